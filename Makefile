@@ -1,0 +1,71 @@
+# One target a gate; `.ci/run` calls the same ones.
+#
+#   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
+#   make demo       train a small model across emulated regions on this machine
+#   make test       pytest; PYTEST_ARGS='-k ledger' chooses
+#   make check      lint, format, types, imports, generated files
+#   make generate   write periplus/pb and examples/job.schema.json
+#   make clean      remove .venv and caches
+#
+# PYTHON=python3.12        the interpreter that .venv is made with
+# BIN=/path/to/bin         use that environment's programs in place of .venv
+# TORCH_INDEX_URL=URL      the package index for torch alone. pip's own settings decide otherwise, and the default index
+#                          has builds with several GB of CUDA for Linux: without a GPU, give an index of CPU builds.
+
+PYTHON ?= python3
+VENV := .venv
+ifeq ($(origin BIN), undefined)
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+else
+READY :=
+endif
+
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
+TYPED := $(PACKAGES) tests bench tools
+
+.PHONY: venv demo test check lint format types imports generated generate clean
+
+venv: $(READY)
+
+# torch first and alone: pulled in by another package, pip would take whichever build that asks for.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: Periplus needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); set PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "error: $(PYTHON) cannot make environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[train,rollout,dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/periplus demo
+
+test: $(READY)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint format types imports generated
+
+lint: $(READY)
+	$(BIN)/ruff check .
+
+format: $(READY)
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy $(TYPED)
+
+imports: $(READY)
+	$(BIN)/lint-imports --no-logo
+
+generated: $(READY)
+	$(BIN)/python tools/generate.py --check
+
+generate: $(READY)
+	$(BIN)/python tools/generate.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	find $(PACKAGES) tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +

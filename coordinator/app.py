@@ -1,0 +1,93 @@
+"""The composition root: builds the coordinator, owns its tasks, and takes it down in order."""
+
+import asyncio
+import importlib.metadata
+import logging
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from coordinator.config import CoordinatorConfig
+from coordinator.events import PlanFinished, RunPlanner
+from coordinator.planning import planned
+from coordinator.service import CoordinatorService
+from coordinator.state import Settings, State
+from coordinator.writer import Writer
+from periplus import clock, rpc
+from periplus.job import JobFile
+from periplus.pb.v1 import control_pb2_grpc
+from periplus.process import StopReason, wait_for_stop, write_ready_file
+from periplus.telemetry import event as log_event
+from periplus.wan.client import WanRouter
+from planner.capabilities import load_capabilities
+from planner.checkpoint import published_bytes
+from planner.plan import Outcome
+from planner.problem import Budget, Fleet, Objective
+from planner.solve import plan as solve
+from planner.workload import workload_of
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 2.0
+"""For streams to deliver their last message."""
+
+PLAN_BUDGET_S = 10.0
+"""An operator waits for it with the command line open."""
+
+
+async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_eof: bool) -> StopReason:
+    """Serve until asked to stop, and tell by what.
+
+    Raises: Conflict if the port is taken, Unreachable if the emulator is not there.
+    """
+    log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
+    server = rpc.server()
+    address = rpc.bind(server, config.listen)
+    writer = Writer(State(settings=_settings(config)), _steady_unix_s(), _plan)
+    service = CoordinatorService(writer, config.heartbeat_s, importlib.metadata.version("periplus"), _job_id)
+    control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
+    async with WanRouter(config.region, config.wan or None) as router:
+        await router.attach(address)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]
+        try:
+            await server.start()
+            if ready_file:
+                write_ready_file(ready_file, {"coordinator": address})
+            log_event(log, logging.INFO, "coordinator_ready", address=address)
+            reason = await wait_for_stop(stop_on_stdin_eof)
+            log_event(log, logging.INFO, "coordinator_stopping", reason=reason)
+        finally:
+            writer.close()
+            await server.stop(STOP_GRACE_S)
+            for task in running:
+                task.cancel()
+    return reason
+
+
+def _settings(config: CoordinatorConfig) -> Settings:
+    return Settings(
+        silent_after_s=config.silent_after_s,
+        probe_payload_bytes=config.probe_payload_bytes,
+        probe_timeout_s=config.probe_timeout_s,
+        probe_retry_s=config.probe_retry_s,
+    )
+
+
+def _plan(state: State, order: RunPlanner) -> PlanFinished:
+    return planned(state, order, _ask)
+
+
+def _ask(fleet: Fleet, job_json: str) -> Outcome:
+    workload = workload_of(job_json, published_bytes(JobFile.from_json(job_json).model.path))
+    return solve(fleet, workload, Objective.WEIGHTS_TIME, load_capabilities(), Budget(seconds=PLAN_BUDGET_S))
+
+
+def _steady_unix_s() -> Callable[[], float]:
+    """Unix time that a jump of the machine's clock does not move: deadlines are measured with it."""
+    started_s, at_s = clock.unix_s(), clock.monotonic_s()
+    return lambda: started_s + clock.monotonic_s() - at_s
+
+
+def _job_id(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:6]}"

@@ -1,0 +1,1 @@
+"""The operator's side: commands that talk to a coordinator over gRPC."""

@@ -1,0 +1,342 @@
+"""`periplus job`, `periplus region`, `periplus links`: what operators ask of a coordinator.
+
+Results go to standard output, everything else to standard error. A command that waits for a job ends as the job did: 0
+when it succeeded, 4 when it fits no placement, 1 otherwise.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from coordinator.client import listing, runs
+from coordinator.client.connection import Coordinator, connect, job_state, view_event
+from coordinator.client.listing import Output, Tree
+from coordinator.state import ENDED_STATES, INFEASIBLE_PREFIX, JobState
+from periplus import clock
+from periplus.errors import Conflict, NotFound, PeriplusError, PlanInfeasible, Unreachable
+from periplus.job import JobFile, job_schema, load_job
+from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
+from periplus.view.watch import watch as show
+
+T = TypeVar("T")
+
+LOG_POLL_S = 0.5
+"""How soon a new log line is seen; each look reads only what is new."""
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+_coordinator_option = click.option(
+    "--coordinator",
+    metavar="HOST:PORT",
+    envvar="PERIPLUS_COORDINATOR",
+    show_envvar=True,
+    default="127.0.0.1:7070",
+    show_default=True,
+    help="Where the coordinator listens.",
+)
+
+
+def _output_option(*choices: Output) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    names = [choice.value for choice in choices or tuple(Output)]
+    return click.option("-o", "--output", type=click.Choice(names), default=names[0], show_default=True)
+
+
+@click.group()
+def job() -> None:
+    """Submit jobs, and see what becomes of them."""
+
+
+@job.command()
+@click.argument("file", type=_FILE)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--dry-run", is_flag=True, help="Check the job and print it as it would run; ask no coordinator.")
+@click.option("--wait", is_flag=True, help="Return when the job has ended, with its exit code.")
+@click.option("--watch", is_flag=True, help="Show the job until it has ended; implies --wait.")
+@click.option("--resume", type=_DIRECTORY, metavar="RUN_DIR", help="Go on from the newest checkpoint in RUN_DIR.")
+@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@_coordinator_option
+def submit(
+    file: Path, overrides: tuple[str, ...], dry_run: bool, wait: bool, watch: bool, resume: Path | None, output: str,
+    coordinator: str,
+) -> None:  # fmt: skip
+    """Submit the job in FILE, with dotted keys overridden, and print its id."""
+    job_file = load_job(file, overrides)
+    form = Output(output)
+    request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())
+    if resume is not None:
+        _resume_from(request, runs.newest_checkpoint(resume))
+    if dry_run:
+        tree = json.loads(request.job_json)
+        click.echo(listing.render_tree(tree, Output.JSON if form is Output.JSON else Output.YAML))
+        return
+
+    async def call(remote: Coordinator) -> None:
+        submitted = await remote.submit(request)
+        _say(f"submitted {submitted.job_id}; `periplus job watch {submitted.job_id}` shows it")
+        if not (wait or watch):
+            _print_job(submitted, form)
+            return
+        if watch:
+            await _show(remote, submitted, Console(stderr=form is not Output.TABLE))
+        else:
+            await _until_ended(remote, submitted.job_id)
+        ended = await remote.job(submitted.job_id)
+        _print_job(ended, form)
+        _raise_outcome(ended)
+
+    _ask(coordinator, call)
+
+
+@job.command("list")
+@_output_option()
+@_coordinator_option
+def list_jobs(output: str, coordinator: str) -> None:
+    """All jobs, the newest last."""
+    jobs = _ask(coordinator, lambda remote: remote.jobs())
+    _print_listing(listing.JOBS, [listing.job_tree(job) for job in jobs], output)
+
+
+@job.command("show")
+@click.argument("job_id", metavar="JOB")
+@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@_coordinator_option
+def show_job(job_id: str, output: str, coordinator: str) -> None:
+    """One job: state, reason, placement; as json or yaml also its file and plan. JOB may be the beginning of an id."""
+    found = _ask(coordinator, lambda remote: remote.job(job_id))
+    if output == Output.TABLE:
+        click.echo(listing.describe_job(found, clock.unix_s()))
+    else:
+        _print_job(found, Output(output))
+
+
+@job.command("watch")
+@click.argument("job_id", metavar="JOB")
+@_output_option(Output.TABLE, Output.JSON)
+@_coordinator_option
+def watch_job(job_id: str, output: str, coordinator: str) -> None:
+    """Show a job until it has ended: live on a terminal, as lines elsewhere, as one JSON object an event with json."""
+
+    async def call(remote: Coordinator) -> None:
+        found = await remote.job(job_id)
+        if output == Output.TABLE:
+            await _show(remote, found, Console())
+        else:
+            async for event in _events(remote, found.job_id):
+                click.echo(json.dumps(_event_tree(event)))
+        _raise_outcome(await remote.job(found.job_id))
+
+    _ask(coordinator, call)
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@_coordinator_option
+def cancel(job_id: str, output: str, coordinator: str) -> None:
+    """Cancel a job: its trainer writes a checkpoint and ends, then the workers."""
+    cancelled = _ask(coordinator, lambda remote: remote.cancel(job_id))
+    _say(cancelled.reason)
+    _print_job(cancelled, Output(output))
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--task", default="", metavar="TASK", help="Only this task, such as trainer or rollout-REGION-0.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--runs-dir", type=_DIRECTORY, help="Where the agents on this machine keep runs  [default: the job's]")
+@_coordinator_option
+def logs(job_id: str, task: str, follow: bool, runs_dir: Path | None, coordinator: str) -> None:
+    """Print the logs of a job's processes that ran on this machine."""
+
+    async def call(remote: Coordinator) -> None:
+        found = await remote.job(job_id)
+        root = runs_dir or Path(JobFile.from_json(found.job_json).output.dir)
+        folder = (root / found.job_id / "logs").absolute()
+        if not folder.is_dir():
+            raise NotFound(await _elsewhere(remote, found, folder))
+        tail = runs.Tail()
+        while True:
+            found = await remote.job(found.job_id) if follow else found
+            files = runs.log_files(folder, found.job_id, task)
+            for file, line in tail.new_lines(files):
+                click.echo(line if task else f"{file.stem}: {line}")
+            if not follow or _has_ended(found):
+                return
+            await asyncio.sleep(LOG_POLL_S)
+
+    _ask(coordinator, call)
+
+
+@job.command()
+def schema() -> None:
+    """Print the JSON schema of job files, for editors."""
+    click.echo(json.dumps(job_schema(), indent=2))
+
+
+@click.group()
+def region() -> None:
+    """The regions that have joined."""
+
+
+@region.command("list")
+@_output_option()
+@_coordinator_option
+def list_regions(output: str, coordinator: str) -> None:
+    """All regions."""
+    fleet = _ask(coordinator, lambda remote: remote.fleet())
+    _print_listing(listing.REGIONS, [listing.region_tree(region) for region in fleet.regions], output)
+
+
+@region.command("show")
+@click.argument("name", metavar="REGION")
+@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@_coordinator_option
+def show_region(name: str, output: str, coordinator: str) -> None:
+    """One region and what runs there. REGION may be the beginning of a name."""
+    fleet = _ask(coordinator, lambda remote: remote.fleet())
+    tree = listing.region_tree(_find_region(list(fleet.regions), name))
+    match Output(output):
+        case Output.TABLE:
+            click.echo(listing.render(listing.REGIONS, [tree], Output.WIDE, clock.unix_s()))
+            click.echo()
+            _print_listing(listing.TASKS, tree["tasks"], output)
+        case Output.NAME:
+            click.echo(tree["name"])
+        case form:
+            click.echo(listing.render_tree({"schema": "periplus.region-status/1", **tree}, form))
+
+
+@click.command()
+@_output_option()
+@_coordinator_option
+def links(output: str, coordinator: str) -> None:
+    """The links between regions, as measured, and what they carried."""
+    fleet = _ask(coordinator, lambda remote: remote.fleet())
+    _print_listing(listing.LINKS, [listing.link_tree(link) for link in fleet.links], output)
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------
+
+
+def _ask(address: str, call: Callable[[Coordinator], Awaitable[T]]) -> T:
+    async def connected() -> T:
+        async with connect(address) as remote:
+            return await call(remote)
+
+    return asyncio.run(connected())
+
+
+async def _show(remote: Coordinator, found: control_pb2.Job, console: Console) -> None:
+    job_file = JobFile.from_json(found.job_json)
+    start = ViewState(steps_total=job_file.steps, staleness_bound=job_file.staleness)
+    await show(_view_events(remote, found.job_id), console, live=True, start=start)
+
+
+async def _view_events(remote: Coordinator, job_id: str) -> AsyncIterator[Event]:
+    async for event in _events(remote, job_id):
+        seen = view_event(event)
+        if seen is not None:
+            yield seen
+
+
+async def _until_ended(remote: Coordinator, job_id: str) -> None:
+    async for event in _events(remote, job_id):
+        if event.HasField("job") and event.job.reason:
+            _say(f"{job_state(event.job)}: {event.job.reason}")
+
+
+async def _events(remote: Coordinator, job_id: str) -> AsyncIterator[control_pb2.JobEvent]:
+    try:
+        async for event in remote.watch(job_id):
+            yield event
+    except Unreachable as error:
+        raise Unreachable(f"{error}; the job goes on, `periplus job watch {job_id}` shows it again") from error
+    except asyncio.CancelledError:
+        _say(f"the job goes on; `periplus job watch {job_id}` shows it again, `periplus job cancel {job_id}` ends it")
+        raise
+
+
+async def _elsewhere(remote: Coordinator, found: control_pb2.Job, folder: Path) -> str:
+    placed = {a["region"] for a in json.loads(found.plan_json)["assignments"]} if found.plan_json else set()
+    fleet = await remote.fleet()
+    hosts = [f"{region.name} on {region.inventory.hostname}" for region in fleet.regions if region.name in placed]
+    if not hosts:
+        return f"job {found.job_id} has no logs yet: it is {job_state(found)}, and nothing of it has run"
+    return (
+        f"{folder} is not on this machine; the logs of {found.job_id} are where its agents keep runs: "
+        f"{', '.join(hosts)}; run this there, or name the place with --runs-dir"
+    )
+
+
+def _resume_from(request: control_pb2.SubmitJobRequest, checkpoint: runs.Checkpoint) -> None:
+    policy = checkpoint.policy
+    request.resume_from = str(checkpoint.run_dir)
+    request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
+    request.resume_job_id = checkpoint.job_id
+    _say(f"resumes {checkpoint.job_id} from its checkpoint {policy}")
+
+
+def _find_region(regions: list[control_pb2.Region], name: str) -> control_pb2.Region:
+    matches = [region for region in regions if region.name == name]
+    matches = matches or [region for region in regions if name and region.name.startswith(name)]
+    if not matches:
+        raise NotFound(f"no region {name!r}; joined: {', '.join(region.name for region in regions) or 'none'}")
+    if len(matches) > 1:
+        raise Conflict(f"region {name!r} could be any of {', '.join(region.name for region in matches)}")
+    return matches[0]
+
+
+# ---- what is printed -------------------------------------------------------------------------------------------------
+
+
+def _say(message: str) -> None:
+    click.echo(message, err=True)
+
+
+def _print_listing(kind: listing.Listing, trees: list[Tree], output: str) -> None:
+    text = listing.render(kind, trees, Output(output), clock.unix_s())
+    if text:
+        click.echo(text)
+    if not trees:
+        _say(kind.empty)
+
+
+def _print_job(found: control_pb2.Job, output: Output) -> None:
+    if output in (Output.TABLE, Output.NAME):
+        click.echo(found.job_id)
+    else:
+        click.echo(listing.render_tree(listing.job_details(found), output))
+
+
+def _event_tree(event: control_pb2.JobEvent) -> Tree:
+    tree: Tree = {"sequence": event.sequence, "time_s": round(event.time_s, 3)}
+    match view_event(event):
+        case JobChanged():
+            tree["job"] = listing.job_tree(event.job)
+        case RecordSeen(record):
+            tree["record"] = json.loads(record.to_json())
+        case FleetSeen():
+            regions = [listing.region_tree(region) for region in event.fleet.regions]
+            tree["fleet"] = {"regions": regions, "links": [listing.link_tree(link) for link in event.fleet.links]}
+    return tree
+
+
+def _has_ended(found: control_pb2.Job) -> bool:
+    return job_state(found) in {state.value for state in ENDED_STATES}
+
+
+def _raise_outcome(ended: control_pb2.Job) -> None:
+    state = job_state(ended)
+    if state == JobState.SUCCEEDED:
+        return
+    why = f"job {ended.job_id} {'was cancelled' if state == JobState.CANCELLED else state}: {ended.reason}"
+    if ended.reason.startswith(INFEASIBLE_PREFIX):
+        raise PlanInfeasible(why)
+    raise PeriplusError(why)

@@ -1,0 +1,37 @@
+"""`periplus coordinator`: runs the control plane."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+
+from coordinator import app
+from coordinator.config import CoordinatorConfig, resolve
+from periplus import errors, telemetry
+from periplus.command import DefaultGroup
+from periplus.process import StopReason
+
+
+@click.group(cls=DefaultGroup, default="run")
+def coordinator() -> None:
+    """The control plane: knows the regions, places jobs, never touches bulk data."""
+
+
+@coordinator.command()
+@click.option("--listen", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Port 0: a free one.")
+@click.option("--region", default="", metavar="NAME", help="Where it stands; only with --wan.")
+@click.option("--wan", default="", metavar="HOST:PORT", help="Control address of the WAN emulator, `periplus wan run`.")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Written once it serves: its address."
+)
+@click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes: the parent is gone.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def run(listen: str, region: str, wan: str, ready_file: Path | None, stop_on_stdin_eof: bool, log_level: str) -> int:
+    """Run a coordinator in the foreground. Logs go to standard error."""
+    telemetry.configure(log_level, sys.stderr)
+    config = resolve(CoordinatorConfig(listen=listen, region=region, wan=wan))
+    reason = asyncio.run(app.run(config, ready_file, stop_on_stdin_eof))
+    return errors.EXIT_INTERRUPTED if reason is StopReason.SIGINT else errors.EXIT_OK

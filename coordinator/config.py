@@ -1,0 +1,50 @@
+"""What an operator sets for the coordinator. Resolved once in the command, printed at start, taken apart in app.py."""
+
+from pydantic import Field
+
+from periplus.config import Config
+from periplus.errors import ConfigError
+
+
+class CoordinatorConfig(Config):
+    """One coordinator."""
+
+    listen: str = Field(default="127.0.0.1:7070", min_length=1)
+    """host:port for agents and operators; port 0: the system chooses."""
+
+    wan: str = ""
+    """Control address of the WAN emulator; empty: real networks."""
+
+    region: str = ""
+    """Where the coordinator stands, for the emulator only; empty without one."""
+
+    heartbeat_s: float = Field(default=1.0, gt=0, le=60)
+    """Seconds between an agent's heartbeats, told to it in the welcome."""
+
+    silent_after_s: float = Field(default=10.0, gt=0, le=3600)
+    """Seconds without a word after which a region counts as disconnected, though its session is still open."""
+
+    probe_payload_bytes: int = Field(default=1 << 20, ge=1 << 10, le=1 << 30)
+    """Bytes sent to measure one link in one direction."""
+
+    probe_timeout_s: float = Field(default=20.0, gt=0, le=600)
+    """Seconds after which a probe is given up and the next pair has its turn."""
+
+    probe_retry_s: float = Field(default=60.0, gt=0, le=86_400)
+    """Seconds after which a pair that was given up is probed again."""
+
+
+def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
+    """The configuration, once its parts agree. Raises: ConfigError."""
+    host, _, port = config.listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"--listen {config.listen!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::]:7070")
+    if bool(config.wan) != bool(config.region):
+        given, missing = ("--wan", "--region") if config.wan else ("--region", "--wan")
+        raise ConfigError(f"{given} is given without {missing}: both place the coordinator in the WAN emulator")
+    if config.silent_after_s <= config.heartbeat_s:
+        raise ConfigError(
+            f"silent_after_s is {config.silent_after_s}, not above heartbeat_s {config.heartbeat_s}: every region "
+            "would count as disconnected; use at least three heartbeats"
+        )
+    return config

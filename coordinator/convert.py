@@ -1,0 +1,255 @@
+"""Protobuf <-> the coordinator's values. What an agent sends is checked here; inside, values are right.
+
+Raises, unless said otherwise: WireError, for a message that breaks the protocol.
+"""
+
+import math
+import re
+
+from coordinator.events import (
+    AgentEvent,
+    HeartbeatSeen,
+    LinkMeasured,
+    SendDesired,
+    SendProbe,
+    Stamp,
+    StepRecorded,
+    TaskReported,
+)
+from coordinator.joblog import JobEvent
+from coordinator.state import Hello, Inventory, Job, JobState, Link, Region, State
+from periplus.errors import ConfigError, WireError
+from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.policy import Policy
+from periplus.record import Record, RecordKind
+from periplus.task import Role, Task, TaskReport, TaskState
+
+REGION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
+
+TASK_STATE_TO_PB = {
+    TaskState.STARTING: control_pb2.TASK_STATE_STARTING,
+    TaskState.RUNNING: control_pb2.TASK_STATE_RUNNING,
+    TaskState.SUCCEEDED: control_pb2.TASK_STATE_SUCCEEDED,
+    TaskState.FAILED: control_pb2.TASK_STATE_FAILED,
+    TaskState.STOPPED: control_pb2.TASK_STATE_STOPPED,
+}
+TASK_STATE_FROM_PB = {number: state for state, number in TASK_STATE_TO_PB.items()}
+JOB_STATE_TO_PB = {
+    JobState.PENDING: control_pb2.JOB_STATE_PENDING,
+    JobState.PLANNED: control_pb2.JOB_STATE_PLANNED,
+    JobState.STARTING: control_pb2.JOB_STATE_STARTING,
+    JobState.RUNNING: control_pb2.JOB_STATE_RUNNING,
+    JobState.REPLANNING: control_pb2.JOB_STATE_REPLANNING,
+    JobState.SUCCEEDED: control_pb2.JOB_STATE_SUCCEEDED,
+    JobState.FAILED: control_pb2.JOB_STATE_FAILED,
+    JobState.CANCELLED: control_pb2.JOB_STATE_CANCELLED,
+}
+JOB_STATE_FROM_PB = {number: state for state, number in JOB_STATE_TO_PB.items()}
+_ROLE_TO_PB = {Role.TRAINER: control_pb2.ROLE_TRAINER, Role.ROLLOUT: control_pb2.ROLE_ROLLOUT}
+
+# ---- from agents -----------------------------------------------------------------------------------------------------
+
+
+def hello_from_pb(message: control_pb2.Hello) -> Hello:
+    """The first word of an agent. Raises: ConfigError for a name that no region may have."""
+    if not REGION_NAME.fullmatch(message.region):
+        raise ConfigError(
+            f"region name {message.region[:80]!r} is not usable; take up to 63 letters, digits and : . _ - "
+            "that begin with a letter or digit"
+        )
+    if not message.boot_id or not message.gateway_address:
+        raise WireError(f"the hello of region {message.region} lacks its boot_id or gateway_address")
+    inventory = message.inventory
+    return Hello(
+        region=message.region,
+        boot_id=message.boot_id,
+        gateway_address=message.gateway_address,
+        inventory=Inventory(
+            num_cores=inventory.num_cores, memory_bytes=inventory.memory_bytes, hostname=inventory.hostname
+        ),
+        agent_version=message.agent_version,
+        tasks=tuple(map(report_from_pb, message.tasks)),
+    )
+
+
+def agent_event_from_pb(region: str, message: control_pb2.AgentMessage) -> AgentEvent:
+    """What the agent of `region` says within its session."""
+    stamp = Stamp(region, message.epoch, message.sequence)
+    match message.WhichOneof("body"):
+        case "heartbeat":
+            return HeartbeatSeen(stamp, {link.dst_region: link.sent_bytes for link in message.heartbeat.traffic})
+        case "link":
+            return _measurement_from_pb(stamp, message.link)
+        case "task":
+            return TaskReported(stamp, report_from_pb(message.task))
+        case "step":
+            return StepRecorded(stamp, message.step.job_id, record_from_pb(message.step))
+        case body:
+            raise WireError(f"region {region} sent {body or 'an empty message'} within its session")
+
+
+def _measurement_from_pb(stamp: Stamp, link: control_pb2.LinkMeasurement) -> LinkMeasured:
+    if link.src_region != stamp.region:
+        raise WireError(f"region {stamp.region} reported a link that starts in {link.src_region!r}")
+    if not (0 <= link.rtt_s < math.inf and 0 < link.throughput_bits_per_s < math.inf):
+        raise WireError(
+            f"region {stamp.region} measured the impossible towards {link.dst_region}: a round trip of {link.rtt_s} s "
+            f"and {link.throughput_bits_per_s} bit/s"
+        )
+    return LinkMeasured(
+        stamp=stamp, dst_region=link.dst_region, rtt_s=link.rtt_s, throughput_bits_per_s=link.throughput_bits_per_s
+    )
+
+
+def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
+    """The state of one task."""
+    if message.state not in TASK_STATE_FROM_PB:
+        raise WireError(f"task {message.task_id} is reported in the unknown state {message.state}")
+    return TaskReport(
+        task_id=message.task_id,
+        job_id=message.job_id,
+        state=TASK_STATE_FROM_PB[message.state],
+        message=message.message,
+        restarts=message.restarts,
+    )
+
+
+def record_from_pb(message: control_pb2.StepRecord) -> Record:
+    """One record of a trainer."""
+    try:
+        kind = RecordKind(message.kind)
+    except ValueError as error:
+        raise WireError(f"job {message.job_id} sent a record of the unknown kind {message.kind[:80]!r}") from error
+    return Record(
+        kind=kind,
+        policy=policy_from_pb(message.policy),
+        time_s=message.time_s,
+        values=dict(message.values),
+        staleness_tokens=dict(message.staleness_tokens),
+        text=message.text,
+    )
+
+
+def policy_from_pb(message: common_pb2.Policy) -> Policy:
+    return Policy(message.fork, message.version)
+
+
+# ---- to agents -------------------------------------------------------------------------------------------------------
+
+
+def order_to_pb(order: SendDesired | SendProbe) -> control_pb2.CoordinatorMessage:
+    """What an agent is told to do. Never raises."""
+    match order:
+        case SendDesired():
+            desired = control_pb2.DesiredTasks(revision=order.revision, tasks=map(_task_to_pb, order.tasks))
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, desired=desired)
+        case SendProbe():
+            probe = control_pb2.ProbeOrder(
+                dst_region=order.dst_region, gateway_address=order.gateway_address, payload_bytes=order.payload_bytes
+            )
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, probe=probe)
+
+
+def _task_to_pb(task: Task) -> control_pb2.Task:
+    return control_pb2.Task(
+        task_id=task.task_id,
+        job_id=task.job_id,
+        role=_ROLE_TO_PB[task.role],
+        job_json=task.job_json,
+        trainer_region=task.trainer_region,
+        trainer_gateway=task.trainer_gateway,
+        fork=task.fork,
+        resume_from=task.resume_from,
+        plan_json=task.plan_json,
+        stopping=task.stopping,
+    )
+
+
+# ---- to operators ----------------------------------------------------------------------------------------------------
+
+
+def job_to_pb(job: Job) -> control_pb2.Job:
+    """Everything that an operator may know of a job. Never raises."""
+    policy = common_pb2.Policy(fork=job.policy.fork, version=job.policy.version) if job.policy else None
+    return control_pb2.Job(
+        job_id=job.job_id,
+        name=job.request.name,
+        state=JOB_STATE_TO_PB[job.state],
+        reason=job.reason,
+        plan_json=job.plan_json,
+        job_json=job.request.job_json,
+        submitted_at_s=job.submitted_at_s,
+        policy=policy,
+    )
+
+
+def job_event_to_pb(job_id: str, event: JobEvent) -> control_pb2.JobEvent:
+    """One event for a watcher. Never raises."""
+    message = control_pb2.JobEvent(sequence=event.sequence, time_s=event.time_s)
+    match event.news:
+        case Job() as job:
+            message.job.CopyFrom(job_to_pb(job))
+        case Record() as record:
+            message.step.CopyFrom(_record_to_pb(job_id, record))
+        case State() as state:
+            message.fleet.CopyFrom(fleet_to_pb(state))
+    return message
+
+
+def _record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
+    return control_pb2.StepRecord(
+        job_id=job_id,
+        kind=record.kind.value,
+        policy=common_pb2.Policy(fork=record.policy.fork, version=record.policy.version),
+        time_s=record.time_s,
+        values=record.values,
+        staleness_tokens=record.staleness_tokens,
+        text=record.text,
+    )
+
+
+def fleet_to_pb(state: State) -> control_pb2.Fleet:
+    """Regions, and every link that was measured or carried something. Never raises."""
+    pairs = set(state.links) | {(src, dst) for src, region in state.regions.items() for dst in region.sent_bytes}
+    return control_pb2.Fleet(
+        regions=[_region_to_pb(region) for _, region in sorted(state.regions.items())],
+        links=[_link_to_pb(state, src, dst) for src, dst in sorted(pairs)],
+    )
+
+
+def _region_to_pb(region: Region) -> control_pb2.Region:
+    hello = region.hello
+    return control_pb2.Region(
+        name=hello.region,
+        state="ready" if region.connected else "disconnected",
+        gateway_address=hello.gateway_address,
+        inventory=control_pb2.Inventory(
+            num_cores=hello.inventory.num_cores,
+            memory_bytes=hello.inventory.memory_bytes,
+            hostname=hello.inventory.hostname,
+        ),
+        tasks=[
+            control_pb2.TaskReport(
+                task_id=report.task_id,
+                job_id=report.job_id,
+                state=TASK_STATE_TO_PB[report.state],
+                message=report.message,
+                restarts=report.restarts,
+            )
+            for _, report in sorted(region.tasks.items())
+        ],
+        last_seen_s=region.last_seen_s,
+    )
+
+
+def _link_to_pb(state: State, src: str, dst: str) -> control_pb2.Link:
+    link = state.links.get((src, dst)) or Link(rtt_s=0.0, throughput_bits_per_s=0.0, measured_at_s=0.0)
+    sent_bytes = state.regions[src].sent_bytes.get(dst, 0) if src in state.regions else 0
+    return control_pb2.Link(
+        src_region=src,
+        dst_region=dst,
+        rtt_s=link.rtt_s,
+        throughput_bits_per_s=link.throughput_bits_per_s,
+        sent_bytes=sent_bytes,
+        measured_at_s=link.measured_at_s,
+    )

@@ -1,0 +1,452 @@
+"""The coordinator's decisions: `step(state, event, now_s) -> (state, effects)`, with no clock, socket or randomness.
+
+- Sessions: a join raises the region's epoch and fences the one before. Another agent may take a region over only when
+  its predecessor is disconnected. A message of another epoch, or of a sequence already seen, changes nothing.
+- Links: every directed pair of ready regions is probed once, one probe at a time in the fleet. A probe without an
+  answer gives the pair up for `probe_retry_s`, so that one bad link delays a job and never stops it.
+- Jobs: a pending job is planned when enough regions are free and their links are settled; first come first, but a job
+  that must wait holds up nobody. A plan is a proposal: it is committed only if its regions are still free, and made
+  anew otherwise. Infeasible on the whole ready fleet is final; infeasible on a part of it waits for the rest.
+- The trainer decides a job: its end is the job's end. Rollout workers may come and go; a job fails for want of them
+  only when all have failed for good. A trainer is never started twice, since that would repeat a fork: if its agent
+  lost it, the job has failed and says how to resume.
+- Silence is not death: a disconnected region keeps its tasks, and a silent one is only marked.
+
+After every accepted event `_settle` brings about what follows from the new state: plans, probes, desired tasks.
+Errors (Conflict, NotFound, StateError) are raised before the caller's state is replaced, so it stands.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from coordinator.events import (
+    AgentEvent,
+    Effect,
+    Event,
+    FenceSession,
+    HeartbeatSeen,
+    JobCancelled,
+    JobSubmitted,
+    LinkMeasured,
+    PlanFinished,
+    PlannerFailed,
+    Publish,
+    RegionJoined,
+    RegionLeft,
+    RunPlanner,
+    SendDesired,
+    SendProbe,
+    Stamp,
+    StepRecorded,
+    TaskReported,
+    Ticked,
+)
+from coordinator.state import (
+    INFEASIBLE_PREFIX,
+    Hello,
+    Job,
+    JobState,
+    Link,
+    Placement,
+    Probe,
+    Region,
+    State,
+    TaskStatus,
+    check_transition,
+    desired_tasks,
+    find_job,
+    free_regions,
+    live_jobs,
+    occupants,
+    ready_regions,
+    rollout_task_id,
+    trainer_task_id,
+    unsettled_pairs,
+)
+from periplus.errors import Conflict, StateError
+from periplus.record import Record
+from periplus.task import ENDED, Role, TaskReport, TaskState
+from planner.plan import Infeasible
+
+# ---- the machine -----------------------------------------------------------------------------------------------------
+
+
+def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect, ...]]:
+    """The next state and what to do about it.
+
+    Raises: Conflict for a region or job that another holds, NotFound for an unknown job, StateError for a cancellation
+    of a job that has ended; the state is unchanged.
+    """
+    draft = _Draft(state)
+    match event:
+        case HeartbeatSeen() | LinkMeasured() | TaskReported() | StepRecorded():
+            if not _accept(draft, event.stamp, now_s):
+                return state, ()
+            _agent_event(draft, event, now_s)
+        case RegionJoined():
+            _join(draft, event, now_s)
+        case RegionLeft(region, epoch):
+            if not _is_open(state, region, epoch):
+                return state, ()
+            _disconnect(draft, region)
+        case JobSubmitted():
+            _submit(draft, event, now_s)
+        case JobCancelled(prefix):
+            _cancel(draft, prefix)
+        case PlanFinished():
+            _plan_finished(draft, event)
+        case Ticked():
+            _tick(draft, now_s)
+        case _:
+            assert_never(event)
+    _settle(draft, now_s)
+    return draft.state, tuple(draft.effects)
+
+
+class _Draft:
+    """The state in the making. Values are replaced, never changed."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.effects: list[Effect] = []
+
+    def put_region(self, name: str, region: Region) -> None:
+        self.state = replace(self.state, regions={**self.state.regions, name: region})
+
+    def put_job(self, job: Job) -> None:
+        before = self.state.jobs.get(job.job_id)
+        self.state = replace(self.state, jobs={**self.state.jobs, job.job_id: job})
+        if before is None or (before.state, before.reason) != (job.state, job.reason):
+            self.effects.append(Publish(job.job_id, job))
+
+    def move_job(self, job_id: str, to: JobState, reason: str = "") -> None:
+        job = self.state.jobs[job_id]
+        check_transition(job_id, job.state, to)
+        self.put_job(replace(job, state=to, reason=reason))
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+def _is_open(state: State, name: str, epoch: int) -> bool:
+    return name in state.regions and state.regions[name].epoch == epoch
+
+
+def _accept(draft: _Draft, stamp: Stamp, now_s: float) -> bool:
+    """Take note of a message, unless a newer session or a repeat makes it void."""
+    if not _is_open(draft.state, stamp.region, stamp.epoch):
+        return False
+    region = draft.state.regions[stamp.region]
+    if stamp.sequence <= region.last_sequence:
+        return False
+    draft.put_region(stamp.region, replace(region, last_sequence=stamp.sequence, last_seen_s=now_s, connected=True))
+    return True
+
+
+def _join(draft: _Draft, event: RegionJoined, now_s: float) -> None:
+    hello = event.hello
+    before = draft.state.regions.get(hello.region)
+    if before and before.connected and before.hello.boot_id != hello.boot_id:
+        raise Conflict(
+            f"region {hello.region} is already served by the agent on {before.hello.inventory.hostname} (heard of "
+            f"{now_s - before.last_seen_s:.0f} s ago); start this one with another --region, or stop that one first"
+        )
+    if before:
+        draft.effects.append(FenceSession(hello.region, before.epoch))
+        _forget_probe_of(draft, hello.region)
+    region = Region(
+        hello=hello,
+        epoch=before.epoch + 1 if before else 1,
+        connected=True,
+        last_seen_s=now_s,
+        last_sequence=event.sequence,
+        revision=before.revision if before else 0,
+    )
+    draft.put_region(hello.region, region)
+    unmeasured = {pair: at_s for pair, at_s in draft.state.unmeasured.items() if hello.region not in pair}
+    draft.state = replace(draft.state, unmeasured=unmeasured)
+    _take_inventory(draft, hello, rebooted=before is not None and before.hello.boot_id != hello.boot_id)
+
+
+def _take_inventory(draft: _Draft, hello: Hello, rebooted: bool) -> None:
+    """Compare what the agent has with what it was given: a lost worker is asked for again, a lost trainer is final."""
+    present = {report.task_id for report in hello.tasks}
+    for job in live_jobs(draft.state):
+        tasks = {
+            task_id: replace(status, report=None) if _may_start_again(status, rebooted) else status
+            for task_id, status in job.tasks.items()
+            if status.region == hello.region and task_id not in present
+        }
+        draft.put_job(replace(job, tasks={**job.tasks, **tasks}))
+    for report in hello.tasks:
+        _report(draft, hello.region, report)
+    for job in live_jobs(draft.state):
+        trainer = job.trainer
+        if trainer and trainer.region == hello.region and trainer.report and trainer_task_id(job.job_id) not in present:
+            lost = f"the agent of {hello.region} came back without the trainer"
+            _end_by_trainer(draft, job, TaskState.STOPPED, lost)
+
+
+def _may_start_again(status: TaskStatus, rebooted: bool) -> bool:
+    return status.role is Role.ROLLOUT and (rebooted or not status.ended)
+
+
+def _disconnect(draft: _Draft, name: str) -> None:
+    draft.put_region(name, replace(draft.state.regions[name], connected=False))
+    _forget_probe_of(draft, name)
+
+
+def _forget_probe_of(draft: _Draft, name: str) -> None:
+    probe = draft.state.probe
+    if probe and name in (probe.src_region, probe.dst_region):
+        draft.state = replace(draft.state, probe=None)
+
+
+def _tick(draft: _Draft, now_s: float) -> None:
+    settings = draft.state.settings
+    for name, region in draft.state.regions.items():
+        if region.connected and now_s - region.last_seen_s > settings.silent_after_s:
+            _disconnect(draft, name)
+    probe = draft.state.probe
+    if probe and now_s - probe.ordered_at_s >= settings.probe_timeout_s:
+        pair = (probe.src_region, probe.dst_region)
+        draft.state = replace(draft.state, probe=None, unmeasured={**draft.state.unmeasured, pair: now_s})
+
+
+# ---- what agents report ----------------------------------------------------------------------------------------------
+
+
+def _agent_event(draft: _Draft, event: AgentEvent, now_s: float) -> None:
+    name = event.stamp.region
+    match event:
+        case HeartbeatSeen(_, sent_bytes):
+            draft.put_region(name, replace(draft.state.regions[name], sent_bytes=dict(sent_bytes)))
+        case LinkMeasured():
+            _measure(draft, event, now_s)
+        case TaskReported(_, report):
+            _report(draft, name, report)
+        case StepRecorded(_, job_id, record):
+            _record(draft, name, job_id, record)
+        case _:
+            assert_never(event)
+
+
+def _measure(draft: _Draft, event: LinkMeasured, now_s: float) -> None:
+    state, pair = draft.state, (event.stamp.region, event.dst_region)
+    link = Link(rtt_s=event.rtt_s, throughput_bits_per_s=event.throughput_bits_per_s, measured_at_s=now_s)
+    under_way = state.probe if state.probe and (state.probe.src_region, state.probe.dst_region) != pair else None
+    unmeasured = {other: at_s for other, at_s in state.unmeasured.items() if other != pair}
+    draft.state = replace(state, links={**state.links, pair: link}, unmeasured=unmeasured, probe=under_way)
+
+
+def _report(draft: _Draft, name: str, report: TaskReport) -> None:
+    region, job = draft.state.regions[name], draft.state.jobs.get(report.job_id)
+    live = job is not None and not job.ended
+    others = {task_id: other for task_id, other in region.tasks.items() if task_id != report.task_id}
+    seen = {report.task_id: report} if live or report.state not in ENDED else {}
+    draft.put_region(name, replace(region, tasks=others | seen))
+    status = job.tasks.get(report.task_id) if job and live else None
+    if job is None or status is None or status.region != name or status.ended or status.report == report:
+        return
+    draft.put_job(replace(job, tasks={**job.tasks, report.task_id: replace(status, report=report)}))
+    _advance(draft, job.job_id, JobState.STARTING)
+    match status.role:
+        case Role.TRAINER:
+            _trainer_reported(draft, job.job_id, report)
+        case Role.ROLLOUT:
+            _rollout_reported(draft, job.job_id, report)
+        case _:
+            assert_never(status.role)
+
+
+def _trainer_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
+    if report.state is TaskState.RUNNING:
+        _advance(draft, job_id, JobState.RUNNING)
+    elif report.state in ENDED:
+        _end_by_trainer(draft, draft.state.jobs[job_id], report.state, report.message)
+
+
+def _end_by_trainer(draft: _Draft, job: Job, ended: TaskState, message: str) -> None:
+    assert job.trainer is not None
+    if job.cancelling and ended is not TaskState.FAILED:
+        _end(draft, job.job_id, JobState.CANCELLED, "cancelled by the operator")
+    elif ended is TaskState.SUCCEEDED:
+        _advance(draft, job.job_id, JobState.RUNNING)
+        _end(draft, job.job_id, JobState.SUCCEEDED, "")
+    elif ended is TaskState.FAILED:
+        _end(draft, job.job_id, JobState.FAILED, f"the trainer in {job.trainer.region} failed: {message}")
+    else:
+        why = f": {message}" if message else ", as when its agent is shut down"
+        resume = "go on from its last checkpoint with `periplus job submit --resume RUN_DIR`"
+        _end(draft, job.job_id, JobState.FAILED, f"the trainer in {job.trainer.region} stopped{why}; {resume}")
+
+
+def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
+    rollouts = [status for status in draft.state.jobs[job_id].tasks.values() if status.role is Role.ROLLOUT]
+    if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
+        _end(draft, job_id, JobState.FAILED, f"no rollout worker is left; the last one failed: {report.message}")
+
+
+def _record(draft: _Draft, name: str, job_id: str, record: Record) -> None:
+    job = draft.state.jobs.get(job_id)
+    if job is None or job.ended or job.trainer is None or job.trainer.region != name or job.last_record == record:
+        return
+    policy = max(job.policy, record.policy) if job.policy else record.policy
+    draft.put_job(replace(job, policy=policy, last_record=record))
+    _advance(draft, job_id, JobState.RUNNING)
+    draft.effects.append(Publish(job_id, record))
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+
+_WAY_UP = (JobState.PLANNED, JobState.STARTING, JobState.RUNNING)
+
+
+def _advance(draft: _Draft, job_id: str, to: JobState) -> None:
+    """Bring a placed job up to `to`, through every state between, without a way back."""
+    state = draft.state.jobs[job_id].state
+    if state in _WAY_UP:
+        for between in _WAY_UP[_WAY_UP.index(state) + 1 : _WAY_UP.index(to) + 1]:
+            draft.move_job(job_id, between, draft.state.jobs[job_id].reason)
+
+
+def _end(draft: _Draft, job_id: str, to: JobState, reason: str) -> None:
+    draft.move_job(job_id, to, reason)
+    for name, region in draft.state.regions.items():
+        running = {
+            task_id: report
+            for task_id, report in region.tasks.items()
+            if report.job_id != job_id or report.state not in ENDED
+        }
+        draft.put_region(name, replace(region, tasks=running))
+
+
+def _submit(draft: _Draft, event: JobSubmitted, now_s: float) -> None:
+    if event.request_id in draft.state.requests:
+        return
+    request = event.request
+    job_id = request.resume_job_id or event.job_id
+    before = draft.state.jobs.get(job_id)
+    if before and not before.ended:
+        raise Conflict(f"job {job_id} is still {before.state}; cancel it before resuming it")
+    fork = 0
+    if request.resume_policy:
+        fork = max(request.resume_policy.fork, before.fork if before else 0) + 1
+    jobs = {other: job for other, job in draft.state.jobs.items() if other != job_id}
+    draft.state = replace(draft.state, jobs=jobs, requests={**draft.state.requests, event.request_id: job_id})
+    draft.put_job(Job(job_id=job_id, request=request, fork=fork, submitted_at_s=now_s))
+
+
+def _cancel(draft: _Draft, prefix: str) -> None:
+    job = find_job(draft.state, prefix)
+    job_id = job.job_id
+    if job.state is JobState.CANCELLED:
+        return
+    if job.ended:
+        raise StateError(f"job {job_id} has already {job.state}; there is nothing to cancel")
+    trainer = job.trainer
+    if trainer is None or trainer.report is None:
+        _end(draft, job_id, JobState.CANCELLED, "cancelled by the operator before it ran")
+    elif draft.state.regions[trainer.region].connected:
+        waits = f"cancelling: the trainer in {trainer.region} saves its state"
+        draft.put_job(replace(job, cancelling=True, reason=waits))
+    elif not job.cancelling:
+        waits = f"cancelling: waits for {trainer.region}, which is disconnected; cancel again to give it up"
+        draft.put_job(replace(job, cancelling=True, reason=waits))
+    else:
+        given_up = f"cancelled by the operator while {trainer.region} was disconnected"
+        _end(draft, job_id, JobState.CANCELLED, given_up)
+
+
+def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
+    draft.state = replace(draft.state, planning=None)
+    job = draft.state.jobs.get(event.job_id)
+    if job is None or job.state is not JobState.PENDING:
+        return
+    free = free_regions(draft.state)
+    match event.outcome:
+        case Placement() as placement:
+            if placement.regions <= free:
+                draft.put_job(replace(job, placement=placement, tasks=_tasks(job.job_id, placement)))
+                draft.move_job(job.job_id, JobState.PLANNED)
+        case Infeasible(conflict=conflict):
+            if event.regions != free:
+                return
+            if free == ready_regions(draft.state):
+                _end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}")
+            else:
+                draft.put_job(replace(job, infeasible_on=free, conflict=conflict))
+        case PlannerFailed(reason):
+            _end(draft, job.job_id, JobState.FAILED, f"the planner failed: {reason}")
+        case _:
+            assert_never(event.outcome)
+
+
+def _tasks(job_id: str, placement: Placement) -> dict[str, TaskStatus]:
+    rollouts = {
+        rollout_task_id(job_id, region, index): TaskStatus(role=Role.ROLLOUT, region=region)
+        for region, count in placement.num_rollout_workers.items()
+        for index in range(count)
+    }
+    return {trainer_task_id(job_id): TaskStatus(role=Role.TRAINER, region=placement.trainer_region)} | rollouts
+
+
+# ---- what follows ----------------------------------------------------------------------------------------------------
+
+
+def _settle(draft: _Draft, now_s: float) -> None:
+    _settle_jobs(draft)
+    _settle_probe(draft, now_s)
+    for name, region in draft.state.regions.items():
+        tasks = desired_tasks(draft.state, name)
+        if region.connected and tasks != region.sent:
+            draft.put_region(name, replace(region, sent=tasks, revision=region.revision + 1))
+            draft.effects.append(SendDesired(name, region.epoch, region.revision + 1, tasks))
+
+
+def _settle_jobs(draft: _Draft) -> None:
+    for job in live_jobs(draft.state):
+        if job.state is not JobState.PENDING:
+            continue
+        waits = _waits_for(draft.state, job)
+        draft.put_job(replace(job, reason=waits))
+        if not waits and draft.state.planning is None:
+            draft.state = replace(draft.state, planning=job.job_id)
+            draft.effects.append(RunPlanner(job.job_id, free_regions(draft.state)))
+
+
+def _waits_for(state: State, job: Job) -> str:
+    """What keeps a pending job from being planned, empty when nothing does."""
+    free, missing = free_regions(state), unsettled_pairs(state, free_regions(state))
+    if len(free) < job.request.min_regions:
+        taken = ", ".join(f"{name} runs {by}" for name, by in sorted(occupants(state).items()))
+        return f"waits for {job.request.min_regions} free regions, {len(free)} there" + (f" ({taken})" if taken else "")
+    if missing:
+        return f"waits for the links to be measured, {len(missing)} to go"
+    if free == job.infeasible_on:
+        return f"does not fit the free regions ({job.conflict}); waits for those in use"
+    return ""
+
+
+def _settle_probe(draft: _Draft, now_s: float) -> None:
+    state, settings = draft.state, draft.state.settings
+    if state.probe:
+        return
+    ready = ready_regions(state)
+    again = [
+        pair
+        for pair, at_s in sorted(state.unmeasured.items(), key=lambda item: item[1])
+        if now_s - at_s >= settings.probe_retry_s and ready.issuperset(pair)
+    ]
+    pairs = unsettled_pairs(state, ready) + again
+    if pairs:
+        src, dst = pairs[0]
+        draft.state = replace(state, probe=Probe(src_region=src, dst_region=dst, ordered_at_s=now_s))
+        order = SendProbe(
+            region=src,
+            epoch=state.regions[src].epoch,
+            dst_region=dst,
+            gateway_address=state.regions[dst].hello.gateway_address,
+            payload_bytes=settings.probe_payload_bytes,
+        )
+        draft.effects.append(order)

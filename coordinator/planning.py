@@ -1,0 +1,58 @@
+"""The planner, seen from the machine: a snapshot of the offered regions goes in, a placement or a refusal comes out."""
+
+import logging
+from collections.abc import Callable
+
+from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
+from coordinator.state import Placement, State
+from periplus.errors import PeriplusError
+from periplus.telemetry import event as log_event
+from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, TaskKind
+from planner.problem import Fleet, Link, Region
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[Fleet, str], Outcome]
+"""Plans a job, given as its JSON, on a fleet."""
+
+
+def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
+    """Answer the machine's question."""
+    try:
+        outcome = placement(ask(fleet_of(state, order.regions), state.jobs[order.job_id].request.job_json))
+    except (PeriplusError, ValueError) as error:
+        log_event(log, logging.ERROR, "planner_failed", job=order.job_id, why=error)
+        outcome = PlannerFailed(str(error))
+    return PlanFinished(order.job_id, order.regions, outcome)
+
+
+def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
+    """What the planner may use: these regions, and the links among them as far as they were measured."""
+    inventories = {name: state.regions[name].hello.inventory for name in sorted(regions)}
+    return Fleet(
+        regions=tuple(
+            Region(name=name, num_cores=inventory.num_cores, memory_bytes=inventory.memory_bytes)
+            for name, inventory in inventories.items()
+        ),
+        links=tuple(
+            Link(src_region=src, dst_region=dst, rtt_s=link.rtt_s, throughput_bits_per_s=link.throughput_bits_per_s)
+            for (src, dst), link in sorted(state.links.items())
+            if {src, dst} <= regions
+        ),
+    )
+
+
+def placement(outcome: Outcome) -> Placement | Infeasible | PlannerFailed:
+    """What the machine needs of the planner's answer."""
+    match outcome:
+        case Plan():
+            rollouts = {a.region: a.num_workers for a in outcome.assignments if a.task is TaskKind.ROLLOUT}
+            return Placement(
+                trainer_region=outcome.trainer_region, num_rollout_workers=rollouts, plan_json=outcome.to_json()
+            )
+        case Infeasible():
+            return outcome
+        case BudgetExhausted(incumbent=Plan() as incumbent):
+            return placement(incumbent)
+        case BudgetExhausted():
+            return PlannerFailed("it found no plan in time; submit again, or allow fewer regions")

@@ -1,0 +1,108 @@
+"""The gRPC servicer: convert, call, convert.
+
+A session's two directions run side by side: a reader hands what the agent says to the writer, and the stream itself
+sends the session's orders. Whichever ends first ends the session, with the reason as its status.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from coordinator import convert
+from coordinator.events import JobCancelled, JobSubmitted, RegionJoined
+from coordinator.state import JobRequest, find_job
+from coordinator.writer import AgentSession, Writer
+from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
+from periplus.job import JobFile
+from periplus.pb.v1 import control_pb2, control_pb2_grpc
+
+HELLO_DEADLINE_S = 10.0
+"""From the opening of a session to its hello: three round trips around the world, with room for a busy machine."""
+
+
+class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
+    """Translates between the protocol and the writer. `make_job_id` gives a new id that begins with the name."""
+
+    def __init__(self, writer: Writer, heartbeat_s: float, version: str, make_job_id: Callable[[str], str]) -> None:
+        self._writer = writer
+        self._heartbeat_s = heartbeat_s
+        self._version = version
+        self._make_job_id = make_job_id
+
+    async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        """One agent, from its hello to the end of the stream."""
+        first = await _first(request_iterator)
+        hello, session = convert.hello_from_pb(first.hello), AgentSession()
+        try:
+            await self._writer.apply(RegionJoined(hello, first.sequence), session)
+            welcome = control_pb2.Welcome(heartbeat_s=self._heartbeat_s, coordinator_version=self._version)
+            await context.write(control_pb2.CoordinatorMessage(epoch=session.epoch, welcome=welcome))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read(hello.region, request_iterator))
+                while True:
+                    await context.write(convert.order_to_pb(await session.get()))
+        finally:
+            await self._writer.leave(hello.region, session)
+
+    async def _read(self, region: str, messages: AsyncIterator[control_pb2.AgentMessage]) -> None:
+        async for message in messages:
+            await self._writer.apply(convert.agent_event_from_pb(region, message))
+        raise Unreachable(f"the agent of {region} ended its session")
+
+    async def SubmitJob(self, request: control_pb2.SubmitJobRequest, context: Any) -> control_pb2.SubmitJobResponse:
+        """Validate, and answer with the job as it stands; a repeat gets the same job."""
+        job = JobFile.from_json(request.job_json)
+        if bool(request.resume_from) != request.HasField("resume_policy"):
+            raise ConfigError("resume_from and resume_policy go together: a run directory, and the policy found in it")
+        job_id = self._make_job_id(job.name)
+        wanted = JobRequest(
+            name=job.name,
+            min_regions=job.regions.min,
+            job_json=request.job_json,
+            resume_from=request.resume_from,
+            resume_policy=convert.policy_from_pb(request.resume_policy) if request.resume_from else None,
+            resume_job_id=request.resume_job_id,
+        )
+        request_id = request.request_id or job_id
+        state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted))
+        return control_pb2.SubmitJobResponse(job=convert.job_to_pb(state.jobs[state.requests[request_id]]))
+
+    async def GetJob(self, request: control_pb2.GetJobRequest, context: Any) -> control_pb2.Job:
+        return convert.job_to_pb(find_job(self._writer.state, request.job_id))
+
+    async def ListJobs(self, request: control_pb2.ListJobsRequest, context: Any) -> control_pb2.ListJobsResponse:
+        """All jobs, without their files and plans: these would not fit into one message."""
+        jobs = [convert.job_to_pb(job) for job in self._writer.state.jobs.values()]
+        for job in jobs:
+            job.ClearField("job_json")
+            job.ClearField("plan_json")
+        return control_pb2.ListJobsResponse(jobs=jobs)
+
+    async def CancelJob(self, request: control_pb2.CancelJobRequest, context: Any) -> control_pb2.Job:
+        state = await self._writer.apply(JobCancelled(request.job_id))
+        return convert.job_to_pb(find_job(state, request.job_id))
+
+    async def WatchJob(  # type: ignore[override]
+        self, request: control_pb2.WatchJobRequest, context: Any
+    ) -> None:
+        job_id = find_job(self._writer.state, request.job_id).job_id
+        async with aclosing(self._writer.follow(job_id, request.after_sequence)) as events:
+            async for event in events:
+                await context.write(convert.job_event_to_pb(job_id, event))
+
+    async def GetFleet(self, request: control_pb2.GetFleetRequest, context: Any) -> control_pb2.Fleet:
+        return convert.fleet_to_pb(self._writer.state)
+
+
+async def _first(messages: Any) -> control_pb2.AgentMessage:
+    try:
+        async with asyncio.timeout(HELLO_DEADLINE_S):
+            message = await anext(aiter(messages))
+    except TimeoutError as error:
+        raise TimedOut(f"no hello within {HELLO_DEADLINE_S:.0f} s of opening the session") from error
+    except StopAsyncIteration as error:
+        raise WireError("the session ended before its hello") from error
+    if not isinstance(message, control_pb2.AgentMessage) or not message.HasField("hello"):
+        raise WireError("the first message of a session must be a hello")
+    return message

@@ -1,0 +1,212 @@
+"""The one writer: applies events to the machine, one after the other, and performs what the machine answers.
+
+Whoever has an event awaits `apply` and gets the new state, or the machine's refusal; the wait is the back-pressure.
+Orders for agents go into their session's outbox, news into the job's log, questions to the planner's task, which
+answers with an event like anyone else. Nothing is decided here.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+
+from coordinator.events import (
+    Effect,
+    Event,
+    FenceSession,
+    PlanFinished,
+    Publish,
+    RegionJoined,
+    RegionLeft,
+    RunPlanner,
+    SendDesired,
+    SendProbe,
+    Ticked,
+)
+from coordinator.joblog import JobEvent, JobLog
+from coordinator.machine import step
+from coordinator.state import Job, State
+from periplus.errors import Fenced, PeriplusError, TimedOut, Unreachable
+from periplus.record import Record
+from periplus.telemetry import event as log_event
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING_EVENTS = 1024
+"""Several for each session of the largest fleet; whoever finds the queue full waits."""
+
+MAX_OUTBOX = 64
+"""An agent that leaves so many orders unread is not there any more."""
+
+TICK_S = 1.0
+"""Timeouts are tens of seconds; watchers see the fleet as often."""
+
+Order = SendDesired | SendProbe
+
+
+class AgentSession:
+    """The way down to one agent. `epoch` is 0 until it has joined."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._orders: deque[Order] = deque()
+        self._ended: PeriplusError | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, order: Order) -> None:
+        """Queue an order; an agent that does not read is given up."""
+        if len(self._orders) >= MAX_OUTBOX:
+            self.end(TimedOut(f"region {order.region} left {MAX_OUTBOX} orders unread; join again"))
+        self._orders.append(order)
+        self._changed.set()
+
+    def end(self, error: PeriplusError) -> None:
+        """Make `get` raise; the first reason stays."""
+        self._ended = self._ended or error
+        self._changed.set()
+
+    async def get(self) -> Order:
+        """The next order. Raises: the reason for which the session ended."""
+        while not self._orders or self._ended:
+            if self._ended:
+                raise self._ended
+            self._changed.clear()
+            await self._changed.wait()
+        return self._orders.popleft()
+
+
+class Writer:
+    """Owns the state. `now_s` must not go back; `plan` may take its time, it runs in a thread."""
+
+    def __init__(
+        self, state: State, now_s: Callable[[], float], plan: Callable[[State, RunPlanner], PlanFinished]
+    ) -> None:
+        self.state = state
+        self.now_s = now_s
+        self._plan = plan
+        self._events: asyncio.Queue[tuple[Event, AgentSession | None, asyncio.Future[State]]] = asyncio.Queue(
+            MAX_WAITING_EVENTS
+        )
+        self._plans: asyncio.Queue[RunPlanner] = asyncio.Queue()
+        self._sessions: dict[tuple[str, int], AgentSession] = {}
+        self._logs: dict[str, JobLog] = {}
+        self._watchers: dict[str, int] = {}
+        self._news = asyncio.Event()
+        self._closed: PeriplusError | None = None
+
+    async def apply(self, event: Event, session: AgentSession | None = None) -> State:
+        """Hand an event to the machine and return the state after it. `session`: of a RegionJoined.
+
+        Raises: the machine's refusal.
+        """
+        done: asyncio.Future[State] = asyncio.get_running_loop().create_future()
+        await self._events.put((event, session, done))
+        return await done
+
+    async def leave(self, region: str, session: AgentSession) -> None:
+        """A session is over, however it ended."""
+        if self._sessions.get((region, session.epoch)) is session:
+            del self._sessions[(region, session.epoch)]
+            log_event(log, logging.INFO, "session_over", region=region, epoch=session.epoch)
+        if session.epoch:
+            await self.apply(RegionLeft(region, session.epoch))
+
+    async def follow(self, job_id: str, after_sequence: int) -> AsyncGenerator[JobEvent, None]:
+        """The job's events, past and coming, until it has ended and all were given."""
+        with self._watching(job_id):
+            while True:
+                news, ended = self._news, self.state.jobs[job_id].ended
+                for event in self._log(job_id).after(after_sequence):
+                    after_sequence = event.sequence
+                    yield event
+                if ended:
+                    return
+                if self._closed:
+                    raise self._closed
+                await news.wait()
+
+    async def run(self) -> None:
+        """Apply events until cancelled."""
+        while True:
+            event, session, done = await self._events.get()
+            if done.cancelled():
+                continue
+            try:
+                self.state, effects = step(self.state, event, self.now_s())
+            except PeriplusError as error:
+                done.set_exception(error)
+                continue
+            if isinstance(event, RegionJoined) and session:
+                self._open(event, session)
+            for effect in effects:
+                self._perform(effect)
+            done.set_result(self.state)
+
+    async def run_planner(self) -> None:
+        """Answer the machine's questions until cancelled."""
+        while True:
+            order = await self._plans.get()
+            await self.apply(await asyncio.to_thread(self._plan, self.state, order))
+
+    async def run_ticks(self) -> None:
+        """Let the machine see time pass, and watchers the fleet, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            state = await self.apply(Ticked())
+            for job_id in self._watchers:
+                if not state.jobs[job_id].ended:
+                    self._publish(job_id, state)
+
+    def close(self) -> None:
+        """Send everybody away: agents and watchers come back to the next coordinator."""
+        self._closed = Unreachable("the coordinator is stopping; running jobs go on, come back when it is up again")
+        for session in self._sessions.values():
+            session.end(self._closed)
+        self._wake()
+
+    def _open(self, event: RegionJoined, session: AgentSession) -> None:
+        hello = event.hello
+        session.epoch = self.state.regions[hello.region].epoch
+        self._sessions[(hello.region, session.epoch)] = session
+        log_event(
+            log, logging.INFO, "region_joined", region=hello.region, epoch=session.epoch, gateway=hello.gateway_address,
+            host=hello.inventory.hostname, num_tasks=len(hello.tasks),
+        )  # fmt: skip
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case SendDesired() | SendProbe():
+                if session := self._sessions.get((effect.region, effect.epoch)):
+                    session.put(effect)
+            case FenceSession(region, epoch):
+                if session := self._sessions.pop((region, epoch), None):
+                    session.end(Fenced(f"a newer session of region {region} took over from epoch {epoch}"))
+                    log_event(log, logging.WARNING, "session_fenced", region=region, epoch=epoch)
+            case Publish(job_id, news):
+                self._publish(job_id, news)
+                if isinstance(news, Job):
+                    log_event(log, logging.INFO, "job_changed", job=job_id, state=news.state, reason=news.reason)
+            case RunPlanner():
+                self._plans.put_nowait(effect)
+
+    def _log(self, job_id: str) -> JobLog:
+        return self._logs.setdefault(job_id, JobLog())
+
+    def _publish(self, job_id: str, news: Job | Record | State) -> None:
+        self._log(job_id).append(self.now_s(), news)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    @contextmanager
+    def _watching(self, job_id: str) -> Iterator[None]:
+        self._watchers[job_id] = self._watchers.get(job_id, 0) + 1
+        try:
+            yield
+        finally:
+            self._watchers[job_id] -= 1
+            if not self._watchers[job_id]:
+                del self._watchers[job_id]

@@ -1,0 +1,1 @@
+"""Codecs: bytes <-> values, without sockets, torch or protobuf."""

@@ -1,0 +1,55 @@
+"""Which code reads which codec id. Every value of the proto enum stands here once (a test holds both ways)."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from periplus.codec import files, trajectory
+from periplus.codec.delta import PlanesZstd, StateCodec, XorZstd
+from periplus.codec.frame import CodecId, codec_id
+from periplus.errors import UnknownCodec
+from periplus.trajectory import Trajectory
+
+__all__ = [
+    "FILES",
+    "STATES",
+    "TRAJECTORIES",
+    "CodecId",
+    "codec_id",
+    "files_decoder",
+    "state_codec",
+    "trajectory_decoder",
+]
+
+T = TypeVar("T")
+
+STATES: Mapping[CodecId, StateCodec] = MappingProxyType(
+    {codec.codec_id: codec for codec in (PlanesZstd(), XorZstd())},
+)
+TRAJECTORIES: Mapping[CodecId, Callable[..., tuple[Trajectory, ...]]] = MappingProxyType(
+    {CodecId.TRAJECTORY_COLUMNS_ZSTD: trajectory.decode}
+)
+FILES: Mapping[CodecId, Callable[..., dict[str, bytes]]] = MappingProxyType({CodecId.FILES_ZSTD: files.decode})
+
+
+def state_codec(value: int) -> StateCodec:
+    """The codec of a state's payload. Raises: UnknownCodec for one that is unknown, or not of states."""
+    return _find(STATES, value, "states")
+
+
+def trajectory_decoder(value: int) -> Callable[..., tuple[Trajectory, ...]]:
+    """`decode(payload, *, max_content_bytes)`. Raises: UnknownCodec."""
+    return _find(TRAJECTORIES, value, "trajectories")
+
+
+def files_decoder(value: int) -> Callable[..., dict[str, bytes]]:
+    """`decode(payload, *, max_content_bytes)`. Raises: UnknownCodec."""
+    return _find(FILES, value, "bundles")
+
+
+def _find(codecs: Mapping[CodecId, T], value: int, what: str) -> T:
+    found = codec_id(value)
+    if found not in codecs:
+        known = ", ".join(c.name for c in codecs)
+        raise UnknownCodec(f"codec {found.value} ({found.name}) does not read {what}; {known} would")
+    return codecs[found]

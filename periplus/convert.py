@@ -1,0 +1,130 @@
+"""Protobuf <-> the kernel's values. Beside rpc.py, the only module of the kernel that knows protobuf.
+
+Conversion proves that fields are there and enums are known, no more: what a value may be is checked by who uses it.
+What a peer left out or made up is CorruptFrame or UnknownCodec, never another exception.
+"""
+
+from typing import assert_never
+
+from periplus.codec.frame import Frame, codec_id
+from periplus.errors import CorruptFrame
+from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2
+from periplus.policy import Policy
+from periplus.publication import Chunk, Closing, Opening, PublicationKind, PublicationRecord
+from periplus.record import Record, RecordKind
+
+_KIND_TO_PB = {
+    PublicationKind.BUNDLE: gateway_pb2.PUBLICATION_KIND_BUNDLE,
+    PublicationKind.ANCHOR: gateway_pb2.PUBLICATION_KIND_ANCHOR,
+    PublicationKind.DELTA: gateway_pb2.PUBLICATION_KIND_DELTA,
+}
+_KIND_FROM_PB = {value: kind for kind, value in _KIND_TO_PB.items()}
+
+
+def policy_to_pb(policy: Policy) -> common_pb2.Policy:
+    return common_pb2.Policy(fork=policy.fork, version=policy.version)
+
+
+def policy_from_pb(message: common_pb2.Policy) -> Policy:
+    return Policy(message.fork, message.version)
+
+
+def publication_record_to_pb(record: PublicationRecord) -> gateway_pb2.PublicationRecord:
+    """One record of a publication."""
+    match record:
+        case Opening():
+            return gateway_pb2.PublicationRecord(opening=_opening_to_pb(record))
+        case Chunk():
+            return gateway_pb2.PublicationRecord(chunk=gateway_pb2.Chunk(index=record.index, data=record.data))
+        case Closing():
+            closing = gateway_pb2.Closing(payload_digest=record.payload_digest, state_digest=record.state_digest)
+            return gateway_pb2.PublicationRecord(closing=closing)
+        case _:
+            assert_never(record)
+
+
+def publication_record_from_pb(message: gateway_pb2.PublicationRecord) -> PublicationRecord:
+    """The inverse. Raises: CorruptFrame, UnknownCodec."""
+    match message.WhichOneof("body"):
+        case "opening":
+            return _opening_from_pb(message.opening)
+        case "chunk":
+            return Chunk(message.chunk.index, message.chunk.data)
+        case "closing":
+            return Closing(payload_digest=message.closing.payload_digest, state_digest=message.closing.state_digest)
+        case _:
+            raise CorruptFrame("a publication record is neither opening, chunk nor closing; is the peer newer?")
+
+
+def trajectory_frame_to_pb(frame: Frame) -> gateway_pb2.TrajectoryFrame:
+    """Encoded trajectories. No checksum beside the codec's own and the transport's."""
+    return gateway_pb2.TrajectoryFrame(codec=_codec_to_pb(frame.codec), payload=frame.payload)
+
+
+def trajectory_frame_from_pb(message: gateway_pb2.TrajectoryFrame) -> Frame:
+    """The inverse. Raises: UnknownCodec."""
+    return Frame(codec_id(message.codec), message.payload)
+
+
+def record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
+    """One line of a job's metrics."""
+    return control_pb2.StepRecord(
+        job_id=job_id,
+        kind=record.kind.value,
+        policy=policy_to_pb(record.policy),
+        time_s=record.time_s,
+        values=dict(record.values),
+        staleness_tokens=dict(record.staleness_tokens),
+        text=record.text,
+    )
+
+
+def record_from_pb(message: control_pb2.StepRecord) -> Record:
+    """The inverse; the job is in `message.job_id`. Raises: CorruptFrame."""
+    try:
+        kind = RecordKind(message.kind)
+    except ValueError as error:
+        raise CorruptFrame(f"a step record of kind {message.kind!r}; is the trainer newer?") from error
+    return Record(
+        kind=kind,
+        policy=policy_from_pb(message.policy),
+        time_s=message.time_s,
+        values=dict(message.values),
+        staleness_tokens=dict(message.staleness_tokens),
+        text=message.text,
+    )
+
+
+def _opening_to_pb(opening: Opening) -> gateway_pb2.Opening:
+    return gateway_pb2.Opening(
+        job_id=opening.job_id,
+        kind=_KIND_TO_PB[opening.kind],
+        policy=policy_to_pb(opening.policy),
+        base=None if opening.base is None else policy_to_pb(opening.base),
+        codec=_codec_to_pb(opening.codec),
+        payload_bytes=opening.payload_bytes,
+        num_chunks=opening.num_chunks,
+        content_bytes=opening.content_bytes,
+    )
+
+
+def _opening_from_pb(message: gateway_pb2.Opening) -> Opening:
+    kind = _KIND_FROM_PB.get(message.kind)
+    if kind is None:
+        raise CorruptFrame(f"a publication of kind {message.kind}; is the peer newer?")
+    if not message.HasField("policy"):
+        raise CorruptFrame(f"the opening of a {kind} of job {message.job_id[:80]!r} names no policy")
+    return Opening(
+        job_id=message.job_id,
+        kind=kind,
+        policy=policy_from_pb(message.policy),
+        base=policy_from_pb(message.base) if message.HasField("base") else None,
+        codec=codec_id(message.codec),
+        payload_bytes=message.payload_bytes,
+        num_chunks=message.num_chunks,
+        content_bytes=message.content_bytes,
+    )
+
+
+def _codec_to_pb(codec: int) -> common_pb2.Codec.ValueType:
+    return common_pb2.Codec.ValueType(codec)

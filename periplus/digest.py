@@ -1,0 +1,68 @@
+"""Digests that prove a state, defined so that anyone can recompute them. 32 bytes each, on the wire raw.
+
+A tensor's bytes (row-major, little-endian) are cut into blocks of 1 MiB; the last may be shorter; an empty tensor has
+one empty block.
+
+    leaf           = BLAKE3(block)                                             plain hash mode
+    node(l, r)     = BLAKE3 derive_key("periplus.digest/1 node", l || r)       64 bytes in, 32 out
+    tensor digest  = root(leaves)
+    entry          = BLAKE3 derive_key("periplus.digest/1 tensor", u32 len(name) || name || u32 len(dtype) || dtype
+                                       || u32 number of dimensions || u64 each dimension || tensor digest)
+    state digest   = root(entries, sorted by the UTF-8 bytes of their names)
+
+All integers are little-endian, name is UTF-8, dtype is the safetensors name (`BF16`). `root` pairs neighbours level by
+level; the odd last one rises unchanged; the root of one is itself. The root of an empty state is the derive_key hash of
+no bytes with the context of entries. BLAKE3's modes keep leaves, nodes and entries apart: none can be passed off as
+another, and blocks stay aligned, as a prefix byte would not let them.
+
+Shards that hold whole blocks compute their leaves alone; block i of a tensor is bytes [i, i + 1) x 2^20.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from blake3 import blake3
+
+from periplus.state import State, Tensor
+
+BLOCK_BYTES = 1 << 20
+DIGEST_BYTES = 32
+_NODE = "periplus.digest/1 node"
+_ENTRY = "periplus.digest/1 tensor"
+
+
+def payload_digest(payload: bytes) -> bytes:
+    """Of opaque bytes: plain BLAKE3."""
+    return blake3(payload).digest()
+
+
+def tensor_digest(tensor: Tensor) -> bytes:
+    """Of a tensor's bytes alone: neither dtype nor shape."""
+    view = tensor.data.data
+    starts = range(0, max(len(view), 1), BLOCK_BYTES)
+    return root([blake3(view[start : start + BLOCK_BYTES]).digest() for start in starts])
+
+
+def state_digest(state: State) -> bytes:
+    """Of names, dtypes, shapes and bytes."""
+    entries = [_entry(name.encode(), tensor) for name, tensor in state.items()]
+    hashes = [blake3(entry, derive_key_context=_ENTRY).digest() for _, entry in sorted(entries)]
+    return root(hashes) if hashes else blake3(b"", derive_key_context=_ENTRY).digest()
+
+
+def root(hashes: Sequence[bytes]) -> bytes:
+    """The Merkle root of at least one hash."""
+    level = list(hashes)
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        odd = level[-1:] if len(level) % 2 else []
+        level = [blake3(left + right, derive_key_context=_NODE).digest() for left, right in pairs] + odd
+    return level[0]
+
+
+def _entry(name: bytes, tensor: Tensor) -> tuple[bytes, bytes]:
+    dtype, shape = tensor.dtype.encode(), tensor.shape
+    layout = struct.pack(
+        f"<I{len(name)}sI{len(dtype)}sI{len(shape)}Q", len(name), name, len(dtype), dtype, len(shape), *shape
+    )
+    return name, layout + tensor_digest(tensor)

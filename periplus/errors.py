@@ -1,0 +1,130 @@
+"""The one error tree, and what each class means to a caller.
+
+    PeriplusError
+    ├── ConfigError          the operator's input is wrong: a file, a key, a value            exit 2
+    ├── NotFound             a job, region or run that nobody knows                           exit 3
+    ├── PlanInfeasible       no placement satisfies the job on this fleet                     exit 4
+    ├── Unreachable          no answer from an address                                        exit 5
+    ├── Denied               an identity or an owner's policy refuses                         exit 6
+    ├── Conflict             the state moved, or a name or port is taken                      exit 7
+    │   └── Fenced           a newer session or fork took over from the caller
+    ├── TimedOut             an answer came too late                                          exit 8
+    ├── WireError            bytes that break the protocol: the peer's fault, never retried   exit 1
+    │   ├── CorruptFrame     checksum, length or layout
+    │   ├── UnknownCodec     a codec id that this build does not have
+    │   └── WrongBase        a delta against a state that the reader does not hold
+    ├── StateError           an event that is illegal in the present state                    exit 1
+    └── TrainingError        the step must not be applied                                     exit 1
+        └── NonFiniteLoss    loss or gradient is NaN or infinite; the weights are untouched
+
+Every message says what is wrong, the offending value and what to do. Each class maps once to a gRPC status, whether a
+retry can help, and an exit code; `tests/periplus/test_errors.py` holds that the table is complete. `ValueError` stays for
+a caller's bad argument and `assert` for our own invariants.
+"""
+
+from dataclasses import dataclass
+
+import grpc
+
+
+class PeriplusError(Exception):
+    """Root of everything that Periplus raises for its callers. `str(error)` is the message for a person."""
+
+
+class ConfigError(PeriplusError): ...
+
+
+class NotFound(PeriplusError): ...
+
+
+class PlanInfeasible(PeriplusError): ...
+
+
+class Unreachable(PeriplusError): ...
+
+
+class Denied(PeriplusError): ...
+
+
+class Conflict(PeriplusError): ...
+
+
+class Fenced(Conflict): ...
+
+
+class TimedOut(PeriplusError): ...
+
+
+class WireError(PeriplusError): ...
+
+
+class CorruptFrame(WireError): ...
+
+
+class UnknownCodec(WireError): ...
+
+
+class WrongBase(WireError): ...
+
+
+class StateError(PeriplusError): ...
+
+
+class TrainingError(PeriplusError): ...
+
+
+class NonFiniteLoss(TrainingError): ...
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMeaning:
+    """What a class tells a remote caller and the shell."""
+
+    status: grpc.StatusCode
+    retryable: bool
+    exit_code: int
+
+
+_S = grpc.StatusCode
+MEANING: dict[type[PeriplusError], ErrorMeaning] = {
+    PeriplusError: ErrorMeaning(_S.INTERNAL, False, 1),
+    ConfigError: ErrorMeaning(_S.INVALID_ARGUMENT, False, 2),
+    NotFound: ErrorMeaning(_S.NOT_FOUND, False, 3),
+    PlanInfeasible: ErrorMeaning(_S.FAILED_PRECONDITION, False, 4),
+    Unreachable: ErrorMeaning(_S.UNAVAILABLE, True, 5),
+    Denied: ErrorMeaning(_S.PERMISSION_DENIED, False, 6),
+    Conflict: ErrorMeaning(_S.ABORTED, False, 7),
+    Fenced: ErrorMeaning(_S.ABORTED, False, 7),
+    TimedOut: ErrorMeaning(_S.DEADLINE_EXCEEDED, True, 8),
+    WireError: ErrorMeaning(_S.DATA_LOSS, False, 1),
+    CorruptFrame: ErrorMeaning(_S.DATA_LOSS, False, 1),
+    UnknownCodec: ErrorMeaning(_S.DATA_LOSS, False, 1),
+    WrongBase: ErrorMeaning(_S.DATA_LOSS, False, 1),
+    StateError: ErrorMeaning(_S.FAILED_PRECONDITION, False, 1),
+    TrainingError: ErrorMeaning(_S.INTERNAL, False, 1),
+    NonFiniteLoss: ErrorMeaning(_S.INTERNAL, False, 1),
+}
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def meaning(error: PeriplusError) -> ErrorMeaning:
+    """The row of the error's own class."""
+    return MEANING[type(error)]
+
+
+def reason(error: PeriplusError) -> str:
+    """The stable UPPER_SNAKE name that travels in `ErrorDetail.reason`."""
+    name = type(error).__name__
+    return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
+
+
+def from_reason(reason_: str, message: str) -> PeriplusError:
+    """The error that a peer sent; an unknown reason becomes the root class."""
+    for cls in MEANING:
+        error = cls(message)
+        if reason(error) == reason_:
+            return error
+    return PeriplusError(message)

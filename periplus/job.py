@@ -1,0 +1,393 @@
+"""The job file, `periplus.job/1`: everything that a person decides about one training run.
+
+Only keys that the runtime executes are here; what is not here is not supported. The JSON schema for editors is made of
+these classes and their docstrings (`examples/job.schema.json`). What no single key can say is checked in `resolve()`.
+It knows no torch, no fleet and no environment: whether a task, a model or a region exists is said by whoever needs it.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue
+
+from periplus import config
+from periplus.config import Config
+from periplus.errors import ConfigError
+
+SCHEMA = "periplus.job/1"
+BUILTIN_PREFIX = "builtin:"
+DEFAULT_SIZE = 16_384
+"""Enough for thousands of steps on a small task, and made in seconds."""
+
+
+class ModelSection(Config):
+    """Which actor is trained."""
+
+    path: str = Field(default="builtin:qwen3-tiny", min_length=1)
+    """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), or a local directory with a
+    Hugging Face checkpoint and its tokenizer."""
+
+
+class AlgorithmSection(Config):
+    """How samples become a gradient."""
+
+    name: Literal["grpo"] = "grpo"
+    """Group-relative policy optimisation: the samples of one prompt are each other's baseline."""
+
+    group_size: int = Field(default=8, ge=2, le=1024)
+    """Samples drawn for each prompt and compared with each other."""
+
+    advantage_normalisation: Literal["std", "none"] = "std"
+    """`std` divides a group's centred rewards by their standard deviation; `none` only centres them."""
+
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """The probability ratio of a token is clipped from below at 1 - clip_low. No unit."""
+
+    clip_high: float = Field(default=0.28, gt=0, le=10)
+    """The probability ratio of a token is clipped from above at 1 + clip_high. No unit."""
+
+    importance_correction: Literal["truncated", "none"] = "truncated"
+    """`truncated` weighs each token by the trainer's probability over the behaviour policy's, cut at importance_cap,
+    and clips against the trainer's policy at the step's start; `none` clips against the behaviour policy and corrects
+    for nothing, which is accepted only with staleness 0."""
+
+    importance_cap: float = Field(default=2.0, ge=1, le=100)
+    """Largest importance weight of a token, with importance_correction: truncated. No unit."""
+
+
+class DataSection(Config):
+    """Which problems are trained on."""
+
+    path: str | None = Field(default=None, min_length=1)
+    """A JSONL file, one object a line with the texts `prompt` and `answer`; null when `environment` makes the problems.
+    Relative to the directory where the command runs."""
+
+    size: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Problems that the environment makes; null: 16384. Equal prompts count once, and the held-out and the warm-up
+    problems are taken out of these first. Only with `environment`: a file has as many as it has lines."""
+
+
+class EnvironmentSection(Config):
+    """A task of reasoning-gym that makes and scores problems."""
+
+    name: str = Field(min_length=1)
+    """Name of a reasoning-gym data set, such as chain_sum."""
+
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of that data set, passed on as they are. Not `seed` and `size`: the job has its own."""
+
+
+class RewardSection(Config):
+    """What scores a sample."""
+
+    name: Literal["verifier", "shuffled"] = "verifier"
+    """`verifier` compares with the problem's answer, from 0 to 1; `shuffled` deals the rewards of a batch to its
+    samples at random: the control in which nothing can be learnt."""
+
+
+class SamplingSection(Config):
+    """How completions are drawn for training. Evaluation is always greedy."""
+
+    temperature: float = Field(default=1.0, gt=0, le=4)
+    """Divides the logits before sampling. No unit."""
+
+    max_new_tokens: int = Field(default=16, ge=1, le=131_072)
+    """Largest length of a completion, in tokens, the end token included."""
+
+    prompt_tokens: int = Field(default=32, ge=1, le=131_072)
+    """Width in tokens to which prompts are padded on the left; a longer prompt is refused at start."""
+
+
+class OptimizerSection(Config):
+    """How a gradient changes the weights."""
+
+    name: Literal["adamw"] = "adamw"
+    """AdamW on float32 weights."""
+
+    lr: float = Field(default=1e-3, gt=0, le=1)
+    """Peak learning rate of the reinforcement learning. No unit."""
+
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    """Decay of the first and of the second moment, each from 0 to below 1."""
+
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    """Decoupled weight decay, times the learning rate, a step."""
+
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises linearly from 0. Not the supervised warm-up, which is train.warmup."""
+
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the rise: kept, or brought to 0 at the last step in a line or half a cosine."""
+
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """The gradient is scaled down to this Euclidean norm."""
+
+
+class WarmupSection(Config):
+    """Supervised training on solved problems before the reinforcement learning, so that random weights can answer."""
+
+    num_examples: int = Field(default=4096, ge=1)
+    """Solved problems, disjoint from those trained on and held out."""
+
+    max_steps: int = Field(default=400, ge=1)
+    """Most steps; the warm-up ends earlier when its loss reaches target_loss."""
+
+    target_loss: float = Field(default=0.0, ge=0)
+    """Mean loss of the last ten steps, nats a token, at which the warm-up ends. 0: only max_steps ends it."""
+
+    batch_size: int = Field(default=64, ge=1)
+    """Examples a step."""
+
+    lr: float = Field(default=3e-3, gt=0, le=1)
+    """Learning rate after the rise. No unit."""
+
+    ramp_steps: int = Field(default=20, ge=0)
+    """Steps over which the learning rate rises linearly from 0."""
+
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    """Decoupled weight decay, times the learning rate, a step."""
+
+
+class TrainSection(Config):
+    """What one training step consumes."""
+
+    groups_per_step: int = Field(default=32, ge=1, le=65_536)
+    """Groups in a batch: a step trains on groups_per_step x algorithm.group_size samples and raises the version."""
+
+    micro_batch_samples: int = Field(default=256, ge=1)
+    """Most samples in one forward and backward pass: bounds memory, changes nothing else."""
+
+    warmup: WarmupSection | None = None
+    """Supervised warm-up before the first step; null: none."""
+
+
+class EvalSection(Config):
+    """Greedy accuracy on held-out problems."""
+
+    num_prompts: int = Field(default=512, ge=1, le=1_000_000)
+    """Held-out problems, disjoint from warm-up and training."""
+
+    every_steps: int = Field(default=0, ge=0)
+    """Evaluate each time so many steps are done; 0: only before the first and after the last."""
+
+
+class NetworkSection(Config):
+    """How bytes cross between regions."""
+
+    zstd_level: int = Field(default=3, ge=1, le=19)
+    """Zstandard level of trajectories and weights: higher is smaller and slower."""
+
+    chunk_kib: int = Field(default=256, ge=16, le=2048)
+    """Size of a weight chunk in KiB."""
+
+    anchor_every_versions: int = Field(default=50, ge=1)
+    """Every so many versions the full weights are published in place of a delta."""
+
+
+class PlanSection(Config):
+    """Who decides what runs where."""
+
+    method: Literal["static"] = "static"
+    """`static`: the trainer in one region, rollout workers in every region, weights spread as a star."""
+
+    workers_per_region: int = Field(default=1, ge=1, le=1024)
+    """Rollout workers in each region."""
+
+
+class RegionsSection(Config):
+    """Where the job may run."""
+
+    min: int = Field(default=1, ge=1, le=1024)
+    """The job waits until so many usable regions have joined."""
+
+    trainer: str | None = Field(default=None, min_length=1)
+    """Region that must host the trainer; null: the planner chooses."""
+
+    rollout: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(default=None, min_length=1)
+    """Regions that must host rollout workers; null: every region with room."""
+
+
+class FailureSection(Config):
+    """When work is taken away from a worker."""
+
+    lease_timeout_s: float = Field(default=60.0, gt=0, le=86_400)
+    """Seconds after which a sample that was leased and did not come back is leased to another worker."""
+
+    max_worker_restarts: int = Field(default=3, ge=0, le=1000)
+    """Times that one worker is started again before the job fails."""
+
+
+class CheckpointSection(Config):
+    """What a restart finds."""
+
+    every_steps: int = Field(default=50, ge=0)
+    """Write a checkpoint each time so many steps are done; 0: only after the last."""
+
+    keep: int = Field(default=2, ge=1, le=1000)
+    """Newest checkpoints that stay on disk."""
+
+
+class OutputSection(Config):
+    """Where results go."""
+
+    dir: str = Field(default="runs", min_length=1)
+    """Directory under which the run makes its own, named by the job's id."""
+
+
+class JobFile(Config):
+    """A Periplus job: train one model with reinforcement learning across regions."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    """Short name: lower-case letters, digits and hyphens, at most 63."""
+
+    model: ModelSection = ModelSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    data: DataSection = DataSection()
+    environment: EnvironmentSection | None = None
+    """The task that makes the problems. Exactly one of environment and data.path is given."""
+    reward: RewardSection = RewardSection()
+    sampling: SamplingSection = SamplingSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    train: TrainSection = TrainSection()
+
+    staleness: int = Field(default=2, ge=0, le=1000)
+    """Largest age of a token that is trained on, in versions: the version that the step starts from minus the version
+    that sampled the token. 0 is synchronous."""
+
+    steps: int = Field(default=200, ge=1)
+    """Training steps of the reinforcement learning."""
+
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """All randomness of the job comes from it."""
+
+    eval: EvalSection = EvalSection()
+    network: NetworkSection = NetworkSection()
+    plan: PlanSection = PlanSection()
+    regions: RegionsSection = RegionsSection()
+    failure: FailureSection = FailureSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    output: OutputSection = OutputSection()
+
+    trackers: tuple[Literal["jsonl"], ...] = ("jsonl",)
+    """Where step records go. `jsonl`: metrics.jsonl in the run's directory."""
+
+    def to_json(self) -> str:
+        """The resolved job on one line, with its schema: what travels to the services."""
+        return json.dumps({"schema": SCHEMA, **self.model_dump(mode="json")}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "JobFile":
+        """The inverse of to_json. Raises: ConfigError."""
+        tree = config.check_schema(config.parse_json(text, "job"), SCHEMA, "job")
+        return resolve(config.validate(cls, tree, "job", KNOWN_ELSEWHERE), "job")
+
+
+KNOWN_ELSEWHERE = {
+    "adv_estimator": "algorithm.name",
+    "async_level": "staleness",
+    "batch_size": "train.groups_per_step",
+    "clip_ratio": "algorithm.clip_high",
+    "clip_ratio_high": "algorithm.clip_high",
+    "clip_ratio_low": "algorithm.clip_low",
+    "epsilon": "algorithm.clip_low",
+    "epsilon_high": "algorithm.clip_high",
+    "env": "environment",
+    "learning_rate": "optimizer.lr",
+    "lr_scheduler_type": "optimizer.schedule",
+    "max_async_level": "staleness",
+    "max_completion_length": "sampling.max_new_tokens",
+    "max_off_policy_steps": "staleness",
+    "max_prompt_length": "sampling.prompt_tokens",
+    "max_response_length": "sampling.max_new_tokens",
+    "max_steps": "steps",
+    "max_tokens": "sampling.max_new_tokens",
+    "micro_batch_size": "train.micro_batch_samples",
+    "model_name_or_path": "model.path",
+    "num_generations": "algorithm.group_size",
+    "output_dir": "output.dir",
+    "report_to": "trackers",
+    "rollouts_per_example": "algorithm.group_size",
+    "save_steps": "checkpoint.every_steps",
+    "save_total_limit": "checkpoint.keep",
+    "scale_rewards": "algorithm.advantage_normalisation",
+    "total_training_steps": "steps",
+    "train_batch_size": "train.groups_per_step",
+    "vllm_importance_sampling_cap": "algorithm.importance_cap",
+}
+"""What TRL, prime-rl and verl call it: for suggestions, never accepted in place of ours."""
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
+    """Read, override, validate and resolve a job file; relative paths of model and data become absolute.
+
+    Raises: ConfigError.
+    """
+    job = resolve(config.load(JobFile, path, overrides, KNOWN_ELSEWHERE), str(path))
+    updates: dict[str, Any] = {}
+    if job.data.path:
+        updates["data"] = job.data.model_copy(update={"path": str(Path(job.data.path).absolute())})
+    if not job.model.path.startswith(BUILTIN_PREFIX):
+        updates["model"] = job.model.model_copy(update={"path": str(Path(job.model.path).absolute())})
+    return job.model_copy(update=updates)
+
+
+def resolve(job: JobFile, source: str = "job") -> JobFile:
+    """The job with what its keys imply filled in, once they agree with each other.
+
+    Raises: ConfigError with every disagreement, one a line.
+    """
+    if refusals := _disagreements(job):
+        raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in refusals))
+    if job.environment is None:
+        return job
+    size = job.data.size or DEFAULT_SIZE
+    taken = job.eval.num_prompts + (job.train.warmup.num_examples if job.train.warmup else 0)
+    if taken >= size:
+        raise ConfigError(
+            f"{source}: data.size is {size}, but eval.num_prompts and train.warmup.num_examples already take {taken}; "
+            "raise data.size, so that problems are left to train on"
+        )
+    return job.model_copy(update={"data": job.data.model_copy(update={"size": size})})
+
+
+def _disagreements(job: JobFile) -> list[str]:
+    refusals = []
+    if (job.environment is None) == (job.data.path is None):
+        given = "neither is" if job.environment is None else "both are"
+        refusals.append(f"exactly one of environment and data.path must be given, {given}")
+    if job.data.path is not None and job.data.size is not None:
+        refusals.append(f"data.size is {job.data.size}, but data.path is given: a file has as many problems as lines")
+    if job.environment:
+        refusals += [
+            f"environment.config.{key} is set, but the job decides it: set {ours} instead"
+            for key, ours in (("seed", "seed"), ("size", "data.size"))
+            if key in job.environment.config
+        ]
+    if job.staleness > 0 and job.algorithm.importance_correction == "none":
+        refusals.append(
+            f"staleness is {job.staleness} and algorithm.importance_correction is none: the loss would be wrong for "
+            "stale tokens; set importance_correction to truncated, or staleness to 0"
+        )
+    if job.optimizer.warmup_steps > job.steps:
+        refusals.append(
+            f"optimizer.warmup_steps is {job.optimizer.warmup_steps}, more than the job's {job.steps} steps"
+        )
+    rollout = job.regions.rollout
+    if rollout is not None:
+        used = {*rollout} | ({job.regions.trainer} if job.regions.trainer else set())
+        if len({*rollout}) < len(rollout):
+            refusals.append(f"regions.rollout names a region twice: {', '.join(rollout)}")
+        room = len(used) + (job.regions.trainer is None)
+        if job.regions.min > room:
+            refusals.append(
+                f"regions.min is {job.regions.min}, but regions.trainer and regions.rollout allow only {room}"
+            )
+    return refusals
+
+
+def job_schema() -> dict[str, Any]:
+    """The JSON schema of the job file, for editors and for `examples/job.schema.json`."""
+    schema = JobFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": SCHEMA, **schema}

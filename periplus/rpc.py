@@ -1,0 +1,176 @@
+"""gRPC at its edges: channels, servers, deadlines, and the one translation between our errors and gRPC's.
+
+Servers run every handler behind `ErrorInterceptor`: a PeriplusError leaves with its status and an `ErrorDetail` in the
+trailing metadata. Clients wrap calls in `remote_errors(address)`: an `AioRpcError` with a detail becomes the same class
+again, one without becomes Unreachable or TimedOut. Keepalive is set on both sides, since gRPC's default notices a frozen
+peer after minutes or never. Transport is plain TCP for now: identities come with the fleet's certificates.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from periplus import errors
+from periplus.pb.v1 import common_pb2
+
+CALL_DEADLINE_S = 10.0
+"""For unary calls between processes: three round trips around the world, with room for a busy machine."""
+
+MAX_MESSAGE_BYTES = 4 << 20
+"""Chunks are 256 KiB and control messages far smaller; what is larger is an error."""
+
+CHUNK_BYTES = 256 << 10
+"""Payload of one streamed message: gRPC in Python is fastest between 256 KiB and 4 MiB."""
+
+_DETAIL_KEY = "periplus-error-bin"
+_KEEPALIVE = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+_SIZES = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", MAX_MESSAGE_BYTES)]
+_CHANNEL_OPTIONS = [
+    *_KEEPALIVE,
+    *_SIZES,
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+]
+_SERVER_OPTIONS = [
+    *_KEEPALIVE,
+    *_SIZES,
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.so_reuseport", 0),
+]
+
+
+def channel(address: str) -> grpc.aio.Channel:
+    """A channel to `host:port`. Nothing is sent before the first call."""
+    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
+def server() -> grpc.aio.Server:
+    """A server that translates errors; add servicers, then bind()."""
+    return grpc.aio.server(interceptors=[ErrorInterceptor()], options=_SERVER_OPTIONS)
+
+
+def bind(server_: grpc.aio.Server, address: str) -> str:
+    """Bind `host:port` (port 0: the system chooses) and return the address that was bound.
+
+    Raises: Conflict if the address cannot be bound.
+    """
+    host = address.rpartition(":")[0]
+    try:
+        port = server_.add_insecure_port(address)
+    except RuntimeError as error:
+        raise errors.Conflict(
+            f"cannot listen on {address}: the port is in use or the address is not this machine's; "
+            "choose another, or port 0 for a free one"
+        ) from error
+    return f"{host}:{port}"
+
+
+def error_detail(error: errors.PeriplusError) -> bytes:
+    """What travels to the caller."""
+    return common_pb2.ErrorDetail(
+        reason=errors.reason(error), message=str(error), retryable=errors.meaning(error).retryable
+    ).SerializeToString()
+
+
+def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError:
+    """Our error for gRPC's."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAIL_KEY and isinstance(value, bytes):
+            detail = common_pb2.ErrorDetail.FromString(value)
+            return errors.from_reason(detail.reason, detail.message)
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return errors.TimedOut(f"no answer from {address} in time; is it overloaded, or is a link down?")
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return errors.Unreachable(f"cannot reach {address}; is it running, and is the address right?")
+    return errors.PeriplusError(f"{address} failed: {error.code().name}: {error.details()}")
+
+
+@contextmanager
+def remote_errors(address: str) -> Iterator[None]:
+    """Everything that a call to `address` raises inside leaves as a PeriplusError."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise translate(error, address) from error
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Ends a call that raised a PeriplusError with its status and detail."""
+
+    async def intercept_service(
+        self,
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        if handler.unary_unary or handler.stream_unary:
+            inner = handler.unary_unary or handler.stream_unary
+            make = (
+                grpc.stream_unary_rpc_method_handler
+                if handler.request_streaming
+                else grpc.unary_unary_rpc_method_handler
+            )
+
+            async def unary(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+                async with _aborting(context):
+                    return await inner(request, context)
+
+            return make(unary, handler.request_deserializer, handler.response_serializer)
+        inner_stream = handler.unary_stream or handler.stream_stream
+        make_stream = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )
+
+        async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            async with _aborting(context):
+                responses = inner_stream(request, context)
+                if isinstance(responses, AsyncIterator):
+                    async for response in responses:
+                        await context.write(response)
+                else:
+                    await responses
+
+        return make_stream(stream, handler.request_deserializer, handler.response_serializer)
+
+
+@asynccontextmanager
+async def _aborting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    try:
+        yield
+    except errors.PeriplusError as error:
+        await _abort(context, error)
+    except BaseExceptionGroup as group:
+        error_ = first_of(group)
+        if error_ is None:
+            raise
+        await _abort(context, error_)
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> errors.PeriplusError | None:
+    """The first PeriplusError among what a TaskGroup raised, however deep; None if something else was raised too."""
+    leaves: list[BaseException] = []
+    pending: list[BaseException] = [group]
+    while pending:
+        error = pending.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            pending.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    ours = [leaf for leaf in leaves if isinstance(leaf, errors.PeriplusError)]
+    return ours[0] if len(ours) == len(leaves) else None
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.PeriplusError) -> None:
+    detail = ((_DETAIL_KEY, error_detail(error)),)
+    await context.abort(errors.meaning(error).status, str(error), trailing_metadata=detail)

@@ -1,0 +1,70 @@
+"""The frame of every worker process: from a task file to an exit code, with the last word in the status file.
+
+A worker is asked to stop by SIGTERM from its agent, or by the end of its standard input when the agent died. What that
+means is the worker's own: `work` gets an event that is set then, and returns how it ended.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import click
+
+from periplus import rpc, telemetry
+from periplus.errors import PeriplusError
+from periplus.process import wait_for_stop
+from periplus.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, TaskOutcome, TaskSpec, TaskState
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[asyncio.Event], Awaitable[TaskState]]
+
+EXIT_CODE = {TaskState.SUCCEEDED: EXIT_SUCCEEDED, TaskState.STOPPED: EXIT_STOPPED, TaskState.FAILED: EXIT_FAILED}
+
+
+def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
+    """The command line of a worker package: `--task-file FILE`."""
+
+    @click.command()
+    @click.option("--task-file", type=click.Path(path_type=Path), required=True, help="Written by the region's agent.")
+    @click.option("--log-level", default="INFO", show_default=True)
+    def main(task_file: Path, log_level: str) -> None:
+        telemetry.configure(log_level, sys.stderr)
+        try:
+            spec = TaskSpec.load(task_file)
+        except PeriplusError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(EXIT_FAILED)
+        sys.exit(run(spec, make_work))
+
+    return main
+
+
+def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
+    """Run the work to its end and write its outcome."""
+    telemetry.event(log, logging.INFO, "task_started", task=spec.task_id, region=spec.region, threads=spec.num_threads)
+    try:
+        outcome = TaskOutcome(state=asyncio.run(_until_stopped(make_work(spec))), message="")
+    except PeriplusError as error:
+        outcome = TaskOutcome(state=TaskState.FAILED, message=str(error))
+    except Exception as error:  # the root of the process: whatever it is, the agent must hear of it
+        ours = rpc.first_of(error) if isinstance(error, ExceptionGroup) else None
+        if ours is None:
+            log.exception("task_crashed")
+        outcome = TaskOutcome(state=TaskState.FAILED, message=str(ours or f"{type(error).__name__}: {error}"))
+    Path(spec.status_file).write_text(outcome.to_json(), encoding="utf-8")
+    level = logging.ERROR if outcome.state is TaskState.FAILED else logging.INFO
+    telemetry.event(log, level, "task_ended", task=spec.task_id, state=outcome.state, message=outcome.message)
+    return EXIT_CODE[outcome.state]
+
+
+async def _until_stopped(work: Work) -> TaskState:
+    stop = asyncio.Event()
+    signals = asyncio.ensure_future(wait_for_stop(stop_on_stdin_eof=True))
+    signals.add_done_callback(lambda _: stop.set())
+    try:
+        return await work(stop)
+    finally:
+        signals.cancel()

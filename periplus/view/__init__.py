@@ -1,0 +1,1 @@
+"""What a person sees of a job: a pure fold of events into a ViewState, and its renderings."""

@@ -1,0 +1,87 @@
+"""Bars and curves out of characters: eighth blocks for lengths, braille dots (2 x 4 a cell) for curves."""
+
+import math
+from collections.abc import Sequence
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+# Bit of the dot at (column, row) of a braille cell; rows go down.
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+
+
+def bar(fraction: float, num_cells: int) -> str:
+    """A horizontal bar as long as `fraction` of the cells; anything above zero is visible."""
+    if not fraction > 0:
+        return ""
+    eighths = max(1, round(min(1.0, fraction) * num_cells * 8))
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS[rest] if rest else "")
+
+
+def curve(
+    points: Sequence[tuple[float, float]],
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+    size: tuple[int, int],
+) -> list[str]:
+    """Rows of braille, top first: the points' mean in each dot column, joined by lines.
+
+    `size` is (columns, rows) in cells. Ranges must not be empty; points outside them are drawn on the edge.
+    """
+    columns, rows = size
+    grid = [[0] * columns for _ in range(rows)]
+    previous: tuple[int, int] | None = None
+    for dot in _dots(points, x_range, y_range, (columns * 2, rows * 4)):
+        for x, y in _line(previous or dot, dot):
+            grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
+        previous = dot
+    return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in grid]
+
+
+def _dots(
+    points: Sequence[tuple[float, float]],
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+    dots: tuple[int, int],
+) -> list[tuple[int, int]]:
+    by_column: dict[int, list[float]] = {}
+    for x, y in points:
+        if math.isfinite(y):
+            by_column.setdefault(_scaled(x, x_range, dots[0]), []).append(y)
+    return [
+        (column, dots[1] - 1 - _scaled(sum(values) / len(values), y_range, dots[1]))
+        for column, values in sorted(by_column.items())
+    ]
+
+
+def _scaled(value: float, value_range: tuple[float, float], num_dots: int) -> int:
+    low, high = value_range
+    return min(num_dots - 1, max(0, round((value - low) / (high - low) * (num_dots - 1))))
+
+
+def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+    (x0, y0), (x1, y1) = start, end
+    length = max(abs(x1 - x0), abs(y1 - y0), 1)
+    return [(x0 + round((x1 - x0) * i / length), y0 + round((y1 - y0) * i / length)) for i in range(length + 1)]
+
+
+def nice_range(values: Sequence[float], *, num_steps: int = 4) -> tuple[float, float]:
+    """The values' range widened to round numbers; never empty."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    step = nice_step((max(finite) - min(finite)) or abs(max(finite)) or 1.0, num_steps)
+    low, high = math.floor(min(finite) / step + 1e-9) * step, math.ceil(max(finite) / step - 1e-9) * step
+    return low, (high if high > low else low + step)
+
+
+def nice_step(span: float, num_steps: int) -> float:
+    """1, 2, 2.5 or 5 times a power of ten: the smallest that covers `span` in at most `num_steps` steps."""
+    raw = span / num_steps
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(m for m in (1, 2, 2.5, 5, 10) if m * power >= raw * (1 - 1e-9)) * power
+
+
+def ticks(value_range: tuple[float, float], num_steps: int) -> list[float]:
+    """Round numbers within the range, about `num_steps` + 1 of them."""
+    low, high = value_range
+    step = nice_step(high - low, num_steps)
+    first = math.ceil(low / step - 1e-9)
+    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]

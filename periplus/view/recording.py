@@ -1,0 +1,67 @@
+"""A run as events again, out of its run directory.
+
+metrics.jsonl holds the records. The fleet is kept beside it, one line a snapshot, stamped with the time of the newest
+record (seconds since the trainer's start), which is what puts the two files back into one order.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+
+from periplus.errors import ConfigError, NotFound
+from periplus.run_directory import RunDirectory, append_line, read_lines
+from periplus.view.state import Event, FleetSeen, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
+
+
+async def recorded(events: AsyncIterator[Event], directory: RunDirectory) -> AsyncIterator[Event]:
+    """The same events, with each fleet snapshot also written to the run directory."""
+    time_s = 0.0
+    async for event in events:
+        match event:
+            case RecordSeen():
+                time_s = max(time_s, event.record.time_s)
+            case FleetSeen():
+                append_line(directory.fleet, encode_fleet(event, time_s))
+        yield event
+
+
+def encode_fleet(fleet: FleetSeen, time_s: float) -> str:
+    """One line of fleet.jsonl."""
+    return json.dumps({"time_s": round(time_s, 4), **asdict(fleet)})
+
+
+def decode_fleet(line: str) -> tuple[float, FleetSeen]:
+    """The inverse of encode_fleet. Raises: ValueError, KeyError or TypeError for a line that is no snapshot."""
+    data = json.loads(line)
+    regions = tuple(_region(region) for region in data["regions"])
+    links = tuple(LinkSeen(**link) for link in data["links"])
+    return float(data["time_s"]), FleetSeen(regions=regions, links=links, at_s=float(data["at_s"]))
+
+
+def _region(data: dict[str, object]) -> RegionSeen:
+    tasks = data.pop("tasks")
+    assert isinstance(tasks, list)
+    seen = tuple(TaskSeen(**{**task, "role": TaskRole(task["role"])}) for task in tasks)
+    return RegionSeen(**data, tasks=seen)  # type: ignore[arg-type]  # TypeError is the check of a line from a file
+
+
+def read_fleet(directory: RunDirectory) -> tuple[tuple[float, FleetSeen], ...]:
+    """The snapshots of a run, oldest first; none if none were kept. Raises: ConfigError for a line that is none."""
+    try:
+        lines = read_lines(directory.fleet)
+    except NotFound:
+        return ()
+    snapshots = []
+    for number, line in enumerate(lines, 1):
+        try:
+            snapshots.append(decode_fleet(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{directory.fleet} line {number} is no snapshot ({error!r}); remove the line") from error
+    return tuple(snapshots)
+
+
+def read_events(directory: RunDirectory) -> tuple[Event, ...]:
+    """Records and snapshots in the order of their times; a snapshot follows the record that it was stamped with."""
+    timed: list[tuple[float, int, Event]] = [(record.time_s, 0, RecordSeen(record)) for record in directory.records()]
+    timed += [(time_s, 1, fleet) for time_s, fleet in read_fleet(directory)]
+    return tuple(event for _, _, event in sorted(timed, key=lambda item: item[:2]))

@@ -1,0 +1,163 @@
+"""What came out of a run: the JSON that `--json` prints and the table a person reads.
+
+Both show the same values; a value that was not measured is null in one and `not measured` in the other, never zero.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from periplus.view import units
+from periplus.view.blocks import bar
+from periplus.view.state import printable
+
+_BAR_CELLS = 44
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The values of the demo's JSON. `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories."""
+
+    accuracy_before: float | None
+    accuracy_after: float | None
+    warmup_s: float | None
+    warmup_examples: int | None
+    wall_s: float | None
+    steps: int
+    tokens_per_s: float | None
+    wan_bytes: int | None
+    wan_bytes_full_weights: int | None
+    staleness_max: int | None
+    staleness_bound: int
+    staleness_violations: int
+    weight_digest_mismatches: int
+    regions: tuple[str, ...]
+
+    def values(self) -> dict[str, float]:
+        """The numbers under their registered names, for the summary Record."""
+        return {name: value for name, value in asdict(self).items() if name != "regions" and value is not None}
+
+
+def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary:
+    """The summary out of a Record's values. Raises: ValueError if the run did not say what its promises came to."""
+
+    def count(name: str) -> int | None:
+        value = _finite(values.get(name))
+        return None if value is None else int(value)
+
+    def promised(name: str) -> int:
+        value = count(name)
+        if value is None:
+            raise ValueError(f"the summary lacks {name}; a run always counts it")
+        return value
+
+    return Summary(
+        accuracy_before=_finite(values.get("accuracy_before")),
+        accuracy_after=_finite(values.get("accuracy_after")),
+        warmup_s=_finite(values.get("warmup_s")),
+        warmup_examples=count("warmup_examples"),
+        wall_s=_finite(values.get("wall_s")),
+        steps=promised("steps"),
+        tokens_per_s=_finite(values.get("tokens_per_s")),
+        wan_bytes=count("wan_bytes"),
+        wan_bytes_full_weights=count("wan_bytes_full_weights"),
+        staleness_max=count("staleness_max"),
+        staleness_bound=promised("staleness_bound"),
+        staleness_violations=promised("staleness_violations"),
+        weight_digest_mismatches=promised("weight_digest_mismatches"),
+        regions=tuple(regions),
+    )
+
+
+def summary_json(summary: Summary, **extra: object) -> str:
+    """One JSON object on one line, the summary's values first. Raises: ValueError if `extra` repeats a name."""
+    data = {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(summary).items()}
+    repeated = data.keys() & extra.keys()
+    if repeated:
+        raise ValueError(f"the summary has {', '.join(sorted(repeated))} already")
+    return json.dumps(data | extra, allow_nan=False)
+
+
+def summary_table(summary: Summary) -> RenderableType:
+    """The summary as a panel: quality, speed, promises, and the bytes that did not cross the sea."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for label, value in _rows(summary):
+        grid.add_row(label, value)
+    return Panel(
+        Group(grid, Text(), *_bytes_lines(summary)),
+        title=Text("summary", style="bold default"),
+        title_align="left",
+        border_style="bright_black",
+        box=box.ROUNDED,
+        padding=(0, 1),
+        expand=False,
+    )
+
+
+def _rows(summary: Summary) -> list[tuple[str, Text]]:
+    before, after = summary.accuracy_before, summary.accuracy_after
+    accuracy = Text.assemble(
+        (_known(units.percent(before)), "bold"), "  ->  ", (_known(units.percent(after)), "bold cyan")
+    )
+    if before is not None and after is not None:
+        accuracy.append(f"   {(after - before) * 100:+.1f} points", style="dim")
+    staleness = Text.assemble(
+        (_known(units.short(summary.staleness_max)), "bold"), (f" of {summary.staleness_bound}", "dim")
+    )
+    warmup = f"{_known(units.duration(summary.warmup_s))}, {_exact(summary.warmup_examples, 'examples')}"
+    return [
+        ("regions", Text(", ".join(map(printable, summary.regions)))),
+        ("steps", Text(f"{summary.steps:,} in {_known(units.duration(summary.wall_s))}")),
+        ("warm-up", Text(warmup)),
+        ("accuracy", accuracy),
+        ("throughput", Text(_exact(summary.tokens_per_s, "tokens/s"))),
+        ("largest staleness", staleness),
+        ("staleness violations", promise(summary.staleness_violations)),
+        ("digest mismatches", promise(summary.weight_digest_mismatches)),
+    ]
+
+
+def promise(count: int) -> Text:
+    """A count that is promised to be zero."""
+    return (
+        Text.assemble((f"{count:,}", "bold"), "  ", ("kept", "green"))
+        if count == 0
+        else Text(f"{count:,}  BROKEN", style="bold red")
+    )
+
+
+def _bytes_lines(summary: Summary) -> list[Text]:
+    sent, full = summary.wan_bytes, summary.wan_bytes_full_weights
+    if not sent or not full:
+        return [Text.assemble(("bytes over the WAN  ", "dim"), units.size(sent) if sent else "not measured")]
+    longest = max(sent, full)
+    rows = (("full weights + JSON", full, "bright_black"), ("periplus", sent, "cyan"))
+    lines = [Text("bytes over the WAN", style="dim")]
+    for label, num_bytes, style in rows:
+        drawn = bar(num_bytes / longest, _BAR_CELLS)
+        lines.append(
+            Text.assemble(f"  {label:<20}", (f"{drawn:<{_BAR_CELLS}}", style), f"  {units.size(num_bytes):>8}")
+        )
+    lines.append(Text.assemble(f"  {'':<20}", (f"{units.factor(full, sent)} less", "bold cyan")))
+    return lines
+
+
+def _exact(value: float | None, unit: str) -> str:
+    return "not measured" if value is None or not math.isfinite(value) else f"{value:,.0f} {unit}"
+
+
+def _known(text: str) -> str:
+    return "not measured" if text == units.UNKNOWN else text
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

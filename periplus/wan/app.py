@@ -1,0 +1,40 @@
+"""Composition root of the emulator: a relay and its control service in one event loop, until asked to stop."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from periplus import process, rpc
+from periplus.pb.v1 import wan_pb2_grpc
+from periplus.process import StopReason
+from periplus.wan.grid import Network
+from periplus.wan.relay import Relay
+from periplus.wan.service import WanService
+
+log = logging.getLogger(__name__)
+
+_STOP_GRACE_S = 1.0
+"""Control calls are answered from memory: what takes longer has lost its caller."""
+
+
+async def run(
+    network: Network, control: str, *, stop_on_stdin_eof: bool, on_ready: Callable[[str], None]
+) -> StopReason:
+    """Emulate `network` until SIGTERM, SIGINT or, if asked for, the end of stdin. `on_ready` gets the bound address.
+
+    Raises: Conflict if `control` cannot be bound.
+    """
+    relay = Relay(network, asyncio.get_running_loop())
+    server = rpc.server()
+    wan_pb2_grpc.add_WanEmulatorServicer_to_server(WanService(relay), server)
+    bound = rpc.bind(server, control)
+    try:
+        await server.start()
+        log.info("wan emulator ready", extra={"control": bound, "regions": network.regions, "factor": network.factor})
+        on_ready(bound)
+        reason = await process.wait_for_stop(stop_on_stdin_eof)
+        log.info("wan emulator stopping", extra={"reason": reason.value})
+        return reason
+    finally:
+        await server.stop(_STOP_GRACE_S)
+        relay.close()

@@ -1,0 +1,1 @@
+"""The planner: a pure library from a fleet and a workload to a plan. No sockets, clocks or files."""

@@ -1,0 +1,36 @@
+"""How large a published version of a local checkpoint is, read from the headers of its safetensors files.
+
+It reads no tensor. The format: eight bytes of little-endian header length, then a JSON object of name -> dtype,
+shape and offsets (huggingface.co/docs/safetensors). Published weights are bf16, whatever the files hold.
+"""
+
+import json
+import math
+from pathlib import Path
+
+from periplus.errors import ConfigError
+
+_BF16_BYTES = 2
+_MAX_HEADER_BYTES = 100 << 20
+"""The format's own limit."""
+
+
+def published_bytes(model_path: str) -> int | None:
+    """Bytes of one uncompressed bf16 version; None if no checkpoint is visible at that path from here.
+
+    Raises: ConfigError for a file that is no safetensors file.
+    """
+    files = sorted(Path(model_path).glob("*.safetensors"))
+    return sum(_num_elements(path) for path in files) * _BF16_BYTES if files else None
+
+
+def _num_elements(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > _MAX_HEADER_BYTES:
+                raise ValueError(f"header of {length} bytes")
+            header = json.loads(file.read(length))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: not a safetensors file: {error}; is the download complete?") from error

@@ -1,0 +1,190 @@
+"""Composition root of the region agent: gateway server, coordinator session, supervisor, upstreams, one TaskGroup.
+
+Order of a start: bind the gateway, announce it to the emulator if there is one, then open the session. Order of an end:
+workers first (they may still have something to send), then the session, then the gateway.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from periplus import clock, rpc
+from periplus.errors import PeriplusError
+from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
+from periplus.process import wait_for_stop, write_ready_file
+from periplus.task import Task, TaskReport
+from periplus.telemetry import event
+from periplus.wan.client import WanRouter
+from region_agent.config import AgentConfig
+from region_agent.convert import report_to_pb, task_from_pb
+from region_agent.hubs import Hubs
+from region_agent.probe import probe
+from region_agent.reconcile import Limits, reconcile, report, report_unstarted, task_of
+from region_agent.service import GatewayService
+from region_agent.session import CoordinatorSession, SessionHandlers
+from region_agent.supervisor import Supervisor, WorkerSettings
+from region_agent.traffic import Traffic
+from region_agent.upstream import Upstream
+
+log = logging.getLogger(__name__)
+
+RECONCILE_S = 0.2
+"""How often processes are looked at: soon enough for a person, cheap enough to forget."""
+
+
+async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> None:
+    """Serve one region until asked to stop. Raises: Conflict, Unreachable."""
+    server = rpc.server()
+    hubs, traffic = Hubs(config.region), Traffic()
+    address = rpc.bind(server, config.listen)
+    async with WanRouter(config.region, config.wan or None) as router:
+        advertised = config.advertise or address
+        await router.attach(advertised)
+        agent = Agent(config, address=address, advertised=advertised, router=router, hubs=hubs, traffic=traffic)
+        gateway_pb2_grpc.add_GatewayServicer_to_server(GatewayService(hubs, traffic, agent.pass_record), server)
+        await server.start()
+        event(log, logging.INFO, "gateway_listening", region=config.region, address=address)
+        if ready_file is not None:
+            write_ready_file(ready_file, {"gateway": address})
+        try:
+            await agent.run(stop_on_stdin_eof)
+        finally:
+            await server.stop(grace=0.5)
+
+
+class Agent:
+    """The daemon's moving parts, and the state that they share."""
+
+    def __init__(
+        self, config: AgentConfig, *, address: str, advertised: str, router: WanRouter, hubs: Hubs, traffic: Traffic
+    ) -> None:
+        self._config = config
+        self._advertised = advertised
+        self._router = router
+        self._hubs = hubs
+        self._traffic = traffic
+        self._boot_id = uuid.uuid4().hex
+        self._desired: dict[str, Task] = {}
+        self._reported: dict[str, TaskReport] = {}
+        self._upstreams: dict[str, asyncio.Task[None]] = {}
+        self._limits = Limits(
+            grace_s=config.stop_grace_s, max_restarts=config.max_worker_restarts, backoff_s=config.restart_backoff_s
+        )
+        self._supervisor = Supervisor(
+            WorkerSettings(
+                region=config.region, gateway=address, runs_dir=config.runs_dir.absolute(),
+                num_threads=config.worker_threads,
+            )
+        )  # fmt: skip
+        self._tasks = asyncio.TaskGroup()
+        handlers = SessionHandlers(hello=self._hello, heartbeat=self._heartbeat, desired=self._on_desired,
+                                   probe=self._on_probe)  # fmt: skip
+        self._session = CoordinatorSession(config.coordinator, router, handlers)
+
+    async def run(self, stop_on_stdin_eof: bool) -> None:
+        """Until a signal, or until the coordinator refuses this agent for good."""
+        jitter: Callable[[], float] = random.Random().random
+        async with self._tasks as tasks:
+            session = tasks.create_task(self._session.run(jitter))
+            keeper = tasks.create_task(self._keep_reconciled())
+            try:
+                await wait_for_stop(stop_on_stdin_eof)
+            finally:
+                keeper.cancel()
+                await self._supervisor.stop_all(self._config.stop_grace_s)
+                self._look(clock.monotonic_s())
+                await asyncio.sleep(0)
+                session.cancel()
+                for upstream in self._upstreams.values():
+                    upstream.cancel()
+
+    def pass_record(self, record: control_pb2.StepRecord) -> None:
+        """A training record on its way to the coordinator."""
+        self._session.send(control_pb2.AgentMessage(step=record))
+
+    # ---- session handlers -----------------------------------------------------------------------------------------
+
+    def _hello(self) -> control_pb2.Hello:
+        config = self._config
+        return control_pb2.Hello(
+            region=config.region, boot_id=self._boot_id, gateway_address=self._advertised,
+            inventory=control_pb2.Inventory(
+                num_cores=config.num_cores, memory_bytes=config.memory_bytes, hostname=socket.gethostname()
+            ),
+            tasks=[report_to_pb(report(process, self._limits)) for process in self._supervisor.processes.values()],
+        )  # fmt: skip
+
+    def _heartbeat(self) -> control_pb2.Heartbeat:
+        return control_pb2.Heartbeat(
+            traffic=[
+                control_pb2.LinkTraffic(dst_region=region, sent_bytes=sent_bytes)
+                for region, sent_bytes in sorted(self._traffic.sent_bytes.items())
+            ]
+        )
+
+    def _on_desired(self, message: control_pb2.DesiredTasks) -> None:
+        self._desired = {task.task_id: task_from_pb(task) for task in message.tasks}
+        event(log, logging.INFO, "desired", revision=message.revision, tasks=",".join(sorted(self._desired)) or "none")
+        self._open_and_drop_hubs()
+
+    def _on_probe(self, order: control_pb2.ProbeOrder) -> None:
+        self._tasks.create_task(self._probe(order))
+
+    # ---- work -----------------------------------------------------------------------------------------------------
+
+    async def _probe(self, order: control_pb2.ProbeOrder) -> None:
+        region = self._config.region
+        try:
+            address = await self._router.route(order.gateway_address)
+            measured = await probe(address, region, order.payload_bytes, clock.monotonic_s)
+        except PeriplusError as error:
+            event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
+            return
+        self._traffic.sent(order.dst_region, measured.sent_bytes)
+        link = control_pb2.LinkMeasurement(
+            src_region=region, dst_region=order.dst_region, rtt_s=measured.rtt_s,
+            throughput_bits_per_s=measured.throughput_bits_per_s, probe_bytes=measured.sent_bytes,
+        )  # fmt: skip
+        self._session.send(control_pb2.AgentMessage(link=link))
+        event(log, logging.INFO, "link", dst=order.dst_region, rtt_ms=round(measured.rtt_s * 1e3, 1),
+              mbit_per_s=round(measured.throughput_bits_per_s / 1e6, 1))  # fmt: skip
+
+    def _open_and_drop_hubs(self) -> None:
+        jobs = {task.job_id: task for task in self._desired.values()}
+        for job_id, task in jobs.items():
+            hub = self._hubs.open(job_id)
+            if task.trainer_region != self._config.region and job_id not in self._upstreams:
+                upstream = Upstream(
+                    hub, region=self._config.region, home_region=task.trainer_region,
+                    home_gateway=task.trainer_gateway, router=self._router, traffic=self._traffic,
+                )  # fmt: skip
+                self._upstreams[job_id] = self._tasks.create_task(upstream.run(random.Random().random))
+        for job_id in self._hubs.job_ids() - jobs.keys():
+            self._hubs.drop(job_id)
+            if job_id in self._upstreams:
+                self._upstreams.pop(job_id).cancel()
+
+    async def _keep_reconciled(self) -> None:
+        while True:
+            now_s = clock.monotonic_s()
+            self._look(now_s)
+            for action in reconcile(self._desired, self._supervisor.processes, now_s, self._limits):
+                event(log, logging.INFO, "act", action=type(action).__name__, task=task_of(action))
+                self._supervisor.perform(action, now_s)
+            await asyncio.sleep(RECONCILE_S)
+
+    def _look(self, now_s: float) -> None:
+        """Note what has ended, and report what has changed."""
+        self._supervisor.poll(now_s)
+        reports = {task_id: report(process, self._limits) for task_id, process in self._supervisor.processes.items()}
+        for task_id, task in self._desired.items():
+            if task.stopping and task_id not in reports:
+                reports[task_id] = report_unstarted(task)
+        for task_id, report_ in reports.items():
+            if self._reported.get(task_id) != report_:
+                self._session.send(control_pb2.AgentMessage(task=report_to_pb(report_)))
+        self._reported = reports

@@ -1,0 +1,69 @@
+"""`periplus agent`: serve one region."""
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from periplus import telemetry
+from periplus.command import DefaultGroup
+from periplus.config import validate
+from region_agent.app import run as run_agent
+from region_agent.config import AgentConfig
+
+log = logging.getLogger(__name__)
+
+
+@click.group(cls=DefaultGroup, default="run")
+def agent() -> None:
+    """Serve one region: its gateway, its workers, its links."""
+
+
+@agent.command()
+@click.option("--region", required=True, metavar="NAME", help="Name of this region, unique in the fleet.")
+@click.option("--coordinator", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT",
+              envvar="PERIPLUS_COORDINATOR", help="Where the coordinator listens.")  # fmt: skip
+@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
+              help="Where the gateway listens; port 0 lets the system choose.")  # fmt: skip
+@click.option(
+    "--advertise", default="", metavar="HOST:PORT", help="Where other regions reach it  [default: as it listens]"
+)
+@click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True,
+              help="Where run directories are kept.")  # fmt: skip
+@click.option("--wan", default="", metavar="HOST:PORT", help="Control address of the WAN emulator, if there is one.")
+@click.option("--cores", type=int, default=None, help="Cores that this region offers  [default: all]")
+@click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all]")
+@click.option("--worker-threads", type=int, default=1, show_default=True, help="Compute threads of each worker.")
+@click.option("--stop-grace-s", type=float, default=30.0, show_default=True,
+              help="From asking a worker to stop to killing it.")  # fmt: skip
+@click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Written when the gateway listens.")
+@click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes.")
+@click.option("--log-level", default="INFO", show_default=True)
+def run(
+    region: str, coordinator: str, listen: str, advertise: str, runs_dir: Path, wan: str, cores: int | None,
+    memory_gib: float | None, worker_threads: int, stop_grace_s: float, ready_file: Path | None,
+    stop_on_stdin_eof: bool, log_level: str,
+) -> None:  # fmt: skip
+    """Run the agent until it is asked to stop."""
+    telemetry.configure(log_level, sys.stderr)
+    config = validate(
+        AgentConfig,
+        {
+            "region": region, "coordinator": coordinator, "listen": listen, "advertise": advertise,
+            "runs_dir": str(runs_dir), "wan": wan, "num_cores": cores if cores is not None else os.cpu_count() or 1,
+            "memory_bytes": int(memory_gib * (1 << 30)) if memory_gib is not None else _memory_bytes(),
+            "worker_threads": worker_threads, "stop_grace_s": stop_grace_s, "max_worker_restarts": 3,
+            "restart_backoff_s": 1.0,
+        },
+        "periplus agent",
+        {},
+    )  # fmt: skip
+    telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))
+    asyncio.run(run_agent(config, ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,47 @@
+"""What an operator sets for one agent. Resolved once in the command, printed at start, taken apart in app.py."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from periplus.config import Config
+
+
+class AgentConfig(Config):
+    """One region agent."""
+
+    region: str = Field(min_length=1)
+    """Name of this region, unique in the fleet, e.g. aws:us-east-1."""
+
+    coordinator: str
+    """host:port of the coordinator."""
+
+    listen: str
+    """host:port at which the gateway listens; port 0: the system chooses."""
+
+    advertise: str
+    """host:port at which other regions reach the gateway; empty: as it listens."""
+
+    runs_dir: Path
+    """Where run directories of jobs are kept."""
+
+    wan: str
+    """Control address of the WAN emulator; empty: real networks."""
+
+    num_cores: int = Field(ge=1)
+    """Cores that this region offers."""
+
+    memory_bytes: int = Field(ge=1)
+    """Memory that this region offers, bytes."""
+
+    worker_threads: int = Field(ge=1)
+    """Compute threads of each worker process."""
+
+    stop_grace_s: float = Field(gt=0)
+    """Seconds from asking a worker to stop to killing it."""
+
+    max_worker_restarts: int = Field(ge=0)
+    """Restarts of a rollout worker that died."""
+
+    restart_backoff_s: float = Field(gt=0)
+    """Pause before the first restart, seconds; doubled each time."""

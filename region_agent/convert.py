@@ -1,0 +1,40 @@
+"""Protobuf <-> the agent's values, for the session with the coordinator."""
+
+from periplus.pb.v1 import control_pb2
+from periplus.task import Role, Task, TaskReport, TaskState
+
+_ROLE = {control_pb2.ROLE_TRAINER: Role.TRAINER, control_pb2.ROLE_ROLLOUT: Role.ROLLOUT}
+_STATE = {
+    TaskState.STARTING: control_pb2.TASK_STATE_STARTING,
+    TaskState.RUNNING: control_pb2.TASK_STATE_RUNNING,
+    TaskState.SUCCEEDED: control_pb2.TASK_STATE_SUCCEEDED,
+    TaskState.FAILED: control_pb2.TASK_STATE_FAILED,
+    TaskState.STOPPED: control_pb2.TASK_STATE_STOPPED,
+}
+
+
+def task_from_pb(message: control_pb2.Task) -> Task:
+    """One desired task. Raises: KeyError for a role of a newer protocol."""
+    return Task(
+        task_id=message.task_id,
+        job_id=message.job_id,
+        role=_ROLE[message.role],
+        job_json=message.job_json,
+        trainer_region=message.trainer_region,
+        trainer_gateway=message.trainer_gateway,
+        fork=message.fork,
+        resume_from=message.resume_from,
+        plan_json=message.plan_json,
+        stopping=message.stopping,
+    )
+
+
+def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
+    """One task's state."""
+    return control_pb2.TaskReport(
+        task_id=report.task_id,
+        job_id=report.job_id,
+        state=_STATE[report.state],
+        message=report.message,
+        restarts=report.restarts,
+    )

@@ -1,0 +1,160 @@
+"""One job's traffic inside one gateway: who is where, and what waits to be sent.
+
+A hub has rollout workers below it (its own region's, or a remote region's by way of that region's gateway) and one way up:
+to the job's trainer in the home region, to the home gateway elsewhere. What goes up is one bounded queue; what goes down
+is one bounded queue a stream, found by worker id; publications are one log with a cursor a reader. Bounds are
+back-pressure: who puts into a full queue waits, and gRPC stops reading from the peer that caused it.
+
+Invariants: a worker id has one route, the newest stream that said hello for it; when a stream ends, everyone routed over
+it is reported gone, once; when the way up is lost, all streams below end too, so that workers say hello again and nothing
+is thought delivered that was not.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from periplus.pb.v1 import gateway_pb2
+from periplus.policy import Policy
+from periplus.publication import Opening, PublicationKind, PublicationLog, PublicationRecord
+
+UP_QUEUE_MESSAGES = 256
+"""Results and requests waiting to go up: some seconds of a region's frames, then workers wait."""
+
+DOWN_QUEUE_MESSAGES = 64
+"""Lease batches waiting for one stream; the ledger grants no more than workers asked for, so this hardly fills."""
+
+LOG_BYTES = 256 << 20
+"""Publications kept for readers of one job; the trainer is asked for an anchor before this is exceeded."""
+
+
+@dataclass(slots=True)
+class Route:
+    """The way down to the workers that one stream carries."""
+
+    peer_region: str
+    queue: asyncio.Queue[gateway_pb2.RolloutDown] = field(default_factory=lambda: asyncio.Queue(DOWN_QUEUE_MESSAGES))
+    workers: set[str] = field(default_factory=set)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class JobHub:
+    """State shared by the handlers and the upstream client of one job in one gateway."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self.up: asyncio.Queue[gateway_pb2.TrainerDown] = asyncio.Queue(UP_QUEUE_MESSAGES)
+        self.log = PublicationLog(max_bytes=LOG_BYTES)
+        self.trainer_fork: int | None = None
+        self._route_of: dict[str, Route] = {}
+        self._routes: list[Route] = []
+        self._changed = asyncio.Condition()
+        self._anchor_requested = False
+
+    # ---- rollout streams ------------------------------------------------------------------------------------------
+
+    def open_route(self, peer_region: str) -> Route:
+        """A stream from below has opened."""
+        route = Route(peer_region)
+        self._routes.append(route)
+        return route
+
+    async def take_up(self, route: Route, message: gateway_pb2.RolloutUp) -> None:
+        """A message came from below: learn the route, pass it on."""
+        if message.HasField("hello"):
+            previous = self._route_of.get(message.worker_id)
+            if previous is not None:
+                previous.workers.discard(message.worker_id)
+            self._route_of[message.worker_id] = route
+            route.workers.add(message.worker_id)
+        elif message.HasField("gone"):
+            route.workers.discard(message.worker_id)
+            self._route_of.pop(message.worker_id, None)
+        await self._put_up(message)
+
+    async def close_route(self, route: Route, reason: str) -> None:
+        """The stream has ended: its workers are gone until they say hello again."""
+        self._routes.remove(route)
+        for worker_id in sorted(route.workers):
+            if self._route_of.get(worker_id) is route:
+                del self._route_of[worker_id]
+            gone = gateway_pb2.WorkerGone(reason=reason)
+            await self._put_up(gateway_pb2.RolloutUp(worker_id=worker_id, gone=gone))
+
+    async def send_down(self, message: gateway_pb2.RolloutDown) -> bool:
+        """Towards the worker named in the message; False if nobody here knows it (it has gone, and was reported)."""
+        route = self._route_of.get(message.worker_id)
+        if route is None:
+            return False
+        await route.queue.put(message)
+        return True
+
+    def end_streams(self) -> None:
+        """The way up is lost: end every stream below, and forget what was on its way up."""
+        for route in self._routes:
+            route.workers.clear()
+            route.closed.set()
+        self._route_of.clear()
+        self._anchor_requested = False
+        while not self.up.empty():
+            self.up.get_nowait()
+
+    async def _put_up(self, message: gateway_pb2.RolloutUp) -> None:
+        await self.up.put(gateway_pb2.TrainerDown(up=message))
+
+    # ---- the trainer ----------------------------------------------------------------------------------------------
+
+    def claim_trainer(self, fork: int) -> bool:
+        """A trainer has come; False if one of the same or a newer fork is here already."""
+        if self.trainer_fork is not None and self.trainer_fork >= fork:
+            return False
+        self.trainer_fork = fork
+        return True
+
+    def release_trainer(self, fork: int) -> None:
+        """The trainer of this fork has left."""
+        if self.trainer_fork == fork:
+            self.trainer_fork = None
+
+    # ---- publications ---------------------------------------------------------------------------------------------
+
+    async def changed(self) -> None:
+        """Wait until the log has changed since the caller last looked."""
+        async with self._changed:
+            await self._changed.wait()
+
+    async def append(self, record: PublicationRecord) -> None:
+        """One more record from the way up; readers are woken."""
+        self.log.append(record)
+        if isinstance(record, Opening) and record.kind is PublicationKind.ANCHOR:
+            self._anchor_requested = False
+        if self.log.wants_anchor:
+            await self.request_anchor()
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def request_anchor(self) -> None:
+        """Ask above for a full state, once until one comes."""
+        if not self._anchor_requested:
+            self._anchor_requested = True
+            await self.up.put(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
+
+
+async def messages_down(route: Route) -> AsyncIterator[gateway_pb2.RolloutDown]:
+    """What is to be written to one stream, until it is closed."""
+    closed = asyncio.ensure_future(route.closed.wait())
+    try:
+        while not route.closed.is_set():
+            getter = asyncio.ensure_future(route.queue.get())
+            await asyncio.wait({getter, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if not getter.done():
+                getter.cancel()
+                return
+            yield getter.result()
+    finally:
+        closed.cancel()
+
+
+def policy_of(request: gateway_pb2.SubscribeRequest) -> Policy | None:
+    """What the reader has."""
+    return Policy(request.have.fork, request.have.version) if request.has_state else None

@@ -1,0 +1,32 @@
+"""The jobs that this gateway serves, and nothing else."""
+
+from periplus.errors import NotFound
+from region_agent.hub import JobHub
+
+
+class Hubs:
+    """Job id -> hub. The agent opens a hub when a task of the job is desired here, and drops it afterwards."""
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+        self._hubs: dict[str, JobHub] = {}
+
+    def get(self, job_id: str) -> JobHub:
+        """Raises: NotFound when the job has no task here (yet): a caller from elsewhere tries again."""
+        hub = self._hubs.get(job_id)
+        if hub is None:
+            raise NotFound(f"job {job_id!r} is not known to the gateway of {self._region}; is it planned there?")
+        return hub
+
+    def open(self, job_id: str) -> JobHub:
+        """The job's hub, made if need be."""
+        return self._hubs.setdefault(job_id, JobHub(job_id))
+
+    def drop(self, job_id: str) -> None:
+        """End the job's streams and forget it."""
+        hub = self._hubs.pop(job_id, None)
+        if hub is not None:
+            hub.end_streams()
+
+    def job_ids(self) -> frozenset[str]:
+        return frozenset(self._hubs)

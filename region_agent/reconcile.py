@@ -1,0 +1,129 @@
+"""What an agent must do so that its region runs exactly what the coordinator wants.
+
+`reconcile(desired, observed, now_s, limits)` compares the two and returns actions; it performs none and knows neither
+processes nor sockets. Invariants: a task id has at most one process; nothing is started that is not desired or is being
+stopped; a process that must go is first asked (SIGTERM) and killed only after `grace_s`; a rollout worker that died is
+started again with doubling pauses, at most `max_restarts` times; a trainer is never started again here, because a new
+trainer is a new fork and forks are the coordinator's to grant. Applying the actions and reconciling again yields nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from periplus.task import ENDED, Role, Task, TaskOutcome, TaskReport, TaskState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What is known of a task's process. `outcome` is None while it runs."""
+
+    task: Task
+    started_at_s: float
+    restarts: int
+    asked_to_stop_at_s: float | None
+    killed: bool
+    outcome: TaskOutcome | None
+    ended_at_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """`grace_s`: from SIGTERM to SIGKILL. `backoff_s`: pause before the first restart, doubled each time."""
+
+    grace_s: float
+    max_restarts: int
+    backoff_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    task: Task
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskToStop:
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The process has ended and nobody wants its task any more."""
+
+    task_id: str
+
+
+Action = Start | AskToStop | Kill | Forget
+
+
+def task_of(action: Action) -> str:
+    """The id of the task that an action is about."""
+    return action.task.task_id if isinstance(action, Start) else action.task_id
+
+
+def reconcile(
+    desired: Mapping[str, Task], observed: Mapping[str, Process], now_s: float, limits: Limits
+) -> tuple[Action, ...]:
+    """The actions that bring `observed` to `desired`, in the order in which to perform them."""
+    actions: list[Action] = []
+    for task_id, process in sorted(observed.items()):
+        wanted = desired.get(task_id)
+        if process.outcome is None:
+            actions += _running(process, wanted, now_s, limits)
+        elif wanted is None:
+            actions.append(Forget(task_id))
+        elif _may_restart(process, wanted, now_s, limits):
+            actions.append(Start(wanted, process.restarts + 1))
+    actions += [
+        Start(task, 0) for task_id, task in sorted(desired.items()) if task_id not in observed and not task.stopping
+    ]
+    return tuple(actions)
+
+
+def report(process: Process, limits: Limits) -> TaskReport:
+    """What to tell the coordinator. A death that a restart will mend is `starting`, not `failed`."""
+    if process.outcome is None:
+        state, message = TaskState.RUNNING, ""
+    elif process.outcome.state is TaskState.FAILED and process.asked_to_stop_at_s is not None:
+        state, message = TaskState.STOPPED, process.outcome.message
+    elif process.outcome.state is TaskState.FAILED and _restartable(process, limits):
+        state, message = TaskState.STARTING, process.outcome.message
+    else:
+        state, message = process.outcome.state, process.outcome.message
+    task = process.task
+    return TaskReport(task_id=task.task_id, job_id=task.job_id, state=state, message=message, restarts=process.restarts)
+
+
+def report_unstarted(task: Task) -> TaskReport:
+    """For a task that was to stop before it ever ran here."""
+    return TaskReport(
+        task_id=task.task_id, job_id=task.job_id, state=TaskState.STOPPED, message="never started", restarts=0
+    )
+
+
+def _running(process: Process, wanted: Task | None, now_s: float, limits: Limits) -> list[Action]:
+    if wanted is not None and not wanted.stopping:
+        return []
+    if process.asked_to_stop_at_s is None:
+        return [AskToStop(process.task.task_id)]
+    if now_s - process.asked_to_stop_at_s >= limits.grace_s and not process.killed:
+        return [Kill(process.task.task_id)]
+    return []
+
+
+def _restartable(process: Process, limits: Limits) -> bool:
+    return process.task.role is Role.ROLLOUT and process.restarts < limits.max_restarts
+
+
+def _may_restart(process: Process, wanted: Task, now_s: float, limits: Limits) -> bool:
+    assert process.outcome is not None
+    assert process.outcome.state in ENDED
+    if process.outcome.state is not TaskState.FAILED or wanted.stopping or not _restartable(process, limits):
+        return False
+    pause_s: float = limits.backoff_s * 2.0**process.restarts
+    return now_s - (process.ended_at_s or now_s) >= pause_s

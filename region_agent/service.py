@@ -1,0 +1,145 @@
+"""The gateway's servicer: streams in, hub calls, streams out. It keeps no state of its own.
+
+A caller that is another region's gateway says so in the metadata key `periplus-region`; everything written to it is
+counted as traffic to that region.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc.aio
+
+from periplus.convert import publication_record_from_pb, publication_record_to_pb
+from periplus.errors import Conflict, StateError, Unreachable
+from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.publication import NeedsAnchor, Restart, Wait
+from region_agent.hub import JobHub, messages_down, policy_of
+from region_agent.hubs import Hubs
+from region_agent.traffic import Traffic
+
+REGION_KEY = "periplus-region"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class GatewayService(gateway_pb2_grpc.GatewayServicer):
+    """See proto/periplus/pb/v1/gateway.proto."""
+
+    def __init__(self, hubs: Hubs, traffic: Traffic, records: Callable[[control_pb2.StepRecord], None]) -> None:
+        self._hubs = hubs
+        self._traffic = traffic
+        self._records = records
+
+    async def Rollout(self, request_iterator: AsyncIterator[gateway_pb2.RolloutUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
+        """One worker, or one remote gateway with all of its workers."""
+        first = await _first(request_iterator)
+        if not first.HasField("hello"):
+            raise StateError("a rollout stream must open with a hello that names the job; this one did not")
+        hub = self._hubs.get(first.hello.job_id)
+        route = hub.open_route(_region(context))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._write_down(hub, route.peer_region, messages_down(route), context))
+                await hub.take_up(route, first)
+                async for message in request_iterator:
+                    await hub.take_up(route, message)
+                route.closed.set()
+        finally:
+            await hub.close_route(route, "its stream ended")
+
+    async def _write_down(
+        self, hub: JobHub, peer: str, messages: AsyncIterator[gateway_pb2.RolloutDown], context: Context
+    ) -> None:
+        async for message in messages:
+            if peer:
+                self._traffic.sent(peer, message.ByteSize())
+            await context.write(message)
+        raise Unreachable(f"the way to the trainer of {hub.job_id} is lost; connect again")
+
+    async def Subscribe(self, request: gateway_pb2.SubscribeRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
+        """Publications for one reader until it leaves."""
+        hub = self._hubs.get(request.job_id)
+        peer = _region(context)
+        cursor = hub.log.open(policy_of(request), request.has_bundle)
+        while True:
+            outcome = hub.log.next(cursor)
+            if isinstance(outcome, Wait):
+                await hub.changed()
+            elif isinstance(outcome, NeedsAnchor):
+                await hub.request_anchor()
+                await hub.changed()
+            elif isinstance(outcome, Restart):
+                cursor = hub.log.open(None, outcome.has_bundle)
+            else:
+                cursor = outcome.cursor
+                message = publication_record_to_pb(outcome.record)
+                if peer:
+                    self._traffic.sent(peer, message.ByteSize())
+                await context.write(message)
+
+    async def Train(self, request_iterator: AsyncIterator[gateway_pb2.TrainerUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
+        """The job's trainer."""
+        first = await _first(request_iterator)
+        if not first.HasField("hello"):
+            raise StateError("a trainer's stream must open with a hello that names the job; this one did not")
+        hub = self._hubs.get(first.hello.job_id)
+        if not hub.claim_trainer(first.hello.fork):
+            raise Conflict(
+                f"job {hub.job_id} already has a trainer of fork {hub.trainer_fork} at this gateway; "
+                f"the one of fork {first.hello.fork} is not followed"
+            )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_feed_trainer(hub, context))
+                async for message in request_iterator:
+                    if message.HasField("down"):
+                        await hub.send_down(message.down)
+                    elif message.HasField("record"):
+                        self._records(message.record)
+                raise Unreachable("the trainer closed its stream")
+        finally:
+            hub.release_trainer(first.hello.fork)
+
+    async def Publish(
+        self, request_iterator: AsyncIterator[gateway_pb2.PublicationRecord], context: Context
+    ) -> gateway_pb2.PublishResponse:
+        """What the trainer publishes, passed on record by record."""
+        hub: JobHub | None = None
+        num_publications = 0
+        async for message in request_iterator:
+            if message.HasField("opening"):
+                hub = self._hubs.get(message.opening.job_id)
+            if hub is None:
+                raise StateError("a publication must begin with its opening; this one did not")
+            await hub.append(publication_record_from_pb(message))
+            num_publications += message.HasField("closing")
+        return gateway_pb2.PublishResponse(num_publications=num_publications)
+
+    async def Probe(
+        self, request_iterator: AsyncIterator[gateway_pb2.ProbeChunk], context: Context
+    ) -> AsyncIterator[gateway_pb2.ProbeAck]:
+        """Acknowledge each chunk that asks for it, and the last."""
+        received_bytes = 0
+        async for chunk in request_iterator:
+            received_bytes += len(chunk.data)
+            if not chunk.data or chunk.last:
+                yield gateway_pb2.ProbeAck(sequence=chunk.sequence, received_bytes=received_bytes)
+
+
+async def _first(messages: AsyncIterator[Any]) -> Any:
+    async for message in messages:
+        return message
+    raise StateError("the stream ended before its first message")
+
+
+def _region(context: Context) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == REGION_KEY:
+            return value if isinstance(value, str) else value.decode()
+    return ""
+
+
+async def _feed_trainer(hub: JobHub, context: Context) -> None:
+    while True:
+        await context.write(await hub.up.get())

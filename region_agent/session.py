@@ -1,0 +1,131 @@
+"""The agent's session with the coordinator: one outbound stream, dialled again whenever it ends.
+
+What goes up waits in a bounded outbox; when it is full the oldest training record is given up (they are in the run
+directory too), never a report: reports are repeated whole in the Hello of the next session. While there is no
+coordinator the region goes on with the tasks it was last given.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc.aio
+
+from periplus import rpc
+from periplus.errors import Conflict, Fenced, PeriplusError, StateError, Unreachable
+from periplus.pb.v1 import control_pb2, control_pb2_grpc
+from periplus.telemetry import event
+from periplus.wan.client import WanRouter
+
+log = logging.getLogger(__name__)
+
+OUTBOX_MESSAGES = 4096
+"""Training records kept for a coordinator that is away: an hour at one step a second."""
+
+RECONNECT_CAP_S = 15.0
+
+Messages = AsyncIterator[control_pb2.CoordinatorMessage]
+SessionCall = grpc.aio.StreamStreamCall[control_pb2.AgentMessage, control_pb2.CoordinatorMessage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHandlers:
+    """What the agent does for the session. All are called on the event loop and must not block."""
+
+    hello: Callable[[], control_pb2.Hello]
+    heartbeat: Callable[[], control_pb2.Heartbeat]
+    desired: Callable[[control_pb2.DesiredTasks], None]
+    probe: Callable[[control_pb2.ProbeOrder], None]
+
+
+class CoordinatorSession:
+    """Keeps the session. `send` may be called at any time."""
+
+    def __init__(self, address: str, router: WanRouter, handlers: SessionHandlers) -> None:
+        self._address = address
+        self._router = router
+        self._handlers = handlers
+        self._outbox: deque[control_pb2.AgentMessage] = deque()
+        self._filled = asyncio.Event()
+        self.connected = asyncio.Event()
+
+    def send(self, message: control_pb2.AgentMessage) -> None:
+        """Queue one message for the coordinator."""
+        if len(self._outbox) >= OUTBOX_MESSAGES:
+            self._outbox.popleft()
+        self._outbox.append(message)
+        self._filled.set()
+
+    async def run(self, jitter: Callable[[], float]) -> None:
+        """Keep the session until cancelled. Raises: Conflict when another agent serves this region."""
+        failures = 0
+        while True:
+            try:
+                await self._session()
+            except BaseExceptionGroup as group:
+                error = rpc.first_of(group)
+                if error is None:
+                    raise
+                _raise_if_final(error)
+            except PeriplusError as error_:
+                error = error_
+                _raise_if_final(error)
+            failures = 0 if self.connected.is_set() else failures + 1
+            self.connected.clear()
+            event(log, logging.WARNING, "coordinator_lost", address=self._address, why=error)
+            await asyncio.sleep(0.1 + jitter() * min(RECONNECT_CAP_S, 0.5 * 2 ** min(failures, 8)))
+
+    async def _session(self) -> None:
+        address = await self._router.route(self._address)
+        async with rpc.channel(address) as channel:
+            with rpc.remote_errors(self._address):
+                call = control_pb2_grpc.CoordinatorStub(channel).Session()
+                await call.write(control_pb2.AgentMessage(sequence=1, hello=self._handlers.hello()))
+                messages = aiter(call)
+                epoch, heartbeat_s = await self._welcome(messages)
+                self.connected.set()
+                event(log, logging.INFO, "session_open", coordinator=self._address, epoch=epoch)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._write(call, epoch))
+                    tasks.create_task(self._beat(heartbeat_s))
+                    await self._read(messages)
+
+    async def _welcome(self, messages: Messages) -> tuple[int, float]:
+        async for message in messages:
+            if message.HasField("welcome"):
+                return message.epoch, message.welcome.heartbeat_s
+            break
+        raise StateError(f"{self._address} did not answer the hello with a welcome; is it a coordinator?")
+
+    async def _read(self, messages: Messages) -> None:
+        async for message in messages:
+            if message.HasField("desired"):
+                self._handlers.desired(message.desired)
+            elif message.HasField("probe"):
+                self._handlers.probe(message.probe)
+        raise Unreachable(f"the coordinator at {self._address} ended the session")
+
+    async def _write(self, call: SessionCall, epoch: int) -> None:
+        sequence = 1
+        while True:
+            while self._outbox:
+                message = self._outbox[0]
+                sequence += 1
+                message.epoch, message.sequence = epoch, sequence
+                await call.write(message)
+                if self._outbox and self._outbox[0] is message:
+                    self._outbox.popleft()
+            self._filled.clear()
+            await self._filled.wait()
+
+    async def _beat(self, heartbeat_s: float) -> None:
+        while True:
+            self.send(control_pb2.AgentMessage(heartbeat=self._handlers.heartbeat()))
+            await asyncio.sleep(heartbeat_s)
+
+
+def _raise_if_final(error: PeriplusError) -> None:
+    if isinstance(error, Conflict) and not isinstance(error, Fenced):
+        raise error

@@ -1,0 +1,122 @@
+"""A remote region's way to the job's home gateway: one rollout stream and one subscription, over the WAN.
+
+Towards the home gateway this end behaves as a worker does. When anything breaks, both streams are given up together, the
+streams below are ended (their workers say hello again, over the next connection), and after a pause with full jitter the
+way is dialled anew. A worker's messages are passed on only after its hello went over the present connection.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import grpc.aio
+
+from periplus import rpc
+from periplus.convert import publication_record_from_pb
+from periplus.errors import PeriplusError, Unreachable
+from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.policy import Policy
+from periplus.telemetry import event
+from periplus.wan.client import WanRouter
+from region_agent.hub import JobHub
+from region_agent.service import REGION_KEY
+from region_agent.traffic import Traffic
+
+log = logging.getLogger(__name__)
+
+RolloutCall = grpc.aio.StreamStreamCall[gateway_pb2.RolloutUp, gateway_pb2.RolloutDown]
+
+RECONNECT_CAP_S = 5.0
+"""Longest pause between attempts: a healed link is used again within seconds, and a dead one costs little."""
+
+
+class Upstream:
+    """One job's way up, for as long as `run` runs."""
+
+    def __init__(
+        self, hub: JobHub, *, region: str, home_region: str, home_gateway: str, router: WanRouter, traffic: Traffic
+    ) -> None:
+        self._hub = hub
+        self._region = region
+        self._home_region = home_region
+        self._home_gateway = home_gateway
+        self._router = router
+        self._traffic = traffic
+        self._anchor_wanted = asyncio.Event()
+
+    async def run(self, jitter: Callable[[], float]) -> None:
+        """Keep the way open until cancelled. `jitter()` is uniform in [0, 1)."""
+        failures = 0
+        while True:
+            try:
+                await self._connection()
+            except PeriplusError as error:
+                failures += 1
+                event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=error)
+            except BaseExceptionGroup as group:
+                error_ = rpc.first_of(group)
+                if error_ is None:
+                    raise
+                failures += 1
+                event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=error_)
+            self._hub.end_streams()
+            await asyncio.sleep(jitter() * min(RECONNECT_CAP_S, 0.2 * 2 ** min(failures, 10)))
+
+    async def _connection(self) -> None:
+        address = await self._router.route(self._home_gateway)
+        async with rpc.channel(address) as channel:
+            stub = gateway_pb2_grpc.GatewayStub(channel)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._rollout(stub, address))
+                tasks.create_task(self._subscription(stub, address))
+
+    async def _rollout(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
+        with rpc.remote_errors(address):
+            call = stub.Rollout(metadata=((REGION_KEY, self._region),))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._write_up(call))
+                async for message in call:
+                    await self._hub.send_down(message)
+                raise Unreachable(f"the gateway at {address} ended the stream")
+
+    async def _write_up(self, call: RolloutCall) -> None:
+        greeted: set[str] = set()
+        while True:
+            message = await self._hub.up.get()
+            if message.HasField("anchor"):
+                self._anchor_wanted.set()
+                continue
+            if message.up.HasField("hello"):
+                greeted.add(message.up.worker_id)
+            if message.up.worker_id in greeted:
+                await call.write(message.up)
+                self._traffic.sent(self._home_region, message.up.ByteSize())
+
+    async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
+        have = self._hub.log.newest
+        while True:
+            self._anchor_wanted.clear()
+            reading = asyncio.ensure_future(self._read_subscription(stub, address, have))
+            wanted = asyncio.ensure_future(self._anchor_wanted.wait())
+            try:
+                await asyncio.wait({reading, wanted}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                wanted.cancel()
+                if not reading.done():
+                    reading.cancel()
+            if reading.done():
+                reading.result()
+            have = None
+
+    async def _read_subscription(
+        self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None
+    ) -> None:
+        request = gateway_pb2.SubscribeRequest(
+            job_id=self._hub.job_id, reader_id=self._region, has_state=have is not None,
+            have=None if have is None else common_pb2.Policy(fork=have.fork, version=have.version),
+            has_bundle=self._hub.log.has_bundle,
+        )  # fmt: skip
+        with rpc.remote_errors(address):
+            async for record in stub.Subscribe(request, metadata=((REGION_KEY, self._region),)):
+                await self._hub.append(publication_record_from_pb(record))
+        raise Unreachable(f"the gateway at {address} ended the subscription")

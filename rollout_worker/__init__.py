@@ -1,0 +1,1 @@
+"""The rollout worker: turns leases into trajectories with the newest weights that it has proven."""

@@ -1,0 +1,31 @@
+"""`python -m rollout_worker --task-file FILE`, as an agent starts it."""
+
+import asyncio
+
+from periplus import task_process
+from periplus.task import TaskSpec, TaskState
+from rollout_worker.app import run
+from rollout_worker.config import WorkerConfig
+
+
+def make_work(spec: TaskSpec) -> task_process.Work:
+    """A rollout worker has nothing to save: it stops at once."""
+    config = WorkerConfig.of_task(spec)
+
+    async def work(stop: asyncio.Event) -> TaskState:
+        serving, stopping = asyncio.ensure_future(run(config)), asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                return TaskState.STOPPED
+            serving.result()
+            return TaskState.SUCCEEDED
+        finally:
+            serving.cancel()
+            stopping.cancel()
+
+    return work
+
+
+if __name__ == "__main__":
+    task_process.command(make_work)()

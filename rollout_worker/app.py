@@ -1,0 +1,255 @@
+"""Composition root of a rollout worker: one subscription, one lease stream, one loop that works.
+
+The loop alternates between two things and never overlaps them: bring the engine to the newest complete publication, then
+generate one batch of leases that may start. So weights change only between batches, every token of a batch has one
+policy, and what was proven is what served. Both run in a thread; streams go on meanwhile.
+
+The worker talks to its own gateway only. When the gateway's streams end it says hello again for up to `GATEWAY_PATIENCE_S`.
+"""
+
+import asyncio
+import logging
+import tempfile
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import grpc.aio
+import torch
+
+from periplus import clock, rpc
+from periplus.codec import trajectory as trajectory_codec
+from periplus.codec.frame import CodecId, Frame
+from periplus.codec.registry import files_decoder
+from periplus.convert import policy_to_pb, publication_record_from_pb, trajectory_frame_to_pb
+from periplus.digest import payload_digest
+from periplus.errors import PeriplusError, Unreachable, WireError
+from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.publication import Assembler, Publication, PublicationKind
+from periplus.telemetry import event
+from rollout_worker.config import WorkerConfig
+from rollout_worker.convert import lease_from_pb
+from rollout_worker.episode import EpisodeSettings, sample_batch
+from rollout_worker.model import Loaded, load_bundle
+from rollout_worker.queue import LeaseQueue
+from rollout_worker.weights import EngineWeights
+
+log = logging.getLogger(__name__)
+
+GATEWAY_PATIENCE_S = 60.0
+"""How long a worker goes on without its gateway: longer than an agent's restart, shorter than a person's patience."""
+
+PENDING_PUBLICATIONS = 8
+"""Complete publications that wait for a batch to end; beyond, the subscription is not read."""
+
+MAX_PAYLOAD_BYTES = 64 << 30
+"""Cap of one publication: above any model that one region's host memory holds."""
+
+OUT_FRAMES = 64
+"""Frames that wait for the gateway; when it is slow, generation pauses."""
+
+
+class Worker:
+    """One process's state. `run` returns when the trainer says that the job is done."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._job = config.job
+        self._worker_id = config.task.task_id
+        self._queue = LeaseQueue()
+        self._pending: deque[Publication] = deque()
+        self._out: asyncio.Queue[gateway_pb2.RolloutUp] = asyncio.Queue(OUT_FRAMES)
+        self._wake = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._resubscribe = asyncio.Event()
+        self._finished = asyncio.Event()
+        self._loaded: Loaded | None = None
+        self._weights: EngineWeights | None = None
+        self._bundle_digest = b""
+
+    async def run(self) -> None:
+        """Work until finished. Raises: Unreachable when the gateway stays away."""
+        with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(self._keep(self._subscription)),
+                    tasks.create_task(self._keep(self._leases)),
+                    tasks.create_task(self._work(Path(scratch))),
+                ]
+                await self._finished.wait()
+                for task in running:
+                    task.cancel()
+
+    # ---- streams --------------------------------------------------------------------------------------------------
+
+    async def _keep(self, stream: "asyncio.Future[None] | object") -> None:
+        lost_since_s: float | None = None
+        assert callable(stream)
+        while True:
+            started_s = clock.monotonic_s()
+            try:
+                await stream()
+            except PeriplusError as error:
+                why: PeriplusError = error
+            except BaseExceptionGroup as group:
+                first = rpc.first_of(group)
+                if first is None:
+                    raise
+                why = first
+            now_s = clock.monotonic_s()
+            lost_since_s = now_s if lost_since_s is None or now_s - started_s > 5.0 else lost_since_s
+            if now_s - lost_since_s > GATEWAY_PATIENCE_S:
+                raise why
+            event(log, logging.WARNING, "gateway_stream_lost", worker=self._worker_id, why=why)
+            await asyncio.sleep(0.5)
+
+    async def _subscription(self) -> None:
+        gateway = self._config.task.gateway
+        weights = self._weights
+        have = weights.policy if weights is not None else None
+        self._resubscribe.clear()
+        if have is None:
+            self._pending.clear()
+        request = gateway_pb2.SubscribeRequest(
+            job_id=self._job_id, reader_id=self._worker_id, has_state=have is not None,
+            have=None if have is None else policy_to_pb(have), has_bundle=self._loaded is not None,
+        )  # fmt: skip
+        async with rpc.channel(gateway) as channel:
+            with rpc.remote_errors(gateway):
+                call = gateway_pb2_grpc.GatewayStub(channel).Subscribe(request)
+                reading = asyncio.ensure_future(self._read_publications(call))
+                again = asyncio.ensure_future(self._resubscribe.wait())
+                try:
+                    await asyncio.wait({reading, again}, return_when=asyncio.FIRST_COMPLETED)
+                    if reading.done():
+                        reading.result()
+                finally:
+                    reading.cancel()
+                    again.cancel()
+        raise Unreachable(f"subscribing again at {gateway} from an anchor")
+
+    async def _read_publications(self, call: grpc.aio.UnaryStreamCall) -> None:  # type: ignore[type-arg]
+        assembler = Assembler(max_payload_bytes=MAX_PAYLOAD_BYTES, max_content_bytes=MAX_PAYLOAD_BYTES)
+        async for message in call:
+            publication = assembler.feed(publication_record_from_pb(message))
+            if publication is None:
+                continue
+            while len(self._pending) >= PENDING_PUBLICATIONS:
+                self._drained.clear()
+                await self._drained.wait()
+            self._pending.append(publication)
+            self._wake.set()
+        raise Unreachable(f"the gateway at {self._config.task.gateway} ended the subscription")
+
+    async def _leases(self) -> None:
+        while self._loaded is None:  # nothing can be worked on before the bundle is there
+            await asyncio.sleep(0.05)
+        gateway = self._config.task.gateway
+        self._queue.clear()
+        async with rpc.channel(gateway) as channel:
+            with rpc.remote_errors(gateway):
+                call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
+                hello = gateway_pb2.WorkerHello(
+                    job_id=self._job_id, region=self._config.task.region, bundle_digest=self._bundle_digest
+                )
+                capacity = gateway_pb2.Capacity(num_samples=self._config.capacity)
+                await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, hello=hello))
+                await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, capacity=capacity))
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._write_out(call))
+                    async for message in call:
+                        self._take_down(message)
+                    raise Unreachable(f"the gateway at {gateway} ended the lease stream")
+
+    async def _write_out(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
+        while True:
+            await call.write(await self._out.get())
+
+    def _take_down(self, message: gateway_pb2.RolloutDown) -> None:
+        if message.HasField("finish"):
+            event(log, logging.INFO, "finished", why=message.finish.reason)
+            self._finished.set()
+        for lease in message.leases.leases:
+            self._queue.add(lease_from_pb(lease))
+        self._wake.set()
+
+    # ---- work -----------------------------------------------------------------------------------------------------
+
+    async def _work(self, scratch: Path) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                publication = self._pending.popleft()
+                self._drained.set()
+                await self._take_publication(publication, scratch)
+            if self._weights is not None and self._queue.has_startable(self._weights.policy):
+                await self._sample()
+                self._wake.set()
+
+    async def _take_publication(self, publication: Publication, scratch: Path) -> None:
+        opening = publication.opening
+        if opening.kind is PublicationKind.BUNDLE:
+            if self._loaded is None:
+                files = files_decoder(opening.codec)(publication.payload, max_content_bytes=opening.content_bytes)
+                self._loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
+                self._weights = EngineWeights(self._loaded.engine.tensors())
+                self._bundle_digest = payload_digest(publication.payload)
+                event(log, logging.INFO, "bundle_loaded", files=len(files))
+            return
+        if self._weights is None:
+            raise WireError("weights came before the bundle that they belong to")
+        if self._weights.policy is not None and opening.policy <= self._weights.policy:
+            return
+        await self._prove(self._weights, publication)
+
+    async def _prove(self, weights: EngineWeights, publication: Publication) -> None:
+        opening = publication.opening
+        started_s = clock.monotonic_s()
+        try:
+            digest = await asyncio.to_thread(weights.apply, publication, opening.content_bytes)
+            why = "the engine's digest differs from the published one"
+        except WireError as error:
+            digest, why = b"", str(error)
+        ok = weights.policy == opening.policy
+        proof = gateway_pb2.WeightProof(policy=policy_to_pb(opening.policy), state_digest=digest, ok=ok)
+        await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, proof=proof))
+        if ok:
+            event(log, logging.DEBUG, "weights", policy=opening.policy, apply_s=clock.monotonic_s() - started_s)
+        else:
+            event(log, logging.ERROR, "weights_refused", policy=opening.policy, why=why)
+            self._pending.clear()
+            self._resubscribe.set()
+
+    async def _sample(self) -> None:
+        loaded, weights = self._loaded, self._weights
+        assert loaded is not None
+        assert weights is not None
+        assert weights.policy is not None
+        policy = weights.policy
+        leases = self._queue.take(policy, self._config.batch_rows)
+        settings = EpisodeSettings(
+            seed=self._job.seed, temperature=self._job.sampling.temperature,
+            max_new_tokens=self._job.sampling.max_new_tokens, worker_id=self._worker_id,
+        )  # fmt: skip
+        started_s = clock.monotonic_s()
+        sampled = await asyncio.to_thread(
+            sample_batch, leases, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings
+        )
+        generation_s = clock.monotonic_s() - started_s
+        payload = trajectory_codec.encode(
+            [replace(trajectory, generation_s=generation_s) for trajectory in sampled],
+            level=self._job.network.zstd_level,
+        )
+        frame = trajectory_frame_to_pb(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
+        await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, frame=frame))
+
+    @property
+    def _job_id(self) -> str:
+        return self._config.task.job_id
+
+
+async def run(config: WorkerConfig) -> None:
+    """Serve one task until its job is done."""
+    torch.set_num_threads(config.task.num_threads)
+    await Worker(config).run()

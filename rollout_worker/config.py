@@ -1,0 +1,29 @@
+"""What one rollout worker runs with: the task that its agent wrote, and sizes that follow from the job."""
+
+from dataclasses import dataclass
+
+from periplus.job import JobFile
+from periplus.task import TaskSpec
+
+BATCH_ROWS = 64
+"""Rows of a decode batch on a CPU: larger ones no longer raise tokens per second of a small model on one core."""
+
+BATCHES_HELD = 4
+"""Decode batches' worth of leases held at once: one in work, and enough waiting to cover a round trip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """One rollout worker process."""
+
+    task: TaskSpec
+    job: JobFile
+    batch_rows: int
+    capacity: int
+
+    @classmethod
+    def of_task(cls, task: TaskSpec) -> "WorkerConfig":
+        """Raises: ConfigError if the task holds no valid job."""
+        return cls(
+            task=task, job=JobFile.from_json(task.job_json), batch_rows=BATCH_ROWS, capacity=BATCHES_HELD * BATCH_ROWS
+        )

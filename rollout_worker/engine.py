@@ -1,0 +1,58 @@
+"""What a rollout engine promises to the worker, whatever generates the tokens.
+
+An engine turns requests into completions with the weights that it holds now. The caller passes the version of those
+weights: together with the seed it keys the randomness, so that a sample is a function of (weights, seed, version, group,
+sample) and of nothing else: not of the worker, of the other requests or of their order. The torch engine keeps this
+promise bitwise. An engine decides neither what to sample nor when its weights change: `tensors` hands out the live
+parameters and the weight store writes into them between calls.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+
+
+class StopReason(StrEnum):
+    """Why a completion ended."""
+
+    EOS = "eos"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """One completion to generate. A greedy request ignores `temperature`."""
+
+    prompt_ids: tuple[int, ...]
+    group: int
+    sample: int
+    temperature: float
+    max_new_tokens: int
+    greedy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The sampled tokens, the end token included, and what the sampler thought of each.
+
+    `logprobs` are float32 values of the sampling distribution (temperature applied; 1 for greedy).
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: StopReason
+
+
+class Engine(Protocol):
+    """A model that samples."""
+
+    def generate(self, requests: Sequence[SampleRequest], *, seed: int, version: int) -> list[Completion]:
+        """One completion a request, in the order of the requests."""
+        ...
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The live parameters by checkpoint name, tied weights once."""
+        ...

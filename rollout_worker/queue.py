@@ -1,0 +1,65 @@
+"""Which leases a worker works on next: the ones that may start with the weights it has, oldest work first.
+
+Pure: leases in, batches out. A lease whose `start_at` lies ahead waits here until the weights arrive.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+from periplus.policy import Policy
+from periplus.trajectory import Purpose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to produce one sample; see trainer/ledger.py."""
+
+    lease_id: int
+    group: int
+    sample: int
+    item: int
+    start_at: Policy
+    consume_by_version: int
+    purpose: Purpose
+
+
+class LeaseQueue:
+    """Leases not started yet, in the order (evaluation first, group, sample)."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, int, int]] = []
+        self._leases: dict[int, Lease] = {}
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def add(self, lease: Lease) -> None:
+        first = 0 if lease.purpose is Purpose.EVAL else 1
+        self._leases[lease.lease_id] = lease
+        heapq.heappush(self._heap, (first, lease.group, lease.sample, lease.lease_id))
+
+    def has_startable(self, policy: Policy | None) -> bool:
+        return policy is not None and any(self._may_start(lease, policy) for lease in self._leases.values())
+
+    def take(self, policy: Policy, at_most: int) -> tuple[Lease, ...]:
+        """Remove and return up to `at_most` leases that may start at `policy`."""
+        taken: list[Lease] = []
+        held: list[tuple[int, int, int, int]] = []
+        while self._heap and len(taken) < at_most:
+            entry = heapq.heappop(self._heap)
+            lease = self._leases[entry[3]]
+            if self._may_start(lease, policy):
+                taken.append(self._leases.pop(lease.lease_id))
+            else:
+                held.append(entry)
+        for entry in held:
+            heapq.heappush(self._heap, entry)
+        return tuple(taken)
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._leases.clear()
+
+    @staticmethod
+    def _may_start(lease: Lease, policy: Policy) -> bool:
+        return lease.start_at.fork == policy.fork and lease.start_at <= policy

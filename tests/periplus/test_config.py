@@ -1,0 +1,200 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from periplus import yaml_text
+from periplus.config import (
+    Config,
+    check_schema,
+    dotted_keys,
+    dump_json,
+    dump_yaml,
+    load,
+    override,
+    parse_json,
+    read_yaml,
+    validate,
+)
+from periplus.errors import ConfigError
+
+
+class Inner(Config):
+    rate: float = Field(default=0.5, ge=0, lt=1)
+    """A rate."""
+    kind: str = "plain"
+
+
+class Sample(Config):
+    name: str
+    steps: int = Field(default=3, ge=1)
+    inner: Inner = Inner()
+    maybe: Inner | None = None
+    extras: dict[str, Any] = Field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "sample.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(tmp_path: Path, text: str, *overrides: str, known_elsewhere: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(Sample, write(tmp_path, text), overrides, known_elsewhere)
+    return str(caught.value)
+
+
+def test_a_file_becomes_a_frozen_model_with_its_defaults(tmp_path: Path) -> None:
+    sample = load(Sample, write(tmp_path, "name: a\ninner: {rate: 1e-3}\ntags: [x, y]\n"))
+    assert (sample.name, sample.steps, sample.inner.rate, sample.tags) == ("a", 3, 1e-3, ("x", "y"))
+    with pytest.raises(ValueError, match="frozen"):
+        sample.steps = 4
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: no such file"):
+        load(Sample, tmp_path / "absent.yaml")
+
+
+def test_a_directory_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path, tmp_path / "binary"):
+        with pytest.raises(ConfigError, match="cannot be read as UTF-8 text"):
+            read_yaml(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: a\nsteps: [1\n", "line 3, column 1: not valid YAML"),
+        ("name: a\nname: b\n", "line 2, column 1: not valid YAML: the key 'name' is given twice"),
+        ("3: a\n", "line 1, column 1: not valid YAML: a key must be text"),
+        ("name: !!python/object:os.system x\n", "line 1, column 7: not valid YAML: could not determine a constructor"),
+        ("- a\n", 'must hold a mapping of keys to values, not ["a"]'),
+        ("name: \x01\n", "not valid YAML"),
+    ],
+)
+def test_text_that_is_no_mapping_is_refused_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in refusal(tmp_path, text)
+
+
+def test_an_empty_file_is_an_empty_mapping(tmp_path: Path) -> None:
+    assert read_yaml(write(tmp_path, "")) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: a\nstep: 4\n", "unknown key step; did you mean steps?"),
+        ("name: a\ninner: {rat: 1}\n", "unknown key inner.rat; did you mean inner.rate?"),
+        ("name: a\nmaybe: {knd: b}\n", "unknown key maybe.knd; did you mean maybe.kind?"),
+        ("name: a\nrate: 0.1\n", "unknown key rate; did you mean inner.rate or maybe.rate?"),
+        ("name: a\nkinds: 0.1\n", "unknown key kinds; did you mean inner.kind or maybe.kind?"),
+        ("name: a\nzzz: 0.1\n", "unknown key zzz; known keys: name, steps, inner, maybe, extras, tags"),
+        ("name: a\ninner: {zzz: 1}\n", "unknown key inner.zzz; known keys: rate, kind"),
+        ("name: a\nspeed: 1\n", "unknown key speed; did you mean inner.rate?"),
+    ],
+)
+def test_an_unknown_key_gets_its_path_and_a_suggestion(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in refusal(tmp_path, text, known_elsewhere={"speed": "inner.rate"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: 3\n", "name is 3, but must be text"),
+        ("name: a\nsteps: 0\n", "steps is 0, but must be a whole number from 1"),
+        ("name: a\nsteps: '4'\n", 'steps is "4", but must be a whole number from 1'),
+        ("name: a\nsteps: true\n", "steps is true, but must be a whole number from 1"),
+        ("name: a\nsteps: 1.5\n", "steps is 1.5, but must be a whole number from 1"),
+        ("name: a\ninner: {rate: 1}\n", "inner.rate is 1, but must be a number from 0 below 1"),
+        ("name: a\ninner: {rate: .nan}\n", "inner.rate is NaN, but must be a number from 0 below 1"),
+        ("name: a\ninner: 3\n", "inner is 3, but must be a mapping with keys rate, kind"),
+        ("name: a\ntags: x\n", 'tags is "x", but must be a list'),
+        ("name: a\ntags: [x, 1]\n", "tags.1 is 1, but must be"),
+        ("steps: 4\n", "name is missing; it must be text"),
+    ],
+)
+def test_a_wrong_value_is_shown_with_what_is_allowed(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in refusal(tmp_path, text)
+
+
+def test_all_refusals_come_at_once_each_naming_the_file(tmp_path: Path) -> None:
+    lines = refusal(tmp_path, "steps: 0\ninner: {rate: 2, x: 1}\n").splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith(f"{tmp_path / 'sample.yaml'}: ") for line in lines)
+
+
+def test_overrides_are_parsed_as_yaml_and_the_right_most_wins(tmp_path: Path) -> None:
+    overrides = ["steps=4", "steps=5", "inner.rate=1e-1", "maybe.kind=odd", "tags=[p, q]", "extras.deep.er=[1]"]
+    sample = load(Sample, write(tmp_path, "name: a\n"), overrides)
+    assert (sample.steps, sample.inner.rate, sample.tags) == (5, 0.1, ("p", "q"))
+    assert sample.maybe is not None
+    assert sample.maybe.kind == "odd"
+    assert sample.extras == {"deep": {"er": [1]}}
+
+
+def test_overrides_alone_make_a_config() -> None:
+    assert load(Sample, None, ["name=a"]).name == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("inner.rte=1", "unknown key inner.rte; did you mean inner.rate?"),
+        ("maybe.rte=1", "unknown key maybe.rte; did you mean maybe.rate?"),
+        ("stps=1", "unknown key stps; did you mean steps?"),
+        ("steps", "write it as dotted.key=value"),
+        ("=3", "write it as dotted.key=value"),
+        ("inner..rate=3", "write it as dotted.key=value"),
+        ("steps.more=1", "steps holds one value, it has no keys below it"),
+        ("tags=[", "not valid YAML"),
+    ],
+)
+def test_an_override_is_refused_by_its_own_text(tmp_path: Path, text: str, expected: str) -> None:
+    message = refusal(tmp_path, "name: a\n", text)
+    assert message.startswith(f"override {text!r}")
+    assert expected in message
+
+
+def test_overriding_leaves_the_given_tree_alone() -> None:
+    tree = {"name": "a", "inner": {"rate": 0.1}}
+    changed = override(Sample, tree, ["inner.rate=0.2"], {})
+    assert tree["inner"] == {"rate": 0.1}
+    assert changed["inner"] == {"rate": 0.2}
+
+
+def test_the_known_keys_include_sections_and_what_is_in_them() -> None:
+    assert {"inner", "inner.rate", "maybe.kind", "steps"} <= set(dotted_keys(Sample))
+
+
+def test_the_field_docstring_is_its_description() -> None:
+    assert Inner.model_fields["rate"].description == "A rate."
+
+
+@given(st.builds(Sample, name=st.text(), steps=st.integers(1, 9), tags=st.tuples(st.text())))
+def test_the_resolved_dump_reads_back_as_the_same_config(sample: Sample) -> None:
+    assert validate(Sample, yaml_text.parse(dump_yaml(sample), "dump"), "dump") == sample
+    assert validate(Sample, json.loads(dump_json(sample)), "dump") == sample
+
+
+def test_the_dump_has_every_key_with_its_value() -> None:
+    assert "rate: 0.5" in dump_yaml(Sample(name="a"))
+
+
+def test_a_document_carries_its_schema() -> None:
+    assert check_schema({"schema": "a/1", "x": 2}, "a/1", "file") == {"x": 2}
+    for tree in ({"x": 2}, {"schema": "a/2"}, [1]):
+        with pytest.raises(ConfigError, match="file: must carry schema: a/1, found "):
+            check_schema(tree, "a/1", "file")
+
+
+def test_broken_json_is_refused_with_its_line() -> None:
+    with pytest.raises(ConfigError, match="text, line 2: not valid JSON"):
+        parse_json('{\n"a" 1}', "text")

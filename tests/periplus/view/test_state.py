@@ -1,0 +1,130 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from periplus.policy import Policy
+from periplus.record import Record, RecordKind
+from periplus.view.state import (
+    MAX_POINTS,
+    FleetSeen,
+    JobChanged,
+    LinkSeen,
+    RecordSeen,
+    ViewState,
+    fold,
+)
+from tests.support import sample_run
+
+
+def step(version: int, *, fork: int = 0, reward: float = 0.0, tokens: dict[int, int] | None = None) -> RecordSeen:
+    return RecordSeen(
+        Record(
+            kind=RecordKind.STEP,
+            policy=Policy(fork, version),
+            time_s=float(version),
+            values={"step": version, "reward_mean": reward},
+            staleness_tokens=tokens or {},
+        )
+    )
+
+
+def counted(at_s: float, sent_bytes: int) -> FleetSeen:
+    link = LinkSeen(src="a", dst="b", rtt_s=0.1, throughput_bits_per_s=1e8, sent_bytes=sent_bytes)
+    return FleetSeen(regions=(), links=(link,), at_s=at_s)
+
+
+def folded(*events: RecordSeen | FleetSeen | JobChanged) -> ViewState:
+    state = ViewState()
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 9), st.integers(0, 1000)), max_size=20))
+def test_the_histogram_adds_up_to_the_tokens_of_all_steps(batches: list[dict[int, int]]) -> None:
+    state = folded(*(step(i, tokens=tokens) for i, tokens in enumerate(batches, 1)))
+    assert sum(state.staleness_tokens.values()) == sum(sum(tokens.values()) for tokens in batches)
+
+
+def test_a_step_that_is_heard_again_counts_once() -> None:
+    state = folded(step(1, tokens={0: 5}), step(2, tokens={1: 5}), step(1, tokens={0: 5}), step(2, tokens={1: 5}))
+    assert state.staleness_tokens == {0: 5, 1: 5}
+    assert [point.step for point in state.rewards] == [1, 2]
+
+
+def test_a_new_fork_replaces_the_part_of_the_curve_that_it_repeats() -> None:
+    state = folded(step(1, reward=1), step(2, reward=2), step(3, reward=3), step(2, fork=1, reward=9))
+    assert [(point.step, point.value) for point in state.rewards] == [(1, 1), (2, 9)]
+    assert state.policy == Policy(1, 2)
+
+
+def test_a_rate_is_the_growth_of_the_counter_over_the_window() -> None:
+    state = folded(counted(0, 0), counted(1, 1_000_000), counted(2, 2_000_000))
+    assert state.links[0].rate_bits_per_s == pytest.approx(8e6)
+    state = folded(*(counted(t, 1_000_000 * min(t, 10)) for t in range(30)))
+    assert state.links[0].rate_bits_per_s == 0
+    assert state.links[0].sent_bytes == 10_000_000
+    assert len(state.links[0].samples) <= 7
+
+
+def test_a_counter_that_restarts_neither_loses_bytes_nor_makes_a_negative_rate() -> None:
+    state = folded(counted(0, 100), counted(1, 900), counted(2, 50), counted(3, 150))
+    assert state.links[0].sent_bytes == 1050
+    assert state.links[0].rate_bits_per_s == pytest.approx(800)
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
+def test_bytes_never_fall_and_rates_are_never_negative(counters: list[int]) -> None:
+    state, before = ViewState(), 0
+    for at_s, counter in enumerate(counters):
+        state = fold(state, counted(at_s, counter))
+        assert state.links[0].rate_bits_per_s >= 0
+        assert state.links[0].sent_bytes >= before
+        before = state.links[0].sent_bytes
+
+
+def test_a_snapshot_out_of_order_is_left_out() -> None:
+    assert folded(counted(5, 500), counted(4, 400)).links == folded(counted(5, 500)).links
+
+
+def test_a_link_that_is_not_reported_keeps_its_bytes_and_rests_and_comes_back() -> None:
+    away = folded(counted(0, 100), counted(1, 900), FleetSeen(regions=(), links=(), at_s=2))
+    assert away.links[0].rate_bits_per_s == 0
+    assert away.wan_bytes == 900
+    assert fold(away, counted(3, 1000)).wan_bytes == 1000
+
+
+def test_text_from_outside_cannot_write_to_the_terminal() -> None:
+    state = folded(JobChanged(job_id="j", name="\x1b[2Jname\n", state="running", reason="\x07bell"))
+    assert state.name == " [2Jname "
+    assert state.reason == " bell"
+
+
+def test_histories_are_bounded() -> None:
+    state = folded(*(step(i) for i in range(1, MAX_POINTS + 500)))
+    assert len(state.rewards) <= MAX_POINTS
+    assert state.rewards[-1].step == MAX_POINTS + 499
+
+
+def test_a_whole_run_ends_with_everything_known() -> None:
+    state = ViewState()
+    for event in sample_run.events():
+        before = state
+        state = fold(state, event)
+        assert before is not state
+    assert (state.step, state.steps_total, state.job_state) == (sample_run.STEPS, sample_run.STEPS, "succeeded")
+    assert state.ended
+    assert state.staleness_bound == sample_run.BOUND
+    assert state.staleness_max == 3
+    assert [a.label for a in state.accuracies] == ["before", "during", "during", "during", "after"]
+    assert state.summary["steps"] == sample_run.STEPS
+    assert len(state.links) == 6
+
+
+def test_violations_and_mismatches_add_up() -> None:
+    values = {"staleness_violations": 2.0, "weight_digest_mismatches": 1.0, "dropped_samples": 3.0}
+    events = [RecordSeen(replace(step(i).record, values=values)) for i in (1, 2)]
+    state = folded(*events)
+    assert (state.staleness_violations, state.weight_digest_mismatches, state.dropped_samples) == (4, 2, 6)

@@ -1,0 +1,115 @@
+"""The command line: human units, and the emulator as a process: ready file, set, show, and how it stops."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from periplus import errors
+from periplus.wan.commands import parse_value, wan
+from periplus.wan.shaping import LinkProperty
+
+
+@pytest.mark.parametrize(
+    ("property_", "text", "value"),
+    [
+        (LinkProperty.RATE, "100mbit", 100e6),
+        (LinkProperty.RATE, "1.5 Gbit/s", 1.5e9),
+        (LinkProperty.RATE, "64kbit", 64e3),
+        (LinkProperty.RATE, "9bit", 9.0),
+        (LinkProperty.RATE, "unlimited", math.inf),
+        (LinkProperty.RTT, "80ms", 0.08),
+        (LinkProperty.RTT, "500us", 0.0005),
+        (LinkProperty.RTT, "0s", 0.0),
+        (LinkProperty.DROP, "on", 1.0),
+        (LinkProperty.DROP, "OFF", 0.0),
+    ],
+)
+def test_human_values_are_read(property_: LinkProperty, text: str, value: float) -> None:
+    assert parse_value(property_, text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("property_", "text"),
+    [
+        (LinkProperty.RATE, "100"),
+        (LinkProperty.RATE, "100mbps"),
+        (LinkProperty.RATE, "0mbit"),
+        (LinkProperty.RATE, "-1mbit"),
+        (LinkProperty.RATE, "80ms"),
+        (LinkProperty.RTT, "80"),
+        (LinkProperty.RTT, "unlimited"),
+        (LinkProperty.DROP, "1"),
+        (LinkProperty.DROP, ""),
+    ],
+)
+def test_what_is_no_value_is_refused_with_an_example(property_: LinkProperty, text: str) -> None:
+    with pytest.raises(ValueError, match="write"):
+        parse_value(property_, text)
+
+
+def test_a_bad_value_is_a_usage_error() -> None:
+    result = CliRunner().invoke(wan, ["set", "a", "b", "rate", "fast", "--control", "127.0.0.1:1"])
+    assert result.exit_code == errors.EXIT_USAGE
+    assert "100mbit" in result.output
+
+
+@contextmanager
+def process(ready_file: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "periplus", "wan", "run", "--ready-file", str(ready_file), *arguments]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with child:
+        assert child.stderr is not None
+        try:
+            lines = [child.stderr.readline()]
+            while "control" not in lines[-1] and lines[-1]:
+                lines.append(child.stderr.readline())
+            assert lines[-1], f"the emulator ended: {lines}"
+            yield child, "".join(lines)
+        finally:
+            child.kill()
+
+
+def periplus(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "periplus", "wan", *arguments], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+@pytest.mark.processes
+def test_the_process_is_controlled_from_a_shell_and_ends_with_its_parents_pipe(tmp_path: Path) -> None:
+    ready_file = tmp_path / "wan.json"
+    with process(ready_file, "--grid", "intercontinental", "--stop-on-stdin-eof") as (child, said):
+        assert "rates scaled by 0.01" in said
+        control = json.loads(ready_file.read_text())["control"]
+        regions = ("aws:us-east-1", "azure:westeurope")
+        done = periplus("set", *regions, "rate", "12mbit", "--control", control)
+        assert (done.returncode, done.stdout) == (0, "")
+        shown = periplus("show", "--control", control, "-o", "json")
+        links = {(link["src_region"], link["dst_region"]): link for link in json.loads(shown.stdout)["links"]}
+        assert links[regions]["rate_bits_per_s"] == 12e6
+        assert links[regions]["rtt_s"] == pytest.approx(0.080432)
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(timeout=10) == errors.EXIT_OK
+    assert [path.name for path in tmp_path.iterdir()] == ["wan.json"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGTERM, errors.EXIT_OK), (signal.SIGINT, errors.EXIT_INTERRUPTED)]
+)
+def test_the_process_stops_at_a_signal(tmp_path: Path, number: signal.Signals, exit_code: int) -> None:
+    with process(tmp_path / "wan.json", "--grid", "off", "--regions", "a,b") as (child, _):
+        while not (tmp_path / "wan.json").exists():
+            time.sleep(0.01)
+        child.send_signal(number)
+        assert child.wait(timeout=10) == exit_code

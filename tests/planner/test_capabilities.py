@@ -1,0 +1,30 @@
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from periplus.errors import ConfigError
+from periplus.job import AlgorithmSection, JobFile
+from periplus.pb.v1 import common_pb2
+from planner.capabilities import load_capabilities, read_file
+from planner.solve import TOPOLOGY
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "capabilities.json"
+
+
+def test_the_document_holds_what_a_job_can_ask_for() -> None:
+    capabilities = load_capabilities()
+    assert set(get_args(AlgorithmSection.model_fields["name"].annotation)) == capabilities.algorithms
+    ceiling = next(item.le for item in JobFile.model_fields["staleness"].metadata if hasattr(item, "le"))
+    assert ceiling == capabilities.max_staleness
+    assert TOPOLOGY in capabilities.topologies
+
+
+def test_its_weight_codecs_are_in_the_protocol() -> None:
+    assert set(read_file(DOCUMENT).weight_codecs) <= set(common_pb2.Codec.keys())
+
+
+def test_a_document_of_another_schema_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "capabilities.json").write_text('{"schema": "periplus.capabilities/2"}')
+    with pytest.raises(ConfigError, match="must carry schema"):
+        read_file(tmp_path / "capabilities.json")

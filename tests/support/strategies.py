@@ -1,0 +1,63 @@
+"""Generated values of the kernel, for the tests of several modules."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from periplus.policy import Policy
+from periplus.state import ELEMENT_BYTES, State, Tensor, layout_bytes
+from periplus.trajectory import Purpose, StopReason, Trajectory, policy_runs
+
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(lambda n: n != "__metadata__")
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    dtype = draw(st.sampled_from(sorted(ELEMENT_BYTES)))
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+    return Tensor(dtype, shape, _bytes(draw, layout_bytes(dtype, shape)))
+
+
+def states() -> st.SearchStrategy[dict[str, Tensor]]:
+    return st.dictionaries(names, tensors(), max_size=5)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[State, State]:
+    """A state and one of the same layout, some tensors of which differ."""
+    base = draw(states())
+    moved = draw(st.sets(st.sampled_from(sorted(base)))) if base else set()
+    new = {n: Tensor(t.dtype, t.shape, _bytes(draw, t.data.size)) if n in moved else t for n, t in base.items()}
+    return base, new
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    num_tokens = draw(st.integers(0, 6))
+    per_token: Any = {"min_size": num_tokens, "max_size": num_tokens}
+    logprobs = draw(st.lists(st.floats(-50, 0, width=32), **per_token))
+    versions = sorted(draw(st.lists(st.integers(0, 3), **per_token)))
+    fork = draw(st.integers(0, 2**32 - 1))
+    return Trajectory(
+        lease_id=draw(u64),
+        group=draw(u64),
+        sample=draw(u32),
+        item=draw(u64),
+        purpose=draw(st.sampled_from(Purpose)),
+        prompt_ids=tuple(draw(st.lists(st.integers(0, 300), max_size=4))),
+        completion_ids=tuple(draw(st.lists(u32, **per_token))),
+        logprobs=np.array(logprobs, np.float32),
+        mask=tuple(draw(st.lists(st.integers(0, 1), **per_token))),
+        policies=policy_runs(Policy(fork, version) for version in versions),
+        reward=draw(st.floats(allow_nan=False, allow_infinity=False)),
+        stop_reason=draw(st.sampled_from(StopReason)),
+        worker_id=draw(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)),
+        generation_s=draw(st.floats(0, 1e6)),
+    )
+
+
+def _bytes(draw: st.DrawFn, num_bytes: int) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    return np.frombuffer(draw(st.binary(min_size=num_bytes, max_size=num_bytes)), np.uint8)

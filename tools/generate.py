@@ -1,0 +1,72 @@
+"""Makes every committed file that is generated: `periplus/pb/` from `proto/`, and the job file's JSON schema.
+
+python tools/generate.py           write them into the checkout
+python tools/generate.py --check   make them elsewhere, compare, name what is stale; exit code 1 if something is
+
+The two versions that decide the bytes, grpcio-tools and mypy-protobuf, are pinned in constraints.txt.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+from grpc_tools import protoc
+
+from periplus.job import job_schema
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def generate(out: Path) -> None:
+    """Write the generated files under `out`, at the paths that they have in the checkout."""
+    protos = sorted(str(path.relative_to(ROOT / "proto")) for path in (ROOT / "proto").rglob("*.proto"))
+    programs = Path(sys.executable).parent
+    arguments = [
+        "protoc",
+        f"--proto_path={ROOT / 'proto'}",
+        f"--proto_path={resources.files('grpc_tools') / '_proto'}",
+        *(f"--plugin={name}={programs / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")),
+        *(f"--{language}_out={out}" for language in ("python", "grpc_python", "mypy", "mypy_grpc")),
+        "--mypy_opt=quiet",
+        "--mypy_grpc_opt=quiet",
+        *protos,
+    ]
+    if protoc.main(arguments):
+        raise SystemExit("protoc failed")
+    (out / "examples").mkdir(exist_ok=True)
+    (out / "examples" / "job.schema.json").write_text(json.dumps(job_schema(), indent=2) + "\n", encoding="utf-8")
+
+
+def stale() -> list[str]:
+    """Generated files whose committed text differs, and committed ones that nothing generates."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory)
+        generate(out)
+        fresh = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    committed = {str(path.relative_to(ROOT)) for path in (ROOT / "periplus" / "pb").rglob("*_pb2*.py*")}
+    committed -= {name for name in committed if "__pycache__" in name}
+    differing = {name for name, text in fresh.items() if not _is(ROOT / name, text)}
+    return sorted(differing | (committed - fresh.keys()))
+
+
+def _is(path: Path, text: bytes) -> bool:
+    return path.exists() and path.read_bytes() == text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="compare only")
+    if not parser.parse_args().check:
+        generate(ROOT)
+        return 0
+    names = stale()
+    for name in names:
+        print(f"{name}: not what `make generate` writes")
+    return 1 if names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Composition root of the trainer: prepare in a thread, then the gateway's streams and the training loop in one TaskGroup."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from periplus import clock
+from periplus.policy import Policy
+from periplus.record import Record, RecordKind
+from periplus.run_directory import RunDirectory, write_atomically
+from periplus.task import TaskState
+from periplus.telemetry import event
+from trainer import export
+from trainer.config import TrainerConfig
+from trainer.gateway import GatewayLink
+from trainer.loop import TrainingLoop
+from trainer.setup import Prepared, prepare
+
+log = logging.getLogger(__name__)
+
+
+async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
+    """Train one job in one fork. Raises: ConfigError, Unreachable, NonFiniteLoss."""
+    torch.set_num_threads(config.task.num_threads)
+    run_directory = RunDirectory(Path(config.task.run_dir))
+    run_directory.create()
+    write_atomically(run_directory.config, yaml.safe_dump(json.loads(config.job.to_json()), sort_keys=False))
+    write_atomically(run_directory.plan, config.task.plan_json or "{}")
+    chunk_bytes = config.job.network.chunk_kib << 10
+    link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, chunk_bytes)
+    async with asyncio.TaskGroup() as tasks:
+        deliver: list[Any] = []
+        streams = tasks.create_task(link.run(lambda message: deliver[0](message) if deliver else None))
+        try:
+            prepared = await _prepare(config, run_directory, link, stop)
+            if prepared is None:
+                return TaskState.STOPPED
+            loop = TrainingLoop(config, prepared, link, run_directory, clock.monotonic_s)
+            deliver.append(loop.on_message)
+            state = await loop.run(stop)
+            if state is TaskState.SUCCEEDED:
+                await asyncio.to_thread(
+                    export.final_model, prepared.model, prepared.tokenizer, run_directory.final, loop.published_digest
+                )
+            await asyncio.wait_for(link.drained(), 10.0)
+        finally:
+            streams.cancel()
+    return state
+
+
+async def _prepare(
+    config: TrainerConfig, run_directory: RunDirectory, link: GatewayLink, stop: asyncio.Event
+) -> Prepared | None:
+    """Everything before the first lease; None if asked to stop first (there is nothing to save yet)."""
+    started_s = clock.monotonic_s()
+    event_loop = asyncio.get_running_loop()
+
+    def say(kind: RecordKind, text: str, values: dict[str, float]) -> None:
+        if stop.is_set():
+            raise _Stopped
+        record = Record(
+            kind=kind, policy=Policy(config.task.fork, 0), time_s=clock.monotonic_s() - started_s, values=values,
+            text=text,
+        )  # fmt: skip
+        run_directory.append(record)
+        event_loop.call_soon_threadsafe(link.record, record)
+        if text:
+            event(log, logging.INFO, "phase", text=text)
+
+    try:
+        return await asyncio.to_thread(prepare, config, say, clock.monotonic_s)
+    except _Stopped:
+        return None
+
+
+class _Stopped(Exception):
+    """Leaves the preparing thread."""

@@ -1,0 +1,29 @@
+"""What one trainer runs with: the task that its agent wrote, and where built-in models are cached."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from periplus.job import JobFile
+from periplus.task import TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerConfig:
+    """One trainer process. `resume_from`: the run directory whose newest checkpoint to start from, or None."""
+
+    task: TaskSpec
+    job: JobFile
+    cache_dir: Path
+    resume_from: Path | None
+
+    @classmethod
+    def of_task(cls, task: TaskSpec) -> "TrainerConfig":
+        """Raises: ConfigError if the task holds no valid job."""
+        cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return cls(
+            task=task,
+            job=JobFile.from_json(task.job_json),
+            cache_dir=Path(cache_home) / "periplus" / "models",
+            resume_from=Path(task.resume_from) if task.resume_from else None,
+        )

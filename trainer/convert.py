@@ -1,0 +1,26 @@
+"""Protobuf <-> the trainer's values."""
+
+from periplus.convert import policy_to_pb
+from periplus.pb.v1 import gateway_pb2
+from periplus.trajectory import Purpose
+from trainer.ledger import Grant, Lease
+
+_PURPOSE = {Purpose.TRAIN: gateway_pb2.PURPOSE_TRAIN, Purpose.EVAL: gateway_pb2.PURPOSE_EVAL}
+
+
+def grant_to_pb(grant: Grant) -> gateway_pb2.RolloutDown:
+    """Leases on their way to one worker."""
+    leases = gateway_pb2.LeaseBatch(leases=[_lease_to_pb(lease) for lease in grant.leases])
+    return gateway_pb2.RolloutDown(worker_id=grant.worker_id, leases=leases)
+
+
+def _lease_to_pb(lease: Lease) -> gateway_pb2.Lease:
+    return gateway_pb2.Lease(
+        lease_id=lease.lease_id,
+        group=lease.group,
+        sample=lease.sample,
+        item=lease.item,
+        start_at=policy_to_pb(lease.start_at),
+        consume_by_version=lease.consume_by_version,
+        purpose=_PURPOSE[lease.purpose],
+    )

@@ -1,0 +1,159 @@
+"""Checkpoints that the trainer starts from: a Hugging Face directory, or a built-in model made on the spot.
+
+A built-in is a small random model of a real architecture with a character tokenizer, so that the whole runtime can be shown
+to learn on two CPU cores with no download. It is created once in a cache directory, under a name made of everything that
+determines its bytes (name, recipe, seed), and appears there by one rename: readers see all of it or nothing.
+
+The character tokenizer covers printable ASCII. The fixed sentences that reasoning-gym puts around some tasks are one
+token each (`TEMPLATES`): they carry no information within a task and would be most of the prompt. A prompt is framed as
+`<bos> prompt <answer>`; a completion is `answer <eos>`.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from periplus.errors import ConfigError
+
+PAD, BOS, EOS, ANSWER, UNKNOWN = "<pad>", "<bos>", "<eos>", "<answer>", "<unk>"
+SPECIALS = (PAD, BOS, EOS, ANSWER, UNKNOWN)
+CHARACTERS = ("\n", *(chr(code) for code in range(32, 127)))
+TEMPLATES = (
+    "Spell this word backward (example: sun -> nus): ",
+    "State the final answer to the following arithmetic problem: ",
+    "Find the Greatest Common Divisor (GCD) of these numbers: ",
+    ". Give only the GCD as your final answer.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3Recipe:
+    """Sizes of a random Qwen3. `recipe` rises whenever anything that determines the bytes changes."""
+
+    recipe: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    rope_theta: float
+    init_std: float
+    max_positions: int
+
+
+BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
+    {
+        "builtin:qwen3-tiny": Qwen3Recipe(
+            recipe=1,
+            hidden_size=128,
+            intermediate_size=64,
+            num_layers=2,
+            num_heads=8,
+            # Prompts are tens of tokens: the usual 1e4 would leave most rotary frequencies unused at this distance.
+            rope_theta=20.0,
+            # The usual 0.02 is for widths of thousands; at 128 it delays learning.
+            init_std=0.05,
+            max_positions=512,
+        )
+    }
+)
+
+
+def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
+    """The checkpoint directory that a job's `model` names; creates a built-in that is not in the cache yet.
+
+    Raises: ConfigError if the name is no built-in and no Hugging Face checkpoint directory.
+    """
+    if path_or_builtin.startswith("builtin:"):
+        if path_or_builtin not in BUILTIN:
+            raise ConfigError(f"there is no model {path_or_builtin!r}; the built-in ones are {', '.join(BUILTIN)}")
+        return _create_builtin(path_or_builtin, cache_dir, seed)
+    path = Path(path_or_builtin)
+    if not path.is_dir():
+        raise ConfigError(
+            f"model {path_or_builtin!r} is no directory; give a checkpoint directory or {next(iter(BUILTIN))}"
+        )
+    if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
+        raise ConfigError(
+            f"model directory {path_or_builtin!r} is no Hugging Face checkpoint: config.json and *.safetensors are "
+            "needed; save one there with save_pretrained"
+        )
+    return path
+
+
+def load_model(directory: Path) -> tuple[Any, PreTrainedTokenizerFast]:
+    """The model in float32, in evaluation mode, and its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+    return model.eval(), AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The character tokenizer described above."""
+    symbols = (*SPECIALS, *CHARACTERS)
+    inner = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}, unk_token=UNKNOWN))
+    # Oniguruma's (?m) is what others call (?s): the dot also matches a line break.
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex("(?m)."), "isolated")
+    inner.decoder = decoders.Fuse()
+    inner.add_tokens([AddedToken(text, normalized=False) for text in TEMPLATES])
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A {ANSWER}", special_tokens=[(name, symbols.index(name)) for name in (BOS, ANSWER)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        additional_special_tokens=[ANSWER],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
+    recipe = BUILTIN[name]
+    target = cache_dir / f"{name.removeprefix('builtin:')}-r{recipe.recipe}-s{seed}"
+    if target.is_dir():
+        return target
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=cache_dir))
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(scratch)
+    _random_qwen3(recipe, tokenizer, seed).save_pretrained(scratch)
+    try:
+        os.rename(scratch, target)
+    except OSError:  # another process was faster: its directory has the same content
+        shutil.rmtree(scratch)
+        if not target.is_dir():
+            raise
+    return target
+
+
+def _random_qwen3(recipe: Qwen3Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.intermediate_size,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads,
+        num_key_value_heads=recipe.num_heads,
+        head_dim=recipe.hidden_size // recipe.num_heads,
+        max_position_embeddings=recipe.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": recipe.rope_theta},
+        initializer_range=recipe.init_std,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)

@@ -1,0 +1,85 @@
+"""Everything before the first lease: model, problems, warm-up or checkpoint. Runs in a thread, says what it is doing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from periplus.environment.of_job import environment_of
+from periplus.job import JobFile
+from periplus.policy import Policy
+from periplus.record import RecordKind
+from trainer import checkpoint
+from trainer.config import TrainerConfig
+from trainer.dataset import Dataset, deal, warmup_examples
+from trainer.model import load_model, resolve_model_dir
+from trainer.progress import Progress
+from trainer.warmup import WarmupSettings, warm_up
+
+WARMUP_LOSS_WINDOW = 10
+"""Steps over which the warm-up's loss is averaged before it is compared with the target."""
+
+Say = Callable[[RecordKind, str, dict[str, float]], None]
+"""Progress to report: kind, text, values."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """A trainer ready for its first step. The optimizer's learning rate is set by each step."""
+
+    model: Any
+    tokenizer: Any
+    optimizer: torch.optim.Optimizer
+    model_dir: Path
+    data_file: Path | None
+    dataset: Dataset
+    policy: Policy
+    progress: Progress
+
+
+def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepared:
+    """Load or make the model, deal the problems, warm up or restore. Raises: ConfigError, NotFound."""
+    job = config.job
+    say(RecordKind.PHASE, "loading the model", {})
+    model_dir = resolve_model_dir(job.model.path, config.cache_dir, job.seed)
+    model, tokenizer = load_model(model_dir)
+    say(RecordKind.PHASE, "making the problems", {})
+    data_file = Path(job.data.path) if job.data.path else None
+    dataset = deal(environment_of(job, data_file), job, tokenizer)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=job.optimizer.lr, betas=job.optimizer.betas, weight_decay=job.optimizer.weight_decay
+    )
+    policy, progress = Policy(config.task.fork, 0), Progress()
+    if config.resume_from is not None:
+        say(RecordKind.PHASE, "restoring the checkpoint", {})
+        manifest = checkpoint.newest(config.resume_from / "checkpoints")
+        checkpoint.restore(manifest, model, optimizer)
+        policy = Policy(config.task.fork, manifest.policy.version)
+        progress = Progress.of_mapping(manifest.progress)
+    elif job.train.warmup is not None:
+        progress = _warm_up(model, tokenizer, dataset, job, say, now)
+    return Prepared(
+        model=model, tokenizer=tokenizer, optimizer=optimizer, model_dir=model_dir, data_file=data_file,
+        dataset=dataset, policy=policy, progress=progress,
+    )  # fmt: skip
+
+
+def _warm_up(
+    model: Any, tokenizer: Any, dataset: Dataset, job: JobFile, say: Say, now: Callable[[], float]
+) -> Progress:
+    warmup = job.train.warmup
+    assert warmup is not None
+    say(RecordKind.PHASE, "supervised warm-up", {})
+    examples = warmup_examples(dataset, tokenizer)
+    settings = WarmupSettings(
+        max_steps=warmup.max_steps, batch_rows=warmup.batch_size, peak_learning_rate=warmup.lr,
+        ramp_steps=warmup.ramp_steps, max_grad_norm=job.optimizer.max_grad_norm, weight_decay=warmup.weight_decay,
+        target_loss=warmup.target_loss, loss_window=WARMUP_LOSS_WINDOW, seed=job.seed,
+    )  # fmt: skip
+    started_s = now()
+    for done in warm_up(model, examples, tokenizer.pad_token_id, settings):
+        if done.step % 10 == 0:
+            say(RecordKind.WARMUP, "", {"step": done.step, "steps_total": done.max_steps, "loss": done.loss})
+    return Progress(warmup_s=now() - started_s, warmup_examples=len(examples))
