@@ -106,6 +106,10 @@ class Run:
     def score(self, index: int, completion: Completion) -> float:
         return self.environment.score(index, self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
+    def shape(self, index: int, completion: Completion) -> float:
+        a, b = len(self.environment.item(index).answer) + 1, len(completion.token_ids) + (completion.stop_reason == "length")
+        return min(a, b) / max(a, b) if self.recipe.get("shape") else 1.0
+
 
 def open_run(recipe: Mapping[str, Any], seed: int, cache: Path) -> Run:
     """Builds the models, the environment and its splits."""
@@ -186,7 +190,8 @@ def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[S
             prompt_ids=request.prompt_ids,
             completion_ids=completion.token_ids,
             behaviour_logprobs=completion.logprobs,
-            reward=run.score(indices[request.group - first_group], completion) ** run.recipe["reward_power"],
+            reward=run.score(indices[request.group - first_group], completion) ** run.recipe["reward_power"]
+            * run.shape(indices[request.group - first_group], completion),
         )
         for request, completion in zip(requests, completions, strict=True)
     ]

@@ -3,7 +3,8 @@
 The emulator runs as the process that users start (`periplus wan run`), and is set over its control interface. A sender
 process, the emulator and the receiver share the machine. First a random payload crosses each way and is compared byte
 for byte, with the counters. Peers in the same run: the same transfer over plain loopback, and through a relay of a few
-lines on asyncio streams that shapes nothing. Each speed is the median of `repeats` runs. One JSON object is the last line.
+lines on asyncio streams that shapes nothing. Each figure is the median of several runs, round-trip times of many pings.
+The last line is one JSON object.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import asyncio
 import hashlib
 import json
 import multiprocessing
+import os
 import platform
 import random
 import socket
@@ -45,13 +47,13 @@ class Config:
 FULL = Config(
     repeats=5,
     off_bytes=2 << 30,
-    rate_s=2.0,
-    pings=15,
+    rate_s=1.0,
+    pings=21,
     rates_mbit_per_s=(1, 10, 40, 100, 250, 500, 1000, 1500),
     rtts_ms=(5, 10, 30, 80, 150, 300),
 )
 QUICK = Config(
-    repeats=3, off_bytes=1 << 30, rate_s=1.0, pings=7, rates_mbit_per_s=(10, 100, 500, 1000), rtts_ms=(10, 80, 200)
+    repeats=3, off_bytes=1 << 30, rate_s=0.6, pings=11, rates_mbit_per_s=(10, 100, 500, 1000), rtts_ms=(10, 80, 200)
 )
 
 
@@ -237,7 +239,9 @@ def measure(config: Config) -> dict[str, object]:
         for rate in config.rates_mbit_per_s:
             control.set_both(LinkProperty.RATE, rate * 1e6)
             num_bytes = int(rate * 1e6 / 8 * config.rate_s)
-            measured = receive_bytes_per_s(sink_listener, sink_route, num_bytes) * 8 / 1e6
+            measured = statistics.median(
+                receive_bytes_per_s(sink_listener, sink_route, num_bytes) * 8 / 1e6 for _ in range(config.repeats)
+            )
             rates.append({"set_mbit_per_s": rate, "measured_mbit_per_s": measured, "error": measured / rate - 1})
         rtts = []
         control.set_both(LinkProperty.RATE, 100e6)
@@ -252,7 +256,7 @@ def _reach(results: dict[str, object]) -> list[dict[str, object]]:
     def worst(name: str) -> float:
         rows = results[name]
         assert isinstance(rows, list)
-        return max(abs(row["error"]) for row in rows)
+        return max(abs(float(row["error"])) for row in rows)
 
     off = results["relay_off_mbytes_per_s"]
     assert isinstance(off, float)
@@ -272,32 +276,32 @@ def _row(name: str, value: float, unit: str, op: str, target: float, ok: bool) -
 def _commit() -> str:
     here = Path(__file__).parent
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
-def _machine() -> dict[str, object]:
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
-    return {"cpu": model, "cpus": multiprocessing.cpu_count(), "python": platform.python_version()}
+def _machine(load: float) -> dict[str, object]:
+    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cpus": multiprocessing.cpu_count(),
+        "python": platform.python_version(),
+        "load_1min_before": load,
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, within a minute")
     config = QUICK if parser.parse_args().quick else FULL
+    load = os.getloadavg()[0]
     results = measure(config)
     reach = _reach(results)
     settings = {name: getattr(config, name) for name in Config.__slots__}
     record = {
         "bench": "wan_relay",
         "commit": _commit(),
-        "machine": _machine(),
+        "machine": _machine(load),
         "config": settings,
         "results": results,
         "reach": reach,

@@ -4,8 +4,11 @@ import asyncio
 import importlib.metadata
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+import grpc.aio
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import PlanFinished, RunPlanner
@@ -43,26 +46,33 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
     log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
     server = rpc.server()
     address = rpc.bind(server, config.listen)
+    async with WanRouter(config.region, config.wan or None) as router:
+        await router.attach(address)
+    async with serving(config, server):
+        if ready_file:
+            write_ready_file(ready_file, {"coordinator": address})
+        log_event(log, logging.INFO, "coordinator_ready", address=address)
+        reason = await wait_for_stop(stop_on_stdin_eof)
+        log_event(log, logging.INFO, "coordinator_stopping", reason=reason)
+    return reason
+
+
+@asynccontextmanager
+async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[None]:
+    """A coordinator behind `server`, which is bound; both end with the context."""
     writer = Writer(State(settings=_settings(config)), _steady_unix_s(), _plan)
     service = CoordinatorService(writer, config.heartbeat_s, importlib.metadata.version("periplus"), _job_id)
     control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
-    async with WanRouter(config.region, config.wan or None) as router:
-        await router.attach(address)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]
         try:
             await server.start()
-            if ready_file:
-                write_ready_file(ready_file, {"coordinator": address})
-            log_event(log, logging.INFO, "coordinator_ready", address=address)
-            reason = await wait_for_stop(stop_on_stdin_eof)
-            log_event(log, logging.INFO, "coordinator_stopping", reason=reason)
+            yield
         finally:
             writer.close()
             await server.stop(STOP_GRACE_S)
             for task in running:
                 task.cancel()
-    return reason
 
 
 def _settings(config: CoordinatorConfig) -> Settings:

@@ -18,8 +18,8 @@
         └── NonFiniteLoss    loss or gradient is NaN or infinite; the weights are untouched
 
 Every message says what is wrong, the offending value and what to do. Each class maps once to a gRPC status, whether a
-retry can help, and an exit code; `tests/periplus/test_errors.py` holds that the table is complete. `ValueError` stays for
-a caller's bad argument and `assert` for our own invariants.
+retry can help, and an exit code; `tests/periplus/test_errors.py` holds that the table is complete. `ValueError` stays
+for a caller's bad argument and `assert` for our own invariants.
 """
 
 from dataclasses import dataclass

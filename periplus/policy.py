@@ -1,8 +1,9 @@
 """Policies and staleness: the arithmetic that every promise about freshness rests on.
 
-A policy is `(fork, version)`, ordered lexicographically. The version rises by one for each batch consumed. The staleness
-of a token is the version that a training step starts from minus the version that sampled the token. It is defined within
-one fork only: across forks there is no distance here (the ledger decides what a dead fork's work is worth).
+A policy is `(fork, version)`, ordered lexicographically. The version rises by one for each batch consumed. The
+staleness of a token is the version that a training step starts from minus the version that sampled the token. It is
+defined within one fork only: across forks there is no distance here (the ledger decides what a dead fork's work is
+worth).
 """
 
 from dataclasses import dataclass

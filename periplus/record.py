@@ -1,7 +1,7 @@
 """What one moment of a job's training looked like: the line of `metrics.jsonl`, and what watchers receive.
 
-Kinds: `phase` (text says what began), `warmup`, `eval` (text: before, during, after), `step`, `summary`. The names of the
-values are those of `periplus/telemetry.py`.
+Kinds: `phase` (text says what began), `warmup`, `eval` (text: before, during, after), `step`, `summary`. The names of
+the values are those of `periplus/telemetry.py`.
 """
 
 import json

@@ -1,9 +1,9 @@
 """gRPC at its edges: channels, servers, deadlines, and the one translation between our errors and gRPC's.
 
 Servers run every handler behind `ErrorInterceptor`: a PeriplusError leaves with its status and an `ErrorDetail` in the
-trailing metadata. Clients wrap calls in `remote_errors(address)`: an `AioRpcError` with a detail becomes the same class
-again, one without becomes Unreachable or TimedOut. Keepalive is set on both sides, since gRPC's default notices a frozen
-peer after minutes or never. Transport is plain TCP for now: identities come with the fleet's certificates.
+trailing metadata. Clients wrap calls in `remote_errors(address)`: an `AioRpcError` with a detail becomes the same
+class again, one without becomes Unreachable or TimedOut. Keepalive is set on both sides, since gRPC's default notices
+a frozen peer after minutes or never. Transport is plain TCP for now: identities come with the fleet's certificates.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -16,14 +16,14 @@ from periplus import clock, rpc
 from periplus.errors import PeriplusError
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process import wait_for_stop, write_ready_file
-from periplus.task import Task, TaskReport
+from periplus.task import TaskReport
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
 from region_agent.config import AgentConfig
 from region_agent.convert import report_to_pb, task_from_pb
 from region_agent.hubs import Hubs
 from region_agent.probe import probe
-from region_agent.reconcile import Limits, reconcile, report, report_unstarted, task_of
+from region_agent.reconcile import Limits, LocalTask, reconcile, report, report_unstarted, task_of
 from region_agent.service import GatewayService
 from region_agent.session import CoordinatorSession, SessionHandlers
 from region_agent.supervisor import Supervisor, WorkerSettings
@@ -68,15 +68,13 @@ class Agent:
         self._hubs = hubs
         self._traffic = traffic
         self._boot_id = uuid.uuid4().hex
-        self._desired: dict[str, Task] = {}
+        self._desired: dict[str, LocalTask] = {}
         self._reported: dict[str, TaskReport] = {}
         self._upstreams: dict[str, asyncio.Task[None]] = {}
-        self._limits = Limits(
-            grace_s=config.stop_grace_s, max_restarts=config.max_worker_restarts, backoff_s=config.restart_backoff_s
-        )
+        self._limits = Limits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
         self._supervisor = Supervisor(
             WorkerSettings(
-                region=config.region, gateway=address, runs_dir=config.runs_dir.absolute(),
+                region=config.region, gateway=address, work_dir=config.work_dir.absolute(),
                 num_threads=config.worker_threads,
             )
         )  # fmt: skip
@@ -115,7 +113,7 @@ class Agent:
             inventory=control_pb2.Inventory(
                 num_cores=config.num_cores, memory_bytes=config.memory_bytes, hostname=socket.gethostname()
             ),
-            tasks=[report_to_pb(report(process, self._limits)) for process in self._supervisor.processes.values()],
+            tasks=[report_to_pb(report(process)) for process in self._supervisor.processes.values()],
         )  # fmt: skip
 
     def _heartbeat(self) -> control_pb2.Heartbeat:
@@ -180,7 +178,7 @@ class Agent:
     def _look(self, now_s: float) -> None:
         """Note what has ended, and report what has changed."""
         self._supervisor.poll(now_s)
-        reports = {task_id: report(process, self._limits) for task_id, process in self._supervisor.processes.items()}
+        reports = {task_id: report(process) for task_id, process in self._supervisor.processes.items()}
         for task_id, task in self._desired.items():
             if task.stopping and task_id not in reports:
                 reports[task_id] = report_unstarted(task)

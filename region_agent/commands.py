@@ -31,8 +31,8 @@ def agent() -> None:
 @click.option(
     "--advertise", default="", metavar="HOST:PORT", help="Where other regions reach it  [default: as it listens]"
 )
-@click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"), show_default=True,
-              help="Where run directories are kept.")  # fmt: skip
+@click.option("--work-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
+              help="Where output directories of jobs lie.")  # fmt: skip
 @click.option("--wan", default="", metavar="HOST:PORT", help="Control address of the WAN emulator, if there is one.")
 @click.option("--cores", type=int, default=None, help="Cores that this region offers  [default: all]")
 @click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all]")
@@ -43,7 +43,7 @@ def agent() -> None:
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes.")
 @click.option("--log-level", default="INFO", show_default=True)
 def run(
-    region: str, coordinator: str, listen: str, advertise: str, runs_dir: Path, wan: str, cores: int | None,
+    region: str, coordinator: str, listen: str, advertise: str, work_dir: Path, wan: str, cores: int | None,
     memory_gib: float | None, worker_threads: int, stop_grace_s: float, ready_file: Path | None,
     stop_on_stdin_eof: bool, log_level: str,
 ) -> None:  # fmt: skip
@@ -53,9 +53,9 @@ def run(
         AgentConfig,
         {
             "region": region, "coordinator": coordinator, "listen": listen, "advertise": advertise,
-            "runs_dir": str(runs_dir), "wan": wan, "num_cores": cores if cores is not None else os.cpu_count() or 1,
+            "work_dir": str(work_dir), "wan": wan, "num_cores": cores if cores is not None else os.cpu_count() or 1,
             "memory_bytes": int(memory_gib * (1 << 30)) if memory_gib is not None else _memory_bytes(),
-            "worker_threads": worker_threads, "stop_grace_s": stop_grace_s, "max_worker_restarts": 3,
+            "worker_threads": worker_threads, "stop_grace_s": stop_grace_s, 
             "restart_backoff_s": 1.0,
         },
         "periplus agent",

@@ -22,8 +22,8 @@ class AgentConfig(Config):
     advertise: str
     """host:port at which other regions reach the gateway; empty: as it listens."""
 
-    runs_dir: Path
-    """Where run directories of jobs are kept."""
+    work_dir: Path
+    """Where the output directories of jobs lie."""
 
     wan: str
     """Control address of the WAN emulator; empty: real networks."""
@@ -39,9 +39,6 @@ class AgentConfig(Config):
 
     stop_grace_s: float = Field(gt=0)
     """Seconds from asking a worker to stop to killing it."""
-
-    max_worker_restarts: int = Field(ge=0)
-    """Restarts of a rollout worker that died."""
 
     restart_backoff_s: float = Field(gt=0)
     """Pause before the first restart, seconds; doubled each time."""

@@ -1,7 +1,9 @@
 """Protobuf <-> the agent's values, for the session with the coordinator."""
 
+from periplus.job import JobFile
 from periplus.pb.v1 import control_pb2
-from periplus.task import Role, Task, TaskReport, TaskState
+from periplus.task import Role, TaskReport, TaskState
+from region_agent.reconcile import LocalTask
 
 _ROLE = {control_pb2.ROLE_TRAINER: Role.TRAINER, control_pb2.ROLE_ROLLOUT: Role.ROLLOUT}
 _STATE = {
@@ -13,9 +15,10 @@ _STATE = {
 }
 
 
-def task_from_pb(message: control_pb2.Task) -> Task:
-    """One desired task. Raises: KeyError for a role of a newer protocol."""
-    return Task(
+def task_from_pb(message: control_pb2.Task) -> LocalTask:
+    """One desired task. Raises: ConfigError for a job, KeyError for a role, of a newer version."""
+    job = JobFile.from_json(message.job_json)
+    return LocalTask(
         task_id=message.task_id,
         job_id=message.job_id,
         role=_ROLE[message.role],
@@ -25,6 +28,8 @@ def task_from_pb(message: control_pb2.Task) -> Task:
         fork=message.fork,
         resume_from=message.resume_from,
         plan_json=message.plan_json,
+        output_dir=job.output.dir,
+        max_restarts=job.failure.max_worker_restarts,
         stopping=message.stopping,
     )
 

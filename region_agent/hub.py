@@ -1,13 +1,13 @@
 """One job's traffic inside one gateway: who is where, and what waits to be sent.
 
-A hub has rollout workers below it (its own region's, or a remote region's by way of that region's gateway) and one way up:
-to the job's trainer in the home region, to the home gateway elsewhere. What goes up is one bounded queue; what goes down
-is one bounded queue a stream, found by worker id; publications are one log with a cursor a reader. Bounds are
-back-pressure: who puts into a full queue waits, and gRPC stops reading from the peer that caused it.
+A hub has rollout workers below it (its own region's, or a remote region's by way of that region's gateway) and one way
+up: to the job's trainer in the home region, to the home gateway elsewhere. What goes up is one bounded queue; what
+goes down is one bounded queue a stream, found by worker id; publications are one log with a cursor a reader. Bounds
+are back-pressure: who puts into a full queue waits, and gRPC stops reading from the peer that caused it.
 
-Invariants: a worker id has one route, the newest stream that said hello for it; when a stream ends, everyone routed over
-it is reported gone, once; when the way up is lost, all streams below end too, so that workers say hello again and nothing
-is thought delivered that was not.
+Invariants: a worker id has one route, the newest stream that said hello for it; when a stream ends, everyone routed
+over it is reported gone, once; when the way up is lost, all streams below end too, so that workers say hello again and
+nothing is thought delivered that was not.
 """
 
 import asyncio

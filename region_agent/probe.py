@@ -1,7 +1,7 @@
 """One timed transfer to another region's gateway: round trips of an empty chunk, then a payload.
 
-The round trip is the least of several, since queues only add. Throughput is the payload over the time from its first byte
-to the acknowledgement of its last, less one round trip: what a single gRPC stream carries on this path.
+The round trip is the least of several, since queues only add. Throughput is the payload over the time from its first
+byte to the acknowledgement of its last, less one round trip: what a single gRPC stream carries on this path.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -1,10 +1,11 @@
 """What an agent must do so that its region runs exactly what the coordinator wants.
 
 `reconcile(desired, observed, now_s, limits)` compares the two and returns actions; it performs none and knows neither
-processes nor sockets. Invariants: a task id has at most one process; nothing is started that is not desired or is being
-stopped; a process that must go is first asked (SIGTERM) and killed only after `grace_s`; a rollout worker that died is
-started again with doubling pauses, at most `max_restarts` times; a trainer is never started again here, because a new
-trainer is a new fork and forks are the coordinator's to grant. Applying the actions and reconciling again yields nothing.
+processes nor sockets. Invariants: a task id has at most one process; nothing is started that is not desired or is
+being stopped; a process that must go is first asked (SIGTERM) and killed only after `grace_s`; a rollout worker that
+died is started again with doubling pauses, at most `max_restarts` times; a trainer is never started again here,
+because a new trainer is a new fork and forks are the coordinator's to grant. Applying the actions and reconciling
+again yields nothing.
 """
 
 from collections.abc import Mapping
@@ -14,10 +15,18 @@ from periplus.task import ENDED, Role, Task, TaskOutcome, TaskReport, TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTask(Task):
+    """A task, with what its job says to the agent: where its run lies, and how often to start a dead worker again."""
+
+    output_dir: str
+    max_restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """What is known of a task's process. `outcome` is None while it runs."""
 
-    task: Task
+    task: LocalTask
     started_at_s: float
     restarts: int
     asked_to_stop_at_s: float | None
@@ -31,13 +40,12 @@ class Limits:
     """`grace_s`: from SIGTERM to SIGKILL. `backoff_s`: pause before the first restart, doubled each time."""
 
     grace_s: float
-    max_restarts: int
     backoff_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    task: Task
+    task: LocalTask
     restarts: int
 
 
@@ -67,7 +75,7 @@ def task_of(action: Action) -> str:
 
 
 def reconcile(
-    desired: Mapping[str, Task], observed: Mapping[str, Process], now_s: float, limits: Limits
+    desired: Mapping[str, LocalTask], observed: Mapping[str, Process], now_s: float, limits: Limits
 ) -> tuple[Action, ...]:
     """The actions that bring `observed` to `desired`, in the order in which to perform them."""
     actions: list[Action] = []
@@ -85,13 +93,13 @@ def reconcile(
     return tuple(actions)
 
 
-def report(process: Process, limits: Limits) -> TaskReport:
+def report(process: Process) -> TaskReport:
     """What to tell the coordinator. A death that a restart will mend is `starting`, not `failed`."""
     if process.outcome is None:
         state, message = TaskState.RUNNING, ""
     elif process.outcome.state is TaskState.FAILED and process.asked_to_stop_at_s is not None:
         state, message = TaskState.STOPPED, process.outcome.message
-    elif process.outcome.state is TaskState.FAILED and _restartable(process, limits):
+    elif process.outcome.state is TaskState.FAILED and _restartable(process):
         state, message = TaskState.STARTING, process.outcome.message
     else:
         state, message = process.outcome.state, process.outcome.message
@@ -106,7 +114,7 @@ def report_unstarted(task: Task) -> TaskReport:
     )
 
 
-def _running(process: Process, wanted: Task | None, now_s: float, limits: Limits) -> list[Action]:
+def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: Limits) -> list[Action]:
     if wanted is not None and not wanted.stopping:
         return []
     if process.asked_to_stop_at_s is None:
@@ -116,14 +124,14 @@ def _running(process: Process, wanted: Task | None, now_s: float, limits: Limits
     return []
 
 
-def _restartable(process: Process, limits: Limits) -> bool:
-    return process.task.role is Role.ROLLOUT and process.restarts < limits.max_restarts
+def _restartable(process: Process) -> bool:
+    return process.task.role is Role.ROLLOUT and process.restarts < process.task.max_restarts
 
 
-def _may_restart(process: Process, wanted: Task, now_s: float, limits: Limits) -> bool:
+def _may_restart(process: Process, wanted: LocalTask, now_s: float, limits: Limits) -> bool:
     assert process.outcome is not None
     assert process.outcome.state in ENDED
-    if process.outcome.state is not TaskState.FAILED or wanted.stopping or not _restartable(process, limits):
+    if process.outcome.state is not TaskState.FAILED or wanted.stopping or not _restartable(process):
         return False
     pause_s: float = limits.backoff_s * 2.0**process.restarts
     return now_s - (process.ended_at_s or now_s) >= pause_s

@@ -1,7 +1,8 @@
 """The processes of one region: starts, watches and ends them. It decides nothing; `reconcile.py` does.
 
-Every worker runs in its own session, so that a terminal's Ctrl-C reaches the agent alone, and with the agent's end of a
-pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. Output goes to one log file a task.
+Every worker runs in its own session, so that a terminal's Ctrl-C reaches the agent alone, and with the agent's end of
+a pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. Output goes to one log file a
+task.
 """
 
 import asyncio
@@ -15,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from periplus.run_directory import RunDirectory
-from periplus.task import Role, Task, TaskOutcome, TaskSpec, TaskState
-from region_agent.reconcile import Action, AskToStop, Forget, Kill, Process, Start
+from periplus.task import Role, TaskOutcome, TaskSpec, TaskState
+from region_agent.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 
 STATUS_FILE = "status.json"
 MODULE_OF = {Role.TRAINER: "trainer", Role.ROLLOUT: "rollout_worker"}
@@ -28,7 +29,7 @@ class WorkerSettings:
 
     region: str
     gateway: str
-    runs_dir: Path
+    work_dir: Path
     num_threads: int
 
 
@@ -84,7 +85,7 @@ class Supervisor:
             shutil.rmtree(self._scratch.pop(task_id), ignore_errors=True)
         self._popen.clear()
 
-    def _start(self, task: Task, restarts: int, now_s: float) -> None:
+    def _start(self, task: LocalTask, restarts: int, now_s: float) -> None:
         running = Process(
             task=task, started_at_s=now_s, restarts=restarts, asked_to_stop_at_s=None, killed=False, outcome=None,
             ended_at_s=None,
@@ -96,9 +97,9 @@ class Supervisor:
             outcome = TaskOutcome(state=TaskState.FAILED, message=f"cannot start {task.task_id}: {error}")
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
 
-    def _spawn(self, task: Task) -> None:
+    def _spawn(self, task: LocalTask) -> None:
         settings = self._settings
-        run = RunDirectory(settings.runs_dir / task.job_id)
+        run = RunDirectory(settings.work_dir / task.output_dir / task.job_id)
         logs = run.root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="periplus-task-"))

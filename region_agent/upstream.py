@@ -1,8 +1,9 @@
 """A remote region's way to the job's home gateway: one rollout stream and one subscription, over the WAN.
 
-Towards the home gateway this end behaves as a worker does. When anything breaks, both streams are given up together, the
-streams below are ended (their workers say hello again, over the next connection), and after a pause with full jitter the
-way is dialled anew. A worker's messages are passed on only after its hello went over the present connection.
+Towards the home gateway this end behaves as a worker does. When anything breaks, both streams are given up together,
+the streams below are ended (their workers say hello again, over the next connection), and after a pause with full
+jitter the way is dialled anew. A worker's messages are passed on only after its hello went over the present
+connection.
 """
 
 import asyncio

@@ -1,10 +1,11 @@
 """Composition root of a rollout worker: one subscription, one lease stream, one loop that works.
 
-The loop alternates between two things and never overlaps them: bring the engine to the newest complete publication, then
-generate one batch of leases that may start. So weights change only between batches, every token of a batch has one
-policy, and what was proven is what served. Both run in a thread; streams go on meanwhile.
+The loop alternates between two things and never overlaps them: bring the engine to the newest complete publication,
+then generate one batch of leases that may start. So weights change only between batches, every token of a batch has
+one policy, and what was proven is what served. Both run in a thread; streams go on meanwhile.
 
-The worker talks to its own gateway only. When the gateway's streams end it says hello again for up to `GATEWAY_PATIENCE_S`.
+The worker talks to its own gateway only. When the gateway's streams end it says hello again for up to
+`GATEWAY_PATIENCE_S`.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """The engine's own tensors as a state, and back: how a worker proves that it serves what the trainer published.
 
-There is no second copy of the weights in a worker. A delta is applied to what the engine holds, and what the engine holds
-afterwards is hashed; so a bit that flipped in the engine's memory is found at the next version, as is a torn write.
-The engine computes in float32 with values that are bfloat16 on the wire: the low 16 bits of every element are zero, and
-an element where they are not is corruption too.
+There is no second copy of the weights in a worker. A delta is applied to what the engine holds, and what the engine
+holds afterwards is hashed; so a bit that flipped in the engine's memory is found at the next version, as is a torn
+write. The engine computes in float32 with values that are bfloat16 on the wire: the low 16 bits of every element are
+zero, and an element where they are not is corruption too.
 """
 
 from collections.abc import Mapping

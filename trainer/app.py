@@ -1,4 +1,5 @@
-"""Composition root of the trainer: prepare in a thread, then the gateway's streams and the training loop in one TaskGroup."""
+"""Composition root of the trainer: prepare in a thread, then the gateway's streams and the training loop in one
+TaskGroup."""
 
 import asyncio
 import json

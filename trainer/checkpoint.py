@@ -1,8 +1,8 @@
 """Checkpoints: `checkpoints/<fork>.<version>/` with its parts, and a manifest that makes it one.
 
 Parts (float32 masters, optimizer) are written and synced first; the manifest, which lists them with their hashes, is
-renamed into place last. A directory without a manifest is no checkpoint, so a crash at any moment leaves the previous one
-whole. Restoring verifies every part before anything is loaded. Sharding later adds parts to the same manifest.
+renamed into place last. A directory without a manifest is no checkpoint, so a crash at any moment leaves the previous
+one whole. Restoring verifies every part before anything is loaded. Sharding later adds parts to the same manifest.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Which problems a job warms up on, trains on and is judged by, and the order in which groups meet them.
 
-The three sets are disjoint by the text of the prompt; `splits.py` asserts it, once, when the trainer starts. The problem
-of a training group is a function of (seed, group): epoch by epoch a fresh permutation, so a restored trainer needs no
-position but its version.
+The three sets are disjoint by the text of the prompt; `splits.py` asserts it, once, when the trainer starts. The
+problem of a training group is a function of (seed, group): epoch by epoch a fresh permutation, so a restored trainer
+needs no position but its version.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """The trainer's two streams to its own gateway: messages both ways, publications one way.
 
-Sending never blocks the caller: what goes out waits in two bounded queues, each with one writer, since a gRPC stream takes
-one write at a time. A trainer without its gateway cannot go on: when a stream ends, `run` raises.
+Sending never blocks the caller: what goes out waits in two bounded queues, each with one writer, since a gRPC stream
+takes one write at a time. A trainer without its gateway cannot go on: when a stream ends, `run` raises.
 """
 
 import asyncio

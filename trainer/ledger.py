@@ -8,9 +8,11 @@ it, whatever happens in between: nothing is ever too late, a lost sample is prod
 Invariants:
 - a sample is accepted once; the first valid result wins, later ones are duplicates;
 - a group is trained whole, and steps are consumed in order;
-- leases go out at most `bound` + `lookahead_steps` steps ahead, so that round trips cost nothing and work stays bounded;
+- leases go out at most `bound` + `lookahead_steps` steps ahead, so that round trips cost nothing and work stays
+  bounded;
 - a worker holds at most its capacity, except for what must not wait: leases taken from a dead worker, and evaluation;
-- accepted work is checked against the bound again when it is consumed (trainer/gate.py): the two do not trust each other.
+- accepted work is checked against the bound again when it is consumed (trainer/gate.py): the two do not trust each
+  other.
 
 Evaluation samples have groups of their own, greedy and of one sample each, and go before training samples.
 """

@@ -1,8 +1,9 @@
 """The training loop: wait for a batch, inspect it, step, publish, let the next leases go. The shell around pure parts.
 
-One consumer of one ledger. Messages from the gateway change the ledger on the event loop; forward, backward, encoding and
-hashing run in one thread at a time, so the loop's order alone decides what is trained on what. A step is: take exactly
-the groups of this step, refuse what the gate refuses, train on the rest, publish the new version, advance the ledger.
+One consumer of one ledger. Messages from the gateway change the ledger on the event loop; forward, backward, encoding
+and hashing run in one thread at a time, so the loop's order alone decides what is trained on what. A step is: take
+exactly the groups of this step, refuse what the gate refuses, train on the rest, publish the new version, advance the
+ledger.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
     {
         "builtin:qwen3-tiny": Qwen3Recipe(
             recipe=1,
-            hidden_size=128,
+            hidden_size=64,
             intermediate_size=64,
             num_layers=2,
             num_heads=8,

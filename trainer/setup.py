@@ -1,4 +1,5 @@
-"""Everything before the first lease: model, problems, warm-up or checkpoint. Runs in a thread, says what it is doing."""
+"""Everything before the first lease: model, problems, warm-up or checkpoint. Runs in a thread, says what it is
+doing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -9,6 +9,10 @@ import zstandard
 
 from periplus.errors import CorruptFrame
 
+_EMPTY_BODY = bytes.fromhex("01000099e9d851")
+"""One last block of no bytes, and the checksum of nothing. The package decodes a frame that declares no content without
+looking at the rest, so that one flipped bit could make a payload vanish."""
+
 
 def compress(content: bytes, level: int) -> bytes:
     """One frame that declares its content's size and checksum."""
@@ -25,6 +29,8 @@ def decompress(payload: bytes | memoryview, *, max_content_bytes: int) -> bytes:
             raise CorruptFrame(
                 f"zstandard frame declares {content_bytes} bytes of content; at most {max_content_bytes}"
             )
+        if content_bytes == 0 and bytes(payload[zstandard.frame_header_size(payload) :]) != _EMPTY_BODY:
+            raise CorruptFrame(f"zstandard frame of {len(payload)} bytes declares no content, but is not empty")
         return zstandard.ZstdDecompressor().decompress(payload, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptFrame(f"zstandard frame of {len(payload)} bytes is damaged: {error}; fetch it again") from error

@@ -14,6 +14,7 @@ from rich.table import Table
 from periplus import errors, process
 from periplus.wan import app, grid
 from periplus.wan.client import LinkCount, LinkProperty, WanControl
+from periplus.wan.relay import new_event_loop
 
 _UNITS = {
     LinkProperty.RATE: {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9},
@@ -63,11 +64,12 @@ def run(grid_: str, control: str, regions: str, ready_file: Path | None, stop_on
     click.echo(_describe(grid_, network), err=True)
 
     def ready(bound: str) -> None:
-        click.echo(f"control {bound}", err=True)
         if ready_file is not None:
             process.write_ready_file(ready_file, {"control": bound})
+        click.echo(f"control {bound}", err=True)
 
-    reason = asyncio.run(app.run(network, control, stop_on_stdin_eof=stop_on_stdin_eof, on_ready=ready))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        reason = runner.run(app.run(network, control, stop_on_stdin_eof=stop_on_stdin_eof, on_ready=ready))
     return errors.EXIT_INTERRUPTED if reason is process.StopReason.SIGINT else errors.EXIT_OK
 
 

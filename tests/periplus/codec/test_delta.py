@@ -14,11 +14,11 @@ from periplus.errors import CorruptFrame, WireError, WrongBase
 from periplus.state import State, Tensor, content_bytes
 from tests.support.strategies import states, steps
 
-OLD: State = {
+OLD = {
     "a": Tensor("BF16", (3,), np.array([0x3F80, 0x7FC1, 0x8000], "<u2")),
     "b": Tensor("F32", (), np.zeros(4, "u1")),
 }
-NEW: State = OLD | {"a": Tensor("BF16", (3,), np.array([0x3F81, 0x7FC2, 0x0000], "<u2"))}
+NEW = OLD | {"a": Tensor("BF16", (3,), np.array([0x3F81, 0x7FC2, 0x0000], "<u2"))}
 CODECS: list[StateCodec] = [PlanesZstd(), XorZstd()]
 
 

@@ -13,14 +13,17 @@ bundles = st.dictionaries(names, st.binary(max_size=30), max_size=4)
 SMALL = {"config.json": b"{}", "sub/π.txt": b"abc"}
 
 
+def _is_directory_too(files: dict[str, bytes]) -> bool:
+    return any(other.startswith(name + "/") for name in files for other in files)
+
+
 @given(bundles)
 def test_any_bundle_survives_unless_a_name_is_both_file_and_directory(files: dict[str, bytes]) -> None:
-    try:
-        payload = encode(files)
-    except ValueError as error:
-        assert "both a file and a directory" in str(error)
-        return
-    assert decode(payload, max_content_bytes=len(content(files))) == files
+    if _is_directory_too(files):
+        with pytest.raises(ValueError, match="both a file and a directory"):
+            encode(files)
+    else:
+        assert decode(encode(files), max_content_bytes=len(content(files))) == files
 
 
 @pytest.mark.parametrize(

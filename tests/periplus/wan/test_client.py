@@ -39,7 +39,7 @@ async def chunk_server() -> AsyncIterator[str]:
             yield request.upper()
 
     server = rpc.server()
-    handlers = {"Upper": grpc.stream_stream_rpc_method_handler(upper)}
+    handlers: dict[str, Any] = {"Upper": grpc.stream_stream_rpc_method_handler(upper)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))
     address = rpc.bind(server, "127.0.0.1:0")
     await server.start()
@@ -72,7 +72,8 @@ def test_grpc_streams_pass_through_the_relay_and_are_counted() -> None:
                     yield chunk
 
             async with rpc.channel(route) as channel:
-                call = channel.stream_stream("/test.Echo/Upper")(requests(), timeout=10)
+                upper: Any = channel.stream_stream("/test.Echo/Upper")
+                call = upper(requests(), timeout=10)
                 assert [answer async for answer in call] == [chunk.upper() for chunk in chunks]
             payload_bytes = 12 * rpc.CHUNK_BYTES
             for link in await in_a.counters():

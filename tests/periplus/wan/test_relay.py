@@ -126,7 +126,8 @@ def run(test: Awaitable[None]) -> None:
         async with asyncio.timeout(20):
             await test
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=relay_module.new_event_loop) as runner:
+        runner.run(bounded())
 
 
 def until_undisturbed(test: Callable[[], Awaitable[None]]) -> None:

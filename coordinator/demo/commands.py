@@ -1,0 +1,66 @@
+"""`periplus demo`: everything on one machine, three regions over an emulated network."""
+
+import asyncio
+import sys
+import uuid
+from pathlib import Path
+
+import click
+
+from coordinator.demo.job import demo_job, resumed_job
+from coordinator.demo.run import DemoSettings, run_demo
+from periplus import clock
+from periplus.errors import ConfigError
+from periplus.wan import grid
+
+
+@click.command()
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--wan", default="intercontinental", show_default=True, metavar="|".join((*grid.PRESETS, "FILE")),
+              help="The network between the regions.")  # fmt: skip
+@click.option("--regions", default="", metavar="A,B,C", help="Regions of the grid to use  [default: the grid's three]")
+@click.option("--job", "file", type=click.Path(path_type=Path), default=None, metavar="FILE",
+              help="Job file  [default: examples/arithmetic.yaml]")  # fmt: skip
+@click.option("--steps", type=int, default=None, help="Training steps.")
+@click.option("--staleness", type=int, default=None, help="Bound on staleness; 0 is synchronous.")
+@click.option("--seed", type=int, default=None, help="Seed of everything random.")
+@click.option("--control", is_flag=True, help="Shuffle the rewards: nothing must be learnt.")
+@click.option("--resume", type=click.Path(path_type=Path, file_okay=False), default=None, metavar="RUN",
+              help="Go on from the newest checkpoint in this run directory.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The last line on standard output is one JSON object.")
+@click.option("--plain", is_flag=True, help="Plain lines in place of the live view.")
+@click.option("--work-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
+              help="Where output.dir of the job lies.")  # fmt: skip
+def demo(
+    overrides: tuple[str, ...], wan: str, regions: str, file: Path | None, steps: int | None, staleness: int | None,
+    seed: int | None, control: bool, resume: Path | None, as_json: bool, plain: bool, work_dir: Path,
+) -> int:  # fmt: skip
+    """Train a small model over three emulated regions, every part a process of its own.
+
+    KEY=VALUE overrides dotted keys of the job file, such as optimizer.lr=1e-3.
+    """
+    launched_s = clock.monotonic_s()
+    flags = {"steps": steps, "staleness": staleness, "seed": seed, "reward.name": "shuffled" if control else None}
+    changes = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    network = grid.load(wan, tuple(name.strip() for name in regions.split(",") if name.strip()))
+    names = _regions(wan, regions, network.regions)
+    if resume is not None:
+        if changes or overrides or file:
+            raise ConfigError(
+                f"--resume goes on with the job of {resume} as it was; {', '.join([*changes, *overrides]) or file} "
+                "cannot change it: leave that out"
+            )
+        job, checkpoint = resumed_job(resume)
+    else:
+        job, checkpoint = demo_job(file, [f"regions.min={len(names)}", *overrides, *changes]), None
+    settings = DemoSettings(
+        job=job, resume=checkpoint, wan=wan, regions=names, work_dir=work_dir.absolute(), as_json=as_json,
+        live=sys.stderr.isatty() and not plain, request_id=uuid.uuid4().hex, launched_s=launched_s,
+    )  # fmt: skip
+    return asyncio.run(run_demo(settings))
+
+
+def _regions(wan: str, regions: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    if regions:
+        return tuple(name.strip() for name in regions.split(",") if name.strip())
+    return grid.DEFAULT_REGIONS.get(wan, known[:3])

@@ -1,0 +1,216 @@
+"""One demo from launch to summary: emulator, coordinator, agents, one job, its watchers, and a clean end.
+
+The steps are an operator's: start the services, wait until all regions have joined and measured their links, submit,
+watch. Nothing here reaches into a service. What crosses between regions is counted by the emulator; that count is
+`wan_bytes`.
+"""
+
+import asyncio
+import json
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from coordinator.client.connection import Coordinator, connect, job_state, view_event
+from coordinator.client.runs import Checkpoint
+from coordinator.demo.services import Services
+from coordinator.state import ENDED_STATES, JobState
+from periplus import clock
+from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, PeriplusError, TimedOut
+from periplus.job import JobFile
+from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.run_directory import RunDirectory, write_atomically
+from periplus.view.recording import recorded
+from periplus.view.report import render_report
+from periplus.view.state import Event, ViewState
+from periplus.view.summary import Summary, summary_from, summary_json, summary_table
+from periplus.view.watch import watch
+from periplus.wan.client import WanControl
+
+JOIN_DEADLINE_S = 120.0
+"""For all regions to join and every pair to be measured: seconds on an idle machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What the command line says. `launched_s` is on the monotonic clock."""
+
+    job: JobFile
+    resume: Checkpoint | None
+    wan: str
+    regions: tuple[str, ...]
+    work_dir: Path
+    as_json: bool
+    live: bool
+    request_id: str
+    launched_s: float
+
+
+async def run_demo(settings: DemoSettings) -> int:
+    """Run the demo to its end and return the exit code. Raises: PeriplusError."""
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="periplus-demo-") as scratch:
+        services = Services(Path(scratch))
+        demo = _Demo(settings, services, console)
+        try:
+            return await demo.run()
+        finally:
+            await services.stop()
+            if demo.run_directory is not None:
+                services.move_logs(demo.run_directory.logs)
+
+
+class _Demo:
+    def __init__(self, settings: DemoSettings, services: Services, console: Console) -> None:
+        self._settings = settings
+        self._services = services
+        self._console = console
+        self._interrupted = asyncio.Event()
+        self.run_directory: RunDirectory | None = None
+
+    async def run(self) -> int:
+        """Every step; Ctrl-C at any of them leads to a clean end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupted.set)
+        starting = asyncio.ensure_future(self._start())
+        if not await self._unless_interrupted(starting):
+            return EXIT_INTERRUPTED
+        wan, coordinator = starting.result()
+        async with connect(coordinator) as remote:
+            joining = asyncio.ensure_future(self._await_regions(remote))
+            if not await self._unless_interrupted(joining):
+                return EXIT_INTERRUPTED
+            submitted = await remote.submit(self._request())
+            run = RunDirectory(self._settings.work_dir / self._settings.job.output.dir / submitted.job_id)
+            run.create()
+            self.run_directory = run
+            state = await self._watch(remote, submitted.job_id, run)
+            ended = await remote.job(submitted.job_id)
+        return await self._conclude(ended, state, run, wan)
+
+    async def _unless_interrupted(self, work: "asyncio.Future[Any]") -> bool:
+        interrupted: asyncio.Future[Any] = asyncio.ensure_future(self._interrupted.wait())
+        await asyncio.wait({work, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if work.done():
+            work.result()
+            return True
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        self._say("interrupted before the job was submitted; nothing to keep")
+        return False
+
+    # ---- before the job -------------------------------------------------------------------------------------------
+
+    async def _start(self) -> tuple[str, str]:
+        settings, services = self._settings, self._services
+        regions = settings.regions
+        self._say(f"starting the emulated network ({settings.wan}): {', '.join(regions)}")
+        ready = await services.start(
+            "wan", ["wan", "run", "--grid", settings.wan, "--regions", ",".join(regions), "--control", "127.0.0.1:0"]
+        )
+        wan = ready["control"]
+        self._say("starting the coordinator and one agent a region")
+        ready = await services.start(
+            "coordinator", ["coordinator", "run", "--listen", "127.0.0.1:0", "--region", regions[0], "--wan", wan]
+        )
+        coordinator = ready["coordinator"]
+        agent = ["agent", "run", "--coordinator", coordinator, "--wan", wan, "--work-dir", str(settings.work_dir)]
+        await asyncio.gather(*(services.start(f"agent-{region}", [*agent, "--region", region]) for region in regions))
+        return wan, coordinator
+
+    async def _await_regions(self, remote: Coordinator) -> None:
+        num_regions = len(self._settings.regions)
+        num_links = num_regions * (num_regions - 1)
+        deadline_s = clock.monotonic_s() + JOIN_DEADLINE_S
+        self._say(f"waiting for {num_regions} regions to join and measure {num_links} links")
+        while True:
+            self._services.check()
+            fleet = await remote.fleet()
+            measured = [link for link in fleet.links if link.throughput_bits_per_s > 0]
+            if len(fleet.regions) == num_regions and len(measured) == num_links:
+                break
+            if clock.monotonic_s() > deadline_s:
+                raise TimedOut(
+                    f"after {JOIN_DEADLINE_S:.0f} s only {len(fleet.regions)} of {num_regions} regions have joined and "
+                    f"{len(measured)} of {num_links} links are measured; is the machine overloaded?"
+                )
+            await asyncio.sleep(0.2)
+        for link in sorted(measured, key=lambda link: (link.src_region, link.dst_region)):
+            self._say(
+                f"  {link.src_region} -> {link.dst_region}: {link.rtt_s * 1e3:.0f} ms, "
+                f"{link.throughput_bits_per_s / 1e6:.0f} Mbit/s"
+            )
+
+    def _request(self) -> control_pb2.SubmitJobRequest:
+        settings = self._settings
+        request = control_pb2.SubmitJobRequest(request_id=settings.request_id, job_json=settings.job.to_json())
+        if settings.resume is not None:
+            policy = settings.resume.policy
+            request.resume_from = str(settings.resume.run_dir)
+            request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
+            request.resume_job_id = settings.resume.job_id
+            self._say(f"resuming {settings.resume.job_id} from its checkpoint {policy}")
+        return request
+
+    # ---- the job --------------------------------------------------------------------------------------------------
+
+    async def _watch(self, remote: Coordinator, job_id: str, run: RunDirectory) -> ViewState:
+        job = self._settings.job
+        start = ViewState(steps_total=job.steps, staleness_bound=job.staleness)
+        events = recorded(self._events(remote, job_id), run)
+        canceller = asyncio.ensure_future(self._cancel_when_interrupted(remote, job_id))
+        try:
+            return await watch(events, self._console, self._settings.live, start=start)
+        finally:
+            canceller.cancel()
+
+    async def _events(self, remote: Coordinator, job_id: str) -> AsyncIterator[Event]:
+        async for event in remote.watch(job_id):
+            seen = view_event(event)
+            if seen is not None:
+                yield seen
+
+    async def _cancel_when_interrupted(self, remote: Coordinator, job_id: str) -> None:
+        await self._interrupted.wait()
+        await remote.cancel(job_id)
+
+    # ---- after it -------------------------------------------------------------------------------------------------
+
+    async def _conclude(self, ended: control_pb2.Job, state: ViewState, run: RunDirectory, wan: str) -> int:
+        if job_state(ended) == JobState.CANCELLED:
+            self._say(f"stopped; the checkpoint is kept. Go on with: periplus demo --resume {run.root}")
+            return EXIT_INTERRUPTED
+        if job_state(ended) != JobState.SUCCEEDED:
+            assert job_state(ended) in {ended_.value for ended_ in ENDED_STATES}
+            raise PeriplusError(f"job {ended.job_id} failed: {ended.reason}; logs are in {run.logs}")
+        async with WanControl(wan) as emulator:
+            wan_bytes = sum(count.delivered_bytes for count in await emulator.counters())
+        summary = replace(
+            summary_from(state.summary, self._settings.regions),
+            wan_bytes=wan_bytes, wall_s=clock.monotonic_s() - self._settings.launched_s,
+        )  # fmt: skip
+        self._write(summary, state, run)
+        if self._settings.as_json:
+            print(summary_json(summary, job_id=ended.job_id, run_dir=str(run.root)))  # noqa: T201
+        else:
+            Console().print(summary_table(summary))
+        self._say(f"run directory: {run.root} (report.html, metrics.jsonl, final/ is the model)")
+        return EXIT_OK
+
+    def _write(self, summary: Summary, state: ViewState, run: RunDirectory) -> None:
+        text = summary_json(summary)
+        write_atomically(run.summary, text + "\n")
+        config = yaml.safe_load(run.config.read_text(encoding="utf-8"))
+        plan = json.loads(run.plan.read_text(encoding="utf-8"))
+        write_atomically(run.report, render_report(config, plan, run.records(), json.loads(text), state.links))
+
+    def _say(self, message: str) -> None:
+        self._console.print(message, highlight=False, soft_wrap=True)

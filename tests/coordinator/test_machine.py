@@ -1,0 +1,683 @@
+"""The coordinator's machine: what it promises whatever happens, and what it does when one thing happens."""
+
+import copy
+from dataclasses import replace
+from itertools import pairwise, product
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from coordinator.events import (
+    Effect,
+    Event,
+    FenceSession,
+    HeartbeatSeen,
+    JobCancelled,
+    JobSubmitted,
+    LinkMeasured,
+    PlanFinished,
+    PlannerFailed,
+    Publish,
+    RegionJoined,
+    RegionLeft,
+    RunPlanner,
+    SendDesired,
+    SendProbe,
+    Stamp,
+    StepRecorded,
+    TaskReported,
+    Ticked,
+)
+from coordinator.machine import step
+from coordinator.state import (
+    ENDED_STATES,
+    TRANSITIONS,
+    Hello,
+    Inventory,
+    Job,
+    JobRequest,
+    JobState,
+    Placement,
+    Settings,
+    State,
+    check_transition,
+    desired_tasks,
+    free_regions,
+)
+from periplus.errors import Conflict, NotFound, PeriplusError, StateError
+from periplus.policy import Policy
+from periplus.record import Record, RecordKind
+from periplus.task import ENDED, Role, TaskReport, TaskState
+from planner.plan import Infeasible
+
+SETTINGS = Settings(silent_after_s=10, probe_payload_bytes=1024, probe_timeout_s=20, probe_retry_s=60)
+REGIONS = ("ap", "eu", "us")
+
+
+def hello(region: str, boot_id: str = "boot", tasks: tuple[TaskReport, ...] = ()) -> Hello:
+    inventory = Inventory(num_cores=4, memory_bytes=1 << 30, hostname=f"host-of-{region}-{boot_id}")
+    return Hello(
+        region=region,
+        boot_id=boot_id,
+        gateway_address=f"{region}:1",
+        inventory=inventory,
+        agent_version="0",
+        tasks=tasks,
+    )
+
+
+def report(task_id: str, state: TaskState, message: str = "") -> TaskReport:
+    return TaskReport(task_id=task_id, job_id=task_id.split("/")[0], state=state, message=message, restarts=0)
+
+
+def record(version: int, kind: RecordKind = RecordKind.STEP) -> Record:
+    return Record(kind=kind, policy=Policy(0, version), time_s=float(version))
+
+
+def request(min_regions: int = 1, **fields: Any) -> JobRequest:
+    return JobRequest(name="job", min_regions=min_regions, job_json="{}", **fields)
+
+
+class Run:
+    """A machine driven by hand, with the effects of the last event."""
+
+    def __init__(self) -> None:
+        self.state = State(settings=SETTINGS)
+        self.now_s = 1000.0
+        self.effects: tuple[Effect, ...] = ()
+
+    def do(self, event: Event) -> tuple[Effect, ...]:
+        self.state, self.effects = step(self.state, event, self.now_s)
+        return self.effects
+
+    def stamp(self, region: str) -> Stamp:
+        known = self.state.regions[region]
+        return Stamp(region, known.epoch, known.last_sequence + 1)
+
+    def join(self, *regions: str) -> None:
+        for region in regions:
+            self.do(RegionJoined(hello(region), 1))
+
+    def measure_all(self) -> None:
+        while probe := self.state.probe:
+            self.answer_probe(probe.src_region, probe.dst_region)
+
+    def answer_probe(self, src: str, dst: str) -> None:
+        self.do(LinkMeasured(stamp=self.stamp(src), dst_region=dst, rtt_s=0.1, throughput_bits_per_s=1e8))
+
+    def says(self, region: str, task_id: str, state: TaskState, message: str = "") -> tuple[Effect, ...]:
+        return self.do(TaskReported(self.stamp(region), report(task_id, state, message)))
+
+    def place(self, job_id: str, trainer: str, *rollouts: str, workers: int = 1) -> None:
+        placement = Placement(
+            trainer_region=trainer, num_rollout_workers=dict.fromkeys(rollouts, workers), plan_json="{}"
+        )
+        self.do(PlanFinished(job_id, free_regions(self.state), placement))
+
+    def job(self, job_id: str = "j") -> Job:
+        return self.state.jobs[job_id]
+
+    def desired(self, region: str) -> dict[str, bool]:
+        return {task.task_id: task.stopping for task in desired_tasks(self.state, region)}
+
+
+@pytest.fixture
+def run() -> Run:
+    """Two regions, measured, and one job that runs: trainer in eu, a worker in each."""
+    run = Run()
+    run.join("eu", "us")
+    run.measure_all()
+    run.do(JobSubmitted("r", "j", request(min_regions=2)))
+    run.place("j", "eu", "eu", "us")
+    run.says("eu", "j/trainer", TaskState.RUNNING)
+    assert run.job().state is JobState.RUNNING
+    return run
+
+
+# ---- whatever happens ------------------------------------------------------------------------------------------------
+
+_names = st.sampled_from(REGIONS)
+_states = st.sampled_from(TaskState)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Agents, operators, planner and time in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run = Run()
+        self.num_jobs = 0
+        self.told: dict[str, JobState] = {}
+        self.down: dict[str, tuple[str, ...]] = {}
+
+    def do(self, event: Event) -> None:
+        before = self.run.state
+        kept = copy.deepcopy(before)
+        try:
+            effects = self.run.do(event)
+        except PeriplusError:
+            effects = ()
+        assert before == kept, "an event changed the old state"
+        for effect in effects:
+            self.observe(effect)
+
+    def observe(self, effect: Effect) -> None:
+        match effect:
+            case Publish(job_id, Job(state=state)):
+                told = self.told.get(job_id)
+                resumed = state is JobState.PENDING and (told is None or told in ENDED_STATES)
+                assert resumed or state is told or state in TRANSITIONS[told or JobState.PENDING]
+                self.told[job_id] = state
+            case SendDesired(region, epoch, _, tasks):
+                assert epoch == self.run.state.regions[region].epoch
+                self.down[region] = tuple(task.task_id for task in tasks)
+
+    @initialize(regions=st.sets(_names), num_jobs=st.integers(0, 2))
+    def a_fleet_has_gathered(self, regions: set[str], num_jobs: int) -> None:
+        for region in sorted(regions):
+            self.do(RegionJoined(hello(region, "b1"), 1))
+        while self.run.state.probe:
+            self.answer_probe()
+        for _ in range(num_jobs):
+            self.submit(1)
+
+    @rule(region=_names, boot_id=st.sampled_from(("b1", "b2")), data=st.data())
+    def join(self, region: str, boot_id: str, data: st.DataObject) -> None:
+        known = self.run.state.regions.get(region)
+        running = tuple(known.tasks.values()) if known else ()
+        kept = data.draw(st.lists(st.sampled_from(running), unique_by=lambda r: r.task_id)) if running else []
+        self.do(RegionJoined(hello(region, boot_id, tuple(kept)), 1))
+
+    @rule(region=_names, epochs_ago=st.integers(0, 1))
+    def leave(self, region: str, epochs_ago: int) -> None:
+        if known := self.run.state.regions.get(region):
+            self.do(RegionLeft(region, known.epoch - epochs_ago))
+
+    @precondition(lambda self: self.run.state.probe)
+    @rule()
+    def answer_probe(self) -> None:
+        probe = self.run.state.probe
+        assert probe
+        self.run.answer_probe(probe.src_region, probe.dst_region)
+
+    @rule(seconds=st.sampled_from((1, 9, 25, 70)))
+    def time_passes(self, seconds: int) -> None:
+        self.run.now_s += seconds
+        for name, region in self.run.state.regions.items():
+            if region.connected and seconds < 10:
+                self.do(HeartbeatSeen(self.run.stamp(name), {}))
+        self.do(Ticked())
+
+    @rule(min_regions=st.integers(1, 3))
+    def submit(self, min_regions: int) -> None:
+        self.num_jobs += 1
+        self.do(JobSubmitted(f"r{self.num_jobs}", f"j{self.num_jobs}", request(min_regions)))
+
+    @precondition(lambda self: self.run.state.jobs)
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.run.state.jobs)))
+        before = self.run.state.jobs[job_id]
+        self.num_jobs += 1
+        wanted = request(resume_from="runs/x", resume_policy=Policy(0, 3), resume_job_id=job_id)
+        self.do(JobSubmitted(f"r{self.num_jobs}", "unused", wanted))
+        after = self.run.state.jobs[job_id]
+        assert after.fork > before.fork if before.ended else after == before
+
+    @precondition(lambda self: self.run.state.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self.do(JobCancelled(data.draw(st.sampled_from(sorted(self.run.state.jobs)))))
+
+    @precondition(lambda self: self.run.state.planning)
+    @rule(outcome=st.sampled_from(("place", "infeasible", "fail")), data=st.data())
+    def planner_answers(self, outcome: str, data: st.DataObject) -> None:
+        job_id = self.run.state.planning
+        assert job_id
+        offered = free_regions(self.run.state) if data.draw(st.booleans()) else frozenset({"us"})
+        match outcome:
+            case "place":
+                known = st.sampled_from(sorted(self.run.state.regions))
+                rollouts = data.draw(st.sets(known, min_size=1))
+                answer: Any = Placement(
+                    trainer_region=data.draw(known),
+                    num_rollout_workers=dict.fromkeys(rollouts, data.draw(st.integers(1, 2))),
+                    plan_json="{}",
+                )
+            case "infeasible":
+                answer = Infeasible(conflict="too small")
+            case _:
+                answer = PlannerFailed("bug")
+        self.do(PlanFinished(job_id, offered, answer))
+
+    @precondition(lambda self: any(job.tasks for job in self.run.state.jobs.values()))
+    @rule(data=st.data(), state=_states, region=_names)
+    def agent_reports(self, data: st.DataObject, state: TaskState, region: str) -> None:
+        tasks = {
+            task_id: status.region for job in self.run.state.jobs.values() for task_id, status in job.tasks.items()
+        }
+        task_id = data.draw(st.sampled_from(sorted(tasks)))
+        region = tasks[task_id] if data.draw(st.integers(0, 4)) else region
+        if region not in self.run.state.regions:
+            return
+        stamp, said = self.run.stamp(region), report(task_id, state, "why")
+        before = self.run.state.jobs
+        ended = [job.tasks[task_id].ended or job.ended for job in before.values() if task_id in job.tasks]
+        self.do(TaskReported(stamp, said))
+        assert self.run.state.jobs == before or not all(ended), "a task that had ended came back to life"
+        once = self.run.state
+        self.do(TaskReported(stamp, report(task_id, TaskState.FAILED, "another")))
+        assert self.run.state == once, "a message of a known sequence changed the state"
+        self.do(TaskReported(replace(stamp, sequence=stamp.sequence + 1), said))
+        assert self.run.state.jobs == once.jobs, "a repeated report changed a job"
+        assert step(self.run.state, TaskReported(replace(stamp, epoch=stamp.epoch - 1, sequence=99), said), 0.0) == (
+            self.run.state,
+            (),
+        ), "a fenced epoch changed something"
+
+    @precondition(lambda self: self.run.state.jobs)
+    @rule(data=st.data(), region=_names, version=st.integers(0, 5))
+    def trainer_records(self, data: st.DataObject, region: str, version: int) -> None:
+        if region in self.run.state.regions:
+            job_id = data.draw(st.sampled_from(sorted(self.run.state.jobs)))
+            self.do(StepRecorded(self.run.stamp(region), job_id, record(version)))
+
+    @invariant()
+    def a_job_has_at_most_one_trainer_and_an_ended_job_nothing(self) -> None:
+        wanted = [task for region in self.run.state.regions for task in desired_tasks(self.run.state, region)]
+        for job_id, job in self.run.state.jobs.items():
+            mine = [task for task in wanted if task.job_id == job_id]
+            assert sum(task.role is Role.TRAINER for task in mine) <= 1
+            assert not (job.ended and mine)
+
+    @invariant()
+    def a_region_serves_one_job(self) -> None:
+        for region in self.run.state.regions:
+            assert len({task.job_id for task in desired_tasks(self.run.state, region)}) <= 1
+
+    @invariant()
+    def a_connected_region_was_told_what_is_desired_of_it(self) -> None:
+        for name, region in self.run.state.regions.items():
+            if region.connected:
+                wanted = desired_tasks(self.run.state, name)
+                assert region.sent == wanted
+
+    @invariant()
+    def a_probe_runs_between_ready_regions(self) -> None:
+        if probe := self.run.state.probe:
+            assert self.run.state.regions[probe.src_region].connected
+            assert self.run.state.regions[probe.dst_region].connected
+
+    @invariant()
+    def watchers_were_told_the_state_of_every_job(self) -> None:
+        assert self.told == {job_id: job.state for job_id, job in self.run.state.jobs.items()}
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = hypothesis_settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+# ---- transitions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("present", "to"), list(product(JobState, JobState)))
+def test_only_transitions_of_the_table_are_legal(present: JobState, to: JobState) -> None:
+    if to in TRANSITIONS[present]:
+        check_transition("j", present, to)
+    else:
+        with pytest.raises(StateError, match=f"is {present} and cannot become {to}"):
+            check_transition("j", present, to)
+
+
+def test_cancelling_a_job_that_has_ended_is_an_error_and_changes_nothing(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    before = run.state
+    with pytest.raises(StateError, match="already succeeded"):
+        run.do(JobCancelled("j"))
+    assert run.state is before
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_live_agent_of_a_region_is_refused_with_the_other_host(run: Run) -> None:
+    before = run.state
+    with pytest.raises(Conflict, match=r"region us .*host-of-us-boot.*another --region"):
+        run.do(RegionJoined(hello("us", "other"), 1))
+    assert run.state is before
+
+
+def test_the_same_boot_takes_its_session_over_and_the_older_one_is_fenced(run: Run) -> None:
+    effects = run.do(RegionJoined(hello("us", tasks=(report("j/rollout-us-0", TaskState.RUNNING),)), 1))
+    assert FenceSession("us", 1) in effects
+    assert run.state.regions["us"].epoch == 2
+    [sent] = [effect for effect in effects if isinstance(effect, SendDesired)]
+    assert [task.task_id for task in sent.tasks] == ["j/rollout-us-0"]
+
+
+def test_another_agent_takes_a_disconnected_or_silent_region_over(run: Run) -> None:
+    run.do(RegionLeft("us", 1))
+    run.do(RegionJoined(hello("us", "second"), 1))
+    run.now_s += 11
+    run.do(Ticked())
+    run.do(RegionJoined(hello("us", "third"), 1))
+    assert run.state.regions["us"].epoch == 3
+
+
+def test_the_end_of_a_fenced_session_does_not_disconnect_the_newer_one(run: Run) -> None:
+    run.do(RegionJoined(hello("us"), 1))
+    run.do(RegionLeft("us", 1))
+    assert run.state.regions["us"].connected
+
+
+def test_a_silent_region_is_ready_again_at_its_next_word(run: Run) -> None:
+    run.now_s += 11
+    run.do(Ticked())
+    assert not run.state.regions["us"].connected
+    run.do(HeartbeatSeen(run.stamp("us"), {"eu": 7}))
+    assert run.state.regions["us"].connected
+    assert run.state.regions["us"].sent_bytes == {"eu": 7}
+
+
+# ---- links -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_directed_pairs_are_probed_one_after_the_other() -> None:
+    run, seen = Run(), []
+    run.join(*REGIONS)
+    while probe := run.state.probe:
+        seen.append((probe.src_region, probe.dst_region))
+        run.answer_probe(probe.src_region, probe.dst_region)
+        assert sum(isinstance(effect, SendProbe) for effect in run.effects) <= 1
+    assert sorted(seen) == sorted(pair for pair in product(REGIONS, REGIONS) if pair[0] != pair[1])
+
+
+def test_a_probe_without_an_answer_lets_the_next_pair_go_and_is_tried_again_later() -> None:
+    run = Run()
+    run.join("eu", "us")
+    run.now_s += 20
+    for region in ("eu", "us"):
+        run.do(HeartbeatSeen(run.stamp(region), {}))
+    [order] = [effect for effect in run.do(Ticked()) if isinstance(effect, SendProbe)]
+    assert (order.region, order.dst_region, order.gateway_address, order.payload_bytes) == ("us", "eu", "eu:1", 1024)
+    run.answer_probe("us", "eu")
+    assert run.state.probe is None
+    run.now_s += 60
+    for region in ("eu", "us"):
+        run.do(HeartbeatSeen(run.stamp(region), {}))
+    assert run.state.probe is not None
+    run.answer_probe("eu", "us")
+    assert run.state.unmeasured == {}
+
+
+def test_a_probe_is_forgotten_when_an_end_of_it_leaves() -> None:
+    run = Run()
+    run.join(*REGIONS)
+    assert run.state.probe
+    assert run.state.probe.src_region == "ap"
+    effects = run.do(RegionLeft("ap", 1))
+    assert [(e.region, e.dst_region) for e in effects if isinstance(e, SendProbe)] == [("eu", "us")]
+
+
+# ---- a job's life ----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_waits_for_regions_and_links_and_says_so() -> None:
+    run = Run()
+    run.do(JobSubmitted("r", "j", request(min_regions=2)))
+    assert run.job().reason == "waits for 2 free regions, 0 there"
+    run.join("eu", "us")
+    assert run.job().reason == "waits for the links to be measured, 2 to go"
+    run.answer_probe("eu", "us")
+    assert not any(isinstance(effect, RunPlanner) for effect in run.effects)
+    run.answer_probe("us", "eu")
+    assert RunPlanner("j", frozenset({"eu", "us"})) in run.effects
+
+
+def test_a_job_does_not_wait_for_a_link_that_cannot_be_measured() -> None:
+    run = Run()
+    run.do(JobSubmitted("r", "j", request(min_regions=2)))
+    run.join("eu", "us")
+    asked = False
+    for _ in range(2):
+        run.now_s += 20
+        for region in ("eu", "us"):
+            run.do(HeartbeatSeen(run.stamp(region), {}))
+        asked = asked or any(isinstance(effect, RunPlanner) for effect in run.do(Ticked()))
+    assert asked
+
+
+def test_a_job_goes_from_pending_to_succeeded_and_is_then_desired_nowhere(run: Run) -> None:
+    assert run.desired("eu") == {"j/trainer": False, "j/rollout-eu-0": False}
+    assert run.desired("us") == {"j/rollout-us-0": False}
+    effects = run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    assert run.job().state is JobState.SUCCEEDED
+    assert {effect.region: effect.tasks for effect in effects if isinstance(effect, SendDesired)} == {
+        "eu": (),
+        "us": (),
+    }
+
+
+def test_the_first_record_of_the_trainer_makes_a_job_running() -> None:
+    run = Run()
+    run.join("eu")
+    run.do(JobSubmitted("r", "j", request()))
+    run.place("j", "eu", "eu")
+    assert run.job().state is JobState.PLANNED
+    run.says("eu", "j/rollout-eu-0", TaskState.STARTING)
+    assert run.job().state is JobState.STARTING
+    effects = run.do(StepRecorded(run.stamp("eu"), "j", record(3)))
+    assert run.job().state is JobState.RUNNING
+    assert run.job().policy == Policy(0, 3)
+    assert effects[-1] == Publish("j", record(3))
+
+
+def test_a_record_that_is_sent_again_in_a_new_session_is_published_once(run: Run) -> None:
+    run.do(StepRecorded(run.stamp("eu"), "j", record(1)))
+    assert run.do(StepRecorded(run.stamp("eu"), "j", record(1))) == ()
+
+
+def test_every_task_carries_what_its_agent_needs(run: Run) -> None:
+    [task] = desired_tasks(run.state, "us")
+    assert (task.job_id, task.role, task.trainer_region, task.trainer_gateway) == ("j", Role.ROLLOUT, "eu", "eu:1")
+    assert (task.fork, task.resume_from, task.job_json, task.plan_json) == (0, "", "{}", "{}")
+
+
+def test_a_failed_trainer_fails_the_job_with_its_message(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.FAILED, "loss is NaN at 0.7")
+    assert run.job().state is JobState.FAILED
+    assert run.job().reason == "the trainer in eu failed: loss is NaN at 0.7"
+
+
+def test_a_job_survives_its_workers_as_long_as_one_is_left(run: Run) -> None:
+    run.says("us", "j/rollout-us-0", TaskState.FAILED, "out of memory")
+    assert run.job().state is JobState.RUNNING
+    assert run.desired("us") == {}
+    run.says("eu", "j/rollout-eu-0", TaskState.FAILED, "no vllm")
+    assert run.job().state is JobState.FAILED
+    assert run.job().reason == "no rollout worker is left; the last one failed: no vllm"
+
+
+def test_a_rebooted_agent_gets_its_lost_workers_again(run: Run) -> None:
+    run.says("us", "j/rollout-us-0", TaskState.FAILED)
+    run.do(RegionLeft("us", 1))
+    run.do(RegionJoined(hello("us", "rebooted"), 1))
+    assert run.desired("us") == {"j/rollout-us-0": False}
+    assert run.job().state is JobState.RUNNING
+
+
+def test_an_agent_that_lost_the_trainer_fails_the_job_and_never_starts_it_twice(run: Run) -> None:
+    run.do(RegionLeft("eu", 1))
+    assert run.job().state is JobState.RUNNING
+    run.do(RegionJoined(hello("eu", "rebooted"), 1))
+    assert run.job().state is JobState.FAILED
+    assert "came back without the trainer" in run.job().reason
+    assert "--resume" in run.job().reason
+    assert run.desired("eu") == {}
+
+
+def test_an_agent_that_was_away_keeps_its_trainer(run: Run) -> None:
+    run.do(RegionLeft("eu", 1))
+    run.do(RegionJoined(hello("eu", tasks=(report("j/trainer", TaskState.RUNNING),)), 1))
+    assert run.job().state is JobState.RUNNING
+    assert run.desired("eu") == {"j/trainer": False, "j/rollout-eu-0": False}
+
+
+# ---- cancelling ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last_word", [TaskState.STOPPED, TaskState.SUCCEEDED])
+def test_cancelling_stops_the_trainer_first_and_then_the_rest(run: Run, last_word: TaskState) -> None:
+    run.do(JobCancelled("j"))
+    assert run.job().state is JobState.RUNNING
+    assert run.desired("eu") == {"j/trainer": True, "j/rollout-eu-0": False}
+    run.says("eu", "j/trainer", last_word)
+    assert run.job().state is JobState.CANCELLED
+    assert run.desired("eu") == run.desired("us") == {}
+    assert run.do(JobCancelled("j")) == ()
+
+
+def test_a_job_that_never_ran_is_cancelled_at_once() -> None:
+    run = Run()
+    run.do(JobSubmitted("r", "j", request()))
+    run.do(JobCancelled("j"))
+    assert run.job().state is JobState.CANCELLED
+
+
+def test_a_plan_for_a_cancelled_job_is_dropped() -> None:
+    run = Run()
+    run.join("eu")
+    run.do(JobSubmitted("r", "j", request()))
+    run.do(JobCancelled("j"))
+    run.place("j", "eu", "eu")
+    assert run.job().state is JobState.CANCELLED
+    assert run.desired("eu") == {}
+
+
+def test_cancelling_again_gives_up_a_region_that_is_gone(run: Run) -> None:
+    run.do(RegionLeft("eu", 1))
+    run.do(JobCancelled("j"))
+    assert run.job().state is JobState.RUNNING
+    assert "cancel again to give it up" in run.job().reason
+    run.do(JobCancelled("j"))
+    assert run.job().state is JobState.CANCELLED
+
+
+def test_a_trainer_that_fails_while_it_is_cancelled_says_so(run: Run) -> None:
+    run.do(JobCancelled("j"))
+    run.says("eu", "j/trainer", TaskState.FAILED, "disk full")
+    assert run.job().state is JobState.FAILED
+    assert "disk full" in run.job().reason
+
+
+# ---- plans are proposals ---------------------------------------------------------------------------------------------
+
+
+def test_infeasible_on_the_whole_fleet_fails_the_job() -> None:
+    run = Run()
+    run.join("eu")
+    run.do(JobSubmitted("r", "j", request()))
+    run.do(PlanFinished("j", frozenset({"eu"}), Infeasible(conflict="eu has 4 cores, 8 wanted")))
+    assert run.job().state is JobState.FAILED
+    assert run.job().reason == "infeasible: eu has 4 cores, 8 wanted"
+
+
+def test_infeasible_on_a_part_of_the_fleet_waits_for_the_rest(run: Run) -> None:
+    run.join("ap")
+    run.measure_all()
+    run.do(JobSubmitted("r2", "k", request()))
+    run.do(PlanFinished("k", frozenset({"ap"}), Infeasible(conflict="ap is small")))
+    assert run.job("k").state is JobState.PENDING
+    assert "ap is small" in run.job("k").reason
+    assert not any(isinstance(effect, RunPlanner) for effect in run.do(Ticked()))
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    assert RunPlanner("k", frozenset({"ap", "eu", "us"})) in run.effects
+
+
+def test_infeasible_for_a_fleet_of_the_past_is_asked_again() -> None:
+    run = Run()
+    run.join("eu")
+    run.do(JobSubmitted("r", "j", request()))
+    run.join("us")
+    run.measure_all()
+    effects = run.do(PlanFinished("j", frozenset({"eu"}), Infeasible(conflict="needs two")))
+    assert RunPlanner("j", frozenset({"eu", "us"})) in effects
+
+
+def test_a_plan_with_a_region_that_left_is_made_anew() -> None:
+    run = Run()
+    run.join("eu", "us")
+    run.measure_all()
+    run.do(JobSubmitted("r", "j", request()))
+    run.do(RegionLeft("us", 1))
+    placement = Placement(trainer_region="us", num_rollout_workers={"eu": 1}, plan_json="{}")
+    effects = run.do(PlanFinished("j", frozenset({"eu", "us"}), placement))
+    assert run.job().state is JobState.PENDING
+    assert RunPlanner("j", frozenset({"eu"})) in effects
+
+
+def test_a_planner_that_fails_fails_the_job() -> None:
+    run = Run()
+    run.join("eu")
+    run.do(JobSubmitted("r", "j", request()))
+    run.do(PlanFinished("j", frozenset({"eu"}), PlannerFailed("out of time")))
+    assert run.job().state is JobState.FAILED
+
+
+def test_a_later_job_waits_for_the_regions_of_the_first_until_its_processes_are_gone(run: Run) -> None:
+    run.says("us", "j/rollout-us-0", TaskState.RUNNING)
+    run.do(JobSubmitted("r2", "k", request(min_regions=2)))
+    assert run.job("k").reason == "waits for 2 free regions, 0 there (eu runs j, us runs j)"
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    assert run.job("k").reason == "waits for 2 free regions, 1 there (us runs j)"
+    run.says("us", "j/rollout-us-0", TaskState.STOPPED)
+    assert RunPlanner("k", frozenset({"eu", "us"})) in run.effects
+    assert not any(r.state in ENDED for region in run.state.regions.values() for r in region.tasks.values())
+
+
+# ---- submitting ------------------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_request_gets_the_first_job() -> None:
+    run = Run()
+    run.do(JobSubmitted("r", "j1", request()))
+    run.do(JobSubmitted("r", "j2", request()))
+    assert list(run.state.jobs) == ["j1"]
+    assert run.state.requests == {"r": "j1"}
+
+
+def test_a_resumed_job_keeps_its_id_and_gets_a_fork_that_nobody_had(run: Run) -> None:
+    resume = request(resume_from="runs/j", resume_policy=Policy(0, 9), resume_job_id="j")
+    with pytest.raises(Conflict, match="still running"):
+        run.do(JobSubmitted("r2", "unused", resume))
+    forks = []
+    for attempt in ("r3", "r4"):
+        run.says("eu", "j/trainer", TaskState.FAILED)
+        run.do(JobSubmitted(attempt, "unused", resume))
+        run.place("j", "eu", "eu")
+        forks += [task.fork for task in desired_tasks(run.state, "eu") if task.role is Role.TRAINER]
+        assert desired_tasks(run.state, "eu")[0].resume_from == "runs/j"
+    assert forks == [1, 2]
+
+
+def test_an_id_may_be_cut_short_while_it_is_unambiguous() -> None:
+    run = Run()
+    run.do(JobSubmitted("r1", "sums-1a", request()))
+    run.do(JobSubmitted("r2", "sums-1b", request()))
+    with pytest.raises(Conflict, match="sums-1a, sums-1b"):
+        run.do(JobCancelled("sums-1"))
+    with pytest.raises(NotFound, match="nothing"):
+        run.do(JobCancelled("nothing"))
+    run.do(JobCancelled("sums-1b"))
+    assert run.job("sums-1b").state is JobState.CANCELLED
+
+
+def test_revisions_of_what_is_desired_only_rise(run: Run) -> None:
+    revisions = [run.state.regions["us"].revision]
+    for _ in range(3):
+        run.do(RegionJoined(hello("us", tasks=(report("j/rollout-us-0", TaskState.RUNNING),)), 1))
+        revisions.append(run.state.regions["us"].revision)
+    assert all(earlier < later for earlier, later in pairwise(revisions))
