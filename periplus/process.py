@@ -43,11 +43,12 @@ def write_ready_file(path: str | Path, mapping: Mapping[str, str | int]) -> None
         ) from error
 
 
-async def wait_for_stop(stop_on_stdin_eof: bool) -> StopReason:
+async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] | None = None) -> StopReason:
     """Wait for SIGTERM, SIGINT or, if asked for, the end of stdin, and tell which came.
 
-    The handlers are set only while this waits: a second Ctrl-C during a graceful stop interrupts it. A stdin that is
-    closed, or that cannot be waited for (a file, /dev/null), counts as ended.
+    The handlers are set only while this waits: a second Ctrl-C during a graceful stop interrupts it. Say that you are
+    ready in `on_waiting`, which is called once they are set: a parent may stop its child the moment that it is ready.
+    A stdin that is closed, or that cannot be waited for (a file, /dev/null), counts as ended.
     """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[StopReason] = loop.create_future()
@@ -58,9 +59,11 @@ async def wait_for_stop(stop_on_stdin_eof: bool) -> StopReason:
 
     loop.add_signal_handler(signal.SIGTERM, stop, StopReason.SIGTERM)
     loop.add_signal_handler(signal.SIGINT, stop, StopReason.SIGINT)
-    if stop_on_stdin_eof:
-        _watch_stdin(loop, stop)
     try:
+        if stop_on_stdin_eof:
+            _watch_stdin(loop, stop)
+        if on_waiting is not None:
+            on_waiting()
         return await stopped
     finally:
         loop.remove_signal_handler(signal.SIGTERM)

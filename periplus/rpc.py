@@ -108,19 +108,17 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]]",
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> "grpc.RpcMethodHandler[Any, Any]":
+    ) -> Any:  # the stubs of a method handler know only the synchronous form
         handler = await continuation(handler_call_details)
         if handler is None:
-            return handler
+            return None  # gRPC answers UNIMPLEMENTED
         if handler.unary_unary or handler.stream_unary:
             inner = handler.unary_unary or handler.stream_unary
-            make = (
-                grpc.stream_unary_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_unary_rpc_method_handler
-            )
+            make: Any = grpc.unary_unary_rpc_method_handler
+            if handler.request_streaming:
+                make = grpc.stream_unary_rpc_method_handler
 
             async def unary(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
                 async with _aborting(context):
@@ -128,9 +126,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
             return make(unary, handler.request_deserializer, handler.response_serializer)
         inner_stream = handler.unary_stream or handler.stream_stream
-        make_stream = (
-            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
-        )
+        make_stream: Any = grpc.unary_stream_rpc_method_handler
+        if handler.request_streaming:
+            make_stream = grpc.stream_stream_rpc_method_handler
 
         async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             async with _aborting(context):

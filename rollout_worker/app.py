@@ -64,6 +64,7 @@ class Worker:
         self._drained = asyncio.Event()
         self._resubscribe = asyncio.Event()
         self._finished = asyncio.Event()
+        self._bundle_ready = asyncio.Event()
         self._loaded: Loaded | None = None
         self._weights: EngineWeights | None = None
         self._bundle_digest = b""
@@ -143,8 +144,7 @@ class Worker:
         raise Unreachable(f"the gateway at {self._config.task.gateway} ended the subscription")
 
     async def _leases(self) -> None:
-        while self._loaded is None:  # nothing can be worked on before the bundle is there
-            await asyncio.sleep(0.05)
+        await self._bundle_ready.wait()  # nothing can be worked on before
         gateway = self._config.task.gateway
         self._queue.clear()
         async with rpc.channel(gateway) as channel:
@@ -196,6 +196,7 @@ class Worker:
                 self._loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
                 self._weights = EngineWeights(self._loaded.engine.tensors())
                 self._bundle_digest = payload_digest(publication.payload)
+                self._bundle_ready.set()
                 event(log, logging.INFO, "bundle_loaded", files=len(files))
             return
         if self._weights is None:

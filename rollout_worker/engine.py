@@ -1,10 +1,10 @@
 """What a rollout engine promises to the worker, whatever generates the tokens.
 
 An engine turns requests into completions with the weights that it holds now. The caller passes the version of those
-weights: together with the seed it keys the randomness, so that a sample is a function of (weights, seed, version, group,
-sample) and of nothing else: not of the worker, of the other requests or of their order. The torch engine keeps this
-promise bitwise. An engine decides neither what to sample nor when its weights change: `tensors` hands out the live
-parameters and the weight store writes into them between calls.
+weights: together with the seed it keys the randomness, so that a sample is a function of (weights, seed, version,
+group, sample) and of nothing else: not of the worker, of the other requests or of their order. The torch engine keeps
+this promise bitwise. An engine decides neither what to sample nor when its weights change: `tensors` hands out the
+live parameters and the weight store writes into them between calls.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,11 @@
-"""The embedded engine: key-value-cached decoding of a Hugging Face causal model in plain torch, and the oracle of others.
+"""The embedded engine: key-value-cached decoding of a Hugging Face causal model in plain torch, and the oracle of
+others.
 
-Every batch has the same shapes: `batch_rows` rows, prompts left-padded to `prompt_tokens`, a static cache. Missing rows
-are filled with one-token dummies. Together with keyed sampling this makes a row's tokens and log-probabilities bitwise
-independent of the other rows and of its own place in the batch, on one thread (kernels are chosen by shape, and work is
-split by thread). Requests are batched by `max_new_tokens`, so that the cache's width too is the row's own. Decoding ends
-early once all rows ended; a row that ended computes on, and its output is dropped.
+Every batch has the same shapes: `batch_rows` rows, prompts left-padded to `prompt_tokens`, a static cache. Missing
+rows are filled with one-token dummies. Together with keyed sampling this makes a row's tokens and log-probabilities
+bitwise independent of the other rows and of its own place in the batch, on one thread (kernels are chosen by shape,
+and work is split by thread). Requests are batched by `max_new_tokens`, so that the cache's width too is the row's own.
+Decoding ends early once all rows ended; a row that ended computes on, and its output is dropped.
 
 The engine knows no text: prompts and completions are token ids.
 
@@ -43,7 +44,8 @@ class TorchEngine:
     def generate(self, requests: Sequence[SampleRequest], *, seed: int, version: int) -> list[Completion]:
         """One completion a request, in order, any number of requests.
 
-        Raises: ValueError for a prompt that is empty or wider than `prompt_tokens`, or a temperature of 0 without greedy.
+        Raises: ValueError for a prompt that is empty or wider than `prompt_tokens`, or a temperature of 0 without
+        greedy.
         """
         for request in requests:
             self._check(request)

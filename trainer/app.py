@@ -16,6 +16,8 @@ from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory, write_atomically
 from periplus.task import TaskState
 from periplus.telemetry import event
+from periplus.view.report import render_report
+from periplus.view.summary import summary_from, summary_json
 from trainer import export
 from trainer.config import TrainerConfig
 from trainer.gateway import GatewayLink
@@ -48,10 +50,23 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
                 await asyncio.to_thread(
                     export.final_model, prepared.model, prepared.tokenizer, run_directory.final, loop.published_digest
                 )
+                _write_report(config, run_directory)
             await asyncio.wait_for(link.drained(), 10.0)
         finally:
             streams.cancel()
     return state
+
+
+def _write_report(config: TrainerConfig, run_directory: RunDirectory) -> None:
+    """What this region knows of the run, for a person; who watched the network may write a fuller one."""
+    records = run_directory.records()
+    summary = next(record.values for record in reversed(records) if record.kind is RecordKind.SUMMARY)
+    plan = json.loads(config.task.plan_json or "{}")
+    regions = list(dict.fromkeys(assignment["region"] for assignment in plan.get("assignments", ())))
+    text = summary_json(summary_from(summary, regions))
+    write_atomically(run_directory.summary, text + "\n")
+    job = json.loads(config.job.to_json())
+    write_atomically(run_directory.report, render_report(job, plan, records, json.loads(text), ()))
 
 
 async def _prepare(

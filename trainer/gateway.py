@@ -56,8 +56,7 @@ class GatewayLink:
 
     async def drained(self) -> None:
         """Wait until all that was queued has been written to the gateway."""
-        while not (self._messages.empty() and self._publications.empty()):
-            await asyncio.sleep(0.02)
+        await asyncio.gather(self._messages.join(), self._publications.join())
 
     async def _converse(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", tasks: asyncio.TaskGroup,
@@ -71,6 +70,7 @@ class GatewayLink:
             async def write() -> None:
                 while True:
                     await call.write(await self._messages.get())
+                    self._messages.task_done()
 
             tasks.create_task(write())
             async for message in call:
@@ -87,3 +87,4 @@ class GatewayLink:
             publication = await self._publications.get()
             for record in split(publication, self._chunk_bytes):
                 yield publication_record_to_pb(record)
+            self._publications.task_done()

@@ -237,6 +237,7 @@ class TrainingLoop:
         return learning_rate(
             step, num_steps=self._job.steps, peak=optimizer.lr, ramp_steps=optimizer.warmup_steps,
             decay=Decay(optimizer.schedule),
+            floor=optimizer.floor,
         )  # fmt: skip
 
     async def _await_groups(self, groups: Sequence[int], stop: asyncio.Event) -> tuple[Trajectory, ...] | None:
@@ -339,6 +340,7 @@ class TrainingLoop:
             "tokens_per_s": values["completion_tokens"] / max(values["step_s"], 1e-9),
             "staleness_max": float(trained.staleness_max),
             "staleness_mean": trained.staleness_mean,
+            "staleness_bound": float(self._job.staleness),
             "staleness_violations": float(trained.violations),
             "weight_digest_mismatches": self.progress.weight_digest_mismatches,
             "trajectory_bytes": float(self._step_frames_bytes),

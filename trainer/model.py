@@ -1,8 +1,9 @@
 """Checkpoints that the trainer starts from: a Hugging Face directory, or a built-in model made on the spot.
 
-A built-in is a small random model of a real architecture with a character tokenizer, so that the whole runtime can be shown
-to learn on two CPU cores with no download. It is created once in a cache directory, under a name made of everything that
-determines its bytes (name, recipe, seed), and appears there by one rename: readers see all of it or nothing.
+A built-in is a small random model of a real architecture with a character tokenizer, so that the whole runtime can be
+shown to learn on two CPU cores with no download. It is created once in a cache directory, under a name made of
+everything that determines its bytes (name, recipe, seed), and appears there by one rename: readers see all of it or
+nothing.
 
 The character tokenizer covers printable ASCII. The fixed sentences that reasoning-gym puts around some tasks are one
 token each (`TEMPLATES`): they carry no information within a task and would be most of the prompt. A prompt is framed as
@@ -23,6 +24,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from periplus.errors import ConfigError
+from periplus.job import BUILTIN_PREFIX
+from periplus.job_inputs import check_model_dir
 
 PAD, BOS, EOS, ANSWER, UNKNOWN = "<pad>", "<bos>", "<eos>", "<answer>", "<unk>"
 SPECIALS = (PAD, BOS, EOS, ANSWER, UNKNOWN)
@@ -72,20 +75,12 @@ def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
 
     Raises: ConfigError if the name is no built-in and no Hugging Face checkpoint directory.
     """
-    if path_or_builtin.startswith("builtin:"):
+    if path_or_builtin.startswith(BUILTIN_PREFIX):
         if path_or_builtin not in BUILTIN:
             raise ConfigError(f"there is no model {path_or_builtin!r}; the built-in ones are {', '.join(BUILTIN)}")
         return _create_builtin(path_or_builtin, cache_dir, seed)
     path = Path(path_or_builtin)
-    if not path.is_dir():
-        raise ConfigError(
-            f"model {path_or_builtin!r} is no directory; give a checkpoint directory or {next(iter(BUILTIN))}"
-        )
-    if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
-        raise ConfigError(
-            f"model directory {path_or_builtin!r} is no Hugging Face checkpoint: config.json and *.safetensors are "
-            "needed; save one there with save_pretrained"
-        )
+    check_model_dir(path)
     return path
 
 

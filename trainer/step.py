@@ -1,8 +1,9 @@
 """One optimizer step on one batch: forward and backward in micro-batches, clip, check, apply.
 
-The step is all or nothing: if the loss or the gradient's norm is not finite, nothing is applied and weights and optimizer
-state are what they were. Micro-batches change memory, not the result: the loss is normalised by the token count of the whole
-step. The step reads no clock, file or random source; what to train on, and whether it is fresh enough, was decided before.
+The step is all or nothing: if the loss or the gradient's norm is not finite, nothing is applied and weights and
+optimizer state are what they were. Micro-batches change memory, not the result: the loss is normalised by the token
+count of the whole step. The step reads no clock, file or random source; what to train on, and whether it is fresh
+enough, was decided before.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
 """A short supervised warm-up: it teaches a random model the form of an answer, and little of the task.
 
-Reinforcement learning needs some right answers to start from. The warm-up sees few examples and stops as soon as the mean
-loss of the last steps falls under `target_loss` (or after `max_steps`), because a small model goes from nothing to mastery
-within a hundred steps, and a fixed count would land anywhere between. The order of examples is a function of the seed.
+Reinforcement learning needs some right answers to start from. The warm-up sees few examples and stops as soon as the
+mean loss of the last steps falls under `target_loss` (or after `max_steps`), because a small model goes from nothing
+to mastery within a hundred steps, and a fixed count would land anywhere between. The order of examples is a function
+of the seed.
 
 It is a generator: the caller shows progress and may stop at any step.
 """

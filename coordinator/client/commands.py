@@ -21,6 +21,7 @@ from coordinator.state import ENDED_STATES, INFEASIBLE_PREFIX, JobState
 from periplus import clock
 from periplus.errors import Conflict, NotFound, PeriplusError, PlanInfeasible, Unreachable
 from periplus.job import JobFile, job_schema, load_job
+from periplus.job_inputs import check_inputs
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
 from periplus.view.watch import watch as show
@@ -68,6 +69,7 @@ def submit(
 ) -> None:  # fmt: skip
     """Submit the job in FILE, with dotted keys overridden, and print its id."""
     job_file = load_job(file, overrides)
+    check_inputs(job_file)
     form = Output(output)
     request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())
     if resume is not None:

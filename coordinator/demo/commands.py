@@ -11,6 +11,7 @@ from coordinator.demo.job import demo_job, resumed_job
 from coordinator.demo.run import DemoSettings, run_demo
 from periplus import clock
 from periplus.errors import ConfigError
+from periplus.job_inputs import check_inputs
 from periplus.wan import grid
 
 
@@ -53,6 +54,7 @@ def demo(
         job, checkpoint = resumed_job(resume)
     else:
         job, checkpoint = demo_job(file, [f"regions.min={len(names)}", *overrides, *changes]), None
+    check_inputs(job)
     settings = DemoSettings(
         job=job, resume=checkpoint, wan=wan, regions=names, work_dir=work_dir.absolute(), as_json=as_json,
         live=sys.stderr.isatty() and not plain, request_id=uuid.uuid4().hex, launched_s=launched_s,

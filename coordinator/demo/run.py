@@ -25,6 +25,7 @@ from periplus import clock
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, PeriplusError, TimedOut
 from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.record import RecordKind
 from periplus.run_directory import RunDirectory, write_atomically
 from periplus.view.recording import recorded
 from periplus.view.report import render_report
@@ -64,6 +65,11 @@ async def run_demo(settings: DemoSettings) -> int:
             await services.stop()
             if demo.run_directory is not None:
                 services.move_logs(demo.run_directory.logs)
+
+
+def _final_digest(run: RunDirectory) -> str:
+    """Of the weights that were published last: the summary record carries it as its text."""
+    return next(record.text for record in reversed(run.records()) if record.kind is RecordKind.SUMMARY)
 
 
 class _Demo:
@@ -199,7 +205,7 @@ class _Demo:
         )  # fmt: skip
         self._write(summary, state, run)
         if self._settings.as_json:
-            print(summary_json(summary, job_id=ended.job_id, run_dir=str(run.root)))  # noqa: T201
+            print(summary_json(summary, job_id=ended.job_id, run_dir=str(run.root), weights_digest=_final_digest(run)))  # noqa: T201
         else:
             Console().print(summary_table(summary))
         self._say(f"run directory: {run.root} (report.html, metrics.jsonl, final/ is the model)")

@@ -21,7 +21,7 @@ __all__ = [
     "trajectory_decoder",
 ]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 STATES: Mapping[CodecId, StateCodec] = MappingProxyType(
     {codec.codec_id: codec for codec in (PlanesZstd(), XorZstd())},
@@ -47,7 +47,7 @@ def files_decoder(value: int) -> Callable[..., dict[str, bytes]]:
     return _find(FILES, value, "bundles")
 
 
-def _find(codecs: Mapping[CodecId, T], value: int, what: str) -> T:
+def _find(codecs: Mapping[CodecId, _T], value: int, what: str) -> _T:
     found = codec_id(value)
     if found not in codecs:
         known = ", ".join(c.name for c in codecs)

@@ -35,8 +35,8 @@ from periplus.trajectory import PolicyRun, Purpose, StopReason, Trajectory
 LEVEL = 3
 """zstandard's default; log-probabilities are mostly noise, so that higher levels gain little."""
 
-T = TypeVar("T")
-H = TypeVar("H", bound=Hashable)
+_T = TypeVar("_T")
+_H = TypeVar("_H", bound=Hashable)
 
 _LAYOUT = 1
 _LAYOUT_AND_COUNTS = struct.Struct("<B7I")
@@ -194,7 +194,7 @@ def _row(t: Trajectory, prompt: int, worker: int) -> _Row:
     )
 
 
-def _indices(values: Iterable[H]) -> dict[H, int]:
+def _indices(values: Iterable[_H]) -> dict[_H, int]:
     return {value: i for i, value in enumerate(dict.fromkeys(values))}
 
 
@@ -205,7 +205,7 @@ def _slices(lengths: Sequence[int], total: int, what: str) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(ends)]
 
 
-def _item(items: Sequence[T], index: int, what: str) -> T:
+def _item(items: Sequence[_T], index: int, what: str) -> _T:
     if index >= len(items):
         raise CorruptFrame(f"{what} {index} does not exist: there are {len(items)}")
     return items[index]

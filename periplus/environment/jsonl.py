@@ -1,7 +1,7 @@
 """A local JSON Lines file as an environment: one object a line, a prompt column and `answer`.
 
-The prompt column is the first present of `prompt`, `question`, `problem` (the names used by common data sets). Scoring is
-exact match after stripping white space, nothing else: a looser comparison belongs in a reward of one's own.
+The prompt column is the first present of `prompt`, `question`, `problem` (the names used by common data sets). Scoring
+is exact match after stripping white space, nothing else: a looser comparison belongs in a reward of one's own.
 """
 
 import json

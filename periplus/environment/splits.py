@@ -1,8 +1,8 @@
 """Who may see which prompt: warm-up, training and held-out sets, disjoint by the prompts' text.
 
-A procedural task repeats itself, so equal indices are not the criterion: of equal prompts only the first is used, the rest
-are dropped. The choice is a function of (prompts, sizes, seed); held-out and warm-up sets are taken first, training gets
-everything else. That the three are disjoint is asserted on the text, each time.
+A procedural task repeats itself, so equal indices are not the criterion: of equal prompts only the first is used, the
+rest are dropped. The choice is a function of (prompts, sizes, seed); held-out and warm-up sets are taken first,
+training gets everything else. That the three are disjoint is asserted on the text, each time.
 """
 
 from collections.abc import Sequence

@@ -173,10 +173,11 @@ def _raw_and_smooth(points: list[tuple[float, float]], window: int) -> tuple[Ser
 
 def _regions_section(plan: Mapping[str, object], summary: Mapping[str, object]) -> str:
     roles: dict[str, list[str]] = {name: [] for name in _names(summary)}
-    tasks = plan.get("tasks")
-    for task in tasks if isinstance(tasks, list | tuple) else []:
-        if isinstance(task, Mapping) and "region" in task:
-            roles.setdefault(str(task["region"]), []).append(str(task.get("role", "task")))
+    assignments = plan.get("assignments")
+    for assignment in assignments if isinstance(assignments, list | tuple) else []:
+        if isinstance(assignment, Mapping) and "region" in assignment:
+            runs = f"{assignment.get('num_workers', 1)} x {assignment.get('task', 'task')}"
+            roles.setdefault(str(assignment["region"]), []).append(runs)
     rows = [(name, ", ".join(roles[name]) or units.UNKNOWN) for name in roles]
     return _table("Regions", ("region", "runs"), rows)
 

@@ -31,8 +31,7 @@ async def run(
     try:
         await server.start()
         log.info("wan emulator ready", extra={"control": bound, "regions": network.regions, "factor": network.factor})
-        on_ready(bound)
-        reason = await process.wait_for_stop(stop_on_stdin_eof)
+        reason = await process.wait_for_stop(stop_on_stdin_eof, lambda: on_ready(bound))
         log.info("wan emulator stopping", extra={"reason": reason.value})
         return reason
     finally:

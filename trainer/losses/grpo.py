@@ -8,12 +8,12 @@ Two readings of "proximal":
 - *coupled* (PPO, arXiv 1707.06347; GRPO, arXiv 2402.03300): pi_prox is the behaviour policy, w = 1. The clip then also
   limits how far the policy may be from the one that sampled, and with stale samples many tokens fall outside.
 - *decoupled* (AReaL, arXiv 2505.24298, section 5.2; after arXiv 2110.00641): pi_prox is the policy at the start of the
-  step, and w = exp(log pi_prox - log pi_behaviour) corrects for staleness, truncated at `importance_cap` (truncated importance
-  sampling). With one optimizer step a batch r = 1, and the gradient is that of w A log pi.
+  step, and w = exp(log pi_prox - log pi_behaviour) corrects for staleness, truncated at `importance_cap` (truncated
+  importance sampling). With one optimizer step a batch r = 1, and the gradient is that of w A log pi.
 
-The normaliser is the token count of the whole step, not of a micro-batch or a sequence (Dr. GRPO, arXiv 2503.20783): splitting
-into micro-batches changes nothing, and long answers are not favoured. *Assumption*: behaviour log-probabilities are those
-of the sampling distribution, at the same temperature as `logprobs_BT`.
+The normaliser is the token count of the whole step, not of a micro-batch or a sequence (Dr. GRPO, arXiv 2503.20783):
+splitting into micro-batches changes nothing, and long answers are not favoured. *Assumption*: behaviour
+log-probabilities are those of the sampling distribution, at the same temperature as `logprobs_BT`.
 
 Shapes: B rows, T completion columns.
 """
@@ -58,10 +58,12 @@ def grpo_loss(
     num_tokens: int,
     proximal_logprobs_BT: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, GrpoStats]:
-    """The loss (a scalar, this micro-batch's share) and its statistics; decoupled if proximal log-probabilities are given.
+    """The loss (a scalar, this micro-batch's share) and its statistics; decoupled if proximal log-probabilities are
+    given.
 
     *Source*: equations above. `ratio` and `approx_kl` compare the current policy with the behaviour policy; the latter
-    is the estimator k3 = x - 1 - log x of KL(behaviour || current), x = pi / pi_behaviour (joschu.net/blog/kl-approx.html).
+    is the estimator k3 = x - 1 - log x of KL(behaviour || current), x = pi / pi_behaviour
+    (joschu.net/blog/kl-approx.html).
     """
     if num_tokens < 1:
         raise ValueError(f"the step's token count is {num_tokens}; it must be positive")

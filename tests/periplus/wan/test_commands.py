@@ -77,6 +77,13 @@ def process(ready_file: Path, *arguments: str) -> Iterator[tuple[subprocess.Pope
             child.kill()
 
 
+@pytest.mark.processes
+def test_a_ready_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+    done = periplus("run", "--grid", "off", "--ready-file", str(tmp_path / "no" / "wan.json"))
+    assert done.returncode == errors.EXIT_USAGE
+    assert "writable folder" in done.stderr
+
+
 def periplus(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "periplus", "wan", *arguments], capture_output=True, text=True, timeout=30, check=False

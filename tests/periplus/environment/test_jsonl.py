@@ -1,0 +1,55 @@
+import json
+
+import pytest
+
+from periplus.environment.environment import EXACT
+from periplus.environment.jsonl import load
+from periplus.errors import ConfigError
+
+
+@pytest.mark.parametrize("column", ["prompt", "question", "problem"])
+def test_each_usual_prompt_column_is_read(tmp_path, column):
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(json.dumps({column: f"q{n}", "answer": n, "more": 1}) for n in range(3)) + "\n\n")
+    environment = load(path)
+    assert len(environment) == 3
+    assert environment.item(2).prompt == "q2"
+    assert environment.item(2).answer == "2"
+
+
+def test_only_the_exact_answer_scores_and_white_space_around_it_is_ignored(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": "q", "answer": " a b "}')
+    environment = load(path)
+    assert environment.score(0, "a b\n") == EXACT
+    assert environment.score(0, "a  b") == 0.0
+    assert environment.score(0, "") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("", "no rows"),
+        ('{"prompt": "q", "answer": "a"}\n{oops', ":2 is not JSON"),
+        ("[1]", ":1 holds list"),
+        ('{"prompt": "q"}', ":1 has the columns"),
+        ('{"text": "q", "answer": "a"}', ":1 has the columns"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(tmp_path, text, where):
+    path = tmp_path / "data.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=where):
+        load(path)
+
+
+def test_a_missing_file_is_the_operators_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(tmp_path / "absent.jsonl")
+
+
+def test_an_index_outside_the_file_is_refused(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": "q", "answer": "a"}')
+    with pytest.raises(ValueError):
+        load(path).item(-1)
