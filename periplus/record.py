@@ -50,6 +50,8 @@ class Record:
     def from_json(cls, line: str) -> "Record":
         """The inverse of to_json. Raises: ValueError, KeyError or TypeError for a line that is no record."""
         data = json.loads(line)
+        if not isinstance(data, dict):
+            raise ValueError(f"a record is an object, not {type(data).__name__}")
         kind, policy = RecordKind(data.pop("kind")), Policy(int(data.pop("fork")), int(data.pop("version")))
         time_s, text = float(data.pop("time_s")), str(data.pop("text", ""))
         staleness = {int(k): int(v) for k, v in data.pop("staleness_tokens", {}).items()}

@@ -6,6 +6,7 @@ class again, one without becomes Unreachable or TimedOut. Keepalive is set on bo
 a frozen peer after minutes or never. Transport is plain TCP for now: identities come with the fleet's certificates.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -24,6 +25,9 @@ MAX_MESSAGE_BYTES = 4 << 20
 
 CHUNK_BYTES = 256 << 10
 """Payload of one streamed message: gRPC in Python is fastest between 256 KiB and 4 MiB."""
+
+MAX_ERROR_BYTES = 4 << 10
+"""Of a message on its way to the caller: gRPC refuses more than 8 KiB of metadata, and the error would be lost."""
 
 _DETAIL_KEY = "periplus-error-bin"
 _KEEPALIVE = [
@@ -77,8 +81,9 @@ def bind(server_: grpc.aio.Server, address: str) -> str:
 def error_detail(error: errors.PeriplusError) -> bytes:
     """What travels to the caller."""
     return common_pb2.ErrorDetail(
-        reason=errors.reason(error), message=str(error), retryable=errors.meaning(error).retryable
-    ).SerializeToString()
+        reason=errors.reason(error), message=_cut(str(error), MAX_ERROR_BYTES),
+        retryable=errors.meaning(error).retryable,
+    ).SerializeToString()  # fmt: skip
 
 
 def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError:
@@ -96,11 +101,14 @@ def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError
 
 @contextmanager
 def remote_errors(address: str) -> Iterator[None]:
-    """Everything that a call to `address` raises inside leaves as a PeriplusError."""
+    """Everything that a call to `address` raises inside, in a TaskGroup too, leaves as a PeriplusError."""
     try:
         yield
-    except grpc.aio.AioRpcError as error:
-        raise translate(error, address) from error
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        raise _ours(error, address) from error
+    except BaseExceptionGroup as group:
+        translated = _translate_leaves(group, address)
+        raise first_of(translated) or translated from group
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -169,6 +177,28 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> errors.PeriplusError |
     return ours[0] if len(ours) == len(leaves) else None
 
 
+def _ours(error: BaseException, address: str) -> BaseException:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return translate(error, address)
+    if isinstance(error, asyncio.InvalidStateError):  # what gRPC raises for a write on a call that has ended
+        return errors.Unreachable(f"{address} has ended the call; is it stopping?")
+    return error
+
+
+def _translate_leaves(group: BaseExceptionGroup[BaseException], address: str) -> BaseExceptionGroup[BaseException]:
+    return group.derive(
+        [
+            _translate_leaves(error, address) if isinstance(error, BaseExceptionGroup) else _ours(error, address)
+            for error in group.exceptions
+        ]
+    )
+
+
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.PeriplusError) -> None:
     detail = ((_DETAIL_KEY, error_detail(error)),)
-    await context.abort(errors.meaning(error).status, str(error), trailing_metadata=detail)
+    await context.abort(errors.meaning(error).status, _cut(str(error), 200), trailing_metadata=detail)
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    encoded = text.encode(errors="replace")
+    return text if len(encoded) <= max_bytes else encoded[: max_bytes - 3].decode(errors="ignore") + "..."

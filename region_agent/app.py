@@ -48,10 +48,13 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
         gateway_pb2_grpc.add_GatewayServicer_to_server(GatewayService(hubs, traffic, agent.pass_record), server)
         await server.start()
         event(log, logging.INFO, "gateway_listening", region=config.region, address=address)
-        if ready_file is not None:
-            write_ready_file(ready_file, {"gateway": address})
+
+        def ready() -> None:
+            if ready_file is not None:
+                write_ready_file(ready_file, {"gateway": address})
+
         try:
-            await agent.run(stop_on_stdin_eof)
+            await agent.run(stop_on_stdin_eof, ready)
         finally:
             await server.stop(grace=0.5)
 
@@ -83,14 +86,14 @@ class Agent:
                                    probe=self._on_probe)  # fmt: skip
         self._session = CoordinatorSession(config.coordinator, router, handlers)
 
-    async def run(self, stop_on_stdin_eof: bool) -> None:
+    async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> None:
         """Until a signal, or until the coordinator refuses this agent for good."""
         jitter: Callable[[], float] = random.Random().random
         async with self._tasks as tasks:
             session = tasks.create_task(self._session.run(jitter))
             keeper = tasks.create_task(self._keep_reconciled())
             try:
-                await wait_for_stop(stop_on_stdin_eof)
+                await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
                 keeper.cancel()
                 await self._supervisor.stop_all(self._config.stop_grace_s)

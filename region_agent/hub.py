@@ -128,7 +128,7 @@ class JobHub:
         self.log.append(record)
         if isinstance(record, Opening) and record.kind is PublicationKind.ANCHOR:
             self._anchor_requested = False
-        if self.log.wants_anchor:
+        if self.log.wants_anchor and self.trainer_fork is not None:  # relays ask only when a reader has no way
             await self.request_anchor()
         async with self._changed:
             self._changed.notify_all()

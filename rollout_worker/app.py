@@ -46,6 +46,9 @@ PENDING_PUBLICATIONS = 8
 MAX_PAYLOAD_BYTES = 64 << 30
 """Cap of one publication: above any model that one region's host memory holds."""
 
+RETRY_S = 0.5
+"""Pause before a lost stream is opened again."""
+
 OUT_FRAMES = 64
 """Frames that wait for the gateway; when it is slow, generation pauses."""
 
@@ -103,7 +106,7 @@ class Worker:
             if now_s - lost_since_s > GATEWAY_PATIENCE_S:
                 raise why
             event(log, logging.WARNING, "gateway_stream_lost", worker=self._worker_id, why=why)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(RETRY_S)
 
     async def _subscription(self) -> None:
         gateway = self._config.task.gateway
@@ -201,6 +204,8 @@ class Worker:
             return
         if self._weights is None:
             raise WireError("weights came before the bundle that they belong to")
+        if self._weights.policy is None and opening.kind is PublicationKind.DELTA:
+            return  # of the subscription that is being given up; an anchor is on its way
         if self._weights.policy is not None and opening.policy <= self._weights.policy:
             return
         await self._prove(self._weights, publication)

@@ -1,6 +1,7 @@
 """Which leases a worker works on next: the ones that may start with the weights it has, oldest work first.
 
-Pure: leases in, batches out. A lease whose `start_at` lies ahead waits here until the weights arrive.
+Pure: leases in, batches out. A lease whose `start_at` lies ahead waits here until the weights arrive; one of a fork that
+the weights have left behind is dropped. Lease ids are unique within a fork; a lease that comes again is the same lease.
 """
 
 import heapq
@@ -27,16 +28,17 @@ class LeaseQueue:
     """Leases not started yet, in the order (evaluation first, group, sample)."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, int]] = []
-        self._leases: dict[int, Lease] = {}
+        self._heap: list[tuple[int, int, int, tuple[int, int]]] = []
+        self._leases: dict[tuple[int, int], Lease] = {}  # by (fork, lease id)
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def add(self, lease: Lease) -> None:
-        first = 0 if lease.purpose is Purpose.EVAL else 1
-        self._leases[lease.lease_id] = lease
-        heapq.heappush(self._heap, (first, lease.group, lease.sample, lease.lease_id))
+        first, key = 0 if lease.purpose is Purpose.EVAL else 1, (lease.start_at.fork, lease.lease_id)
+        if key not in self._leases:
+            self._leases[key] = lease
+            heapq.heappush(self._heap, (first, lease.group, lease.sample, key))
 
     def has_startable(self, policy: Policy | None) -> bool:
         return policy is not None and any(self._may_start(lease, policy) for lease in self._leases.values())
@@ -44,12 +46,14 @@ class LeaseQueue:
     def take(self, policy: Policy, at_most: int) -> tuple[Lease, ...]:
         """Remove and return up to `at_most` leases that may start at `policy`."""
         taken: list[Lease] = []
-        held: list[tuple[int, int, int, int]] = []
+        held: list[tuple[int, int, int, tuple[int, int]]] = []
         while self._heap and len(taken) < at_most:
             entry = heapq.heappop(self._heap)
             lease = self._leases[entry[3]]
             if self._may_start(lease, policy):
-                taken.append(self._leases.pop(lease.lease_id))
+                taken.append(self._leases.pop(entry[3]))
+            elif lease.start_at.fork < policy.fork:
+                del self._leases[entry[3]]
             else:
                 held.append(entry)
         for entry in held:

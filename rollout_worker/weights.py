@@ -33,13 +33,14 @@ class EngineWeights:
         return {name: _to_bf16(name, tensor) for name, tensor in self._tensors.items()}
 
     def write(self, state: State) -> None:
-        """Overwrite the engine's tensors. Raises: WrongBase if names or shapes differ from the engine's."""
+        """Overwrite the engine's tensors. Raises: WrongBase if names, dtypes or shapes differ from the engine's."""
         for name, tensor in self._tensors.items():
             source = state.get(name)
-            if source is None or tuple(source.shape) != tuple(tensor.shape):
+            found = None if source is None else (source.dtype, source.shape)
+            if found != ("BF16", tuple(tensor.shape)):
                 raise WrongBase(
-                    f"the publication does not fit the engine: {name} is {tuple(tensor.shape)} here and "
-                    f"{None if source is None else tuple(source.shape)} there; is the model config the job's?"
+                    f"the publication does not fit the engine: {name} is BF16 {tuple(tensor.shape)} here and {found} "
+                    "there; is the model config the job's?"
                 )
         for name, tensor in self._tensors.items():
             _from_bf16(tensor, state[name])

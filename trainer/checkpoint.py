@@ -2,7 +2,8 @@
 
 Parts (float32 masters, optimizer) are written and synced first; the manifest, which lists them with their hashes, is
 renamed into place last. A directory without a manifest is no checkpoint, so a crash at any moment leaves the previous
-one whole. Restoring verifies every part before anything is loaded. Sharding later adds parts to the same manifest.
+one whole. A complete checkpoint is never written again: its policy names its weights. Restoring verifies every part
+before anything is loaded. Sharding later adds parts to the same manifest.
 """
 
 import json
@@ -30,10 +31,11 @@ OPTIMIZER = "optimizer.pt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint says of itself. `progress`: sums that the final summary continues from."""
+    """What a checkpoint says of itself. `parts`: hash by name; `progress`: sums that the final summary continues."""
 
     job_id: str
     policy: Policy
+    parts: Mapping[str, str]
     progress: Mapping[str, float]
     directory: Path
 
@@ -41,8 +43,10 @@ class Manifest:
 def save(
     root: Path, job_id: str, policy: Policy, model: Any, optimizer: Any, progress: Mapping[str, float]
 ) -> Manifest:
-    """Write a checkpoint of `policy` under `root` and make it durable."""
+    """Write a checkpoint of `policy` under `root` and make it durable, unless it is there."""
     directory = root / str(policy)
+    if (directory / MANIFEST).is_file():
+        return _read(directory / MANIFEST)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     write_safetensors(directory / WEIGHTS, float32_state(model))
@@ -56,7 +60,8 @@ def save(
         "progress": dict(progress),
     }  # fmt: skip
     write_atomically(directory / MANIFEST, json.dumps(manifest, indent=1))
-    return Manifest(job_id=job_id, policy=policy, progress=dict(progress), directory=directory)
+    _sync(root)
+    return _read(directory / MANIFEST)
 
 
 def newest(root: Path) -> Manifest:
@@ -69,10 +74,9 @@ def newest(root: Path) -> Manifest:
 
 def restore(manifest: Manifest, model: Any, optimizer: Any) -> None:
     """Verify every part, then load. Raises: ConfigError for a part that is not what the manifest says."""
-    listed = json.loads((manifest.directory / MANIFEST).read_text(encoding="utf-8"))["parts"]
-    for part in listed:
-        path = manifest.directory / part["name"]
-        if not path.is_file() or _hash(path) != part["blake3"]:
+    for name, expected in manifest.parts.items():
+        path = manifest.directory / name
+        if not path.is_file() or _hash(path) != expected:
             raise ConfigError(f"{path} is not the part that the manifest lists; the checkpoint is damaged, remove it")
     load_float32(model, read_safetensors(manifest.directory))
     optimizer.load_state_dict(torch.load(manifest.directory / OPTIMIZER, weights_only=True))
@@ -91,8 +95,10 @@ def _read(path: Path) -> Manifest:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
             raise ConfigError(f"{path} has schema {data['schema']!r}; this build reads {SCHEMA}")
+        listed = {part["name"]: part["blake3"] for part in data["parts"]}
         return Manifest(
-            job_id=data["job_id"], policy=Policy(data["fork"], data["version"]), progress=data["progress"],
+            job_id=data["job_id"], policy=Policy(data["fork"], data["version"]),
+            parts={name: listed[name] for name in (WEIGHTS, OPTIMIZER)}, progress=data["progress"],
             directory=path.parent,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:

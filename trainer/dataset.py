@@ -37,8 +37,7 @@ def deal(environment: Environment, job: JobFile, tokenizer: Any) -> Dataset:
 
 
 def _check_widths(prompts: Sequence[str], prompt_tokens: int, tokenizer: Any) -> None:
-    longest = max(prompts, key=len)
-    num_tokens = len(encode_prompt(tokenizer, longest))
+    num_tokens, longest = max((len(encode_prompt(tokenizer, prompt)), prompt) for prompt in prompts)
     if num_tokens > prompt_tokens:
         raise ConfigError(
             f"the prompt {longest[:60]!r} has {num_tokens} tokens, more than sampling.prompt_tokens ({prompt_tokens}); "

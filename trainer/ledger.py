@@ -7,10 +7,12 @@ it, whatever happens in between: nothing is ever too late, a lost sample is prod
 
 Invariants:
 - a sample is accepted once; the first valid result wins, later ones are duplicates;
+- a sample that is not accepted waits for a lease or is held under one, and never both;
 - a group is trained whole, and steps are consumed in order;
 - leases go out at most `bound` + `lookahead_steps` steps ahead, so that round trips cost nothing and work stays
   bounded;
-- a worker holds at most its capacity, except for what must not wait: leases taken from a dead worker, and evaluation;
+- a worker holds at most its capacity, except for what must not wait: leases that did not yield their sample, and
+  evaluation; a worker that let leases expire gets those of others last, until it delivers again;
 - accepted work is checked against the bound again when it is consumed (trainer/gate.py): the two do not trust each
   other.
 
@@ -69,13 +71,15 @@ class Arrival(StrEnum):
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
     UNKNOWN = "unknown"  # never leased, or of another fork
-    TOO_OLD = "too_old"  # sampled by a policy older than the lease allows
+    UNFIT = "unfit"  # not what was leased: another problem or purpose, or no token
+    TOO_OLD = "too_old"  # sampled by a policy older than the lease allows, or one that there is not yet
 
 
 @dataclass(slots=True)
 class _Worker:
     capacity: int = 0
     leases: dict[int, tuple[Lease, float]] = field(default_factory=dict)  # lease id -> (lease, granted at)
+    is_late: bool = False  # let a lease expire, and has delivered nothing since
 
     @property
     def has_room(self) -> bool:
@@ -95,6 +99,7 @@ class Ledger:
         self._done: dict[int, dict[int, Trajectory]] = {}  # group -> sample -> result
         self._next_lease_id = 0
         self._next_eval_group = EVAL_GROUPS_START
+        self._first_step = start.version
         self._opened_steps = start.version
         self.num_duplicates = 0
         self.num_refused = 0
@@ -124,25 +129,40 @@ class Ledger:
 
     def arrived(self, trajectory: Trajectory, now_s: float) -> tuple[Arrival, tuple[Grant, ...]]:
         """A result came in; the room that it leaves is granted anew."""
-        for worker in self._workers.values():
-            worker.leases.pop(trajectory.lease_id, None)
+        ended = self._end_lease(trajectory)
         arrival = self._judge(trajectory)
-        return arrival, self._grant(now_s)
+        if arrival is Arrival.ACCEPTED:
+            del self._wanted[trajectory.group, trajectory.sample]
+            self._done.setdefault(trajectory.group, {})[trajectory.sample] = trajectory
+        elif arrival is Arrival.DUPLICATE:
+            self.num_duplicates += 1
+        else:
+            self.num_refused += 1
+        moved = self._move([ended], now_s) if ended is not None else ()
+        return arrival, (*moved, *self._grant(now_s))
+
+    def _end_lease(self, trajectory: Trajectory) -> Lease | None:
+        """The lease that this result answers, if somebody still holds it: numbers alone repeat from fork to fork."""
+        sender = self._workers.get(trajectory.worker_id)
+        if sender is not None:
+            sender.is_late = False
+        for worker in self._workers.values():
+            lease, _ = worker.leases.get(trajectory.lease_id, (None, 0.0))
+            if lease is not None and (lease.group, lease.sample) == (trajectory.group, trajectory.sample):
+                del worker.leases[trajectory.lease_id]
+                return lease
+        return None
 
     def _judge(self, trajectory: Trajectory) -> Arrival:
-        if trajectory.sample in self._done.get(trajectory.group, {}):
-            self.num_duplicates += 1
-            return Arrival.DUPLICATE
-        lease = self._wanted.get((trajectory.group, trajectory.sample))
-        if lease is None:
-            self.num_refused += 1
+        if any(run.policy.fork != self.policy.fork for run in trajectory.policies):
             return Arrival.UNKNOWN
-        if any(run.policy < lease.start_at or run.policy > self.policy for run in trajectory.policies):
-            self.num_refused += 1
-            self._requeue(lease)
+        wanted = self._wanted.get((trajectory.group, trajectory.sample))
+        if wanted is None:
+            return Arrival.DUPLICATE if self._was_opened(trajectory.group, trajectory.sample) else Arrival.UNKNOWN
+        if (trajectory.item, trajectory.purpose) != (wanted.item, wanted.purpose) or not trajectory.policies:
+            return Arrival.UNFIT
+        if any(run.policy < wanted.start_at or run.policy > self.policy for run in trajectory.policies):
             return Arrival.TOO_OLD
-        del self._wanted[lease.group, lease.sample]
-        self._done.setdefault(lease.group, {})[lease.sample] = trajectory
         return Arrival.ACCEPTED
 
     def tick(self, now_s: float) -> tuple[Grant, ...]:
@@ -152,6 +172,7 @@ class Ledger:
             for lease_id, (lease, granted_s) in list(worker.leases.items()):
                 may_start = lease.start_at <= self.policy
                 if may_start and now_s - granted_s >= self._limits.lease_timeout_s:
+                    worker.is_late = True
                     del worker.leases[lease_id]
                     late.append(lease)
         return self._move(late, now_s)
@@ -199,6 +220,11 @@ class Ledger:
     def _size_of(self, group: int) -> int:
         return 1 if group >= EVAL_GROUPS_START else self._limits.group_size
 
+    def _was_opened(self, group: int, sample: int) -> bool:
+        step = group // self._limits.groups_per_step
+        known = self._first_step <= step < self._opened_steps or EVAL_GROUPS_START <= group < self._next_eval_group
+        return known and sample < self._size_of(group)
+
     def _open_steps(self) -> None:
         limits = self._limits
         last = min(limits.steps, self.policy.version + limits.bound + limits.lookahead_steps + 1)
@@ -214,10 +240,10 @@ class Ledger:
             lease_id=0, group=group, sample=sample, item=item, start_at=start_at, consume_by_version=consume_by,
             purpose=purpose,
         )  # fmt: skip
-        self._requeue(lease)
-
-    def _requeue(self, lease: Lease) -> None:
         self._wanted[lease.group, lease.sample] = lease
+        self._enqueue(lease)
+
+    def _enqueue(self, lease: Lease) -> None:
         priority = 0 if lease.purpose is Purpose.EVAL else 1
         heapq.heappush(self._waiting, (priority, lease.group, lease.sample))
 
@@ -234,36 +260,40 @@ class Ledger:
         return _grants(dealt)
 
     def _move(self, leases: Sequence[Lease], now_s: float) -> tuple[Grant, ...]:
-        for lease in leases:
-            self._requeue(lease)
-        return self._deal_at_once(len(leases), now_s)
+        unanswered = [lease for lease in leases if (lease.group, lease.sample) in self._wanted]
+        for lease in unanswered:
+            self._enqueue(lease)
+        return self._deal_at_once(len(unanswered), now_s)
 
     def _deal_at_once(self, num_samples: int, now_s: float) -> tuple[Grant, ...]:
         """Lease so many now, whatever room there is: nothing that was leased before can be consumed without these."""
         dealt: dict[str, list[Lease]] = {}
-        for _ in range(num_samples):
+        while num_samples and self._waiting:
             worker_id = self._least_loaded(with_room=False)
-            if worker_id is None or not self._waiting:
+            if worker_id is None:
                 break
-            self._issue(worker_id, now_s, dealt)
+            num_samples -= self._issue(worker_id, now_s, dealt)
         return _grants(dealt)
 
     def _least_loaded(self, *, with_room: bool) -> str | None:
         able = [
-            (len(w.leases), name) for name, w in self._workers.items() if w.capacity and (w.has_room or not with_room)
+            (worker.is_late, len(worker.leases), worker_id)
+            for worker_id, worker in self._workers.items()
+            if worker.capacity and (worker.has_room or not with_room)
         ]
-        return min(able)[1] if able else None
+        return min(able)[-1] if able else None
 
-    def _issue(self, worker_id: str, now_s: float, dealt: dict[str, list[Lease]]) -> None:
-        """Give the first waiting sample to a worker, unless it has come in meanwhile."""
+    def _issue(self, worker_id: str, now_s: float, dealt: dict[str, list[Lease]]) -> bool:
+        """Give the first waiting sample to a worker; False if it has come in meanwhile."""
         _, group, sample = heapq.heappop(self._waiting)
         wanted = self._wanted.get((group, sample))
         if wanted is None:
-            return
+            return False
         self._next_lease_id += 1
         lease = replace(wanted, lease_id=self._next_lease_id)
         self._workers[worker_id].leases[lease.lease_id] = (lease, now_s)
         dealt.setdefault(worker_id, []).append(lease)
+        return True
 
 
 def _grants(dealt: Mapping[str, Sequence[Lease]]) -> tuple[Grant, ...]:

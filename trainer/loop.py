@@ -2,8 +2,8 @@
 
 One consumer of one ledger. Messages from the gateway change the ledger on the event loop; forward, backward, encoding
 and hashing run in one thread at a time, so the loop's order alone decides what is trained on what. A step is: take
-exactly the groups of this step, refuse what the gate refuses, train on the rest, publish the new version, advance the
-ledger.
+exactly the groups of this step, refuse what the gate refuses, train on the rest, advance the ledger, publish the new
+version: in this order, for a reader may answer with the new version before publishing has ended.
 """
 
 import asyncio
@@ -73,6 +73,7 @@ class TrainingLoop:
         self._anchor_wanted = False
         self._regions: dict[str, str] = {}
         self._step_frames_bytes = 0
+        self._mismatches_recorded = prepared.progress.weight_digest_mismatches
         state = publish.bf16_state(prepared.model)
         self._published = Published(policy=prepared.policy, state=state, digest=state_digest(state))
         self._digests = {prepared.policy: self._published.digest}
@@ -94,14 +95,14 @@ class TrainingLoop:
         if self.progress.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
-                return self._save(stopped=True)
+                return await self._save(stopped=True)
             self.progress = replace(self.progress, accuracy_before=accuracy)
         self.record(RecordKind.PHASE, "training")
         while self._ledger.policy.version < self._job.steps:
-            if not await self._step(stop):
-                return self._save(stopped=True)
+            if stop.is_set() or not await self._step(stop):
+                return await self._save(stopped=True)
             await self._between_steps(stop)
-        self._save(stopped=False)
+        await self._save(stopped=False)
         accuracy = await self._evaluate("after", stop)
         if accuracy is None:
             return TaskState.STOPPED
@@ -188,10 +189,10 @@ class TrainingLoop:
         train_started_s = self._now()
         report = await asyncio.to_thread(self._train, fit, consumer, rate) if fit else None
         train_s = self._now() - train_started_s
+        self._grant(self._ledger.advanced(self._now()))
         publish_started_s = self._now()
         payload_bytes = await self._publish_next(consumer.next())
         publish_s = self._now() - publish_started_s
-        self._grant(self._ledger.advanced(self._now()))
         trained = inspect(fit, consumer, self._job.staleness)
         num_tokens = sum(len(trajectory.completion_ids) for trajectory in fit)
         step_s = self._now() - started_s
@@ -242,11 +243,11 @@ class TrainingLoop:
 
     async def _await_groups(self, groups: Sequence[int], stop: asyncio.Event) -> tuple[Trajectory, ...] | None:
         while True:
+            if stop.is_set():
+                return None
             batch = self._ledger.take(groups)
             if batch is not None:
                 return batch
-            if stop.is_set():
-                return None
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), TICK_S)
@@ -297,6 +298,7 @@ class TrainingLoop:
     async def _publish_next(self, policy: Policy) -> int:
         every = self._job.network.anchor_every_versions
         want_anchor = self._anchor_wanted or policy.version % every == 0
+        self._anchor_wanted = False
         self._published, publication = await asyncio.to_thread(self._encode, policy)
         self._digests[policy] = self._published.digest
         if len(self._digests) > DIGESTS_KEPT:
@@ -342,12 +344,12 @@ class TrainingLoop:
             "staleness_mean": trained.staleness_mean,
             "staleness_bound": float(self._job.staleness),
             "staleness_violations": float(trained.violations),
-            "weight_digest_mismatches": self.progress.weight_digest_mismatches,
+            "weight_digest_mismatches": self.progress.weight_digest_mismatches - self._mismatches_recorded,
             "trajectory_bytes": float(self._step_frames_bytes),
             "trajectory_json_bytes": float(trajectory_codec.json_bytes(batch)),
             "full_weights_bytes": float(sum(t.data.size for t in self._published.state.values())),
         }
-        self._step_frames_bytes = 0
+        self._step_frames_bytes, self._mismatches_recorded = 0, self.progress.weight_digest_mismatches
         if report is not None:
             values |= {
                 "loss": report.loss, "grad_norm": report.grad_norm, "clip_fraction": report.clip_fraction,
@@ -364,8 +366,8 @@ class TrainingLoop:
         checkpoint.prune(self._run.checkpoints, self._job.checkpoint.keep)
         event(log, logging.INFO, "checkpoint", policy=self._ledger.policy)
 
-    def _save(self, *, stopped: bool) -> TaskState:
-        self._checkpoint()
+    async def _save(self, *, stopped: bool) -> TaskState:
+        await asyncio.to_thread(self._checkpoint)
         self.record(RecordKind.PHASE, "stopped, checkpoint saved" if stopped else "last step done, checkpoint saved")
         return TaskState.STOPPED if stopped else TaskState.SUCCEEDED
 

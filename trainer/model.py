@@ -55,8 +55,8 @@ class Qwen3Recipe:
 BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
     {
         "builtin:qwen3-tiny": Qwen3Recipe(
-            recipe=1,
-            hidden_size=64,
+            recipe=2,
+            hidden_size=128,
             intermediate_size=64,
             num_layers=2,
             num_heads=8,

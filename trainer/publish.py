@@ -64,6 +64,12 @@ def load_float32(model: Any, state: State) -> None:
         raise ConfigError(
             f"the checkpoint is of another model: {odd[:3]} are not in both; resume with the job it was made by"
         )
+    for name, parameter in parameters.items():
+        if (state[name].dtype, state[name].shape) != ("F32", tuple(parameter.shape)):
+            raise ConfigError(
+                f"the checkpoint is of another model: {name} is {state[name].dtype} {state[name].shape} in it and F32 "
+                f"{tuple(parameter.shape)} here; resume with the job it was made by"
+            )
     with torch.no_grad():
         for name, parameter in parameters.items():
             values = state[name].data.view(np.float32).reshape(tuple(parameter.shape))

@@ -26,13 +26,16 @@ from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, PeriplusError, TimedOut
 from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.record import RecordKind
-from periplus.run_directory import RunDirectory, write_atomically
+from periplus.run_directory import RunDirectory, append_line, read_lines, write_atomically
 from periplus.view.recording import recorded
 from periplus.view.report import render_report
 from periplus.view.state import Event, ViewState
 from periplus.view.summary import Summary, summary_from, summary_json, summary_table
 from periplus.view.watch import watch
 from periplus.wan.client import WanControl
+
+SESSIONS_FILE = "demo.jsonl"
+"""One line for each demo that worked on a run, so that a resumed one reports bytes and time of all of them."""
 
 JOIN_DEADLINE_S = 120.0
 """For all regions to join and every pair to be measured: seconds on an idle machine."""
@@ -191,18 +194,22 @@ class _Demo:
     # ---- after it -------------------------------------------------------------------------------------------------
 
     async def _conclude(self, ended: control_pb2.Job, state: ViewState, run: RunDirectory, wan: str) -> int:
+        async with WanControl(wan) as emulator:
+            counted = sum(count.delivered_bytes for count in await emulator.counters())
+        wall_s = clock.monotonic_s() - self._settings.launched_s
+        append_line(run.logs / SESSIONS_FILE, json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))
         if job_state(ended) == JobState.CANCELLED:
             self._say(f"stopped; the checkpoint is kept. Go on with: periplus demo --resume {run.root}")
             return EXIT_INTERRUPTED
         if job_state(ended) != JobState.SUCCEEDED:
             assert job_state(ended) in {ended_.value for ended_ in ENDED_STATES}
             raise PeriplusError(f"job {ended.job_id} failed: {ended.reason}; logs are in {run.logs}")
-        async with WanControl(wan) as emulator:
-            wan_bytes = sum(count.delivered_bytes for count in await emulator.counters())
+        sessions = [json.loads(line) for line in read_lines(run.logs / SESSIONS_FILE)]
         summary = replace(
             summary_from(state.summary, self._settings.regions),
-            wan_bytes=wan_bytes, wall_s=clock.monotonic_s() - self._settings.launched_s,
-        )  # fmt: skip
+            wan_bytes=sum(session["wan_bytes"] for session in sessions),
+            wall_s=sum(session["wall_s"] for session in sessions),
+        )
         self._write(summary, state, run)
         if self._settings.as_json:
             print(summary_json(summary, job_id=ended.job_id, run_dir=str(run.root), weights_digest=_final_digest(run)))  # noqa: T201

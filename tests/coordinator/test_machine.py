@@ -317,7 +317,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = hypothesis_settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAnyHistory.settings = hypothesis_settings(max_examples=200, stateful_step_count=30, deadline=None)
 
 
 # ---- transitions -----------------------------------------------------------------------------------------------------

@@ -73,7 +73,9 @@ def grpo_loss(
     proximal_BT, weight_BT = behaviour_BT, torch.ones_like(behaviour_BT)
     if proximal_logprobs_BT is not None:
         proximal_BT = proximal_logprobs_BT.detach().masked_fill(~mask_BT, 0.0)
-        weight_BT = torch.exp(proximal_BT - behaviour_BT).clamp(max=settings.importance_cap)
+        weight_BT = torch.exp(proximal_BT - behaviour_BT)
+        if settings.importance_cap is not None:
+            weight_BT = weight_BT.clamp(max=settings.importance_cap)
     ratio_BT = torch.exp(current_BT - proximal_BT)
     clipped_BT = ratio_BT.clamp(1.0 - settings.clip_low, 1.0 + settings.clip_high)
     advantages_B1 = advantages_B[:, None]
