@@ -36,9 +36,9 @@ from trainer.warmup import Example, WarmupSettings, warm_up
 RECIPE: Mapping[str, Any] = {
     "model": "builtin:qwen3-tiny",
     "task": "spell_backward",
-    "task_config": {"min_word_len": 3, "max_word_len": 5},
+    "task_config": {"min_word_len": 4, "max_word_len": 4},
     "size": 12000,
-    "num_warmup": 256,
+    "num_warmup": 2048,
     "num_held_out": 512,
     "warmup": {
         "max_steps": 200,
@@ -47,30 +47,29 @@ RECIPE: Mapping[str, Any] = {
         "ramp_steps": 20,
         "max_grad_norm": 1.0,
         "weight_decay": 0.01,
-        "target_loss": 0.75,
+        "target_loss": 0.85,
         "loss_window": 5,
     },
-    "steps": 150,
-    "groups": 32,
+    "steps": 180,
+    "groups": 64,
     "samples": 8,
     "peak_learning_rate": 2e-3,
-    "ramp_steps": 5,
-    "decay": "linear",
-    "floor": 0.1,
+    "ramp_steps": 10,
+    "decay": "cosine",
+    "floor": 0.05,
     "betas": (0.9, 0.95),
     "weight_decay": 0.0,
     "clip_low": 0.2,
     "clip_high": 0.2,
     "importance_cap": 2.0,
     "decoupled": True,
-    "normalise_std": False,
+    "normalise_std": True,
     "max_grad_norm": 1.0,
     "micro_batch_rows": 256,
-    "reward_power": 1,
     "temperature": 1.0,
-    "max_new_tokens": 7,
+    "max_new_tokens": 6,
     "prompt_tokens": 8,
-    "batch_rows": 128,
+    "batch_rows": 256,
 }
 
 
@@ -105,10 +104,6 @@ class Run:
 
     def score(self, index: int, completion: Completion) -> float:
         return self.environment.score(index, self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
-
-    def shape(self, index: int, completion: Completion) -> float:
-        a, b = len(self.environment.item(index).answer) + 1, len(completion.token_ids) + (completion.stop_reason == "length")
-        return min(a, b) / max(a, b) if self.recipe.get("shape") else 1.0
 
 
 def open_run(recipe: Mapping[str, Any], seed: int, cache: Path) -> Run:
@@ -190,8 +185,7 @@ def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[S
             prompt_ids=request.prompt_ids,
             completion_ids=completion.token_ids,
             behaviour_logprobs=completion.logprobs,
-            reward=run.score(indices[request.group - first_group], completion) ** run.recipe["reward_power"]
-            * run.shape(indices[request.group - first_group], completion),
+            reward=run.score(indices[request.group - first_group], completion),
         )
         for request, completion in zip(requests, completions, strict=True)
     ]

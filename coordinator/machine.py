@@ -10,7 +10,8 @@
 - The trainer decides a job: its end is the job's end. Rollout workers may come and go; a job fails for want of them
   only when all have failed for good. A trainer is never started twice, since that would repeat a fork: if its agent
   lost it, the job has failed and says how to resume.
-- Silence is not death: a disconnected region keeps its tasks, and a silent one is only marked.
+- Silence is not death: a disconnected region keeps its tasks, and a silent one is only marked. A coordinator that lost
+  its memory orders nothing in a region that runs a job it does not know, so that the job goes on to its end.
 
 After every accepted event `_settle` brings about what follows from the new state: plans, probes, desired tasks.
 Errors (Conflict, NotFound, StateError) are raised before the caller's state is replaced, so it stands.
@@ -60,6 +61,7 @@ from coordinator.state import (
     occupants,
     ready_regions,
     rollout_task_id,
+    runs_unknown_job,
     trainer_task_id,
     unsettled_pairs,
 )
@@ -399,7 +401,7 @@ def _settle(draft: _Draft, now_s: float) -> None:
     _settle_probe(draft, now_s)
     for name, region in draft.state.regions.items():
         tasks = desired_tasks(draft.state, name)
-        if region.connected and tasks != region.sent:
+        if region.connected and tasks != region.sent and not runs_unknown_job(draft.state, region):
             draft.put_region(name, replace(region, sent=tasks, revision=region.revision + 1))
             draft.effects.append(SendDesired(name, region.epoch, region.revision + 1, tasks))
 

@@ -248,6 +248,11 @@ def occupants(state: State) -> dict[str, str]:
     return ending | placed
 
 
+def runs_unknown_job(state: State, region: Region) -> bool:
+    """Whether something runs there that was started by a coordinator before this one."""
+    return any(report.job_id not in state.jobs and report.state not in ENDED for report in region.tasks.values())
+
+
 def free_regions(state: State) -> frozenset[str]:
     """Ready regions in which nothing runs and nothing is placed."""
     return ready_regions(state) - occupants(state).keys()

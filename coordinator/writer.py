@@ -160,7 +160,7 @@ class Writer:
 
     def close(self) -> None:
         """Send everybody away: agents and watchers come back to the next coordinator."""
-        self._closed = Unreachable("the coordinator is stopping; running jobs go on, come back when it is up again")
+        self._closed = Unreachable("the coordinator is stopping; running jobs go on without it")
         for session in self._sessions.values():
             session.end(self._closed)
         self._wake()

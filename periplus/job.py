@@ -139,7 +139,7 @@ class WarmupSection(Config):
     """Most steps; the warm-up ends earlier when its loss reaches target_loss."""
 
     target_loss: float = Field(default=0.0, ge=0)
-    """Mean loss of the last ten steps, nats a token, at which the warm-up ends. 0: only max_steps ends it."""
+    """Mean loss of the last five steps, nats a token, at which the warm-up ends. 0: only max_steps ends it."""
 
     batch_size: int = Field(default=64, ge=1)
     """Examples a step."""

@@ -170,7 +170,7 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> errors.PeriplusError |
     while pending:
         error = pending.pop(0)
         if isinstance(error, BaseExceptionGroup):
-            pending.extend(error.exceptions)
+            pending = [*error.exceptions, *pending]
         else:
             leaves.append(error)
     ours = [leaf for leaf in leaves if isinstance(leaf, errors.PeriplusError)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from periplus import clock, rpc
 from periplus.errors import PeriplusError
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
-from periplus.process import wait_for_stop, write_ready_file
+from periplus.process import StopReason, wait_for_stop, write_ready_file
 from periplus.task import TaskReport
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
@@ -32,12 +32,15 @@ from region_agent.upstream import Upstream
 
 log = logging.getLogger(__name__)
 
+LAST_WORDS_S = 2.0
+"""For the last reports to reach a coordinator that is there."""
+
 RECONCILE_S = 0.2
 """How often processes are looked at: soon enough for a person, cheap enough to forget."""
 
 
-async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> None:
-    """Serve one region until asked to stop. Raises: Conflict, Unreachable."""
+async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> StopReason:
+    """Serve one region until asked to stop, and tell by what. Raises: Conflict, ConfigError, Unreachable."""
     server = rpc.server()
     hubs, traffic = Hubs(config.region), Traffic()
     address = rpc.bind(server, config.listen)
@@ -54,7 +57,12 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
                 write_ready_file(ready_file, {"gateway": address})
 
         try:
-            await agent.run(stop_on_stdin_eof, ready)
+            return await agent.run(stop_on_stdin_eof, ready)
+        except BaseExceptionGroup as group:
+            error = rpc.first_of(group)
+            if error is None:
+                raise
+            raise error from group
         finally:
             await server.stop(grace=0.5)
 
@@ -72,8 +80,9 @@ class Agent:
         self._traffic = traffic
         self._boot_id = uuid.uuid4().hex
         self._desired: dict[str, LocalTask] = {}
+        self._stopping = False
         self._reported: dict[str, TaskReport] = {}
-        self._upstreams: dict[str, asyncio.Task[None]] = {}
+        self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # home gateway, and what keeps the way open
         self._limits = Limits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
         self._supervisor = Supervisor(
             WorkerSettings(
@@ -86,21 +95,24 @@ class Agent:
                                    probe=self._on_probe)  # fmt: skip
         self._session = CoordinatorSession(config.coordinator, router, handlers)
 
-    async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> None:
+    async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> StopReason:
         """Until a signal, or until the coordinator refuses this agent for good."""
         jitter: Callable[[], float] = random.Random().random
         async with self._tasks as tasks:
             session = tasks.create_task(self._session.run(jitter))
             keeper = tasks.create_task(self._keep_reconciled())
             try:
-                await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
+                return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
                 keeper.cancel()
-                await self._supervisor.stop_all(self._config.stop_grace_s)
+                self._desired, self._stopping = {}, True
+                await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
                 self._look(clock.monotonic_s())
-                await asyncio.sleep(0)
+                self._session.close()
+                if self._session.connected.is_set():
+                    await asyncio.wait({session}, timeout=LAST_WORDS_S)
                 session.cancel()
-                for upstream in self._upstreams.values():
+                for _, upstream in self._upstreams.values():
                     upstream.cancel()
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
@@ -116,7 +128,7 @@ class Agent:
             inventory=control_pb2.Inventory(
                 num_cores=config.num_cores, memory_bytes=config.memory_bytes, hostname=socket.gethostname()
             ),
-            tasks=[report_to_pb(report(process)) for process in self._supervisor.processes.values()],
+            tasks=[report_to_pb(report_) for report_ in self._reports().values()],
         )  # fmt: skip
 
     def _heartbeat(self) -> control_pb2.Heartbeat:
@@ -128,6 +140,8 @@ class Agent:
         )
 
     def _on_desired(self, message: control_pb2.DesiredTasks) -> None:
+        if self._stopping:
+            return
         self._desired = {task.task_id: task_from_pb(task) for task in message.tasks}
         event(log, logging.INFO, "desired", revision=message.revision, tasks=",".join(sorted(self._desired)) or "none")
         self._open_and_drop_hubs()
@@ -158,16 +172,21 @@ class Agent:
         jobs = {task.job_id: task for task in self._desired.values()}
         for job_id, task in jobs.items():
             hub = self._hubs.open(job_id)
-            if task.trainer_region != self._config.region and job_id not in self._upstreams:
-                upstream = Upstream(
-                    hub, region=self._config.region, home_region=task.trainer_region,
-                    home_gateway=task.trainer_gateway, router=self._router, traffic=self._traffic,
-                )  # fmt: skip
-                self._upstreams[job_id] = self._tasks.create_task(upstream.run(random.Random().random))
+            gateway, upstream_task = self._upstreams.get(job_id, ("", None))
+            if task.trainer_region == self._config.region or task.trainer_gateway == gateway:
+                continue
+            if upstream_task is not None:  # the home gateway has moved
+                upstream_task.cancel()
+            upstream = Upstream(
+                hub, region=self._config.region, home_region=task.trainer_region,
+                home_gateway=task.trainer_gateway, router=self._router, traffic=self._traffic,
+            )  # fmt: skip
+            running = self._tasks.create_task(upstream.run(random.Random().random))
+            self._upstreams[job_id] = (task.trainer_gateway, running)
         for job_id in self._hubs.job_ids() - jobs.keys():
             self._hubs.drop(job_id)
             if job_id in self._upstreams:
-                self._upstreams.pop(job_id).cancel()
+                self._upstreams.pop(job_id)[1].cancel()
 
     async def _keep_reconciled(self) -> None:
         while True:
@@ -181,11 +200,17 @@ class Agent:
     def _look(self, now_s: float) -> None:
         """Note what has ended, and report what has changed."""
         self._supervisor.poll(now_s)
-        reports = {task_id: report(process) for task_id, process in self._supervisor.processes.items()}
-        for task_id, task in self._desired.items():
-            if task.stopping and task_id not in reports:
-                reports[task_id] = report_unstarted(task)
+        reports = self._reports()
         for task_id, report_ in reports.items():
             if self._reported.get(task_id) != report_:
                 self._session.send(control_pb2.AgentMessage(task=report_to_pb(report_)))
         self._reported = reports
+
+    def _reports(self) -> dict[str, TaskReport]:
+        processes = self._supervisor.processes
+        unstarted = {
+            task_id: report_unstarted(task)
+            for task_id, task in self._desired.items()
+            if task.stopping and task_id not in processes
+        }
+        return unstarted | {id_: report(process, self._desired.get(id_)) for id_, process in processes.items()}

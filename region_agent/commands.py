@@ -8,13 +8,17 @@ from pathlib import Path
 
 import click
 
-from periplus import telemetry
+from periplus import errors, telemetry
 from periplus.command import DefaultGroup
 from periplus.config import validate
+from periplus.process import StopReason
 from region_agent.app import run as run_agent
 from region_agent.config import AgentConfig
 
 log = logging.getLogger(__name__)
+
+MAX_MEMORY_GIB = 1 << 20
+"""A pebibyte: above any region, and a number that still fits everywhere."""
 
 
 @click.group(cls=DefaultGroup, default="run")
@@ -41,12 +45,15 @@ def agent() -> None:
               help="From asking a worker to stop to killing it.")  # fmt: skip
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Written when the gateway listens.")
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes.")
-@click.option("--log-level", default="INFO", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False), default="info",
+    show_default=True,
+)  # fmt: skip
 def run(
     region: str, coordinator: str, listen: str, advertise: str, work_dir: Path, wan: str, cores: int | None,
     memory_gib: float | None, worker_threads: int, stop_grace_s: float, ready_file: Path | None,
     stop_on_stdin_eof: bool, log_level: str,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Run the agent until it is asked to stop."""
     telemetry.configure(log_level, sys.stderr)
     config = validate(
@@ -54,16 +61,21 @@ def run(
         {
             "region": region, "coordinator": coordinator, "listen": listen, "advertise": advertise,
             "work_dir": str(work_dir), "wan": wan, "num_cores": cores if cores is not None else os.cpu_count() or 1,
-            "memory_bytes": int(memory_gib * (1 << 30)) if memory_gib is not None else _memory_bytes(),
-            "worker_threads": worker_threads, "stop_grace_s": stop_grace_s, 
+            "memory_bytes": _memory_bytes(memory_gib),
+            "worker_threads": worker_threads, "stop_grace_s": stop_grace_s,
             "restart_backoff_s": 1.0,
         },
         "periplus agent",
         {},
     )  # fmt: skip
     telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))
-    asyncio.run(run_agent(config, ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
+    reason = asyncio.run(run_agent(config, ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
+    return errors.EXIT_INTERRUPTED if reason is StopReason.SIGINT else errors.EXIT_OK
 
 
-def _memory_bytes() -> int:
+def _memory_bytes(gib: float | None) -> int:
+    if gib is not None:
+        if not 0 < gib < MAX_MEMORY_GIB:
+            raise click.BadParameter(f"{gib} is not above 0 and below {MAX_MEMORY_GIB}", param_hint="--memory-gib")
+        return int(gib * (1 << 30))
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

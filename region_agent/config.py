@@ -6,6 +6,8 @@ from pydantic import Field
 
 from periplus.config import Config
 
+HOST_PORT = r"^\S+:\d{1,5}$"
+
 
 class AgentConfig(Config):
     """One region agent."""
@@ -13,13 +15,13 @@ class AgentConfig(Config):
     region: str = Field(min_length=1)
     """Name of this region, unique in the fleet, e.g. aws:us-east-1."""
 
-    coordinator: str
+    coordinator: str = Field(pattern=HOST_PORT)
     """host:port of the coordinator."""
 
-    listen: str
+    listen: str = Field(pattern=HOST_PORT)
     """host:port at which the gateway listens; port 0: the system chooses."""
 
-    advertise: str
+    advertise: str = Field(pattern=f"^$|{HOST_PORT}")
     """host:port at which other regions reach the gateway; empty: as it listens."""
 
     work_dir: Path

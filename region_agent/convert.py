@@ -1,5 +1,6 @@
 """Protobuf <-> the agent's values, for the session with the coordinator."""
 
+from periplus.errors import WireError
 from periplus.job import JobFile
 from periplus.pb.v1 import control_pb2
 from periplus.task import Role, TaskReport, TaskState
@@ -16,7 +17,11 @@ _STATE = {
 
 
 def task_from_pb(message: control_pb2.Task) -> LocalTask:
-    """One desired task. Raises: ConfigError for a job, KeyError for a role, of a newer version."""
+    """One desired task. Raises: ConfigError for a job, WireError for a role, of a newer version."""
+    if message.role not in _ROLE:
+        raise WireError(
+            f"task {message.task_id} has the role {message.role}; is the coordinator newer than this agent?"
+        )
     job = JobFile.from_json(message.job_json)
     return LocalTask(
         task_id=message.task_id,

@@ -6,12 +6,12 @@ goes down is one bounded queue a stream, found by worker id; publications are on
 are back-pressure: who puts into a full queue waits, and gRPC stops reading from the peer that caused it.
 
 Invariants: a worker id has one route, the newest stream that said hello for it; when a stream ends, everyone routed
-over it is reported gone, once; when the way up is lost, all streams below end too, so that workers say hello again and
-nothing is thought delivered that was not.
+over it is reported gone, once; when the way up is lost, or another trainer takes over, all streams below end too, so
+that workers say hello again and nothing is thought delivered that was not. What waited for a stream is written before
+it ends: the last of it may say that the job is done.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from periplus.pb.v1 import gateway_pb2
@@ -28,7 +28,7 @@ LOG_BYTES = 256 << 20
 """Publications kept for readers of one job; the trainer is asked for an anchor before this is exceeded."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Route:
     """The way down to the workers that one stream carries."""
 
@@ -38,6 +38,14 @@ class Route:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(slots=True, eq=False)
+class Trainer:
+    """The trainer that a job's home gateway follows."""
+
+    fork: int
+    replaced: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class JobHub:
     """State shared by the handlers and the upstream client of one job in one gateway."""
 
@@ -45,10 +53,13 @@ class JobHub:
         self.job_id = job_id
         self.up: asyncio.Queue[gateway_pb2.TrainerDown] = asyncio.Queue(UP_QUEUE_MESSAGES)
         self.log = PublicationLog(max_bytes=LOG_BYTES)
-        self.trainer_fork: int | None = None
+        self.trainer: Trainer | None = None
+        self.dropped = False
+        self.num_changes = 0
         self._route_of: dict[str, Route] = {}
         self._routes: list[Route] = []
-        self._changed = asyncio.Condition()
+        self._had_trainer = False
+        self._changed = asyncio.Event()
         self._anchor_requested = False
 
     # ---- rollout streams ------------------------------------------------------------------------------------------
@@ -68,16 +79,22 @@ class JobHub:
             self._route_of[message.worker_id] = route
             route.workers.add(message.worker_id)
         elif message.HasField("gone"):
+            if message.worker_id not in route.workers:
+                return  # it has gone over to another stream
             route.workers.discard(message.worker_id)
-            self._route_of.pop(message.worker_id, None)
+            del self._route_of[message.worker_id]
         await self._put_up(message)
 
     async def close_route(self, route: Route, reason: str) -> None:
         """The stream has ended: its workers are gone until they say hello again."""
         self._routes.remove(route)
-        for worker_id in sorted(route.workers):
-            if self._route_of.get(worker_id) is route:
-                del self._route_of[worker_id]
+        gone_ids = sorted(route.workers)
+        route.workers.clear()
+        for worker_id in gone_ids:
+            del self._route_of[worker_id]
+        while not route.queue.empty():  # whoever waits for room there
+            route.queue.get_nowait()
+        for worker_id in gone_ids:
             gone = gateway_pb2.WorkerGone(reason=reason)
             await self._put_up(gateway_pb2.RolloutUp(worker_id=worker_id, gone=gone))
 
@@ -90,7 +107,7 @@ class JobHub:
         return True
 
     def end_streams(self) -> None:
-        """The way up is lost: end every stream below, and forget what was on its way up."""
+        """The way up is another or lost: end every stream below, and forget what was on its way up."""
         for route in self._routes:
             route.workers.clear()
             route.closed.set()
@@ -98,29 +115,40 @@ class JobHub:
         self._anchor_requested = False
         while not self.up.empty():
             self.up.get_nowait()
+        self._wake()
+
+    def drop(self) -> None:
+        """The job has no task here any more: end every stream below and every subscription."""
+        self.dropped = True
+        self.end_streams()
 
     async def _put_up(self, message: gateway_pb2.RolloutUp) -> None:
         await self.up.put(gateway_pb2.TrainerDown(up=message))
 
     # ---- the trainer ----------------------------------------------------------------------------------------------
 
-    def claim_trainer(self, fork: int) -> bool:
-        """A trainer has come; False if one of the same or a newer fork is here already."""
-        if self.trainer_fork is not None and self.trainer_fork >= fork:
-            return False
-        self.trainer_fork = fork
-        return True
+    def claim_trainer(self, fork: int) -> Trainer | None:
+        """A trainer has come; None if one of the same or a newer fork is here already. It hears of every worker."""
+        if self.trainer is not None:
+            if self.trainer.fork >= fork:
+                return None
+            self.trainer.replaced.set()
+        if self._had_trainer:
+            self.end_streams()
+        self._had_trainer = True
+        self.trainer = Trainer(fork)
+        return self.trainer
 
-    def release_trainer(self, fork: int) -> None:
-        """The trainer of this fork has left."""
-        if self.trainer_fork == fork:
-            self.trainer_fork = None
+    def release_trainer(self, trainer: Trainer) -> None:
+        """This trainer has left."""
+        if self.trainer is trainer:
+            self.trainer = None
 
     # ---- publications ---------------------------------------------------------------------------------------------
 
-    async def changed(self) -> None:
-        """Wait until the log has changed since the caller last looked."""
-        async with self._changed:
+    async def changed(self, seen: int) -> None:
+        """Wait until `num_changes` is not what the caller saw before it looked."""
+        while self.num_changes == seen:
             await self._changed.wait()
 
     async def append(self, record: PublicationRecord) -> None:
@@ -128,10 +156,9 @@ class JobHub:
         self.log.append(record)
         if isinstance(record, Opening) and record.kind is PublicationKind.ANCHOR:
             self._anchor_requested = False
-        if self.log.wants_anchor and self.trainer_fork is not None:  # relays ask only when a reader has no way
+        self._wake()
+        if self.log.wants_anchor and self.trainer is not None:  # relays ask only when a reader has no way
             await self.request_anchor()
-        async with self._changed:
-            self._changed.notify_all()
 
     async def request_anchor(self) -> None:
         """Ask above for a full state, once until one comes."""
@@ -139,20 +166,10 @@ class JobHub:
             self._anchor_requested = True
             await self.up.put(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
 
-
-async def messages_down(route: Route) -> AsyncIterator[gateway_pb2.RolloutDown]:
-    """What is to be written to one stream, until it is closed."""
-    closed = asyncio.ensure_future(route.closed.wait())
-    try:
-        while not route.closed.is_set():
-            getter = asyncio.ensure_future(route.queue.get())
-            await asyncio.wait({getter, closed}, return_when=asyncio.FIRST_COMPLETED)
-            if not getter.done():
-                getter.cancel()
-                return
-            yield getter.result()
-    finally:
-        closed.cancel()
+    def _wake(self) -> None:
+        self.num_changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 def policy_of(request: gateway_pb2.SubscribeRequest) -> Policy | None:

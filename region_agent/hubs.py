@@ -23,10 +23,10 @@ class Hubs:
         return self._hubs.setdefault(job_id, JobHub(job_id))
 
     def drop(self, job_id: str) -> None:
-        """End the job's streams and forget it."""
+        """End what the job's readers and workers have open, and forget it."""
         hub = self._hubs.pop(job_id, None)
         if hub is not None:
-            hub.end_streams()
+            hub.drop()
 
     def job_ids(self) -> frozenset[str]:
         return frozenset(self._hubs)

@@ -41,7 +41,7 @@ async def probe(address: str, region: str, payload_bytes: int, now: Callable[[],
                 await _next(acks, address)
                 round_trips.append(now() - start_s)
             start_s = now()
-            num_chunks = -(-payload_bytes // PROBE_CHUNK_BYTES)
+            num_chunks = max(1, -(-payload_bytes // PROBE_CHUNK_BYTES))
             for index in range(num_chunks):
                 last = index == num_chunks - 1
                 await call.write(

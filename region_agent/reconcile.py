@@ -4,14 +4,15 @@
 processes nor sockets. Invariants: a task id has at most one process; nothing is started that is not desired or is
 being stopped; a process that must go is first asked (SIGTERM) and killed only after `grace_s`; a rollout worker that
 died is started again with doubling pauses, at most `max_restarts` times; a trainer is never started again here,
-because a new trainer is a new fork and forks are the coordinator's to grant. Applying the actions and reconciling
-again yields nothing.
+because a new trainer is a new fork and forks are the coordinator's to grant. A process is superseded when its task is
+wanted of another fork (a resumed job keeps its task ids), or when a rollout worker that was asked to stop is wanted
+again: it ends first, then its task starts afresh. Applying the actions and reconciling again yields nothing.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from periplus.task import ENDED, Role, Task, TaskOutcome, TaskReport, TaskState
+from periplus.task import Role, Task, TaskOutcome, TaskReport, TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,8 @@ def reconcile(
             actions += _running(process, wanted, now_s, limits)
         elif wanted is None:
             actions.append(Forget(task_id))
+        elif _superseded(process, wanted):
+            actions.append(Forget(task_id) if wanted.stopping else Start(wanted, 0))
         elif _may_restart(process, wanted, now_s, limits):
             actions.append(Start(wanted, process.restarts + 1))
     actions += [
@@ -93,17 +96,20 @@ def reconcile(
     return tuple(actions)
 
 
-def report(process: Process) -> TaskReport:
+def report(process: Process, wanted: LocalTask | None) -> TaskReport:
     """What to tell the coordinator. A death that a restart will mend is `starting`, not `failed`."""
-    if process.outcome is None:
-        state, message = TaskState.RUNNING, ""
-    elif process.outcome.state is TaskState.FAILED and process.asked_to_stop_at_s is not None:
-        state, message = TaskState.STOPPED, process.outcome.message
-    elif process.outcome.state is TaskState.FAILED and _restartable(process):
-        state, message = TaskState.STARTING, process.outcome.message
+    outcome, task = process.outcome, process.task
+    message = outcome.message if outcome is not None else ""
+    if wanted is not None and _superseded(process, wanted):
+        state, message = TaskState.STARTING, ""
+    elif outcome is None:
+        state = TaskState.RUNNING
+    elif outcome.state is TaskState.FAILED and process.asked_to_stop_at_s is not None:
+        state = TaskState.STOPPED
+    elif wanted is not None and _mends(process, wanted):
+        state = TaskState.STARTING
     else:
-        state, message = process.outcome.state, process.outcome.message
-    task = process.task
+        state = outcome.state
     return TaskReport(task_id=task.task_id, job_id=task.job_id, state=state, message=message, restarts=process.restarts)
 
 
@@ -115,7 +121,7 @@ def report_unstarted(task: Task) -> TaskReport:
 
 
 def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: Limits) -> list[Action]:
-    if wanted is not None and not wanted.stopping:
+    if wanted is not None and not wanted.stopping and not _superseded(process, wanted):
         return []
     if process.asked_to_stop_at_s is None:
         return [AskToStop(process.task.task_id)]
@@ -124,14 +130,18 @@ def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: L
     return []
 
 
-def _restartable(process: Process) -> bool:
-    return process.task.role is Role.ROLLOUT and process.restarts < process.task.max_restarts
+def _superseded(process: Process, wanted: LocalTask) -> bool:
+    again = process.asked_to_stop_at_s is not None and not wanted.stopping and wanted.role is Role.ROLLOUT
+    return again or process.task.fork != wanted.fork
+
+
+def _mends(process: Process, wanted: LocalTask) -> bool:
+    assert process.outcome is not None
+    failed = process.outcome.state is TaskState.FAILED
+    return failed and not wanted.stopping and wanted.role is Role.ROLLOUT and process.restarts < wanted.max_restarts
 
 
 def _may_restart(process: Process, wanted: LocalTask, now_s: float, limits: Limits) -> bool:
-    assert process.outcome is not None
-    assert process.outcome.state in ENDED
-    if process.outcome.state is not TaskState.FAILED or wanted.stopping or not _restartable(process):
-        return False
+    assert process.ended_at_s is not None
     pause_s: float = limits.backoff_s * 2.0**process.restarts
-    return now_s - (process.ended_at_s or now_s) >= pause_s
+    return _mends(process, wanted) and now_s - process.ended_at_s >= pause_s

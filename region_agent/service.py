@@ -5,20 +5,24 @@ counted as traffic to that region.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc.aio
 
 from periplus.convert import publication_record_from_pb, publication_record_to_pb
-from periplus.errors import Conflict, StateError, Unreachable
+from periplus.errors import Conflict, Fenced, NotFound, StateError, Unreachable
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import NeedsAnchor, Restart, Wait
-from region_agent.hub import JobHub, messages_down, policy_of
+from region_agent.hub import JobHub, Route, Trainer, policy_of
 from region_agent.hubs import Hubs
 from region_agent.traffic import Traffic
 
 REGION_KEY = "periplus-region"
+
+FLUSH_S = 2.0
+"""For what waited for a stream that is ended here: far peers need a second, a dead one is not worth more."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -40,35 +44,35 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         route = hub.open_route(_region(context))
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._write_down(hub, route.peer_region, messages_down(route), context))
+                tasks.create_task(self._write_down(route, context))
+                tasks.create_task(_until_closed(hub, route))
                 await hub.take_up(route, first)
                 async for message in request_iterator:
                     await hub.take_up(route, message)
-                route.closed.set()
+                raise Unreachable(f"the stream of {first.worker_id} was closed by its sender")
         finally:
             await hub.close_route(route, "its stream ended")
 
-    async def _write_down(
-        self, hub: JobHub, peer: str, messages: AsyncIterator[gateway_pb2.RolloutDown], context: Context
-    ) -> None:
-        async for message in messages:
-            if peer:
-                self._traffic.sent(peer, message.ByteSize())
+    async def _write_down(self, route: Route, context: Context) -> None:
+        while True:
+            message = await route.queue.get()
+            if route.peer_region:
+                self._traffic.sent(route.peer_region, message.ByteSize())
             await context.write(message)
-        raise Unreachable(f"the way to the trainer of {hub.job_id} is lost; connect again")
+            route.queue.task_done()
 
     async def Subscribe(self, request: gateway_pb2.SubscribeRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """Publications for one reader until it leaves."""
         hub = self._hubs.get(request.job_id)
         peer = _region(context)
         cursor = hub.log.open(policy_of(request), request.has_bundle)
-        while True:
-            outcome = hub.log.next(cursor)
+        while not hub.dropped:
+            seen, outcome = hub.num_changes, hub.log.next(cursor)
             if isinstance(outcome, Wait):
-                await hub.changed()
+                await hub.changed(seen)
             elif isinstance(outcome, NeedsAnchor):
                 await hub.request_anchor()
-                await hub.changed()
+                await hub.changed(seen)
             elif isinstance(outcome, Restart):
                 cursor = hub.log.open(None, outcome.has_bundle)
             else:
@@ -77,6 +81,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 if peer:
                     self._traffic.sent(peer, message.ByteSize())
                 await context.write(message)
+        raise NotFound(f"job {hub.job_id} has no task in this region any more")
 
     async def Train(self, request_iterator: AsyncIterator[gateway_pb2.TrainerUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """The job's trainer."""
@@ -84,14 +89,16 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         if not first.HasField("hello"):
             raise StateError("a trainer's stream must open with a hello that names the job; this one did not")
         hub = self._hubs.get(first.hello.job_id)
-        if not hub.claim_trainer(first.hello.fork):
+        trainer = hub.claim_trainer(first.hello.fork)
+        if trainer is None:
             raise Conflict(
-                f"job {hub.job_id} already has a trainer of fork {hub.trainer_fork} at this gateway; "
+                f"job {hub.job_id} already has a trainer of fork {hub.trainer and hub.trainer.fork} at this gateway; "
                 f"the one of fork {first.hello.fork} is not followed"
             )
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_feed_trainer(hub, context))
+                tasks.create_task(_until_replaced(hub, trainer))
                 async for message in request_iterator:
                     if message.HasField("down"):
                         await hub.send_down(message.down)
@@ -99,19 +106,21 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                         self._records(message.record)
                 raise Unreachable("the trainer closed its stream")
         finally:
-            hub.release_trainer(first.hello.fork)
+            hub.release_trainer(trainer)
 
     async def Publish(
         self, request_iterator: AsyncIterator[gateway_pb2.PublicationRecord], context: Context
     ) -> gateway_pb2.PublishResponse:
         """What the trainer publishes, passed on record by record."""
         hub: JobHub | None = None
-        num_publications = 0
+        fork, num_publications = 0, 0
         async for message in request_iterator:
             if message.HasField("opening"):
-                hub = self._hubs.get(message.opening.job_id)
+                hub, fork = self._hubs.get(message.opening.job_id), message.opening.policy.fork
             if hub is None:
                 raise StateError("a publication must begin with its opening; this one did not")
+            if hub.trainer is not None and fork < hub.trainer.fork:
+                raise _replaced(hub, fork, hub.trainer.fork)
             await hub.append(publication_record_from_pb(message))
             num_publications += message.HasField("closing")
         return gateway_pb2.PublishResponse(num_publications=num_publications)
@@ -138,6 +147,23 @@ def _region(context: Context) -> str:
         if key == REGION_KEY:
             return value if isinstance(value, str) else value.decode()
     return ""
+
+
+async def _until_closed(hub: JobHub, route: Route) -> None:
+    await route.closed.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FLUSH_S):
+            await route.queue.join()
+    raise Unreachable(f"the way to the trainer of {hub.job_id} is lost; connect again")
+
+
+async def _until_replaced(hub: JobHub, trainer: Trainer) -> None:
+    await trainer.replaced.wait()
+    raise _replaced(hub, trainer.fork, hub.trainer.fork if hub.trainer else trainer.fork + 1)
+
+
+def _replaced(hub: JobHub, fork: int, by_fork: int) -> Fenced:
+    return Fenced(f"a trainer of fork {by_fork} took job {hub.job_id} over from fork {fork}; stop")
 
 
 async def _feed_trainer(hub: JobHub, context: Context) -> None:

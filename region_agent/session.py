@@ -1,8 +1,9 @@
 """The agent's session with the coordinator: one outbound stream, dialled again whenever it ends.
 
 What goes up waits in a bounded outbox; when it is full the oldest training record is given up (they are in the run
-directory too), never a report: reports are repeated whole in the Hello of the next session. While there is no
-coordinator the region goes on with the tasks it was last given.
+directory too), never a report. What tasks do now is told whole in the Hello of each session, so reports from before it
+are not sent: they would take the coordinator back in time. While there is no coordinator the region goes on with the
+tasks it was last given.
 """
 
 import asyncio
@@ -14,10 +15,11 @@ from dataclasses import dataclass
 import grpc.aio
 
 from periplus import rpc
-from periplus.errors import Conflict, Fenced, PeriplusError, StateError, Unreachable
+from periplus.errors import ConfigError, Conflict, Fenced, PeriplusError, StateError, TimedOut, Unreachable
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
+from region_agent.retry import failure_of
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,9 @@ OUTBOX_MESSAGES = 4096
 """Training records kept for a coordinator that is away: an hour at one step a second."""
 
 RECONNECT_CAP_S = 15.0
+
+WELCOME_DEADLINE_S = 10.0
+"""From dialling to the welcome: a few round trips around the world, with room for a busy machine."""
 
 Messages = AsyncIterator[control_pb2.CoordinatorMessage]
 SessionCall = grpc.aio.StreamStreamCall[control_pb2.AgentMessage, control_pb2.CoordinatorMessage]
@@ -49,32 +54,36 @@ class CoordinatorSession:
         self._handlers = handlers
         self._outbox: deque[control_pb2.AgentMessage] = deque()
         self._filled = asyncio.Event()
+        self._closing = False
         self.connected = asyncio.Event()
 
     def send(self, message: control_pb2.AgentMessage) -> None:
         """Queue one message for the coordinator."""
         if len(self._outbox) >= OUTBOX_MESSAGES:
-            self._outbox.popleft()
+            del self._outbox[next((i for i, old in enumerate(self._outbox) if old.HasField("step")), 0)]
         self._outbox.append(message)
         self._filled.set()
 
+    def close(self) -> None:
+        """Let `run` return: at once, or when what is queued has gone to the coordinator."""
+        self._closing = True
+        self._filled.set()
+
     async def run(self, jitter: Callable[[], float]) -> None:
-        """Keep the session until cancelled. Raises: Conflict when another agent serves this region."""
+        """Keep the session until closed.
+
+        Raises: Conflict when another agent serves this region, ConfigError when the coordinator refuses its settings.
+        """
         failures = 0
         while True:
-            try:
-                await self._session()
-            except BaseExceptionGroup as group:
-                error = rpc.first_of(group)
-                if error is None:
-                    raise
-                _raise_if_final(error)
-            except PeriplusError as error_:
-                error = error_
-                _raise_if_final(error)
+            why = await failure_of(self._session())
+            if self._closing:
+                return
+            if _is_final(why, welcomed=self.connected.is_set()):
+                raise why
             failures = 0 if self.connected.is_set() else failures + 1
             self.connected.clear()
-            event(log, logging.WARNING, "coordinator_lost", address=self._address, why=error)
+            event(log, logging.WARNING, "coordinator_lost", address=self._address, why=why)
             await asyncio.sleep(0.1 + jitter() * min(RECONNECT_CAP_S, 0.5 * 2 ** min(failures, 8)))
 
     async def _session(self) -> None:
@@ -82,15 +91,24 @@ class CoordinatorSession:
         async with rpc.channel(address) as channel:
             with rpc.remote_errors(self._address):
                 call = control_pb2_grpc.CoordinatorStub(channel).Session()
-                await call.write(control_pb2.AgentMessage(sequence=1, hello=self._handlers.hello()))
                 messages = aiter(call)
-                epoch, heartbeat_s = await self._welcome(messages)
+                epoch, heartbeat_s = await self._greet(call, messages)
                 self.connected.set()
                 event(log, logging.INFO, "session_open", coordinator=self._address, epoch=epoch)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._write(call, epoch))
                     tasks.create_task(self._beat(heartbeat_s))
                     await self._read(messages)
+
+    async def _greet(self, call: SessionCall, messages: Messages) -> tuple[int, float]:
+        hello = self._handlers.hello()
+        self._outbox = deque(old for old in self._outbox if not old.HasField("task") and not old.HasField("heartbeat"))
+        try:
+            async with asyncio.timeout(WELCOME_DEADLINE_S):
+                await call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
+                return await self._welcome(messages)
+        except TimeoutError as error:
+            raise TimedOut(f"{self._address} sent no welcome within {WELCOME_DEADLINE_S:.0f} s") from error
 
     async def _welcome(self, messages: Messages) -> tuple[int, float]:
         async for message in messages:
@@ -117,6 +135,9 @@ class CoordinatorSession:
                 await call.write(message)
                 if self._outbox and self._outbox[0] is message:
                     self._outbox.popleft()
+            if self._closing:
+                await call.done_writing()
+                return
             self._filled.clear()
             await self._filled.wait()
 
@@ -126,6 +147,6 @@ class CoordinatorSession:
             await asyncio.sleep(heartbeat_s)
 
 
-def _raise_if_final(error: PeriplusError) -> None:
-    if isinstance(error, Conflict) and not isinstance(error, Fenced):
-        raise error
+def _is_final(error: PeriplusError, *, welcomed: bool) -> bool:
+    refused = isinstance(error, ConfigError) and not welcomed
+    return refused or (isinstance(error, Conflict) and not isinstance(error, Fenced))

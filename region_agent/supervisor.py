@@ -1,17 +1,20 @@
 """The processes of one region: starts, watches and ends them. It decides nothing; `reconcile.py` does.
 
 Every worker runs in its own session, so that a terminal's Ctrl-C reaches the agent alone, and with the agent's end of
-a pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. Output goes to one log file a
-task.
+a pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. A worker is asked to stop
+once: a second SIGTERM would cut short what it saves. What it started itself is killed with it. Output goes to one log
+file a task.
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +24,10 @@ from region_agent.reconcile import Action, AskToStop, Forget, Kill, LocalTask, P
 
 STATUS_FILE = "status.json"
 MODULE_OF = {Role.TRAINER: "trainer", Role.ROLLOUT: "rollout_worker"}
+
+POLL_S = 0.1
+KILLED_WAIT_S = 5.0
+"""The kernel ends a killed process within milliseconds, unless a driver or a network disk holds it: then it is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +43,9 @@ class WorkerSettings:
 class Supervisor:
     """Performs actions and keeps the table of processes that reconcile reads."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, module_of: Mapping[Role, str] = MODULE_OF) -> None:
         self._settings = settings
+        self._module_of = module_of
         self._popen: dict[str, subprocess.Popen[bytes]] = {}
         self._scratch: dict[str, Path] = {}
         self.processes: dict[str, Process] = {}
@@ -63,27 +71,31 @@ class Supervisor:
             if exit_code is None:
                 continue
             del self._popen[task_id]
-            scratch = self._scratch.pop(task_id)
-            status_file = scratch / STATUS_FILE
+            assert popen.stdin is not None
+            popen.stdin.close()
+            _kill_group(popen.pid)
+            status_file = self._scratch[task_id] / STATUS_FILE
             status = status_file.read_text(encoding="utf-8") if status_file.exists() else ""
-            shutil.rmtree(scratch, ignore_errors=True)
+            self._drop_scratch(task_id)
             outcome = TaskOutcome.of_exit(exit_code, status)
             self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
 
-    async def stop_all(self, grace_s: float) -> None:
-        """Ask everything to stop, wait up to `grace_s`, kill the rest."""
-        for popen in self._popen.values():
-            popen.terminate()
-        for _ in range(int(grace_s / 0.1)):
-            if all(popen.poll() is not None for popen in self._popen.values()):
-                break
-            await asyncio.sleep(0.1)
-        for task_id, popen in self._popen.items():
-            if popen.poll() is None:
-                popen.kill()
-            await asyncio.to_thread(popen.wait)
-            shutil.rmtree(self._scratch.pop(task_id), ignore_errors=True)
-        self._popen.clear()
+    async def stop_all(self, grace_s: float, now: Callable[[], float]) -> None:
+        """Ask everything to stop, wait up to `grace_s`, kill the rest; `processes` tells how each ended."""
+        for task_id in self._popen:
+            if self.processes[task_id].asked_to_stop_at_s is None:
+                self.perform(AskToStop(task_id), now())
+        await self._wait_for_all(grace_s, now)
+        for task_id in self._popen:
+            self.perform(Kill(task_id), now())
+        await self._wait_for_all(KILLED_WAIT_S, now)
+
+    async def _wait_for_all(self, limit_s: float, now: Callable[[], float]) -> None:
+        until_s = now() + limit_s
+        self.poll(now())
+        while self._popen and now() < until_s:
+            await asyncio.sleep(POLL_S)
+            self.poll(now())
 
     def _start(self, task: LocalTask, restarts: int, now_s: float) -> None:
         running = Process(
@@ -94,6 +106,7 @@ class Supervisor:
         try:
             self._spawn(task)
         except OSError as error:
+            self._drop_scratch(task.task_id)
             outcome = TaskOutcome(state=TaskState.FAILED, message=f"cannot start {task.task_id}: {error}")
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
 
@@ -102,7 +115,7 @@ class Supervisor:
         run = RunDirectory(settings.work_dir / task.output_dir / task.job_id)
         logs = run.root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="periplus-task-"))
+        scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
         spec = TaskSpec(
             task_id=task.task_id, job_id=task.job_id, role=task.role, region=settings.region, job_json=task.job_json,
             plan_json=task.plan_json, fork=task.fork, resume_from=task.resume_from, gateway=settings.gateway,
@@ -113,13 +126,26 @@ class Supervisor:
         log_name = task.task_id.removeprefix(f"{task.job_id}/").replace(":", "-").replace("/", "-")
         with open(logs / f"{log_name}.log", "ab") as log:
             self._popen[task.task_id] = subprocess.Popen(
-                [sys.executable, "-m", MODULE_OF[task.role], "--task-file", str(spec_file)],
+                [sys.executable, "-m", self._module_of[task.role], "--task-file", str(spec_file)],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": str(settings.num_threads), "TOKENIZERS_PARALLELISM": "false"},
             )  # fmt: skip
-        self._scratch[task.task_id] = scratch
 
     def _signal(self, task_id: str, number: signal.Signals) -> None:
         popen = self._popen.get(task_id)
-        if popen is not None:
+        if popen is None:
+            return
+        if number is signal.SIGKILL:
+            _kill_group(popen.pid)
+        else:
             popen.send_signal(number)
+
+    def _drop_scratch(self, task_id: str) -> None:
+        scratch = self._scratch.pop(task_id, None)
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _kill_group(leader_pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left
+        os.killpg(leader_pid, signal.SIGKILL)

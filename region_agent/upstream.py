@@ -3,7 +3,7 @@
 Towards the home gateway this end behaves as a worker does. When anything breaks, both streams are given up together,
 the streams below are ended (their workers say hello again, over the next connection), and after a pause with full
 jitter the way is dialled anew. A worker's messages are passed on only after its hello went over the present
-connection.
+connection. When a reader below has no way to the newest state, this end subscribes again, as one that has nothing.
 """
 
 import asyncio
@@ -14,12 +14,13 @@ import grpc.aio
 
 from periplus import rpc
 from periplus.convert import publication_record_from_pb
-from periplus.errors import PeriplusError, Unreachable
+from periplus.errors import Unreachable
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
 from region_agent.hub import JobHub
+from region_agent.retry import failure_of
 from region_agent.service import REGION_KEY
 from region_agent.traffic import Traffic
 
@@ -44,23 +45,19 @@ class Upstream:
         self._router = router
         self._traffic = traffic
         self._anchor_wanted = asyncio.Event()
+        self._heard = False
 
     async def run(self, jitter: Callable[[], float]) -> None:
         """Keep the way open until cancelled. `jitter()` is uniform in [0, 1)."""
         failures = 0
         while True:
+            self._heard = False
             try:
-                await self._connection()
-            except PeriplusError as error:
-                failures += 1
-                event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=error)
-            except BaseExceptionGroup as group:
-                error_ = rpc.first_of(group)
-                if error_ is None:
-                    raise
-                failures += 1
-                event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=error_)
-            self._hub.end_streams()
+                why = await failure_of(self._connection())
+            finally:
+                self._hub.end_streams()
+            failures = 0 if self._heard else failures + 1
+            event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=why)
             await asyncio.sleep(jitter() * min(RECONNECT_CAP_S, 0.2 * 2 ** min(failures, 10)))
 
     async def _connection(self) -> None:
@@ -77,6 +74,7 @@ class Upstream:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_up(call))
                 async for message in call:
+                    self._heard = True
                     await self._hub.send_down(message)
                 raise Unreachable(f"the gateway at {address} ended the stream")
 
@@ -90,23 +88,20 @@ class Upstream:
             if message.up.HasField("hello"):
                 greeted.add(message.up.worker_id)
             if message.up.worker_id in greeted:
+                if message.up.HasField("gone"):
+                    greeted.discard(message.up.worker_id)
                 await call.write(message.up)
                 self._traffic.sent(self._home_region, message.up.ByteSize())
 
     async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
         have = self._hub.log.newest
+        self._anchor_wanted.clear()
         while True:
-            self._anchor_wanted.clear()
-            reading = asyncio.ensure_future(self._read_subscription(stub, address, have))
-            wanted = asyncio.ensure_future(self._anchor_wanted.wait())
-            try:
-                await asyncio.wait({reading, wanted}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                wanted.cancel()
-                if not reading.done():
-                    reading.cancel()
-            if reading.done():
-                reading.result()
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._read_subscription(stub, address, have))
+                await self._anchor_wanted.wait()
+                self._anchor_wanted.clear()
+                reading.cancel()
             have = None
 
     async def _read_subscription(
@@ -119,5 +114,6 @@ class Upstream:
         )  # fmt: skip
         with rpc.remote_errors(address):
             async for record in stub.Subscribe(request, metadata=((REGION_KEY, self._region),)):
+                self._heard = True
                 await self._hub.append(publication_record_from_pb(record))
         raise Unreachable(f"the gateway at {address} ended the subscription")

@@ -1,7 +1,7 @@
 """Which leases a worker works on next: the ones that may start with the weights it has, oldest work first.
 
-Pure: leases in, batches out. A lease whose `start_at` lies ahead waits here until the weights arrive; one of a fork that
-the weights have left behind is dropped. Lease ids are unique within a fork; a lease that comes again is the same lease.
+Pure: leases in, batches out. A lease whose `start_at` lies ahead waits here until the weights arrive; one of a fork
+that the weights have left behind is dropped. Lease ids are unique within a fork: one that comes again is the same.
 """
 
 import heapq

@@ -19,7 +19,7 @@ from trainer.model import load_model, resolve_model_dir
 from trainer.progress import Progress
 from trainer.warmup import WarmupSettings, warm_up
 
-WARMUP_LOSS_WINDOW = 10
+WARMUP_LOSS_WINDOW = 5
 """Steps over which the warm-up's loss is averaged before it is compared with the target."""
 
 Say = Callable[[RecordKind, str, dict[str, float]], None]

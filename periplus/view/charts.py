@@ -95,7 +95,7 @@ def histogram(title: str, counts: Mapping[int, int], *, bound: int | None, unit:
     if bound is not None:
         x = _LEFT + step * (bound + 1)
         body.append(f'<path class="bound" d="M{x:.1f} {_TOP - 6}V{_TOP + _PLOT_H}"/>')
-        body.append(f'<text class="boundlabel" x="{x - 6:.1f}" y="{_TOP + 4}" text-anchor="end">bound {bound}</text>')
+        body.append(f'<text class="boundlabel" x="{x + 6:.1f}" y="{_TOP + 4}">bound {bound}</text>')
     body.append(f'<text class="axis" x="{_LEFT + _PLOT_W}" y="{HEIGHT - 8}" text-anchor="end">{escape(x_label)}</text>')
     spoken = ", ".join(f"{key}: {count / total * 100:.1f} %" for key, count in sorted(counts.items()))
     return _frame(title, unit, spoken, "".join(body))

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -64,7 +64,7 @@ class FakeAgent:
         self.sequence += 1
         await self.call.write(control_pb2.AgentMessage(epoch=self.epoch, sequence=self.sequence, **body))
 
-    async def report(self, task_id: str, state: control_pb2.TaskState, message: str = "") -> None:
+    async def report(self, task_id: str, state: control_pb2.TaskState.ValueType, message: str = "") -> None:
         job_id = task_id.split("/")[0]
         report = control_pb2.TaskReport(task_id=task_id, job_id=job_id, state=state, message=message)
         await self.send(task=report)
@@ -80,6 +80,9 @@ class FakeAgent:
                     src_region=self.region, dst_region=message.probe.dst_region, rtt_s=0.1, throughput_bits_per_s=1e8
                 )
                 await self.send(link=link)
+
+    async def until_desired(self) -> None:
+        await self.until(lambda: bool(self.desired))
 
 
 async def _status(call: Session, address: str) -> Exception:
@@ -135,7 +138,7 @@ def test_a_job_runs_in_two_regions_and_its_watcher_sees_everything() -> None:
         ):
             job = await remote.submit(submission(regions={"min": 2, "trainer": "eu"}))
             trainer = f"{job.job_id}/trainer"
-            us_told = tasks.create_task(us.until(lambda: bool(us.desired)))
+            us_told = tasks.create_task(us.until_desired())
             await eu.until(lambda: trainer in eu.desired)
             await us_told
             assert set(us.desired) == {f"{job.job_id}/rollout-us-0"}
@@ -151,7 +154,9 @@ def test_a_job_runs_in_two_regions_and_its_watcher_sees_everything() -> None:
             watching = tasks.create_task(watch())
             await eu.report(trainer, control_pb2.TASK_STATE_RUNNING)
             await eu.send(step=step_record(job.job_id, 1))
-            await eu.send(heartbeat=control_pb2.Heartbeat(traffic=[{"dst_region": "us", "sent_bytes": 7}]))
+            await eu.send(
+                heartbeat=control_pb2.Heartbeat(traffic=[control_pb2.LinkTraffic(dst_region="us", sent_bytes=7)])
+            )
             await pictured.wait()
             await eu.report(trainer, control_pb2.TASK_STATE_SUCCEEDED)
             await watching
@@ -296,7 +301,7 @@ def test_a_stopping_coordinator_sends_agents_and_watchers_away() -> None:
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def against(scene: Callable[[str, Callable[..., Awaitable[int]]], Awaitable[None]]) -> None:
+def against(scene: Callable[[str, Callable[..., Coroutine[Any, Any, int]]], Awaitable[None]]) -> None:
     """A scene with a coordinator and a command line, each command in a thread of its own."""
 
     async def run(address: str) -> None:
@@ -315,11 +320,11 @@ def test_operators_see_jobs_regions_and_links(tmp_path: Path, capsys: pytest.Cap
     file = tmp_path / "job.yaml"
     file.write_text(JOB_YAML)
 
-    async def scene(address: str, command: Callable[..., Awaitable[int]]) -> None:
+    async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
         assert await command("job", "list") == 0
         assert "no jobs yet" in capsys.readouterr().err
         async with FakeAgent(address, "eu") as eu, FakeAgent(address, "us") as us, asyncio.TaskGroup() as tasks:
-            told = [tasks.create_task(agent.until(lambda a=agent: bool(a.desired))) for agent in (eu, us)]
+            told = [tasks.create_task(agent.until_desired()) for agent in (eu, us)]
             assert await command("job", "submit", str(file), "regions.min=2", "-o", "name") == 0
             out, err = capsys.readouterr()
             job_id = out.strip()
@@ -355,12 +360,12 @@ def test_submit_and_watch_ends_with_the_job(tmp_path: Path, capsys: pytest.Captu
     file = tmp_path / "job.yaml"
     file.write_text(JOB_YAML)
 
-    async def scene(address: str, command: Callable[..., Awaitable[int]]) -> None:
+    async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
         async with FakeAgent(address, "eu") as eu:
             assert await command("job", "submit", str(file), "regions.trainer=mars", "--wait") == 4
             assert "mars" in capsys.readouterr().err
             watching = asyncio.create_task(command("job", "submit", str(file), "--watch"))
-            await eu.until(lambda: bool(eu.desired))
+            await eu.until_desired()
             job_id = next(iter(eu.desired)).split("/")[0]
             await eu.report(f"{job_id}/trainer", control_pb2.TASK_STATE_RUNNING)
             await eu.send(step=step_record(job_id, 3))
@@ -383,7 +388,7 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(tmp_path: Path, capsys: pyt
         (folder / "manifest.json").write_text(json.dumps(manifest))
     (run_dir / "checkpoints" / "1.11").mkdir()
 
-    async def scene(address: str, command: Callable[..., Awaitable[int]]) -> None:
+    async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
         async with FakeAgent(address, "eu") as eu:
             assert await command("job", "submit", str(file), "--resume", str(run_dir)) == 0
             assert capsys.readouterr().out == "sums-1\n"
@@ -399,7 +404,7 @@ def test_logs_on_this_machine_are_printed(tmp_path: Path, capsys: pytest.Capture
     file = tmp_path / "job.yaml"
     file.write_text(JOB_YAML)
 
-    async def scene(address: str, command: Callable[..., Awaitable[int]]) -> None:
+    async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
         assert await command("job", "submit", str(file), f"output.dir={tmp_path}") == 0
         job_id = capsys.readouterr().out.strip()
         logs = tmp_path / job_id / "logs"

@@ -501,6 +501,13 @@ def test_a_job_survives_its_workers_as_long_as_one_is_left(run: Run) -> None:
     assert run.job().reason == "no rollout worker is left; the last one failed: no vllm"
 
 
+def test_a_worker_that_ended_does_not_come_back_by_a_late_report(run: Run) -> None:
+    run.says("us", "j/rollout-us-0", TaskState.FAILED)
+    run.says("us", "j/rollout-us-0", TaskState.RUNNING)
+    assert run.job().tasks["j/rollout-us-0"].ended
+    assert run.desired("us") == {}
+
+
 def test_a_rebooted_agent_gets_its_lost_workers_again(run: Run) -> None:
     run.says("us", "j/rollout-us-0", TaskState.FAILED)
     run.do(RegionLeft("us", 1))
@@ -524,6 +531,28 @@ def test_an_agent_that_was_away_keeps_its_trainer(run: Run) -> None:
     run.do(RegionJoined(hello("eu", tasks=(report("j/trainer", TaskState.RUNNING),)), 1))
     assert run.job().state is JobState.RUNNING
     assert run.desired("eu") == {"j/trainer": False, "j/rollout-eu-0": False}
+
+
+def test_a_job_of_an_earlier_coordinator_goes_on_and_holds_its_region() -> None:
+    run = Run()
+    running = report("old/trainer", TaskState.RUNNING)
+    effects = run.do(RegionJoined(hello("eu", tasks=(running,)), 1))
+    assert not any(isinstance(effect, SendDesired) for effect in effects)
+    run.do(JobSubmitted("r", "j", request()))
+    assert run.job().reason == "waits for 1 free regions, 0 there (eu runs old)"
+    effects = run.says("eu", "old/trainer", TaskState.SUCCEEDED)
+    assert RunPlanner("j", frozenset({"eu"})) in effects
+    assert SendDesired("eu", 1, 1, ()) in effects
+
+
+def test_resuming_a_job_of_an_earlier_coordinator_first_ends_what_still_runs_of_it() -> None:
+    run = Run()
+    run.do(RegionJoined(hello("eu", tasks=(report("old/trainer", TaskState.RUNNING),)), 1))
+    resume = request(resume_from="runs/old", resume_policy=Policy(0, 9), resume_job_id="old")
+    effects = run.do(JobSubmitted("r", "unused", resume))
+    assert SendDesired("eu", 1, 1, ()) in effects
+    assert not any(isinstance(effect, RunPlanner) for effect in effects)
+    assert RunPlanner("old", frozenset({"eu"})) in run.says("eu", "old/trainer", TaskState.STOPPED)
 
 
 # ---- cancelling ------------------------------------------------------------------------------------------------------

@@ -64,7 +64,9 @@ def test_tokens_follow_the_tempered_distribution_and_report_its_logprobs():
 
 def test_greedy_takes_the_largest_logit_with_its_logprob_at_temperature_one():
     logits_RV = torch.tensor([[0.0, 2.0, 1.0]])
-    token_R, logprob_R = choose(logits_RV, torch.tensor([0.1]), torch.tensor([True]), torch.tensor([0.999], dtype=torch.float64))
+    token_R, logprob_R = choose(
+        logits_RV, torch.tensor([0.1]), torch.tensor([True]), torch.tensor([0.999], dtype=torch.float64)
+    )
     assert token_R.tolist() == [1]
     torch.testing.assert_close(logprob_R, torch.log_softmax(logits_RV, -1)[:, 1])
 

@@ -11,7 +11,15 @@ def model():
         torch.manual_seed(0)
         return Qwen3ForCausalLM(
             Qwen3Config(
-                vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-                num_key_value_heads=2, head_dim=8, initializer_range=0.2, tie_word_embeddings=True, pad_token_id=0,
+                vocab_size=20,
+                hidden_size=16,
+                intermediate_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=8,
+                initializer_range=0.2,
+                tie_word_embeddings=True,
+                pad_token_id=0,
             )  # fmt: skip
         ).eval()

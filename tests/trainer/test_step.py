@@ -9,9 +9,7 @@ from trainer.losses.grpo import GrpoSettings
 from trainer.scoring import completion_logprobs
 from trainer.step import StepSettings, train_step
 
-SETTINGS = StepSettings(
-    loss=GrpoSettings(), decoupled=True, temperature=1.0, max_grad_norm=1.0, micro_batch_rows=100
-)
+SETTINGS = StepSettings(loss=GrpoSettings(), decoupled=True, temperature=1.0, max_grad_norm=1.0, micro_batch_rows=100)
 
 
 def make_batch(model, completions=((5, 6, 2), (7, 2), (8, 9, 10), (11, 2))):

@@ -1,0 +1,53 @@
+"""What operators read."""
+
+import json
+
+from coordinator.client.listing import JOBS, LINKS, REGIONS, Output, job_tree, link_tree, region_tree, render
+from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.yaml_text import parse
+
+JOB = control_pb2.Job(
+    job_id="sums-1", name="sums", state=control_pb2.JOB_STATE_RUNNING, reason="evil \x1b[2J\ntext",
+    submitted_at_s=100.0,
+    policy=common_pb2.Policy(fork=1, version=7),
+)  # fmt: skip
+
+
+def test_a_table_is_aligned_and_free_of_control_characters() -> None:
+    assert render(JOBS, [job_tree(JOB)], Output.TABLE, 165.0) == (
+        "JOB     STATE    POLICY   AGE  REASON\n"
+        "sums-1  running     1.7  1:05  evil  [2J text"
+    )  # fmt: skip
+    assert "NAME" in render(JOBS, [job_tree(JOB)], Output.WIDE, 165.0)
+
+
+def test_programs_get_everything_under_a_versioned_schema() -> None:
+    tree = json.loads(render(JOBS, [job_tree(JOB)], Output.JSON, 0.0))
+    assert tree["schema"] == "periplus.jobs/1"
+    assert tree["jobs"][0]["policy"] == {"fork": 1, "version": 7}
+    assert parse(render(JOBS, [job_tree(JOB)], Output.YAML, 0.0), "test") == tree
+    assert render(JOBS, [job_tree(JOB)], Output.NAME, 0.0) == "sums-1"
+
+
+def test_an_empty_listing_is_empty_for_people_and_a_list_for_programs() -> None:
+    assert render(REGIONS, [], Output.TABLE, 0.0) == ""
+    assert json.loads(render(REGIONS, [], Output.JSON, 0.0))["regions"] == []
+
+
+def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
+    report = control_pb2.TaskReport(task_id="j/trainer", job_id="j", state=control_pb2.TASK_STATE_RUNNING)
+    inventory = control_pb2.Inventory(num_cores=8, memory_bytes=16_000_000_000, hostname="host")
+    region = control_pb2.Region(name="eu", state="ready", inventory=inventory, tasks=[report], last_seen_s=9.0)
+    text = render(REGIONS, [region_tree(region)], Output.TABLE, 10.5)
+    assert text.splitlines()[1].split() == ["eu", "ready", "8", "16", "GB", "1", "1.5", "s"]
+    unmeasured = link_tree(control_pb2.Link(src_region="eu", dst_region="us", sent_bytes=5))
+    assert unmeasured["rtt_s"] is None
+    assert render(LINKS, [unmeasured], Output.TABLE, 0.0).splitlines()[1].split() == [
+        "eu",
+        "us",
+        "-",
+        "-",
+        "5",
+        "B",
+        "-",
+    ]

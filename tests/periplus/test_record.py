@@ -1,0 +1,41 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from periplus.policy import Policy
+from periplus.record import Record, RecordKind
+from periplus.telemetry import METRICS
+
+records = st.builds(
+    Record,
+    kind=st.sampled_from(RecordKind),
+    policy=st.builds(Policy, st.integers(0, 9), st.integers(0, 1 << 40)),
+    time_s=st.integers(0, 10**9).map(lambda n: n / 10_000),
+    values=st.dictionaries(st.sampled_from(sorted(METRICS)), st.floats(allow_nan=False)),
+    staleness_tokens=st.dictionaries(st.integers(0, 1000), st.integers(0, 1 << 50)),
+    text=st.text(max_size=20),
+)
+
+
+@given(records)
+def test_a_record_is_one_line_and_comes_back_as_it_was(record: Record) -> None:
+    line = record.to_json()
+    assert "\n" not in line
+    assert Record.from_json(line) == record
+
+
+def test_the_line_holds_the_values_under_their_own_names() -> None:
+    record = Record(
+        kind=RecordKind.STEP, policy=Policy(1, 2), time_s=3.00004, values={"loss": 0.5}, staleness_tokens={1: 7, 0: 9}
+    )
+    assert json.loads(record.to_json()) == {
+        "kind": "step", "fork": 1, "version": 2, "time_s": 3.0, "loss": 0.5, "staleness_tokens": {"0": 9, "1": 7},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ["", "{", "5", "[]", '"x"', "{}", '{"kind": "no such", "fork": 0, "version": 0}'])
+def test_a_line_that_is_no_record_is_refused(line: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Record.from_json(line)

@@ -1,0 +1,162 @@
+"""The whole agent in this process, between a coordinator played by hand and workers that do nothing."""
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from periplus.errors import Conflict
+from periplus.job import JobFile
+from periplus.pb.v1 import control_pb2
+from periplus.process import StopReason
+from periplus.task import Role
+from region_agent.app import run
+from region_agent.config import AgentConfig
+from region_agent.supervisor import MODULE_OF
+from tests.support.fake_coordinator import FakeCoordinator, served
+from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
+
+WORKER = "tests.region_agent.tiny_worker"
+TASK = f"{JOB}/rollout:us:0"
+JOB_JSON = JobFile.model_validate({"name": "sums", "environment": {"name": "chain_sum"}, "steps": 3}).to_json()
+
+
+@pytest.fixture(autouse=True)
+def small_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for role in Role:
+        monkeypatch.setitem(MODULE_OF, role, WORKER)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+@asynccontextmanager
+async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task[StopReason]"]:
+    config = AgentConfig(
+        region="us", coordinator=coordinator, listen="127.0.0.1:0", advertise="", work_dir=tmp_path, wan="",
+        num_cores=2, memory_bytes=1 << 30, worker_threads=1, stop_grace_s=5.0, restart_backoff_s=0.1,
+    )  # fmt: skip
+    running = asyncio.create_task(run(config, ready_file=None, stop_on_stdin_eof=False))
+    try:
+        yield running
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+def desired(*, home: str = "127.0.0.1:1", stopping: bool = False, num_tasks: int = 1) -> control_pb2.CoordinatorMessage:
+    task = control_pb2.Task(
+        task_id=TASK, job_id=JOB, role=control_pb2.ROLE_ROLLOUT, job_json=JOB_JSON, trainer_region="eu",
+        trainer_gateway=home, stopping=stopping,
+    )  # fmt: skip
+    return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks))
+
+
+def states(fake: FakeCoordinator) -> list[int]:
+    return [message.task.state for message in fake.came if message.HasField("task")]
+
+
+def worker_pid(tmp_path: Path) -> int:
+    found = list(tmp_path.rglob("running"))
+    return int(found[0].read_text() or 0) if found else 0
+
+
+def test_tasks_go_on_while_the_coordinator_is_away_and_are_told_to_the_next_one(tmp_path: Path) -> None:
+    async def scene() -> None:
+        first, second = FakeCoordinator(), FakeCoordinator()
+        async with served(first) as address:
+            running = agent(tmp_path, address)
+            stopped = await running.__aenter__()
+            first.orders.put_nowait(desired())
+            await until(lambda: worker_pid(tmp_path) > 0 and bool(states(first)))
+            assert states(first) == [control_pb2.TASK_STATE_RUNNING]
+            pid = worker_pid(tmp_path)
+        await asyncio.sleep(0.3)  # the agent looks at its processes meanwhile
+        os.kill(pid, 0)
+        async with served(second, address):
+            await until(lambda: bool(second.hellos))
+            told = [(task.task_id, task.state) for task in second.hellos[0].tasks]
+            assert told == [(TASK, control_pb2.TASK_STATE_RUNNING)]
+            assert second.hellos[0].boot_id == first.hellos[0].boot_id
+
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await stopped is StopReason.SIGTERM
+            assert states(second) == [control_pb2.TASK_STATE_STOPPED], "the last word did not arrive"
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+            await running.__aexit__(None, None, None)
+
+    play(scene)
+
+
+def test_a_task_that_is_to_stop_stops_and_one_that_never_ran_is_reported_stopped(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(desired(stopping=True))
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STOPPED])
+            fake.orders.put_nowait(desired(num_tasks=0))
+            fake.orders.put_nowait(desired())
+            await until(lambda: worker_pid(tmp_path) > 0)
+            fake.orders.put_nowait(desired(stopping=True))
+            await until(lambda: states(fake)[1:] == [control_pb2.TASK_STATE_RUNNING, control_pb2.TASK_STATE_STOPPED])
+
+    play(scene)
+
+
+def test_when_the_home_gateway_has_moved_the_region_follows_it(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with (
+            served(fake) as address,
+            agent(tmp_path, address),
+            gateway("eu") as old,
+            gateway("eu") as new,
+            Trainer(old.address) as before,
+            Trainer(new.address, fork=1) as after,
+        ):
+            fake.orders.put_nowait(desired(home=old.address))
+            await until(lambda: bool(states(fake)))
+            async with Worker(fake.hellos[0].gateway_address, "w1") as worker:
+                await until(lambda: before.came == ["w1 hello"])
+                fake.orders.put_nowait(desired(home=new.address))
+                await worker.ended()
+            async with Worker(fake.hellos[0].gateway_address, "w1"):
+                await until(lambda: after.came == ["w1 hello"])
+                await until(lambda: before.came == ["w1 hello", "w1 gone"])
+
+    play(scene)
+
+
+def test_a_region_that_another_agent_serves_is_a_conflict(tmp_path: Path) -> None:
+    async def scene() -> None:
+        refusal = Conflict("region us is already served by the agent on h")
+        async with served(FakeCoordinator(refusal)) as address, agent(tmp_path, address) as running:
+            with pytest.raises(Conflict, match="already served"):
+                await running
+
+    play(scene)
+
+
+def test_an_order_to_probe_is_answered_with_a_measurement_and_a_dead_end_with_silence(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as address, agent(tmp_path, address), gateway("eu") as there:
+            with socket.socket() as unused:
+                unused.bind(("127.0.0.1", 0))
+                dead = f"127.0.0.1:{unused.getsockname()[1]}"
+                for target in (dead, there.address):
+                    order = control_pb2.ProbeOrder(dst_region="eu", gateway_address=target, payload_bytes=1 << 20)
+                    fake.orders.put_nowait(control_pb2.CoordinatorMessage(probe=order))
+                links: Any = lambda: [message.link for message in fake.came if message.HasField("link")]  # noqa: E731
+                await until(lambda: bool(links()))
+            assert [(link.src_region, link.dst_region) for link in links()] == [("us", "eu")]
+            await until(lambda: any(message.heartbeat.traffic for message in fake.came))
+
+    play(scene)

@@ -1,0 +1,83 @@
+"""`periplus agent` as an operator meets it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from periplus import rpc
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[2]
+NOWHERE = "127.0.0.1:1"
+
+
+def agent(*options: str, cwd: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "periplus", "agent", "--region", "us", "--coordinator", NOWHERE, *options],
+        cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_an_agent_without_a_coordinator_keeps_trying_and_stops_when_asked(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    with agent(cwd=tmp_path) as process:
+        assert process.stderr is not None
+        num_lost = 0
+        for line in process.stderr:
+            num_lost += "coordinator_lost" in line and NOWHERE in line
+            if num_lost == 2:
+                break
+        process.send_signal(number)
+        rest = process.communicate(timeout=5)[1]
+        assert process.returncode == code
+        assert "Traceback" not in rest
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_a_busy_port_is_a_conflict_told_in_one_line(tmp_path: Path) -> None:
+    async def scene() -> tuple[str, int]:
+        server = rpc.server()
+        address = rpc.bind(server, "127.0.0.1:0")
+        await server.start()
+        try:
+            return await asyncio.to_thread(_refused, tmp_path, "--listen", address)
+        finally:
+            await server.stop(None)
+
+    text, code = asyncio.run(scene())
+    assert code == 7
+    assert "the port is in use" in text
+    assert sum(line.startswith("error:") for line in text.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--cores", "0"),
+        ("--cores", "many"),
+        ("--memory-gib", "nan"),
+        ("--worker-threads", "-1"),
+        ("--stop-grace-s", "0"),
+        ("--listen", "nonsense"),
+        ("--log-level", "loud"),
+    ],
+)
+def test_a_bad_value_is_a_usage_error(tmp_path: Path, options: tuple[str, ...]) -> None:
+    text, code = _refused(tmp_path, *options)
+    assert code == 2, text
+
+
+def _refused(cwd: Path, *options: str) -> tuple[str, int]:
+    with agent(*options, cwd=cwd) as process:
+        text = process.communicate(timeout=20)[1]
+    assert "Traceback" not in text
+    return text, process.returncode

@@ -1,0 +1,213 @@
+"""Two gateways, home and far: what passes between them, once, and how they find each other again."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from periplus.errors import Unreachable
+from periplus.pb.v1 import gateway_pb2
+from periplus.policy import Policy
+from periplus.publication import Chunk, PublicationLog, split
+from tests.support.gateways import (
+    JOB,
+    Reader,
+    Trainer,
+    Worker,
+    anchor,
+    bundle,
+    delta,
+    gateway,
+    play,
+    remote_gateway,
+    until,
+)
+
+
+def test_hello_frames_and_leases_pass_through_both_gateways() -> None:
+    async def scene() -> None:
+        async with (
+            gateway() as home,
+            Trainer(home.address) as trainer,
+            remote_gateway(home.address) as far,
+            Worker(far.address, "w1") as one,
+            Worker(far.address, "w2") as two,
+        ):
+            await one.frame(b"1")
+            await two.frame(b"2")
+            await until(lambda: sorted(trainer.frames) == [b"1", b"2"])
+            assert trainer.came.index("w1 hello") < trainer.came.index("w1 frame")
+            await trainer.lease("w2", 5)
+            await trainer.lease("w1", 6)
+            await until(lambda: (one.leases(), two.leases()) == ([6], [5]))
+            two.call.cancel()
+            await until(lambda: "w2 gone" in trainer.came)
+            assert "w1 gone" not in trainer.came
+            assert set(home.traffic.sent_bytes) == {"far"}
+            assert set(far.traffic.sent_bytes) == {"home"}
+
+    play(scene)
+
+
+def test_each_chunk_crosses_once_for_two_readers_and_before_the_publication_is_complete() -> None:
+    async def scene() -> None:
+        async with (
+            gateway() as home,
+            Trainer(home.address) as trainer,
+            remote_gateway(home.address) as far,
+            Reader(far.address) as one,
+            Reader(far.address) as two,
+        ):
+            *head, closing = split(anchor(0, num_bytes=200_000), 4096)
+            trainer.publish(bundle())
+            for record in head:
+                trainer.publish_record(record)
+            num_chunks = 2 + sum(isinstance(record, Chunk) for record in head)
+            await until(lambda: one.num_chunks == two.num_chunks == num_chunks)
+            assert one.names() == two.names() == ["bundle 0.0"]
+            trainer.publish_record(closing)
+            await until(lambda: one.names() == two.names() == ["bundle 0.0", "anchor 0.0"])
+            assert one.got[1].payload == two.got[1].payload == anchor(0, num_bytes=200_000).payload
+            assert 200_100 < home.traffic.sent_bytes["far"] < 1.02 * 200_100
+
+    play(scene)
+
+
+def test_after_the_home_gateway_was_killed_workers_say_hello_again_and_work_goes_on() -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            home = await stack.enter_async_context(gateway())
+            first = await stack.enter_async_context(Trainer(home.address))
+            far = await stack.enter_async_context(remote_gateway(home.address))
+            worker = await stack.enter_async_context(Worker(far.address, "w1"))
+            reader = await stack.enter_async_context(Reader(far.address))
+            first.publish(bundle(), anchor(0), delta(0, 1))
+            await until(lambda: "w1 hello" in first.came and len(reader.got) == 3)
+
+            await home.server.stop(None)
+            assert isinstance(await worker.ended(), Unreachable)
+            again = await stack.enter_async_context(Worker(far.address, "w1"))
+            await again.frame(b"early")
+            home = await stack.enter_async_context(gateway(address=home.address))
+            second = await stack.enter_async_context(Trainer(home.address, fork=1))
+            while again.error is None and not second.frames:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+            if again.error is not None:  # it came while the next attempt failed: a worker just tries again
+                again = await stack.enter_async_context(Worker(far.address, "w1"))
+                await again.frame(b"late")
+            await until(lambda: bool(second.frames))
+            assert second.came[:2] == ["w1 hello", "w1 frame"]
+            await second.lease("w1", 3)
+            await until(lambda: again.leases() == [3])
+            second.publish(bundle(1), anchor(1, fork=1), delta(1, 2, fork=1))
+            await until(lambda: reader.names()[-1] == "delta 1.2")
+            assert reader.error is None, "readers of the far gateway notice nothing"
+
+    play(scene)
+
+
+def test_a_message_of_a_worker_that_did_not_greet_is_not_passed_on() -> None:
+    async def scene() -> None:
+        async with (
+            gateway() as home,
+            Trainer(home.address) as trainer,
+            remote_gateway(home.address) as far,
+            Worker(far.address, "w1") as worker,
+        ):
+            await worker.frame(b"stray", worker_id="stranger")
+            await worker.frame(b"mine")
+            await until(lambda: bool(trainer.frames))
+            await worker.gone()
+            await worker.frame(b"after")
+            await worker.hello("w2")
+            await until(lambda: "w2 hello" in trainer.came)
+            assert trainer.frames == [b"mine"]
+
+    play(scene)
+
+
+def test_a_remote_newcomer_without_an_anchor_gets_one_by_subscribing_anew_while_others_read_on() -> None:
+    async def scene() -> None:
+        async with (
+            gateway() as home,
+            Trainer(home.address) as trainer,
+            remote_gateway(home.address) as far,
+            Reader(far.address, has_bundle=True) as old,
+        ):
+            far.hub.log = PublicationLog(max_bytes=1000)  # 5 deltas of 200, the home gateway keeps all
+            trainer.publish(bundle(), anchor(0), *(delta(i, i + 1) for i in range(8)))
+            await until(lambda: len(old.got) == 9)
+            sent_bytes = home.traffic.sent_bytes["far"]
+            async with Reader(far.address, has_bundle=True) as newcomer:
+                trainer.publish(delta(8, 9))
+                await until(lambda: newcomer.names()[-1:] == ["delta 0.9"] and old.names()[-1] == "delta 0.9")
+                trainer.publish(delta(9, 10))
+                await until(lambda: newcomer.names()[-1] == "delta 0.10" and old.names()[-1] == "delta 0.10")
+                assert newcomer.names()[0] == "anchor 0.0"
+                assert old.names() == ["anchor 0.0", *(f"delta 0.{version}" for version in range(1, 11))]
+                assert "anchor?" not in trainer.came, "the home gateway has one"
+                assert home.traffic.sent_bytes["far"] < sent_bytes + 1.5 * sent_bytes
+
+    play(scene)
+
+
+def test_a_relay_that_has_no_anchor_does_not_fetch_one_that_nobody_needs() -> None:
+    async def scene() -> None:
+        async with gateway() as home, Trainer(home.address) as trainer, remote_gateway(home.address) as far:
+            far.hub.log = PublicationLog(max_bytes=1000)
+            trainer.publish(bundle(), anchor(0), *(delta(i, i + 1) for i in range(30)))
+            await until(lambda: far.hub.log.newest == Policy(0, 30))
+            assert home.traffic.sent_bytes["far"] < 2 * (300 + 30 * 200) + 32 * 100
+
+    play(scene)
+
+
+def test_a_request_for_an_anchor_that_was_lost_with_the_connection_is_made_again() -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            home = await stack.enter_async_context(gateway())
+            trainer = await stack.enter_async_context(Trainer(home.address))
+            far = await stack.enter_async_context(remote_gateway(home.address))
+            far.hub.log = PublicationLog(max_bytes=1000)
+            trainer.publish(bundle(), anchor(0), *(delta(i, i + 1) for i in range(8)))
+            await until(lambda: far.hub.log.newest == Policy(0, 8))
+            await home.server.stop(None)
+            newcomer = await stack.enter_async_context(Reader(far.address, has_bundle=True))
+            home = await stack.enter_async_context(gateway(address=home.address))
+            trainer = await stack.enter_async_context(Trainer(home.address))
+            trainer.publish(bundle(), anchor(8))
+            await until(lambda: newcomer.names() == ["anchor 0.8"])
+
+    play(scene)
+
+
+def test_an_upstream_waits_until_its_job_is_known_at_home() -> None:
+    async def scene() -> None:
+        async with gateway() as home:
+            hub = home.hubs.get(JOB)
+            home.hubs.drop(JOB)
+            async with remote_gateway(home.address) as far, Reader(far.address, has_bundle=True) as reader:
+                await asyncio.sleep(0.05)
+                home.hubs.open(JOB)
+                assert home.hub is not hub
+                async with Trainer(home.address) as trainer:
+                    trainer.publish(bundle(), anchor(0))
+                    await until(lambda: reader.names() == ["anchor 0.0"])
+
+    play(scene)
+
+
+def test_a_finish_reaches_a_remote_worker_though_the_trainer_leaves_at_once() -> None:
+    async def scene() -> None:
+        async with (
+            gateway() as home,
+            remote_gateway(home.address) as far,
+            Worker(far.address, "w1") as worker,
+        ):
+            async with Trainer(home.address) as trainer:
+                await until(lambda: trainer.came == ["w1 hello"])
+                await trainer.send(gateway_pb2.RolloutDown(worker_id="w1", finish=gateway_pb2.Finish(reason="done")))
+                await trainer.call.done_writing()
+                await trainer.ended()
+            await until(lambda: bool(worker.got))
+            assert worker.got[0].finish.reason == "done"
+
+    play(scene)

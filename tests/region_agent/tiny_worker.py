@@ -1,0 +1,45 @@
+"""A worker process for the supervisor's tests, started with `-m`: its job says how it behaves."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from periplus.errors import TrainingError
+from periplus.task import TaskSpec, TaskState
+from periplus.task_process import Work, command
+
+
+def make_work(spec: TaskSpec) -> Work:
+    def note(name: str, pid: int) -> None:
+        Path(spec.run_dir, name).write_text(str(pid))
+
+    async def work(stop: asyncio.Event) -> TaskState:
+        print("at work", flush=True)  # noqa: T201  # what the log file is to show
+        match spec.job_json:
+            case "succeed":
+                return TaskState.SUCCEEDED
+            case "fail":
+                raise TrainingError("the loss is not finite")
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "leave a child":
+                child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # noqa: ASYNC220
+                note("child", child.pid)
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "ignore":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        note("running", os.getpid())
+        await stop.wait()
+        if spec.job_json == "ignore":
+            await asyncio.sleep(60)
+        await asyncio.sleep(0.1)  # saving: a second SIGTERM would cut it short
+        return TaskState.STOPPED
+
+    return work
+
+
+if __name__ == "__main__":
+    command(make_work)()

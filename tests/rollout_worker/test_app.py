@@ -1,0 +1,259 @@
+"""A real worker with a real small model behind a real gateway on loopback; the trainer's side is driven by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from periplus.codec.registry import trajectory_decoder
+from periplus.convert import policy_from_pb, policy_to_pb, trajectory_frame_from_pb
+from periplus.digest import state_digest
+from periplus.job import JobFile
+from periplus.pb.v1 import gateway_pb2
+from periplus.policy import Policy
+from periplus.task import Role
+from periplus.trajectory import Trajectory
+from rollout_worker import app
+from rollout_worker.app import Worker
+from rollout_worker.config import WorkerConfig
+from rollout_worker.model import Loaded, load_bundle
+from tests.support.gateways import JOB, gateway, play
+from tests.support.tiny_job import task_of, tiny_job
+from trainer import publish
+from trainer.gateway import GatewayLink
+from trainer.model import load_model, resolve_model_dir
+from trainer.publish import Published
+
+
+@dataclass
+class Scene:
+    """The trainer by hand, and every engine that a worker built."""
+
+    job: JobFile
+    model_dir: Path
+    folder: Path
+    address: str
+    link: GatewayLink
+    messages: "asyncio.Queue[gateway_pb2.TrainerDown]" = field(default_factory=asyncio.Queue)
+    engines: list[Mapping[str, torch.Tensor]] = field(default_factory=list)
+    num_leases: int = 0
+
+    def __post_init__(self) -> None:
+        self.model: Any = load_model(self.model_dir)[0]
+        state = publish.bf16_state(self.model)
+        self.published = Published(policy=Policy(0, 0), state=state, digest=state_digest(state))
+
+    async def publish_first(self) -> None:
+        data_file = Path(self.job.data.path or "")
+        await self.link.publish(publish.bundle(JOB, Policy(0, 0), self.model_dir, data_file))
+        await self.publish_anchor()
+
+    async def publish_anchor(self) -> None:
+        await self.link.publish(publish.anchor(JOB, self.published))
+
+    async def publish_delta(self, *, times: int = 1) -> None:
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.view(-1)[self.published.policy.version] += 0.5
+        policy, state = self.published.policy.next(), publish.bf16_state(self.model)
+        self.published, delta = publish.next_version(JOB, self.published, policy, state)
+        for _ in range(times):
+            await self.link.publish(delta)
+
+    def lease(self, worker_id: str, version: int) -> None:
+        self.num_leases += 1
+        lease = gateway_pb2.Lease(
+            lease_id=self.num_leases, group=self.num_leases, sample=0, item=3, purpose=gateway_pb2.PURPOSE_TRAIN,
+            start_at=policy_to_pb(Policy(0, version)),
+        )  # fmt: skip
+        self.link.send(gateway_pb2.RolloutDown(worker_id=worker_id, leases=gateway_pb2.LeaseBatch(leases=[lease])))
+
+    async def next(self, *kinds: str) -> gateway_pb2.RolloutUp:
+        """The next message of one of these kinds; others are passed over."""
+        while True:
+            up = (await self.messages.get()).up
+            if up.WhichOneof("body") in kinds:
+                return up
+
+    async def proof(self) -> tuple[int, bool]:
+        proof = (await self.next("proof")).proof
+        assert not proof.ok or policy_from_pb(proof.policy) <= self.published.policy
+        return proof.policy.version, proof.ok
+
+    async def proven(self) -> None:
+        """Until the worker has proven the newest version."""
+        while (await self.proof()) != (self.published.policy.version, True):
+            pass
+
+    @asynccontextmanager
+    async def worker(self, worker_id: str = "w") -> AsyncIterator[None]:
+        task = task_of(self.job, Role.ROLLOUT, self.folder, gateway=self.address, task_id=worker_id)
+        running = asyncio.create_task(
+            Worker(WorkerConfig(task=task, job=self.job, batch_rows=4, capacity=8)).run()
+        )  # fmt: skip
+        try:
+            yield
+            assert not running.done(), running
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return resolve_model_dir("builtin:qwen3-tiny", tmp_path_factory.mktemp("models"), 0)
+
+
+@asynccontextmanager
+async def scene(model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    monkeypatch.setattr(app, "RETRY_S", 0.005)
+    async with gateway() as home:
+        link = GatewayLink(home.address, JOB, 0, chunk_bytes=16 << 10)
+        it = Scene(job=tiny_job(folder), model_dir=model_dir, folder=folder, address=home.address, link=link)
+
+        def load(*arguments: Any) -> Loaded:
+            loaded = load_bundle(*arguments)
+            it.engines.append(loaded.engine.tensors())
+            return loaded
+
+        monkeypatch.setattr(app, "load_bundle", load)
+        running = asyncio.create_task(link.run(it.messages.put_nowait))
+        try:
+            yield it
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+def trajectories(up: gateway_pb2.RolloutUp) -> tuple[Trajectory, ...]:
+    frame = trajectory_frame_from_pb(up.frame)
+    return trajectory_decoder(frame.codec)(frame.payload, max_content_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("bit", [23, 0])
+def test_a_flipped_bit_fails_the_next_proof_and_the_worker_recovers_from_an_anchor_and_generates_again(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bit: int
+) -> None:
+    """Bit 23 makes another bfloat16; bit 0 makes a value that no bfloat16 is."""
+
+    async def run() -> None:
+        async with scene(model_dir, tmp_path, monkeypatch) as it, it.worker():
+            await it.publish_first()
+            assert await it.proof() == (0, True)
+            it.lease("w", 0)
+            assert trajectories(await it.next("frame"))[0].policies[0].policy == Policy(0, 0)
+
+            it.engines[0]["model.layers.0.self_attn.q_proj.weight"].view(torch.int32)[3, 4] ^= 1 << bit
+            await it.publish_delta()
+            assert await it.proof() == (1, False)
+            it.lease("w", 0)
+            unproven = await it.next("proof", "frame")
+            assert unproven.HasField("proof"), "it generated with weights that it had not proven"
+            assert unproven.proof.ok
+            if unproven.proof.policy.version == 0:
+                assert (await it.next("proof")).proof.ok
+            it.lease("w", 1)
+            frames = [await it.next("frame")]
+            while all(t.policies[0].policy != Policy(0, 1) for t in trajectories(frames[-1])):
+                frames.append(await it.next("frame"))
+            held = {name: tensor.bfloat16() for name, tensor in it.engines[0].items()}
+            for name, parameter in it.model.named_parameters():
+                assert torch.equal(held[name], parameter.detach().bfloat16())
+
+    play(run)
+
+
+def test_a_worker_that_joins_late_catches_up_and_generates_with_the_newest_weights(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with scene(model_dir, tmp_path, monkeypatch) as it:
+            await it.publish_first()
+            for _ in range(3):
+                await it.publish_delta()
+            async with it.worker("late"):
+                await it.proven()
+                it.lease("late", 3)
+                (sampled,) = trajectories(await it.next("frame"))
+                assert sampled.policies[0].policy == Policy(0, 3)
+                assert sampled.worker_id == "late"
+
+    play(run)
+
+
+def test_a_lease_of_the_next_version_waits_for_its_weights(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with scene(model_dir, tmp_path, monkeypatch) as it, it.worker():
+            await it.publish_first()
+            await it.next("capacity")
+            it.lease("w", 1)
+            assert await it.proof() == (0, True)
+            await it.publish_delta()
+            up = await it.next("proof", "frame")
+            assert (up.WhichOneof("body"), up.proof.policy.version) == ("proof", 1)
+            assert trajectories(await it.next("frame"))[0].policies[0].policy == Policy(0, 1)
+
+    play(run)
+
+
+def test_what_is_published_twice_is_applied_once(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with scene(model_dir, tmp_path, monkeypatch) as it, it.worker():
+            await it.publish_first()
+            await it.publish_delta(times=2)
+            await it.publish_anchor()
+            await it.publish_delta(times=2)
+            assert [await it.proof() for _ in range(3)] == [(0, True), (1, True), (2, True)]
+
+    play(run)
+
+
+def test_the_worker_ends_when_the_trainer_says_that_the_job_is_done(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with scene(model_dir, tmp_path, monkeypatch) as it:
+            task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
+            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job, batch_rows=4, capacity=8)).run())
+            await it.publish_first()
+            await it.next("capacity")
+            it.link.send(gateway_pb2.RolloutDown(worker_id="w", finish=gateway_pb2.Finish(reason="done")))
+            await working
+
+    play(run)
+
+
+def test_a_worker_outlives_its_gateway_and_goes_on_with_the_next_one(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both of its streams break in the middle of calls; it keeps its weights and says hello again."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as worker:
+            async with scene(model_dir, tmp_path, monkeypatch) as first:
+                await first.publish_first()
+                await worker.enter_async_context(first.worker())
+                await first.proven()
+            async with gateway(address=first.address) as home:
+                link = GatewayLink(home.address, JOB, 0, chunk_bytes=16 << 10)
+                serving = asyncio.create_task(link.run(first.messages.put_nowait))
+                first.link = link
+                await first.next("hello")
+                await first.publish_anchor()
+                await first.publish_delta()
+                await first.proven()
+                assert len(first.engines) == 1, "it loaded the bundle again"
+                serving.cancel()
+
+    play(run)

@@ -1,0 +1,283 @@
+"""Gateways on loopback ports, and what is around one: a trainer, workers and readers, each under a test's control."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import grpc.aio
+from blake3 import blake3
+
+from periplus import rpc
+from periplus.codec.frame import CodecId
+from periplus.convert import policy_to_pb, publication_record_from_pb, publication_record_to_pb
+from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.policy import Policy
+from periplus.publication import (
+    Assembler,
+    Chunk,
+    Publication,
+    PublicationKind,
+    PublicationRecord,
+    publication,
+    split,
+)
+from periplus.wan.client import WanRouter
+from region_agent.hub import JobHub
+from region_agent.hubs import Hubs
+from region_agent.service import REGION_KEY, GatewayService
+from region_agent.traffic import Traffic
+from region_agent.upstream import Upstream
+
+JOB = "job-1"
+DEADLINE_S = 10.0
+CHUNK_BYTES = 64
+
+
+def play(scene: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await scene()
+
+    asyncio.run(run())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """For what happens in other tasks of this loop and cannot be awaited."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not true():  # noqa: ASYNC110  # there is no event for it
+            await asyncio.sleep(0.002)
+
+
+# ---- publications ----------------------------------------------------------------------------------------------------
+
+
+def bundle(fork: int = 0) -> Publication:
+    return publication(
+        job_id=JOB, kind=PublicationKind.BUNDLE, policy=Policy(fork, 0), codec=CodecId.FILES_ZSTD, payload=b"t" * 100,
+        content_bytes=100,
+    )  # fmt: skip
+
+
+def anchor(version: int, fork: int = 0, num_bytes: int = 300) -> Publication:
+    policy = Policy(fork, version)
+    return publication(
+        job_id=JOB, kind=PublicationKind.ANCHOR, policy=policy, codec=CodecId.STATE_PLANES_ZSTD,
+        payload=bytes([version % 251]) * num_bytes, content_bytes=num_bytes, state_digest=_digest(policy),
+    )  # fmt: skip
+
+
+def delta(base: int, version: int, fork: int = 0, num_bytes: int = 200) -> Publication:
+    policy = Policy(fork, version)
+    return publication(
+        job_id=JOB, kind=PublicationKind.DELTA, policy=policy, base=Policy(fork, base), codec=CodecId.STATE_XOR_ZSTD,
+        payload=bytes([version % 251]) * num_bytes, content_bytes=num_bytes, state_digest=_digest(policy),
+    )  # fmt: skip
+
+
+def _digest(policy: Policy) -> bytes:
+    return blake3(str(policy).encode()).digest()
+
+
+def name(publication_: Publication) -> str:
+    """`anchor 0.3`, `delta 0.4`."""
+    return f"{publication_.opening.kind.value} {publication_.opening.policy}"
+
+
+# ---- gateways --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Gateway:
+    region: str
+    address: str
+    hubs: Hubs
+    traffic: Traffic
+    server: grpc.aio.Server
+    records: list[control_pb2.StepRecord] = field(default_factory=list)
+
+    @property
+    def hub(self) -> JobHub:
+        return self.hubs.get(JOB)
+
+
+@asynccontextmanager
+async def gateway(region: str = "home", address: str = "127.0.0.1:0") -> AsyncIterator[Gateway]:
+    hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
+    bound = rpc.bind(server, address)
+    it = Gateway(region, bound, hubs, traffic, server)
+    hubs.open(JOB)
+    gateway_pb2_grpc.add_GatewayServicer_to_server(GatewayService(hubs, traffic, it.records.append), server)
+    await server.start()
+    try:
+        yield it
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def remote_gateway(home_address: str, region: str = "far", control: str | None = None) -> AsyncIterator[Gateway]:
+    """A gateway with an upstream to the one at `home_address`."""
+    async with gateway(region) as it, WanRouter(region, control) as router:
+        upstream = Upstream(
+            it.hub, region=region, home_region="home", home_gateway=home_address, router=router, traffic=it.traffic
+        )
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(upstream.run(lambda: 0.05))
+            yield it
+            running.cancel()
+
+
+# ---- around a gateway ------------------------------------------------------------------------------------------------
+
+
+class _Client:
+    """A channel, and a task that gathers what comes until the call ends with `error`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.error: BaseException | None = None
+
+    async def __aenter__(self) -> Self:
+        self._channel = rpc.channel(self.address)
+        self.stub = gateway_pb2_grpc.GatewayStub(self._channel)
+        self._gathering = asyncio.create_task(self._gather())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._gathering.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._gathering
+        await self._channel.close()
+
+    async def _gather(self) -> None:
+        try:
+            with rpc.remote_errors(self.address):
+                await self._read()
+        except Exception as error:
+            self.error = error
+
+    async def _read(self) -> None:
+        raise NotImplementedError
+
+    async def ended(self) -> BaseException:
+        """The error that the call ended with."""
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.shield(self._gathering)
+        assert self.error is not None
+        return self.error
+
+
+class Worker(_Client):
+    """One rollout stream; `region` makes it a remote gateway's."""
+
+    def __init__(self, address: str, worker_id: str, *, region: str = "", hello: bool = True) -> None:
+        super().__init__(address)
+        self.worker_id, self._region, self._hello = worker_id, region, hello
+        self.got: list[gateway_pb2.RolloutDown] = []
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        metadata = ((REGION_KEY, self._region),) if self._region else ()
+        self.call: Any = self.stub.Rollout(metadata=metadata)
+        if self._hello:
+            await self.hello(self.worker_id)
+        return self
+
+    async def _read(self) -> None:
+        await asyncio.sleep(0)
+        async for message in self.call:
+            self.got.append(message)
+
+    async def hello(self, worker_id: str) -> None:
+        hello = gateway_pb2.WorkerHello(job_id=JOB, region=self._region)
+        await self.call.write(gateway_pb2.RolloutUp(worker_id=worker_id, hello=hello))
+
+    async def frame(self, payload: bytes, worker_id: str = "") -> None:
+        frame = gateway_pb2.TrajectoryFrame(payload=payload)
+        await self.call.write(gateway_pb2.RolloutUp(worker_id=worker_id or self.worker_id, frame=frame))
+
+    async def gone(self) -> None:
+        await self.call.write(gateway_pb2.RolloutUp(worker_id=self.worker_id, gone=gateway_pb2.WorkerGone()))
+
+    def leases(self) -> list[int]:
+        return [lease.lease_id for message in self.got for lease in message.leases.leases]
+
+
+class Trainer(_Client):
+    """The job's trainer: what came to it, in order, as `worker kind`."""
+
+    def __init__(self, address: str, fork: int = 0) -> None:
+        super().__init__(address)
+        self.fork = fork
+        self.came: list[str] = []
+        self.frames: list[bytes] = []
+        self._records: asyncio.Queue[PublicationRecord] = asyncio.Queue()
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self.call: Any = self.stub.Train()
+        hello = gateway_pb2.TrainerHello(job_id=JOB, fork=self.fork)
+        await self.call.write(gateway_pb2.TrainerUp(hello=hello))
+        self.publishing: Any = self.stub.Publish(self._published())
+        return self
+
+    async def _published(self) -> AsyncIterator[gateway_pb2.PublicationRecord]:
+        while True:
+            yield publication_record_to_pb(await self._records.get())
+
+    async def _read(self) -> None:
+        await asyncio.sleep(0)
+        async for message in self.call:
+            up = message.up
+            self.came.append("anchor?" if message.HasField("anchor") else f"{up.worker_id} {up.WhichOneof('body')}")
+            if up.HasField("frame"):
+                self.frames.append(up.frame.payload)
+
+    async def lease(self, worker_id: str, lease_id: int) -> None:
+        batch = gateway_pb2.LeaseBatch(leases=[gateway_pb2.Lease(lease_id=lease_id)])
+        await self.send(gateway_pb2.RolloutDown(worker_id=worker_id, leases=batch))
+
+    async def send(self, message: gateway_pb2.RolloutDown) -> None:
+        await self.call.write(gateway_pb2.TrainerUp(down=message))
+
+    def publish(self, *publications: Publication, chunk_bytes: int = CHUNK_BYTES) -> None:
+        for each in publications:
+            for record in split(each, chunk_bytes):
+                self.publish_record(record)
+
+    def publish_record(self, record: PublicationRecord) -> None:
+        self._records.put_nowait(record)
+
+
+class Reader(_Client):
+    """One subscription, and the publications that it completed."""
+
+    def __init__(
+        self, address: str, *, have: Policy | None = None, has_bundle: bool = False, region: str = "", job_id: str = JOB
+    ) -> None:
+        super().__init__(address)
+        self._metadata = ((REGION_KEY, region),) if region else ()
+        self._request = gateway_pb2.SubscribeRequest(
+            job_id=job_id, reader_id="r", has_state=have is not None, has_bundle=has_bundle,
+            have=None if have is None else policy_to_pb(have),
+        )  # fmt: skip
+        self._assembler = Assembler(max_payload_bytes=1 << 30, max_content_bytes=1 << 30)
+        self.got: list[Publication] = []
+        self.num_chunks = 0
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+
+    async def _read(self) -> None:
+        async for message in self.stub.Subscribe(self._request, metadata=self._metadata):
+            await self.may_read.wait()
+            record = publication_record_from_pb(message)
+            self.num_chunks += isinstance(record, Chunk)
+            done = self._assembler.feed(record)
+            if done is not None:
+                self.got.append(done)
+
+    def names(self) -> list[str]:
+        return [name(each) for each in self.got]

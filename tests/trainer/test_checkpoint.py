@@ -1,0 +1,162 @@
+"""Checkpoints of the small model of conftest.py with a real optimizer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from periplus.errors import ConfigError, NotFound
+from periplus.policy import Policy
+from trainer import checkpoint
+from trainer.checkpoint import MANIFEST, OPTIMIZER, WEIGHTS
+from trainer.publish import float32_state
+
+
+def optimizer_of(model: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def step(model: Any, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    tokens = torch.randint(0, 20, (4, 6), generator=torch.Generator().manual_seed(seed))
+    model(input_ids=tokens).logits.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def save(root: Path, version: int, model: Any, optimizer: Any, fork: int = 0) -> Path:
+    return checkpoint.save(root, "j", Policy(fork, version), model, optimizer, {"steps": float(version)}).directory
+
+
+def power_cut(*_: object) -> None:
+    raise OSError("power cut")
+
+
+@pytest.fixture
+def optimizer(model: Any) -> torch.optim.Optimizer:
+    optimizer = optimizer_of(model)
+    step(model, optimizer, 0)
+    return optimizer
+
+
+def other(model: Any, **sizes: int) -> Any:
+    config = {name: value for name, value in model.config.to_dict().items() if name != "layer_types"}
+    return Qwen3ForCausalLM(Qwen3Config(**{**config, **sizes})).eval()
+
+
+def test_a_restored_trainer_takes_the_very_same_next_step(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    """Weights, moments and counts, bit for bit: a step after the restore is the step that would have come."""
+    save(tmp_path, 3, model, optimizer)
+    restored = other(model)
+    restored_optimizer = optimizer_of(restored)
+    manifest = checkpoint.newest(tmp_path)
+    checkpoint.restore(manifest, restored, restored_optimizer)
+    assert (manifest.job_id, manifest.policy, manifest.progress) == ("j", Policy(0, 3), {"steps": 3.0})
+    assert float32_state(restored) == float32_state(model)
+    step(model, optimizer, 1)
+    step(restored, restored_optimizer, 1)
+    assert float32_state(restored) == float32_state(model)
+
+
+def test_the_newest_is_that_of_the_highest_fork_and_version_and_not_of_the_highest_name(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    for fork, version in ((0, 10), (1, 9), (1, 10), (0, 99)):
+        save(tmp_path, version, model, optimizer, fork)
+    assert checkpoint.newest(tmp_path).policy == Policy(1, 10)
+
+
+def test_without_a_manifest_there_is_no_checkpoint(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    (save(tmp_path, 1, model, optimizer) / MANIFEST).unlink()
+    with pytest.raises(NotFound, match=str(tmp_path)):
+        checkpoint.newest(tmp_path)
+
+
+def test_a_crash_before_the_manifest_leaves_the_previous_checkpoint_and_the_next_attempt_succeeds(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, model, optimizer)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_atomically", power_cut)
+        with pytest.raises(OSError, match="power cut"):
+            save(tmp_path, 2, model, optimizer)
+    assert (tmp_path / "0.2" / WEIGHTS).exists()
+    assert checkpoint.newest(tmp_path).policy == Policy(0, 1)
+    save(tmp_path, 2, model, optimizer)
+    assert checkpoint.newest(tmp_path).policy == Policy(0, 2)
+
+
+def test_saving_a_policy_again_never_endangers_the_checkpoint_that_is_there(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that is stopped right after a periodic checkpoint saves the same policy a second time."""
+    save(tmp_path, 1, model, optimizer)
+    monkeypatch.setattr(checkpoint, "write_safetensors", power_cut)
+    save(tmp_path, 1, model, optimizer)
+    assert checkpoint.newest(tmp_path).policy == Policy(0, 1)
+    checkpoint.restore(checkpoint.newest(tmp_path), model, optimizer)
+
+
+@pytest.mark.parametrize("part", [WEIGHTS, OPTIMIZER])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_part_is_refused_by_name_and_nothing_is_loaded(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer, part: str, damage: str
+) -> None:
+    path = save(tmp_path, 1, model, optimizer) / part
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(content if damage == "flip" else content[:-1])
+    fresh = other(model)
+    before = float32_state(fresh)
+    with pytest.raises(ConfigError, match=part):
+        checkpoint.restore(checkpoint.newest(tmp_path), fresh, optimizer_of(fresh))
+    assert float32_state(fresh) == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": "periplus.checkpoint/99"}'])
+def test_an_unreadable_manifest_is_an_error_that_names_it(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer, text: str
+) -> None:
+    (save(tmp_path, 1, model, optimizer) / MANIFEST).write_text(text)
+    with pytest.raises(ConfigError, match=r"manifest\.json"):
+        checkpoint.newest(tmp_path)
+
+
+def test_a_manifest_that_lists_no_parts_is_not_believed(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    path = save(tmp_path, 1, model, optimizer) / MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), "parts": []}))
+    with pytest.raises(ConfigError, match=r"manifest\.json"):
+        checkpoint.newest(tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [{"num_hidden_layers": 2}, {"intermediate_size": 32}])
+def test_a_checkpoint_of_another_model_is_a_config_error(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer, sizes: dict[str, int]
+) -> None:
+    save(tmp_path, 1, model, optimizer)
+    stranger = other(model, **sizes)
+    with pytest.raises(ConfigError, match="another model"):
+        checkpoint.restore(checkpoint.newest(tmp_path), stranger, optimizer_of(stranger))
+
+
+def test_pruning_keeps_the_newest_and_leaves_what_is_being_written(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    for version in (2, 10, 9):
+        save(tmp_path, version, model, optimizer)
+    (tmp_path / "0.11").mkdir()
+    checkpoint.prune(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.10", "0.11", "0.9"]
+    checkpoint.prune(tmp_path, 5)
+    assert checkpoint.newest(tmp_path).policy == Policy(0, 10)

@@ -1,0 +1,265 @@
+"""The whole training loop in one process, with real sampling and real steps of a small Qwen3 (tests/support)."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from periplus import task_process
+from periplus.pb.v1 import common_pb2, gateway_pb2
+from periplus.policy import Policy
+from periplus.publication import Publication
+from periplus.record import Record, RecordKind
+from periplus.run_directory import RunDirectory
+from periplus.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
+from tests.support.fake_link import FakeLink
+from tests.support.tiny_job import task_of, tiny_job
+from trainer import checkpoint
+from trainer.config import TrainerConfig
+from trainer.loop import TrainingLoop
+from trainer.setup import prepare
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The engine promises equal bits on one thread only."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@dataclass
+class Run:
+    """One trainer over fake workers, and what it left."""
+
+    config: TrainerConfig
+    link: FakeLink
+    loop: TrainingLoop
+    records: tuple[Record, ...] = ()
+    state: TaskState | None = None
+
+    @property
+    def digest(self) -> bytes:
+        return self.loop.published_digest
+
+    def of_kind(self, kind: RecordKind) -> list[Record]:
+        return [record for record in self.records if record.kind is kind]
+
+    @property
+    def summary(self) -> dict[str, float]:
+        return dict(self.of_kind(RecordKind.SUMMARY)[-1].values)
+
+
+def start(
+    folder: Path, cache_dir: Path, *, workers: int = 1, order: int = 0, fork: int = 0, resume_from: Path | None = None,
+    link_class: type[FakeLink] = FakeLink, **overrides: Any,
+) -> Run:  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    job = tiny_job(folder, **overrides)
+    task = task_of(job, Role.TRAINER, folder, fork=fork)
+    config = TrainerConfig(task=task, job=job, cache_dir=cache_dir, resume_from=resume_from)
+    run_directory = RunDirectory(folder / "run")
+    run_directory.create()
+    clock = iter(range(1, 1_000_000))
+    prepared = prepare(config, lambda *_: None, lambda: next(clock) / 1000)
+    link = link_class(job, folder, workers, order)
+    loop = TrainingLoop(config, prepared, link, run_directory, lambda: next(clock) / 1000)
+    link.on_message = loop.on_message
+    return Run(config, link, loop)
+
+
+def finish(run: Run, *, stop_after: int | None = None) -> Run:
+    async def go() -> None:
+        stop = asyncio.Event()
+
+        def watch(record: Record) -> None:
+            if record.kind is RecordKind.STEP and record.policy.version == stop_after:
+                stop.set()
+
+        run.link.on_record = watch
+        async with asyncio.timeout(DEADLINE_S):
+            run.state = await run.loop.run(stop)
+
+    asyncio.run(go())
+    run.records = RunDirectory(Path(run.config.task.run_dir)).records()
+    return run
+
+
+def train(folder: Path, cache_dir: Path, **settings: Any) -> Run:
+    return finish(start(folder, cache_dir, **settings))
+
+
+def test_a_synchronous_run_has_one_result_whoever_answered_and_in_whichever_order(
+    tmp_path: Path, cache_dir: Path
+) -> None:
+    runs = [
+        train(tmp_path / "once", cache_dir),
+        train(tmp_path / "again", cache_dir),
+        train(tmp_path / "shuffled", cache_dir, workers=3, order=1),
+    ]
+    assert len({run.digest for run in runs}) == 1
+    assert [run.state for run in runs] == [TaskState.SUCCEEDED] * 3
+    first_policy = checkpoint_free_digest(tmp_path, cache_dir)
+    assert runs[0].digest != first_policy, "nothing was learnt: the test would prove nothing"
+    for run in runs:
+        assert run.link.weights.policy == Policy(0, 2)
+        assert (run.summary["steps"], run.summary["staleness_max"], run.summary["staleness_violations"]) == (2, 0, 0)
+        assert run.summary["weight_digest_mismatches"] == 0
+        assert run.summary["dropped_samples"] == 0
+
+
+def checkpoint_free_digest(folder: Path, cache_dir: Path) -> bytes:
+    """Of the untrained model."""
+    return start(folder / "untrained", cache_dir).digest
+
+
+def test_another_seed_is_another_run(tmp_path: Path, cache_dir: Path) -> None:
+    runs = [train(tmp_path / str(seed), cache_dir, seed=seed, steps=1) for seed in (1, 2)]
+    assert runs[0].digest != runs[1].digest
+
+
+def test_a_vanishing_learning_rate_changes_neither_weights_nor_accuracy(tmp_path: Path, cache_dir: Path) -> None:
+    run = train(tmp_path / "a", cache_dir, optimizer={"lr": 5e-324})
+    assert run.digest == checkpoint_free_digest(tmp_path, cache_dir)
+    assert run.summary["accuracy_after"] == run.summary["accuracy_before"]
+
+
+def test_an_asynchronous_run_stays_within_its_bound(tmp_path: Path, cache_dir: Path) -> None:
+    run = train(tmp_path / "a", cache_dir, workers=2, staleness=2, steps=4)
+    assert run.state is TaskState.SUCCEEDED
+    assert 0 < run.summary["staleness_max"] <= 2
+    assert run.summary["staleness_violations"] == 0
+    consumed = [sum(record.staleness_tokens.values()) for record in run.of_kind(RecordKind.STEP)]
+    assert consumed == [record.values["completion_tokens"] for record in run.of_kind(RecordKind.STEP)]
+
+
+def test_shuffled_rewards_train_on_the_same_samples_and_end_elsewhere(tmp_path: Path, cache_dir: Path) -> None:
+    straight = train(tmp_path / "a", cache_dir, steps=1)
+    shuffled = train(tmp_path / "b", cache_dir, steps=1, reward={"name": "shuffled"})
+    means = [run.of_kind(RecordKind.STEP)[0].values["reward_mean"] for run in (straight, shuffled)]
+    assert means[0] == means[1] > 0
+    assert straight.digest != shuffled.digest
+
+
+def test_a_stopped_run_saves_and_a_resumed_one_goes_on_from_there_in_the_next_fork(
+    tmp_path: Path, cache_dir: Path
+) -> None:
+    stopped = finish(start(tmp_path / "a", cache_dir, steps=3), stop_after=1)
+    assert stopped.state is TaskState.STOPPED
+    assert not stopped.of_kind(RecordKind.SUMMARY)
+    run_dir = Path(stopped.config.task.run_dir)
+    assert checkpoint.newest(run_dir / "checkpoints").policy == Policy(0, 1)
+
+    resumed = start(tmp_path / "b", cache_dir, steps=3, fork=1, resume_from=run_dir)
+    assert resumed.digest == stopped.digest, "it continues with what readers last held"
+    finish(resumed)
+    assert resumed.state is TaskState.SUCCEEDED
+    assert [record.policy for record in resumed.of_kind(RecordKind.STEP)] == [Policy(1, 2), Policy(1, 3)]
+    assert resumed.summary["steps"] == 3
+    assert resumed.summary["accuracy_before"] == stopped.of_kind(RecordKind.EVAL)[0].values["accuracy"]
+    assert resumed.digest == train(tmp_path / "whole", cache_dir, steps=3).digest, "as if it had never stopped"
+
+
+def test_checkpoints_come_as_often_as_asked_and_the_last_step_has_one(tmp_path: Path, cache_dir: Path) -> None:
+    run = train(tmp_path / "a", cache_dir, steps=3, checkpoint={"every_steps": 1, "keep": 2})
+    root = Path(run.config.task.run_dir) / "checkpoints"
+    assert sorted(path.name for path in root.iterdir()) == ["0.2", "0.3"]
+
+
+def test_evaluations_during_training_do_not_change_what_is_learnt(tmp_path: Path, cache_dir: Path) -> None:
+    run = train(tmp_path / "a", cache_dir, eval={"num_prompts": 8, "every_steps": 1})
+    assert [record.text for record in run.of_kind(RecordKind.EVAL)] == ["before", "during", "after"]
+    assert run.digest == train(tmp_path / "b", cache_dir).digest
+
+
+class Answering(FakeLink):
+    """Workers whose results reach the trainer while a publication is still under way."""
+
+    async def publish(self, publication: Publication) -> None:
+        await super().publish(publication)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.timeout(60)  # refused results are leased again at once: what fails here spins
+def test_a_result_of_the_new_version_that_overtakes_the_end_of_its_publication_is_accepted(
+    tmp_path: Path, cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = train(
+        tmp_path / "a", cache_dir, link_class=Answering, staleness=1, steps=4, network={"anchor_every_versions": 1}
+    )
+    assert run.state is TaskState.SUCCEEDED
+    assert not [r for r in caplog.records if getattr(r, "fields", {}).get("why") == "too_old"]
+
+
+class Corrupting(FakeLink):
+    """A gateway that passes on what is no trajectory, of nobody, and a proof that fails."""
+
+    async def publish(self, publication: Publication) -> None:
+        await super().publish(publication)
+        frame = gateway_pb2.TrajectoryFrame(codec=common_pb2.CODEC_TRAJECTORY_COLUMNS_ZSTD, payload=b"no frame")
+        for up in (
+            gateway_pb2.RolloutUp(worker_id="w0", frame=frame),
+            gateway_pb2.RolloutUp(worker_id="w0", frame=gateway_pb2.TrajectoryFrame(payload=b"of no codec")),
+            gateway_pb2.RolloutUp(worker_id="nobody", capacity=gateway_pb2.Capacity(num_samples=1)),
+            gateway_pb2.RolloutUp(worker_id="stranger", hello=gateway_pb2.WorkerHello(bundle_digest=b"of another job")),
+            gateway_pb2.RolloutUp(worker_id="w0", proof=gateway_pb2.WeightProof(state_digest=b"wrong", ok=False)),
+            gateway_pb2.RolloutUp(worker_id="w0"),
+        ):
+            self.on_message(gateway_pb2.TrainerDown(up=up))
+
+
+def test_what_a_gateway_gets_wrong_is_counted_and_stops_nobody(tmp_path: Path, cache_dir: Path) -> None:
+    run = train(tmp_path / "a", cache_dir, link_class=Corrupting)
+    assert run.state is TaskState.SUCCEEDED
+    assert run.digest == train(tmp_path / "b", cache_dir).digest
+    steps = [record.values["weight_digest_mismatches"] for record in run.of_kind(RecordKind.STEP)]
+    assert run.summary["weight_digest_mismatches"] == 4
+    assert sum(steps) == 4, "a step's record counts its own, since they are added up"
+
+
+class Breaking(FakeLink):
+    """The trainer's own weights break once they were published."""
+
+    model: Any
+
+    async def publish(self, publication: Publication) -> None:
+        await super().publish(publication)
+        with torch.no_grad():
+            next(self.model.parameters()).fill_(float("nan"))
+
+
+def test_a_loss_that_is_not_finite_is_a_failed_task_that_says_so(tmp_path: Path, cache_dir: Path) -> None:
+    def make_work(_: TaskSpec) -> task_process.Work:
+        async def work(_: asyncio.Event) -> TaskState:
+            async with asyncio.TaskGroup():  # as app.py runs it, beside the gateway's streams
+                return await run.loop.run(asyncio.Event())
+
+        return work
+
+    run = start(tmp_path / "a", cache_dir, link_class=Breaking)
+    assert isinstance(run.link, Breaking)
+    run.link.model = run.loop._at.model
+    assert task_process.run(run.config.task, make_work) == EXIT_FAILED
+    outcome = TaskOutcome.of_exit(EXIT_FAILED, Path(run.config.task.status_file).read_text())
+    assert outcome.state is TaskState.FAILED
+    assert "not applied" in outcome.message
+
+
+def test_the_task_of_a_resumed_run_names_its_fork(tmp_path: Path, cache_dir: Path) -> None:
+    run = start(tmp_path / "a", cache_dir)
+    task = replace(run.config.task, fork=4)
+    config = replace(run.config, task=task)
+    assert prepare(config, lambda *_: None, lambda: 0.0).policy == Policy(4, 0)
