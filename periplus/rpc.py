@@ -101,12 +101,17 @@ def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError
 
 @contextmanager
 def remote_errors(address: str) -> Iterator[None]:
-    """Everything that a call to `address` raises inside, in a TaskGroup too, leaves as a PeriplusError."""
+    """Everything that a call to `address` raises inside, in a TaskGroup too, leaves as a PeriplusError.
+
+    A task that is being cancelled leaves as cancelled: a TaskGroup with an error of its own forgets that it was.
+    """
     try:
         yield
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        _stay_cancelled(error)
         raise _ours(error, address) from error
     except BaseExceptionGroup as group:
+        _stay_cancelled(group)
         translated = _translate_leaves(group, address)
         raise first_of(translated) or translated from group
 
@@ -175,6 +180,12 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> errors.PeriplusError |
             leaves.append(error)
     ours = [leaf for leaf in leaves if isinstance(leaf, errors.PeriplusError)]
     return ours[0] if len(ours) == len(leaves) else None
+
+
+def _stay_cancelled(error: BaseException) -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError from error
 
 
 def _ours(error: BaseException, address: str) -> BaseException:

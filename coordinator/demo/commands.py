@@ -21,7 +21,7 @@ from periplus.wan import grid
               help="The network between the regions.")  # fmt: skip
 @click.option("--regions", default="", metavar="A,B,C", help="Regions of the grid to use  [default: the grid's three]")
 @click.option("--job", "file", type=click.Path(path_type=Path), default=None, metavar="FILE",
-              help="Job file  [default: examples/arithmetic.yaml]")  # fmt: skip
+              help="Job file  [default: examples/spelling.yaml]")  # fmt: skip
 @click.option("--steps", type=int, default=None, help="Training steps.")
 @click.option("--staleness", type=int, default=None, help="Bound on staleness; 0 is synchronous.")
 @click.option("--seed", type=int, default=None, help="Seed of everything random.")

@@ -12,7 +12,7 @@ from periplus.job import JobFile, load_job
 from periplus.run_directory import RunDirectory
 
 _HERE = Path(__file__).parent
-EXAMPLE = "arithmetic.yaml"
+EXAMPLE = "spelling.yaml"
 """Lies in examples/ of a checkout; the wheel packs a copy beside this module."""
 
 

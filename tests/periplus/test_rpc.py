@@ -215,6 +215,27 @@ def test_a_server_that_goes_away_in_the_middle_of_a_stream_is_unreachable() -> N
     assert type(asyncio.run(run())) is Unreachable
 
 
+def test_a_task_that_is_cancelled_while_its_call_fails_ends_as_cancelled() -> None:
+    """Else a loop that calls again after every error would never hear that it is to stop."""
+
+    async def failing_when_cancelled() -> None:
+        with rpc.remote_errors("a:1"):
+            async with asyncio.TaskGroup():
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    raise Unreachable("the server went at the same moment") from None
+
+    async def run() -> None:
+        task = asyncio.create_task(failing_when_cancelled())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+
+    asyncio.run(run())
+
+
 def test_a_write_on_a_call_that_has_ended_is_unreachable() -> None:
     async def write_late(stub: Stub) -> None:
         call = stub.Rollout()
