@@ -3,7 +3,7 @@
 One process, one thread, the whole recipe with the runtime's own modules: a built-in model, the warm-up, then GRPO on
 samples that are `--staleness` versions old and drawn from bf16-rounded weights, as the asynchronous pipeline delivers
 them. `--control` permutes the rewards over the whole batch before the advantages: what is left is then no signal, and
-accuracy must stay. Prints one JSON line; `--reach` checks the claim and sets the exit code.
+accuracy must not rise. Prints one JSON line; seconds are of CPU time of the one thread, so that neighbours do not count.
 """
 
 import argparse
@@ -47,17 +47,17 @@ RECIPE: Mapping[str, Any] = {
         "ramp_steps": 20,
         "max_grad_norm": 1.0,
         "weight_decay": 0.01,
-        "target_loss": 0.85,
+        "target_loss": 1.0,
         "loss_window": 5,
     },
     "steps": 180,
     "groups": 64,
     "samples": 8,
-    "peak_learning_rate": 2e-3,
+    "peak_learning_rate": 1e-3,
     "ramp_steps": 10,
     "decay": "cosine",
     "floor": 0.05,
-    "betas": (0.9, 0.95),
+    "betas": (0.9, 0.99),
     "weight_decay": 0.0,
     "clip_low": 0.2,
     "clip_high": 0.2,
@@ -66,7 +66,7 @@ RECIPE: Mapping[str, Any] = {
     "normalise_std": True,
     "max_grad_norm": 1.0,
     "micro_batch_rows": 256,
-    "temperature": 1.0,
+    "temperature": 0.8,
     "max_new_tokens": 6,
     "prompt_tokens": 8,
     "batch_rows": 256,

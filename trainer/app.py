@@ -4,13 +4,14 @@ TaskGroup."""
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
 
 from periplus import clock
+from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory, write_atomically
@@ -26,6 +27,9 @@ from trainer.setup import Prepared, prepare
 
 log = logging.getLogger(__name__)
 
+CLOSE_DEADLINE_S = 10.0
+"""For a gateway on the same machine to read what is left; it takes milliseconds."""
+
 
 async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     """Train one job in one fork. Raises: ConfigError, Unreachable, NonFiniteLoss."""
@@ -37,21 +41,24 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     chunk_bytes = config.job.network.chunk_kib << 10
     link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, chunk_bytes)
     async with asyncio.TaskGroup() as tasks:
-        deliver: list[Any] = []
-        streams = tasks.create_task(link.run(lambda message: deliver[0](message) if deliver else None))
+        early: list[gateway_pb2.TrainerDown] = []  # workers that outlived an earlier trainer may speak first
+        deliver: list[Callable[[gateway_pb2.TrainerDown], None]] = [early.append]
+        streams = tasks.create_task(link.run(lambda message: deliver[-1](message)))
         try:
             prepared = await _prepare(config, run_directory, link, stop)
             if prepared is None:
                 return TaskState.STOPPED
             loop = TrainingLoop(config, prepared, link, run_directory, clock.monotonic_s)
             deliver.append(loop.on_message)
+            for message in early:
+                loop.on_message(message)
             state = await loop.run(stop)
             if state is TaskState.SUCCEEDED:
                 await asyncio.to_thread(
                     export.final_model, prepared.model, prepared.tokenizer, run_directory.final, loop.published_digest
                 )
                 _write_report(config, run_directory)
-            await asyncio.wait_for(link.drained(), 10.0)
+            await asyncio.wait_for(link.close(), CLOSE_DEADLINE_S)
         finally:
             streams.cancel()
     return state

@@ -29,20 +29,32 @@ class GatewayLink:
         self._job_id = job_id
         self._fork = fork
         self._chunk_bytes = chunk_bytes
-        self._messages: asyncio.Queue[gateway_pb2.TrainerUp] = asyncio.Queue(OUT_MESSAGES)
+        self._messages: asyncio.Queue[gateway_pb2.TrainerUp | None] = asyncio.Queue(OUT_MESSAGES)
+        self._closing = False
+        self._ended = asyncio.Event()
         self._publications: asyncio.Queue[Publication] = asyncio.Queue(OUT_PUBLICATIONS)
 
     async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], None]) -> None:
         """Serve both streams. Raises: Unreachable, Conflict when another trainer has the job."""
-        async with rpc.channel(self._address) as channel:
-            stub = gateway_pb2_grpc.GatewayStub(channel)
-            with rpc.remote_errors(self._address):
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._publish(stub))
-                    await self._converse(stub, tasks, on_message)
+        try:
+            await self._serve(on_message)
+        except Unreachable:
+            if not self._closing:
+                raise
+        finally:
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Say that nothing more comes, and wait until the gateway has read all that was queued."""
+        await self._publications.join()
+        self._closing = True
+        await self._messages.put(None)
+        await self._ended.wait()
 
     def send(self, message: gateway_pb2.RolloutDown) -> None:
-        """Towards one worker."""
+        """Towards one worker. Raises: Unreachable if the gateway has stopped taking messages."""
+        if self._messages.full():
+            raise Unreachable(f"{OUT_MESSAGES} messages wait for the gateway at {self._address}; it has stalled")
         self._messages.put_nowait(gateway_pb2.TrainerUp(down=message))
 
     def record(self, record: Record) -> None:
@@ -54,9 +66,13 @@ class GatewayLink:
         """Queue a publication behind the earlier ones."""
         await self._publications.put(publication)
 
-    async def drained(self) -> None:
-        """Wait until all that was queued has been written to the gateway."""
-        await asyncio.gather(self._messages.join(), self._publications.join())
+    async def _serve(self, on_message: Callable[[gateway_pb2.TrainerDown], None]) -> None:
+        async with rpc.channel(self._address) as channel:
+            stub = gateway_pb2_grpc.GatewayStub(channel)
+            with rpc.remote_errors(self._address):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._publish(stub))
+                    await self._converse(stub, tasks, on_message)
 
     async def _converse(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", tasks: asyncio.TaskGroup,
@@ -68,9 +84,9 @@ class GatewayLink:
             await call.write(gateway_pb2.TrainerUp(hello=hello))
 
             async def write() -> None:
-                while True:
-                    await call.write(await self._messages.get())
-                    self._messages.task_done()
+                while (message := await self._messages.get()) is not None:
+                    await call.write(message)
+                await call.done_writing()
 
             tasks.create_task(write())
             async for message in call:

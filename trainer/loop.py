@@ -78,6 +78,7 @@ class TrainingLoop:
         self._published = Published(policy=prepared.policy, state=state, digest=state_digest(state))
         self._digests = {prepared.policy: self._published.digest}
         self._bundle_digest = b""
+        self._early: list[gateway_pb2.TrainerDown] | None = []
         job = self._job
         limits = LedgerLimits(
             groups_per_step=job.train.groups_per_step, group_size=job.algorithm.group_size, bound=job.staleness,
@@ -92,6 +93,9 @@ class TrainingLoop:
     async def run(self, stop: asyncio.Event) -> TaskState:
         """Train to the last step, or until `stop`. Returns how it ended; the run directory holds the rest."""
         await self._publish_first()
+        early, self._early = self._early or [], None
+        for message in early:
+            self.on_message(message)
         if self.progress.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
@@ -117,7 +121,13 @@ class TrainingLoop:
     # ---- messages -------------------------------------------------------------------------------------------------
 
     def on_message(self, message: gateway_pb2.TrainerDown) -> None:
-        """One message from the gateway. What is wrong with it is counted and logged, never raised."""
+        """One message from the gateway. What is wrong with it is counted and logged, never raised.
+
+        What comes before the first publication waits for it: a hello is judged by the bundle's digest.
+        """
+        if self._early is not None:
+            self._early.append(message)
+            return
         if message.HasField("anchor"):
             self._anchor_wanted = True
             self._arrived.set()
@@ -381,4 +391,3 @@ class TrainingLoop:
         for worker_id in self._regions:
             finish = gateway_pb2.Finish(reason="the job is done")
             self._link.send(gateway_pb2.RolloutDown(worker_id=worker_id, finish=finish))
-        await self._link.drained()

@@ -5,9 +5,10 @@ shown to learn on two CPU cores with no download. It is created once in a cache 
 everything that determines its bytes (name, recipe, seed), and appears there by one rename: readers see all of it or
 nothing.
 
-The character tokenizer covers printable ASCII. The fixed sentences that reasoning-gym puts around some tasks are one
-token each (`TEMPLATES`): they carry no information within a task and would be most of the prompt. A prompt is framed as
-`<bos> prompt <answer>`; a completion is `answer <eos>`.
+The character tokenizer covers printable ASCII in lower case (twice the letters would be twice as much to learn; sets of
+prompts are therefore kept disjoint regardless of case). The fixed sentences that reasoning-gym puts around some tasks
+are one token each (`TEMPLATES`): they carry no information within a task and would be most of the prompt. A prompt is
+framed as `<bos> prompt <answer>`; a completion is `answer <eos>`.
 """
 
 import os
@@ -20,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from periplus.errors import ConfigError
@@ -29,7 +30,7 @@ from periplus.job_inputs import check_model_dir
 
 PAD, BOS, EOS, ANSWER, UNKNOWN = "<pad>", "<bos>", "<eos>", "<answer>", "<unk>"
 SPECIALS = (PAD, BOS, EOS, ANSWER, UNKNOWN)
-CHARACTERS = ("\n", *(chr(code) for code in range(32, 127)))
+CHARACTERS = ("\n", *(chr(code) for code in range(32, 127) if not chr(code).isupper()))
 TEMPLATES = (
     "Spell this word backward (example: sun -> nus): ",
     "State the final answer to the following arithmetic problem: ",
@@ -55,7 +56,7 @@ class Qwen3Recipe:
 BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
     {
         "builtin:qwen3-tiny": Qwen3Recipe(
-            recipe=2,
+            recipe=3,
             hidden_size=128,
             intermediate_size=64,
             num_layers=2,
@@ -95,6 +96,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     symbols = (*SPECIALS, *CHARACTERS)
     inner = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}, unk_token=UNKNOWN))
     # Oniguruma's (?m) is what others call (?s): the dot also matches a line break.
+    inner.normalizer = normalizers.Lowercase()
     inner.pre_tokenizer = pre_tokenizers.Split(Regex("(?m)."), "isolated")
     inner.decoder = decoders.Fuse()
     inner.add_tokens([AddedToken(text, normalized=False) for text in TEMPLATES])

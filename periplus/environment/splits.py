@@ -1,8 +1,9 @@
 """Who may see which prompt: warm-up, training and held-out sets, disjoint by the prompts' text.
 
 A procedural task repeats itself, so equal indices are not the criterion: of equal prompts only the first is used, the
-rest are dropped. The choice is a function of (prompts, sizes, seed); held-out and warm-up sets are taken first,
-training gets everything else. That the three are disjoint is asserted on the text, each time.
+rest are dropped. Case does not count: to a tokenizer without it, two spellings are one prompt. The choice is a function
+of (prompts, sizes, seed); held-out and warm-up sets are taken first, training gets everything else. That the three are
+disjoint is asserted on the text, each time.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ def split(prompts: Sequence[str], num_warmup: int, num_held_out: int, seed: int)
         raise ValueError(f"sizes must not be negative: warm-up {num_warmup}, held-out {num_held_out}")
     first_index: dict[str, int] = {}
     for index, prompt in enumerate(prompts):
-        first_index.setdefault(prompt, index)
+        first_index.setdefault(prompt.casefold(), index)
     distinct = list(first_index.values())
     if len(distinct) <= num_warmup + num_held_out:
         raise ConfigError(
@@ -47,5 +48,5 @@ def split(prompts: Sequence[str], num_warmup: int, num_held_out: int, seed: int)
 
 
 def _assert_disjoint(prompts: Sequence[str], splits: Splits) -> None:
-    texts = [{prompts[index] for index in part} for part in (splits.warmup, splits.train, splits.held_out)]
+    texts = [{prompts[index].casefold() for index in part} for part in (splits.warmup, splits.train, splits.held_out)]
     assert len(set.union(*texts)) == sum(map(len, texts)), "warm-up, training and held-out prompts overlap"

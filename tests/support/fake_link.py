@@ -53,9 +53,6 @@ class FakeLink(GatewayLink):
             self.weights.apply(publication, 1 << 30)
             asyncio.get_running_loop().call_soon(self._answer)
 
-    async def drained(self) -> None:
-        pass
-
     def _answer(self) -> None:
         policy = self.weights.policy
         able = [name for name, queue in self._queues.items() if queue.has_startable(policy)]

@@ -21,5 +21,5 @@ def model():
                 initializer_range=0.2,
                 tie_word_embeddings=True,
                 pad_token_id=0,
-            )  # fmt: skip
+            )
         ).eval()

@@ -80,6 +80,12 @@ def test_a_prompt_is_framed_and_its_template_is_one_token():
     assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == TEMPLATES[0] + "sun"
 
 
+def test_the_alphabet_has_no_case():
+    tokenizer = build_tokenizer()
+    assert tokenizer("Sun")["input_ids"] == tokenizer("sUN")["input_ids"]
+    assert tokenizer.unk_token_id not in tokenizer("Sun")["input_ids"]
+
+
 def test_the_saved_tokenizer_is_the_same(cache):
     _, loaded = load_model(resolve_model_dir(NAME, cache, seed=0))
     text = TEMPLATES[0] + "Hello, wörld\n"

@@ -10,13 +10,13 @@ PROMPTS = [f"p{number % 20}" for number in range(50)]
 
 @given(st.lists(st.text(max_size=2), max_size=60), st.integers(0, 9), st.integers(0, 9), st.integers(0, 2**32))
 def test_sets_are_disjoint_by_text_and_use_each_text_once_or_are_refused(prompts, num_warmup, num_held_out, seed):
-    distinct = set(prompts)
+    distinct = {prompt.casefold() for prompt in prompts}
     if len(distinct) <= num_warmup + num_held_out:
         with pytest.raises(ConfigError):
             split(prompts, num_warmup, num_held_out, seed)
         return
     splits = split(prompts, num_warmup, num_held_out, seed)
-    dealt = [prompts[index] for index in (*splits.warmup, *splits.train, *splits.held_out)]
+    dealt = [prompts[index].casefold() for index in (*splits.warmup, *splits.train, *splits.held_out)]
     assert sorted(dealt) == sorted(distinct)
     assert (len(splits.warmup), len(splits.held_out)) == (num_warmup, num_held_out)
 
@@ -33,3 +33,8 @@ def test_the_held_out_set_does_not_depend_on_the_size_of_the_warm_up():
 def test_a_negative_size_is_refused():
     with pytest.raises(ValueError, match="negative"):
         split(PROMPTS, -1, 4, 0)
+
+
+def test_two_spellings_that_differ_in_case_are_one_prompt():
+    splits = split(["Sun", "sun", "SUN", "moon"], 0, 1, 0)
+    assert len(splits.train) == len(splits.held_out) == 1

@@ -16,7 +16,8 @@ def loss_of(ratio, advantage, *, proximal_over_behaviour=None, settings=SETTINGS
     proximal = behaviour if proximal_over_behaviour is None else behaviour + log(proximal_over_behaviour)
     logprobs_BT = torch.tensor([[proximal + log(ratio)]], requires_grad=True)
     loss, stats = grpo_loss(
-        logprobs_BT, torch.tensor([[behaviour]]), torch.tensor([advantage]), torch.tensor([[True]]), settings, num_tokens=1,
+        logprobs_BT, torch.tensor([[behaviour]]), torch.tensor([advantage]), torch.tensor([[True]]), settings,
+        num_tokens=1,
         proximal_logprobs_BT=None if proximal_over_behaviour is None else torch.tensor([[proximal]]),
     )  # fmt: skip
     loss.backward()

@@ -1,0 +1,64 @@
+"""Bad input at the command line: one clear message, the documented exit code, no traceback."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[2]
+JOB = str(ROOT / "examples" / "spelling.yaml")
+
+
+def periplus(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "periplus", *arguments], capture_output=True, text=True, timeout=60, check=False,
+        stdin=subprocess.DEVNULL, env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("demo", "--job", "nowhere.yaml"), 2, ("nowhere.yaml", "no such file")),
+        (("demo", "sampling.temprature=1"), 2, ("sampling.temprature", "sampling.temperature")),
+        (("demo", "staleness=-1"), 2, ("staleness", "-1")),
+        (("demo", "model.path=/nowhere/model"), 2, ("/nowhere/model", "checkpoint directory")),
+        (("demo", "model.path=builtin:qwen4"), 2, ("builtin:qwen4", "builtin:qwen3-tiny")),
+        (("demo", "--wan", "interplanetary"), 2, ("interplanetary", "intercontinental")),
+        (("demo", "--regions", "aws:us-east-1,aws:nowhere-1"), 2, ("aws:nowhere-1",)),
+        (("demo", "--resume", "nowhere"), 3, ("nowhere", "checkpoint")),
+        (("job", "submit", JOB, "--coordinator", "127.0.0.1:1"), 5, ("127.0.0.1:1", "periplus coordinator")),
+        (("job", "submit", JOB, "model.path=/nowhere/model"), 2, ("/nowhere/model",)),
+        (("region", "list", "--coordinator", "127.0.0.1:1"), 5, ("127.0.0.1:1",)),
+        (("coordinator", "--listen", "nonsense"), 2, ("nonsense",)),
+        (("launch",), 2, ("launch",)),
+    ],
+)
+def test_bad_input_is_answered_with_one_message_and_its_code(
+    arguments: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
+    done = periplus(*arguments)
+
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize("service", [("coordinator",), ("agent", "--region", "here", "--coordinator", "127.0.0.1:1")])
+def test_a_busy_port_is_a_conflict(service: tuple[str, ...]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        done = periplus(*service, "--listen", address)
+
+    assert done.returncode == 7, done.stderr
+    assert address in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,177 @@
+"""The whole runtime as processes: what a person who types `periplus demo` gets, and what is left when it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.processes
+
+TINY = ("train.warmup.max_steps=12", "train.groups_per_step=8", "eval.num_prompts=32", "eval.every_steps=0",
+        "optimizer.warmup_steps=0")  # fmt: skip
+DEADLINE_S = 150.0
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "periplus", "demo", "--plain", *arguments]
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+
+
+def run_demo(work_dir: Path, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        command("--json", "--work-dir", str(work_dir), *arguments, *TINY),
+        env=environment(work_dir), capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return summary
+
+
+def processes_of(work_dir: Path) -> list[str]:
+    """Command lines of processes whose environment points into `work_dir`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes()
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if f"HOME={work_dir}".encode() in variables.split(b"\0"):
+            found.append(" ".join(words))
+    return found
+
+
+@pytest.fixture(scope="module")
+def synchronous(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any], Mapping[str, Any]]:
+    """Two synchronous runs of the same seed."""
+    work_dir = tmp_path_factory.mktemp("synchronous")
+    arguments = ("--staleness", "0", "--steps", "4")
+    return work_dir, run_demo(work_dir, *arguments), run_demo(work_dir, *arguments)
+
+
+def test_the_demo_keeps_its_promises_and_says_so_in_json(synchronous: Any) -> None:
+    _, summary, _ = synchronous
+
+    assert summary["steps"] == 4
+    assert summary["staleness_max"] == summary["staleness_bound"] == summary["staleness_violations"] == 0
+    assert summary["weight_digest_mismatches"] == 0
+    assert len(summary["regions"]) == 3
+    assert 0 <= summary["accuracy_before"] <= 1
+    assert 0 <= summary["accuracy_after"] <= 1
+    assert summary["wall_s"] > summary["warmup_s"] > 0
+    assert summary["wan_bytes"] > 0
+    assert summary["wan_bytes_full_weights"] > 0
+
+
+def test_the_same_seed_gives_the_same_synchronous_run(synchronous: Any) -> None:
+    _, first, second = synchronous
+
+    assert first["job_id"] != second["job_id"]
+    assert first["weights_digest"] == second["weights_digest"]
+    assert (first["accuracy_before"], first["accuracy_after"]) == (second["accuracy_before"], second["accuracy_after"])
+
+
+def test_the_run_directory_holds_everything(synchronous: Any) -> None:
+    _, summary, _ = synchronous
+    run = Path(summary["run_dir"])
+
+    assert {"config.yaml", "metrics.jsonl", "plan.json", "report.html", "summary.json"} <= {
+        p.name for p in run.iterdir()
+    }
+    logs = {path.stem.partition("-")[0] for path in (run / "logs").glob("*.log")}
+    assert {"trainer", "rollout", "agent", "coordinator", "wan"} <= logs
+    kinds = [json.loads(line)["kind"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert kinds.count("step") == 4
+    assert kinds.count("eval") == 2
+    assert kinds[-1] == "summary"
+
+
+def test_transformers_loads_the_final_model(synchronous: Any) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    _, summary, _ = synchronous
+    final = Path(summary["run_dir"]) / "final"
+
+    model = AutoModelForCausalLM.from_pretrained(final, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(final, local_files_only=True)
+
+    ids = torch.tensor([tokenizer("word")["input_ids"]])
+    assert model(ids).logits.shape[:2] == ids.shape
+    assert model.dtype == torch.bfloat16
+
+
+def test_no_process_is_left_behind(synchronous: Any) -> None:
+    work_dir, _, _ = synchronous
+
+    assert processes_of(work_dir) == []
+
+
+def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
+        env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    lines = _read_until(demo, "step ")
+    demo.send_signal(signal.SIGINT)
+    rest, code = demo.communicate(timeout=60)[1], demo.returncode
+
+    assert code == 130, lines + rest
+    assert "periplus demo --resume" in rest
+    assert processes_of(tmp_path) == []
+    (run,) = (tmp_path / "runs").iterdir()
+    manifest = json.loads(next((run / "checkpoints").glob("*/manifest.json")).read_text())
+    assert manifest["fork"] == 0
+    assert manifest["version"] >= 1
+
+    _shorten(run, manifest["version"] + 2)
+    done = subprocess.run(
+        command("--json", "--work-dir", str(tmp_path), "--resume", str(run)),
+        env=environment(tmp_path), capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["steps"] == manifest["version"] + 2
+    policies = [json.loads(line)["fork"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert policies[-1] == 1
+
+
+def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
+        env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    _read_until(demo, "job spelling starting")
+    demo.kill()
+    demo.communicate(timeout=10)
+
+    deadline_s = time.monotonic() + 60
+    while processes_of(tmp_path) and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+
+    assert processes_of(tmp_path) == []
+
+
+def _read_until(demo: "subprocess.Popen[str]", word: str) -> str:
+    assert demo.stderr is not None
+    seen = ""
+    for line in demo.stderr:
+        seen += line
+        if word in line:
+            return seen
+    raise AssertionError(f"the demo ended without {word!r}: {seen}")
+
+
+def _shorten(run: Path, steps: int) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("steps: 4000", f"steps: {steps}"))
