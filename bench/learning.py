@@ -3,7 +3,7 @@
 One process, one thread, the whole recipe with the runtime's own modules: a built-in model, the warm-up, then GRPO on
 samples that are `--staleness` versions old and drawn from bf16-rounded weights, as the asynchronous pipeline delivers
 them. `--control` permutes the rewards over the whole batch before the advantages: what is left is then no signal, and
-accuracy must not rise. Prints one JSON line; seconds are of CPU time of the one thread, so that neighbours do not count.
+accuracy must not rise. Prints one JSON line; seconds are CPU time: neighbours do not count.
 """
 
 import argparse
@@ -271,7 +271,7 @@ def measure(recipe: Mapping[str, Any], seed: int, staleness: int, control: bool,
         "open_s": round(times[1] - times[0], 2),
         "warmup_s": round(times[2] - times[1], 2),
         "eval_s": round(times[3] - times[2], 2),
-        "wall_s": round(times[4] - times[0], 2),
+        "cpu_s": round(times[4] - times[0], 2),
         **{name: round(value, 2) for name, value in phases.items()},
     }
 

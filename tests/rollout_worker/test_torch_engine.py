@@ -61,6 +61,14 @@ def test_a_completion_is_bitwise_the_same_in_any_batch_and_row(engine, keys, max
     assert together[-1:] == alone
 
 
+def test_the_model_of_these_tests_is_not_saturated(engine):
+    """Log-probabilities that are all 0 would agree whatever the kernels do: the test above would be empty."""
+    completions = engine.generate([request(group) for group in range(40)], seed=0, version=0)
+    logprobs = [logprob for completion in completions for logprob in completion.logprobs]
+    assert len(set(logprobs)) > 0.95 * len(logprobs)
+    assert max(logprobs) < 0
+
+
 def test_every_row_of_a_full_batch_computes_the_same_bits(engine):
     same = engine.generate([request(3, length=4, greedy=True)] * engine.batch_rows, seed=0, version=0)
     assert len(set(same)) == 1
