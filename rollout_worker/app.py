@@ -12,6 +12,7 @@ import asyncio
 import logging
 import tempfile
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,20 +88,15 @@ class Worker:
 
     # ---- streams --------------------------------------------------------------------------------------------------
 
-    async def _keep(self, stream: "asyncio.Future[None] | object") -> None:
+    async def _keep(self, stream: Callable[[], Awaitable[None]]) -> None:
         lost_since_s: float | None = None
-        assert callable(stream)
         while True:
             started_s = clock.monotonic_s()
             try:
                 await stream()
+                why: PeriplusError = Unreachable("a stream ended without a reason")
             except PeriplusError as error:
-                why: PeriplusError = error
-            except BaseExceptionGroup as group:
-                first = rpc.first_of(group)
-                if first is None:
-                    raise
-                why = first
+                why = error
             now_s = clock.monotonic_s()
             lost_since_s = now_s if lost_since_s is None or now_s - started_s > 5.0 else lost_since_s
             if now_s - lost_since_s > GATEWAY_PATIENCE_S:

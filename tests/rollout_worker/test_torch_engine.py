@@ -1,4 +1,6 @@
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ EOS, PAD, VOCAB, WIDTH = 2, 0, 50, 9
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_thread():
+def _one_thread() -> Iterator[None]:
     """The promise is for one thread: several split the work by shape."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -22,7 +24,7 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def model():
+def model() -> Any:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCAB, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=8,
@@ -33,11 +35,19 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def engine(model):
+def engine(model: Any) -> TorchEngine:
     return TorchEngine(model=model, eos_id=EOS, pad_id=PAD, batch_rows=16, prompt_tokens=WIDTH)
 
 
-def request(group, sample=0, *, length=None, temperature=1.0, max_new_tokens=6, greedy=False):
+def request(
+    group: int,
+    sample: int = 0,
+    *,
+    length: int | None = None,
+    temperature: float = 1.0,
+    max_new_tokens: int = 6,
+    greedy: bool = False,
+) -> SampleRequest:
     """A request whose prompt is a function of its group."""
     length = length or 1 + group % WIDTH
     prompt_ids = tuple(3 + (group * 7 + place * 5) % (VOCAB - 3) for place in range(length))
@@ -52,7 +62,9 @@ def request(group, sample=0, *, length=None, temperature=1.0, max_new_tokens=6, 
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), unique=True, min_size=1, max_size=40),
     st.sampled_from([4, 6]),
 )
-def test_a_completion_is_bitwise_the_same_in_any_batch_and_row(engine, keys, max_new_tokens):
+def test_a_completion_is_bitwise_the_same_in_any_batch_and_row(
+    engine: TorchEngine, keys: list[tuple[int, int]], max_new_tokens: int
+) -> None:
     requests = [request(group, sample, max_new_tokens=4 if group % 2 else max_new_tokens) for group, sample in keys]
     together = engine.generate(requests, seed=5, version=1)
     backwards = engine.generate(requests[::-1], seed=5, version=1)[::-1]
@@ -61,7 +73,7 @@ def test_a_completion_is_bitwise_the_same_in_any_batch_and_row(engine, keys, max
     assert together[-1:] == alone
 
 
-def test_the_model_of_these_tests_is_not_saturated(engine):
+def test_the_model_of_these_tests_is_not_saturated(engine: TorchEngine) -> None:
     """Log-probabilities that are all 0 would agree whatever the kernels do: the test above would be empty."""
     completions = engine.generate([request(group) for group in range(40)], seed=0, version=0)
     logprobs = [logprob for completion in completions for logprob in completion.logprobs]
@@ -69,18 +81,18 @@ def test_the_model_of_these_tests_is_not_saturated(engine):
     assert max(logprobs) < 0
 
 
-def test_every_row_of_a_full_batch_computes_the_same_bits(engine):
+def test_every_row_of_a_full_batch_computes_the_same_bits(engine: TorchEngine) -> None:
     same = engine.generate([request(3, length=4, greedy=True)] * engine.batch_rows, seed=0, version=0)
     assert len(set(same)) == 1
 
 
-def test_more_requests_than_rows_are_answered_in_order(engine):
+def test_more_requests_than_rows_are_answered_in_order(engine: TorchEngine) -> None:
     requests = [request(group) for group in range(50)]
     completions = engine.generate(requests, seed=1, version=0)
     assert completions == [engine.generate([r], seed=1, version=0)[0] for r in requests]
 
 
-def test_greedy_agrees_with_transformers_own_generate(engine, model):
+def test_greedy_agrees_with_transformers_own_generate(engine: TorchEngine, model: Any) -> None:
     for group in range(8):
         asked = request(group, greedy=True)
         ours = engine.generate([asked], seed=0, version=0)[0]
@@ -92,7 +104,7 @@ def test_greedy_agrees_with_transformers_own_generate(engine, model):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_logprobs_are_those_of_the_tempered_model(engine, model, temperature):
+def test_logprobs_are_those_of_the_tempered_model(engine: TorchEngine, model: Any, temperature: float) -> None:
     for completion, asked in [
         (engine.generate([asked], seed=3, version=0)[0], asked)
         for asked in [request(group, temperature=temperature) for group in range(6)]
@@ -104,7 +116,7 @@ def test_logprobs_are_those_of_the_tempered_model(engine, model, temperature):
         torch.testing.assert_close(torch.tensor(completion.logprobs), expected_T, atol=1e-4, rtol=1e-4)
 
 
-def test_a_completion_ends_with_its_end_token_or_at_its_length(engine):
+def test_a_completion_ends_with_its_end_token_or_at_its_length(engine: TorchEngine) -> None:
     completions = engine.generate([request(g, s) for g in range(40) for s in range(8)], seed=2, version=0)
     assert {c.stop_reason for c in completions} == {StopReason.EOS, StopReason.LENGTH}
     for completion in completions:
@@ -117,14 +129,16 @@ def test_a_completion_ends_with_its_end_token_or_at_its_length(engine):
             assert completion.token_ids[-1] != EOS
 
 
-def test_seed_version_and_sample_each_give_other_tokens(engine):
+def test_seed_version_and_sample_each_give_other_tokens(engine: TorchEngine) -> None:
     asked = [request(4, sample, temperature=2.0) for sample in range(12)]
     runs = [engine.generate(asked, seed=s, version=v) for s, v in [(0, 0), (0, 1), (1, 0)]]
     assert all(a != b for a, b in pairwise([*runs, runs[0]]))
     assert len({c.token_ids for c in runs[0]}) > 6
 
 
-def test_live_tensors_name_tied_weights_once_and_writing_them_changes_the_output(engine, model):
+def test_live_tensors_name_tied_weights_once_and_writing_them_changes_the_output(
+    engine: TorchEngine, model: Any
+) -> None:
     tensors = engine.tensors()
     assert "model.embed_tokens.weight" in tensors
     assert "lm_head.weight" not in tensors
@@ -142,11 +156,11 @@ def test_live_tensors_name_tied_weights_once_and_writing_them_changes_the_output
 @pytest.mark.parametrize(
     "bad", [request(0, length=WIDTH + 1), request(0, temperature=0.0), request(0, max_new_tokens=0)]
 )
-def test_a_request_that_cannot_be_served_is_refused(engine, bad):
+def test_a_request_that_cannot_be_served_is_refused(engine: TorchEngine, bad: SampleRequest) -> None:
     with pytest.raises(ValueError):
         engine.generate([bad], seed=0, version=0)
 
 
-def test_too_few_rows_for_stable_kernels_are_refused(model):
+def test_too_few_rows_for_stable_kernels_are_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="batch_rows"):
         TorchEngine(model=model, eos_id=EOS, pad_id=PAD, batch_rows=3, prompt_tokens=WIDTH)

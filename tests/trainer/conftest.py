@@ -1,12 +1,14 @@
 """A model small enough for every test of the trainer."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 
 @pytest.fixture
-def model():
+def model() -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return Qwen3ForCausalLM(

@@ -1,3 +1,6 @@
+from collections.abc import Sequence
+from random import Random
+
 import pytest
 import torch
 from hypothesis import given
@@ -6,14 +9,14 @@ from hypothesis import strategies as st
 from trainer.batch import Sample, collate
 
 
-def sample(group, number, prompt, completion, reward=0.0):
+def sample(group: int, number: int, prompt: Sequence[int], completion: Sequence[int], reward: float = 0.0) -> Sample:
     return Sample(
         group=group, sample=number, prompt_ids=tuple(prompt), completion_ids=tuple(completion),
         behaviour_logprobs=tuple(-float(token) for token in completion), reward=reward,
     )  # fmt: skip
 
 
-def test_prompts_are_padded_left_and_completions_right():
+def test_prompts_are_padded_left_and_completions_right() -> None:
     batch = collate([sample(0, 0, [5], [6, 7, 8], 0.5), sample(0, 1, [5, 6], [9], 1.0)], pad_id=0)
     assert batch.input_ids_BS.tolist() == [[0, 5, 6, 7, 8], [5, 6, 9, 0, 0]]
     assert batch.real_BS.tolist() == [[False, True, True, True, True], [True, True, True, False, False]]
@@ -24,7 +27,7 @@ def test_prompts_are_padded_left_and_completions_right():
 
 
 @given(st.randoms())
-def test_the_order_of_arrival_does_not_change_the_batch(random):
+def test_the_order_of_arrival_does_not_change_the_batch(random: Random) -> None:
     samples = [sample(g, s, [g + 1], range(1, s + 2), g + s) for g in range(4) for s in range(3)]
     arrived = samples.copy()
     random.shuffle(arrived)
@@ -34,7 +37,7 @@ def test_the_order_of_arrival_does_not_change_the_batch(random):
     assert torch.equal(straight.input_ids_BS, shuffled.input_ids_BS)
 
 
-def test_a_slice_keeps_widths_and_takes_the_rows():
+def test_a_slice_keeps_widths_and_takes_the_rows() -> None:
     batch = collate([sample(g, 0, [1], [2] * (g + 1), g) for g in range(5)], pad_id=0)
     part = batch.rows(1, 3)
     assert part.num_rows == 2
@@ -51,6 +54,6 @@ def test_a_slice_keeps_widths_and_takes_the_rows():
         [Sample(group=0, sample=0, prompt_ids=(1,), completion_ids=(1, 2), behaviour_logprobs=(0.0,), reward=0.0)],
     ],
 )
-def test_samples_that_cannot_be_trained_on_are_refused(samples):
+def test_samples_that_cannot_be_trained_on_are_refused(samples: list[Sample]) -> None:
     with pytest.raises(ValueError):
         collate(samples, pad_id=0)

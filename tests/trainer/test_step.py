@@ -1,10 +1,12 @@
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
 from periplus.errors import NonFiniteLoss
-from trainer.batch import Sample, collate
+from trainer.batch import Batch, Sample, collate
 from trainer.losses.grpo import GrpoSettings
 from trainer.scoring import completion_logprobs
 from trainer.step import StepSettings, train_step
@@ -12,7 +14,7 @@ from trainer.step import StepSettings, train_step
 SETTINGS = StepSettings(loss=GrpoSettings(), decoupled=True, temperature=1.0, max_grad_norm=1.0, micro_batch_rows=100)
 
 
-def make_batch(model, completions=((5, 6, 2), (7, 2), (8, 9, 10), (11, 2))):
+def make_batch(model: Any, completions: Sequence[tuple[int, ...]] = ((5, 6, 2), (7, 2), (8, 9, 10), (11, 2))) -> Batch:
     samples = [
         Sample(
             group=row // 2, sample=row % 2, prompt_ids=(3, 4), completion_ids=tokens,
@@ -25,18 +27,18 @@ def make_batch(model, completions=((5, 6, 2), (7, 2), (8, 9, 10), (11, 2))):
         return dataclasses.replace(batch, behaviour_logprobs_BT=completion_logprobs(model, batch, 1.0))
 
 
-def weights(model):
+def weights(model: Any) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def adam(model):
+def adam(model: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.1)
 
 
 ADVANTAGES = (1.0, -1.0, 0.5, -0.5)
 
 
-def test_a_step_makes_good_samples_likelier_and_bad_ones_less(model):
+def test_a_step_makes_good_samples_likelier_and_bad_ones_less(model: Any) -> None:
     batch, optimizer = make_batch(model), adam(model)
     for _ in range(10):
         report = train_step(model, optimizer, batch, ADVANTAGES, SETTINGS, learning_rate=1e-2)
@@ -47,7 +49,7 @@ def test_a_step_makes_good_samples_likelier_and_bad_ones_less(model):
     assert report.num_tokens == 10
 
 
-def test_an_on_policy_step_reports_a_ratio_of_one(model):
+def test_an_on_policy_step_reports_a_ratio_of_one(model: Any) -> None:
     report = train_step(model, adam(model), make_batch(model), ADVANTAGES, SETTINGS, learning_rate=0.0)
     assert report.mean_ratio == pytest.approx(1.0, abs=1e-5)
     assert report.approx_kl == pytest.approx(0.0, abs=1e-5)
@@ -55,7 +57,7 @@ def test_an_on_policy_step_reports_a_ratio_of_one(model):
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_micro_batches_do_not_change_the_step(model, decoupled):
+def test_micro_batches_do_not_change_the_step(model: Any, decoupled: bool) -> None:
     batch, start = make_batch(model), {k: v.clone() for k, v in model.state_dict().items()}
     results = []
     for rows in (100, 3, 1):
@@ -68,14 +70,14 @@ def test_micro_batches_do_not_change_the_step(model, decoupled):
         torch.testing.assert_close(other, results[0], atol=1e-6, rtol=1e-4)
 
 
-def test_a_learning_rate_of_zero_leaves_every_weight_as_it_is(model):
+def test_a_learning_rate_of_zero_leaves_every_weight_as_it_is(model: Any) -> None:
     before = weights(model)
     train_step(model, adam(model), make_batch(model), ADVANTAGES, SETTINGS, learning_rate=0.0)
     assert all(map(torch.equal, before, weights(model)))
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_leaves_weights_and_optimizer_untouched(model, poison):
+def test_a_loss_that_is_not_finite_leaves_weights_and_optimizer_untouched(model: Any, poison: float) -> None:
     batch, optimizer = make_batch(model), adam(model)
     train_step(model, optimizer, batch, ADVANTAGES, SETTINGS, learning_rate=1e-3)
     before, steps = weights(model), [state["step"].item() for state in optimizer.state.values()]
@@ -86,7 +88,7 @@ def test_a_loss_that_is_not_finite_leaves_weights_and_optimizer_untouched(model,
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_the_gradient_is_clipped_and_its_norm_before_that_is_reported(model):
+def test_the_gradient_is_clipped_and_its_norm_before_that_is_reported(model: Any) -> None:
     settings = dataclasses.replace(SETTINGS, max_grad_norm=1e-3)
     before = weights(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -96,6 +98,6 @@ def test_the_gradient_is_clipped_and_its_norm_before_that_is_reported(model):
     assert float(moved) == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_advantages_that_do_not_match_the_rows_are_refused(model):
+def test_advantages_that_do_not_match_the_rows_are_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="advantages"):
         train_step(model, adam(model), make_batch(model), (1.0,), SETTINGS, learning_rate=0.0)

@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -12,21 +13,21 @@ SETTINGS = WarmupSettings(
 )  # fmt: skip
 
 
-def test_it_stops_once_the_mean_of_the_last_losses_is_under_the_target(model):
+def test_it_stops_once_the_mean_of_the_last_losses_is_under_the_target(model: Any) -> None:
     losses = [progress.loss for progress in warm_up(model, EXAMPLES, 0, SETTINGS)]
     assert len(losses) < SETTINGS.max_steps
     assert sum(losses[-3:]) / 3 < 0.5 <= sum(losses[-4:-1]) / 3
 
 
-def test_it_stops_at_its_last_step_when_the_target_is_out_of_reach(model):
+def test_it_stops_at_its_last_step_when_the_target_is_out_of_reach(model: Any) -> None:
     settings = dataclasses.replace(SETTINGS, max_steps=4, target_loss=0.0)
     assert [progress.step for progress in warm_up(model, EXAMPLES, 0, settings)] == [1, 2, 3, 4]
 
 
-def test_the_same_seed_takes_the_same_steps_and_another_seed_others(model):
+def test_the_same_seed_takes_the_same_steps_and_another_seed_others(model: Any) -> None:
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
-    def losses(seed):
+    def losses(seed: int) -> list[float]:
         model.load_state_dict(start)
         settings = dataclasses.replace(SETTINGS, max_steps=5, target_loss=0.0, seed=seed)
         return [progress.loss for progress in warm_up(model, EXAMPLES, 0, settings)]
@@ -35,12 +36,12 @@ def test_the_same_seed_takes_the_same_steps_and_another_seed_others(model):
     assert losses(1) != losses(2)
 
 
-def test_it_draws_nothing_from_the_global_random_state(model):
+def test_it_draws_nothing_from_the_global_random_state(model: Any) -> None:
     before = torch.random.get_rng_state()
     next(warm_up(model, EXAMPLES, 0, SETTINGS))
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_no_examples_are_refused(model):
+def test_no_examples_are_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="examples"):
         next(warm_up(model, [], 0, SETTINGS))

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from periplus.errors import ConfigError
 
 
 @pytest.mark.parametrize("column", ["prompt", "question", "problem"])
-def test_each_usual_prompt_column_is_read(tmp_path, column):
+def test_each_usual_prompt_column_is_read(tmp_path: Path, column: str) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text("\n".join(json.dumps({column: f"q{n}", "answer": n, "more": 1}) for n in range(3)) + "\n\n")
     environment = load(path)
@@ -17,7 +18,7 @@ def test_each_usual_prompt_column_is_read(tmp_path, column):
     assert environment.item(2).answer == "2"
 
 
-def test_only_the_exact_answer_scores_and_white_space_around_it_is_ignored(tmp_path):
+def test_only_the_exact_answer_scores_and_white_space_around_it_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"prompt": "q", "answer": " a b "}')
     environment = load(path)
@@ -36,19 +37,19 @@ def test_only_the_exact_answer_scores_and_white_space_around_it_is_ignored(tmp_p
         ('{"text": "q", "answer": "a"}', ":1 has the columns"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(tmp_path, text, where):
+def test_what_cannot_be_read_is_named_with_its_line(tmp_path: Path, text: str, where: str) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(text)
     with pytest.raises(ConfigError, match=where):
         load(path)
 
 
-def test_a_missing_file_is_the_operators_error(tmp_path):
+def test_a_missing_file_is_the_operators_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load(tmp_path / "absent.jsonl")
 
 
-def test_an_index_outside_the_file_is_refused(tmp_path):
+def test_an_index_outside_the_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"prompt": "q", "answer": "a"}')
     with pytest.raises(ValueError):
