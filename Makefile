@@ -3,6 +3,7 @@
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest; PYTEST_ARGS='-k ledger' chooses
+#   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make check      lint, format, types, imports, generated files
 #   make generate   write periplus/pb and examples/job.schema.json
 #   make clean      remove .venv and caches
@@ -25,7 +26,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo test check lint format types imports generated generate clean
+.PHONY: venv demo bench-demo test check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -45,6 +46,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench-demo: $(READY)
+	$(BIN)/python bench/demo.py --control
 
 check: lint format types imports generated
 

@@ -49,10 +49,13 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
     async with WanRouter(config.region, config.wan or None) as router:
         await router.attach(address)
     async with serving(config, server):
-        if ready_file:
-            write_ready_file(ready_file, {"coordinator": address})
-        log_event(log, logging.INFO, "coordinator_ready", address=address)
-        reason = await wait_for_stop(stop_on_stdin_eof)
+
+        def ready() -> None:
+            if ready_file:
+                write_ready_file(ready_file, {"coordinator": address})
+            log_event(log, logging.INFO, "coordinator_ready", address=address)
+
+        reason = await wait_for_stop(stop_on_stdin_eof, on_waiting=ready)
         log_event(log, logging.INFO, "coordinator_stopping", reason=reason)
     return reason
 

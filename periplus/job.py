@@ -181,13 +181,14 @@ class NetworkSection(Config):
     """How bytes cross between regions."""
 
     zstd_level: int = Field(default=3, ge=1, le=19)
-    """Zstandard level of trajectories and weights: higher is smaller and slower."""
+    """Zstandard level of trajectories: higher is smaller and slower."""
 
     chunk_kib: int = Field(default=256, ge=16, le=2048)
     """Size of a weight chunk in KiB."""
 
     anchor_every_versions: int = Field(default=50, ge=1)
-    """Every so many versions the full weights are published in place of a delta."""
+    """Every so many versions the full weights are handed to the trainer's gateway beside the delta, for readers that
+    join late."""
 
 
 class PlanSection(Config):
@@ -274,8 +275,8 @@ class JobFile(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     output: OutputSection = OutputSection()
 
-    trackers: tuple[Literal["jsonl"], ...] = ("jsonl",)
-    """Where step records go. `jsonl`: metrics.jsonl in the run's directory."""
+    trackers: tuple[Literal["jsonl"]] = ("jsonl",)
+    """Where step records go. There is one, `jsonl`, and it is always on: metrics.jsonl in the run's directory."""
 
     def to_json(self) -> str:
         """The resolved job on one line, with its schema: what travels to the services."""

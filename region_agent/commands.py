@@ -13,7 +13,7 @@ from periplus.command import DefaultGroup
 from periplus.config import validate
 from periplus.process import StopReason
 from region_agent.app import run as run_agent
-from region_agent.config import AgentConfig
+from region_agent.config import AgentConfig, resolve
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def run(
         {},
     )  # fmt: skip
     telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))
-    reason = asyncio.run(run_agent(config, ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
+    reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
     return errors.EXIT_INTERRUPTED if reason is StopReason.SIGINT else errors.EXIT_OK
 
 

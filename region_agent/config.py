@@ -5,7 +5,9 @@ from pathlib import Path
 from pydantic import Field
 
 from periplus.config import Config
+from periplus.errors import ConfigError
 
+WILDCARDS = ("0.0.0.0", "[::]", "")
 HOST_PORT = r"^\S+:\d{1,5}$"
 
 
@@ -44,3 +46,13 @@ class AgentConfig(Config):
 
     restart_backoff_s: float = Field(gt=0)
     """Pause before the first restart, seconds; doubled each time."""
+
+
+def resolve(config: AgentConfig) -> AgentConfig:
+    """The configuration, once its keys agree. Raises: ConfigError."""
+    if not config.advertise and config.listen.rpartition(":")[0] in WILDCARDS:
+        raise ConfigError(
+            f"--listen {config.listen} accepts from everywhere but names no place: other regions cannot dial it; "
+            "say with --advertise HOST:PORT how they reach this gateway"
+        )
+    return config

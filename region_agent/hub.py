@@ -95,6 +95,8 @@ class JobHub:
         while not route.queue.empty():  # whoever waits for room there
             route.queue.get_nowait()
         for worker_id in gone_ids:
+            if worker_id in self._route_of:
+                continue  # it has said hello again meanwhile, which voids what it held
             gone = gateway_pb2.WorkerGone(reason=reason)
             await self._put_up(gateway_pb2.RolloutUp(worker_id=worker_id, gone=gone))
 

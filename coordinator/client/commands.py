@@ -15,11 +15,11 @@ import click
 from rich.console import Console
 
 from coordinator.client import listing, runs
-from coordinator.client.connection import Coordinator, connect, job_state, view_event
+from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
 from coordinator.client.listing import Output, Tree
-from coordinator.state import ENDED_STATES, INFEASIBLE_PREFIX, JobState
+from coordinator.state import ENDED_STATES
 from periplus import clock
-from periplus.errors import Conflict, NotFound, PeriplusError, PlanInfeasible, Unreachable
+from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile, job_schema, load_job
 from periplus.job_inputs import check_inputs
 from periplus.pb.v1 import common_pb2, control_pb2
@@ -91,7 +91,7 @@ def submit(
             await _until_ended(remote, submitted.job_id)
         ended = await remote.job(submitted.job_id)
         _print_job(ended, form)
-        _raise_outcome(ended)
+        raise_outcome(ended)
 
     _ask(coordinator, call)
 
@@ -132,7 +132,7 @@ def watch_job(job_id: str, output: str, coordinator: str) -> None:
         else:
             async for event in _events(remote, found.job_id):
                 click.echo(json.dumps(_event_tree(event)))
-        _raise_outcome(await remote.job(found.job_id))
+        raise_outcome(await remote.job(found.job_id))
 
     _ask(coordinator, call)
 
@@ -332,13 +332,3 @@ def _event_tree(event: control_pb2.JobEvent) -> Tree:
 
 def _has_ended(found: control_pb2.Job) -> bool:
     return job_state(found) in {state.value for state in ENDED_STATES}
-
-
-def _raise_outcome(ended: control_pb2.Job) -> None:
-    state = job_state(ended)
-    if state == JobState.SUCCEEDED:
-        return
-    why = f"job {ended.job_id} {'was cancelled' if state == JobState.CANCELLED else state}: {ended.reason}"
-    if ended.reason.startswith(INFEASIBLE_PREFIX):
-        raise PlanInfeasible(why)
-    raise PeriplusError(why)

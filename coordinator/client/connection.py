@@ -10,8 +10,9 @@ import grpc
 import grpc.aio
 
 from coordinator.convert import JOB_STATE_FROM_PB, TASK_STATE_FROM_PB, record_from_pb
+from coordinator.state import INFEASIBLE_PREFIX, JobState
 from periplus import rpc
-from periplus.errors import TimedOut, Unreachable
+from periplus.errors import PeriplusError, PlanInfeasible, TimedOut, Unreachable
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.view.state import Event, FleetSeen, JobChanged, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
 
@@ -146,3 +147,14 @@ def _link(link: control_pb2.Link) -> LinkSeen:
         throughput_bits_per_s=link.throughput_bits_per_s,
         sent_bytes=link.sent_bytes,
     )
+
+
+def raise_outcome(ended: control_pb2.Job) -> None:
+    """What a job that ended means to who waited for it. Raises: PlanInfeasible, PeriplusError; nothing on success."""
+    state = job_state(ended)
+    if state == JobState.SUCCEEDED:
+        return
+    why = f"job {ended.job_id} {'was cancelled' if state == JobState.CANCELLED else state}: {ended.reason}"
+    if ended.reason.startswith(INFEASIBLE_PREFIX):
+        raise PlanInfeasible(why)
+    raise PeriplusError(why)

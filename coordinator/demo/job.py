@@ -32,4 +32,6 @@ def resumed_job(run_dir: Path) -> tuple[JobFile, Checkpoint]:
         raise ConfigError(
             f"{config} cannot be read ({error}); --resume needs a run directory as a run left it"
         ) from error
-    return JobFile.from_json(json.dumps(tree)), checkpoint
+    job = JobFile.from_json(json.dumps(tree))
+    output = job.output.model_copy(update={"dir": str(run_dir.absolute().parent)})  # wherever this command runs now
+    return job.model_copy(update={"output": output}), checkpoint

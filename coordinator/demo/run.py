@@ -6,6 +6,7 @@ watch. Nothing here reaches into a service. What crosses between regions is coun
 """
 
 import asyncio
+import contextlib
 import json
 import signal
 import tempfile
@@ -17,12 +18,12 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from coordinator.client.connection import Coordinator, connect, job_state, view_event
-from coordinator.client.runs import Checkpoint
-from coordinator.demo.services import Services
-from coordinator.state import ENDED_STATES, JobState
+from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
+from coordinator.client.runs import Checkpoint, newest_checkpoint
+from coordinator.demo.services import AGENT, Services
+from coordinator.state import JobState
 from periplus import clock
-from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, PeriplusError, TimedOut
+from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut
 from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.record import RecordKind
@@ -36,6 +37,12 @@ from periplus.wan.client import WanControl
 
 SESSIONS_FILE = "demo.jsonl"
 """One line for each demo that worked on a run, so that a resumed one reports bytes and time of all of them."""
+
+INTERRUPTS_TO_GIVE_UP = 3
+"""The first two ask the coordinator to cancel, as an operator would; the third no longer waits for anybody."""
+
+CHECK_S = 1.0
+"""How soon a service that died is noticed."""
 
 JOIN_DEADLINE_S = 120.0
 """For all regions to join and every pair to be measured: seconds on an idle machine."""
@@ -65,7 +72,7 @@ async def run_demo(settings: DemoSettings) -> int:
         try:
             return await demo.run()
         finally:
-            await services.stop()
+            await services.stop(lambda: demo.num_interrupts >= INTERRUPTS_TO_GIVE_UP)
             if demo.run_directory is not None:
                 services.move_logs(demo.run_directory.logs)
 
@@ -81,13 +88,14 @@ class _Demo:
         self._services = services
         self._console = console
         self._interrupted = asyncio.Event()
+        self.num_interrupts = 0
         self.run_directory: RunDirectory | None = None
 
     async def run(self) -> int:
         """Every step; Ctrl-C at any of them leads to a clean end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupted.set)
+            loop.add_signal_handler(number, self._interrupt)
         starting = asyncio.ensure_future(self._start())
         if not await self._unless_interrupted(starting):
             return EXIT_INTERRUPTED
@@ -101,8 +109,15 @@ class _Demo:
             run.create()
             self.run_directory = run
             state = await self._watch(remote, submitted.job_id, run)
+            if state is None:
+                self._say_how_to_go_on(run)
+                return EXIT_INTERRUPTED
             ended = await remote.job(submitted.job_id)
         return await self._conclude(ended, state, run, wan)
+
+    def _interrupt(self) -> None:
+        self.num_interrupts += 1
+        self._interrupted.set()
 
     async def _unless_interrupted(self, work: "asyncio.Future[Any]") -> bool:
         interrupted: asyncio.Future[Any] = asyncio.ensure_future(self._interrupted.wait())
@@ -132,7 +147,7 @@ class _Demo:
         )
         coordinator = ready["coordinator"]
         agent = ["agent", "run", "--coordinator", coordinator, "--wan", wan, "--work-dir", str(settings.work_dir)]
-        await asyncio.gather(*(services.start(f"agent-{region}", [*agent, "--region", region]) for region in regions))
+        await asyncio.gather(*(services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions))
         return wan, coordinator
 
     async def _await_regions(self, remote: Coordinator) -> None:
@@ -171,25 +186,43 @@ class _Demo:
 
     # ---- the job --------------------------------------------------------------------------------------------------
 
-    async def _watch(self, remote: Coordinator, job_id: str, run: RunDirectory) -> ViewState:
+    async def _watch(self, remote: Coordinator, job_id: str, run: RunDirectory) -> ViewState | None:
+        """What was seen when the job had ended; None if a person gave up waiting for that."""
         job = self._settings.job
         start = ViewState(steps_total=job.steps, staleness_bound=job.staleness)
         events = recorded(self._events(remote, job_id), run)
-        canceller = asyncio.ensure_future(self._cancel_when_interrupted(remote, job_id))
+        watching = asyncio.ensure_future(watch(events, self._console, self._settings.live, start=start))
+        guarding = asyncio.ensure_future(self._guard(remote, job_id))
         try:
-            return await watch(events, self._console, self._settings.live, start=start)
+            await asyncio.wait({watching, guarding}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                return watching.result()
+            guarding.result()
+            return None
         finally:
-            canceller.cancel()
+            for task in (watching, guarding):
+                task.cancel()
+            await asyncio.gather(watching, guarding, return_exceptions=True)
+
+    async def _guard(self, remote: Coordinator, job_id: str) -> None:
+        """Cancel the job at each interrupt; end when a person gave up. Raises: PeriplusError if a service has ended."""
+        num_heard = 0
+        while self.num_interrupts < INTERRUPTS_TO_GIVE_UP:
+            self._services.check()
+            if num_heard < self.num_interrupts:
+                num_heard += 1
+                self._say("stopping: the trainer writes a checkpoint first (Ctrl-C twice more gives up waiting)")
+                with contextlib.suppress(PeriplusError):  # it may have ended by itself; watch will tell
+                    await remote.cancel(job_id)
+            self._interrupted.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._interrupted.wait(), CHECK_S)
 
     async def _events(self, remote: Coordinator, job_id: str) -> AsyncIterator[Event]:
         async for event in remote.watch(job_id):
             seen = view_event(event)
             if seen is not None:
                 yield seen
-
-    async def _cancel_when_interrupted(self, remote: Coordinator, job_id: str) -> None:
-        await self._interrupted.wait()
-        await remote.cancel(job_id)
 
     # ---- after it -------------------------------------------------------------------------------------------------
 
@@ -199,16 +232,18 @@ class _Demo:
         wall_s = clock.monotonic_s() - self._settings.launched_s
         append_line(run.logs / SESSIONS_FILE, json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))
         if job_state(ended) == JobState.CANCELLED:
-            self._say(f"stopped; the checkpoint is kept. Go on with: periplus demo --resume {run.root}")
+            self._say_how_to_go_on(run)
             return EXIT_INTERRUPTED
         if job_state(ended) != JobState.SUCCEEDED:
-            assert job_state(ended) in {ended_.value for ended_ in ENDED_STATES}
-            raise PeriplusError(f"job {ended.job_id} failed: {ended.reason}; logs are in {run.logs}")
+            self._say(f"logs are in {run.logs}")
+        raise_outcome(ended)
         sessions = [json.loads(line) for line in read_lines(run.logs / SESSIONS_FILE)]
+        summary = summary_from(state.summary, self._settings.regions)
+        all_known = len(sessions) == run.records()[-1].policy.fork + 1  # one that was killed left no line
         summary = replace(
-            summary_from(state.summary, self._settings.regions),
-            wan_bytes=sum(session["wan_bytes"] for session in sessions),
-            wall_s=sum(session["wall_s"] for session in sessions),
+            summary,
+            wan_bytes=sum(session["wan_bytes"] for session in sessions) if all_known else None,
+            wall_s=sum(session["wall_s"] for session in sessions) if all_known else None,
         )
         self._write(summary, state, run)
         if self._settings.as_json:
@@ -217,6 +252,14 @@ class _Demo:
             Console().print(summary_table(summary))
         self._say(f"run directory: {run.root} (report.html, metrics.jsonl, final/ is the model)")
         return EXIT_OK
+
+    def _say_how_to_go_on(self, run: RunDirectory) -> None:
+        try:
+            checkpoint = newest_checkpoint(run.root)
+        except NotFound:
+            self._say("stopped before the first checkpoint: there is nothing to go on from, start again")
+            return
+        self._say(f"stopped; checkpoint {checkpoint.policy} is kept. Go on with: periplus demo --resume {run.root}")
 
     def _write(self, summary: Summary, state: ViewState, run: RunDirectory) -> None:
         text = summary_json(summary)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,9 @@ from periplus.errors import PeriplusError, TimedOut
 
 READY_DEADLINE_S = 60.0
 """Starting a service takes a second; a machine that is busy with other things may take many."""
+
+AGENT = "agent-"
+"""Names of agents begin so."""
 
 STOP_GRACE_S = 40.0
 """An agent gives its workers 30 s, in which a trainer writes its checkpoint."""
@@ -67,17 +70,22 @@ class Services:
             if service.popen.poll() is not None:
                 raise PeriplusError(f"{service.name} ended unexpectedly: {_last_words(service.log)}")
 
-    async def stop(self) -> None:
-        """Ask all to stop, the last started first, and kill what does not."""
-        for service in reversed(self._running):
-            service.popen.terminate()
-            assert service.popen.stdin is not None
-            service.popen.stdin.close()
-            try:
-                await asyncio.to_thread(service.popen.wait, STOP_GRACE_S)
-            except subprocess.TimeoutExpired:
-                service.popen.kill()
-                await asyncio.to_thread(service.popen.wait)
+    async def stop(self, in_a_hurry: Callable[[], bool]) -> None:
+        """Ask all to stop, agents before what they lean on, and kill what does not, at once when in a hurry."""
+        agents = [service for service in self._running if service.name.startswith(AGENT)]
+        others = [service for service in self._running if service not in agents]
+        for wave in (agents, others):
+            for service in wave:
+                service.popen.terminate()
+            deadline_s = clock.monotonic_s() + STOP_GRACE_S
+            while any(service.popen.poll() is None for service in wave):
+                if in_a_hurry() or clock.monotonic_s() > deadline_s:
+                    for service in wave:
+                        service.popen.kill()
+                await asyncio.sleep(0.05)
+            for service in wave:
+                assert service.popen.stdin is not None
+                service.popen.stdin.close()
         self._running.clear()
 
     def move_logs(self, folder: Path) -> None:

@@ -62,3 +62,18 @@ def test_a_busy_port_is_a_conflict(service: tuple[str, ...]) -> None:
     assert done.returncode == 7, done.stderr
     assert address in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_gateway_that_listens_everywhere_must_say_where_it_is() -> None:
+    done = periplus("agent", "--region", "here", "--listen", "0.0.0.0:0")
+
+    assert done.returncode == 2, done.stderr
+    assert "--advertise" in done.stderr
+
+
+def test_a_job_that_fits_nowhere_ends_the_demo_with_its_own_code(tmp_path: Path) -> None:
+    done = periplus("demo", "--plain", "--work-dir", str(tmp_path), "regions.trainer=nowhere")
+
+    assert done.returncode == 4, done.stderr
+    assert "nowhere" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -40,6 +40,18 @@ def run_demo(work_dir: Path, *arguments: str) -> dict[str, Any]:
 
 def processes_of(work_dir: Path) -> list[str]:
     """Command lines of processes whose environment points into `work_dir`."""
+    return [words for _, words in _pids_of(work_dir)]
+
+
+def assert_all_gone(work_dir: Path) -> None:
+    """Orphans leave by themselves once they read the end of their standard input."""
+    deadline_s = time.monotonic() + 60
+    while processes_of(work_dir) and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert processes_of(work_dir) == []
+
+
+def _pids_of(work_dir: Path) -> list[tuple[int, str]]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -48,7 +60,7 @@ def processes_of(work_dir: Path) -> list[str]:
         except OSError:
             continue
         if f"HOME={work_dir}".encode() in variables.split(b"\0"):
-            found.append(" ".join(words))
+            found.append((int(entry.name), " ".join(words)))
     return found
 
 
@@ -146,6 +158,36 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) ->
     assert policies[-1] == 1
 
 
+def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        command("--work-dir", str(tmp_path), *TINY),
+        env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    lines = _read_until(demo, "job spelling starting")
+    demo.send_signal(signal.SIGINT)
+    rest = demo.communicate(timeout=60)[1]
+
+    assert demo.returncode == 130, lines + rest
+    assert "nothing to go on from" in rest
+    assert "--resume" not in rest
+    assert processes_of(tmp_path) == []
+
+
+def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
+        env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    lines = _read_until(demo, "job spelling starting")
+    (agent,) = [pid for pid, words in _pids_of(tmp_path) if "agent run" in words and "aws:us-east-1" in words]
+    os.kill(agent, signal.SIGKILL)
+    rest = demo.communicate(timeout=90)[1]
+
+    assert demo.returncode == 1, lines + rest
+    assert "agent-aws:us-east-1 ended unexpectedly" in rest
+    assert_all_gone(tmp_path)
+
+
 def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
@@ -155,11 +197,7 @@ def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     demo.kill()
     demo.communicate(timeout=10)
 
-    deadline_s = time.monotonic() + 60
-    while processes_of(tmp_path) and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-
-    assert processes_of(tmp_path) == []
+    assert_all_gone(tmp_path)
 
 
 def _read_until(demo: "subprocess.Popen[str]", word: str) -> str:
