@@ -111,7 +111,7 @@ _ALL = (
     # Bytes.
     Metric("delta_bytes", "bytes", "Size of the version's published delta.", _C),
     Metric("full_weights_bytes", "bytes", "Size of the same version as a full bf16 file.", _C),
-    Metric("trajectory_bytes", "bytes", "Size of the consumed trajectories as sent.", _C),
+    Metric("trajectory_bytes", "bytes", "Size of the trajectories received since the last step, as sent.", _C),
     Metric("trajectory_json_bytes", "bytes", "Size of the same trajectories as JSON.", _C),
     Metric("wan_bytes", "bytes", "Payload between regions, both directions, control included."),
     Metric("wan_bytes_full_weights", "bytes", "The same run with full bf16 weights to each remote region and JSON."),
@@ -124,6 +124,8 @@ _ALL = (
     Metric("staleness_bound", "versions", "Largest staleness that the job allows."),
     Metric("staleness_violations", "tokens", "Consumed tokens older than the bound; promised: zero.", _C),
     Metric("dropped_samples", "samples", "Samples dropped because they could no longer be consumed in time.", _C),
+    Metric("duplicate_samples", "samples", "Results received since the last step that another one had answered.", _C),
+    Metric("refused_samples", "samples", "Results received since the last step that fit no lease, or were too old.", _C),
     Metric("weight_digest_mismatches", "events", "Versions whose digest differed at a reader; promised: zero.", _C),
 )
 METRICS = MappingProxyType({metric.name: metric for metric in _ALL})

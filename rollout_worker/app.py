@@ -12,7 +12,7 @@ import asyncio
 import logging
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from periplus.errors import PeriplusError, Unreachable, WireError
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.publication import Assembler, Publication, PublicationKind
 from periplus.telemetry import event
+from periplus.trajectory import Trajectory
 from rollout_worker.config import WorkerConfig
 from rollout_worker.convert import lease_from_pb
 from rollout_worker.episode import EpisodeSettings, sample_batch
@@ -49,6 +50,10 @@ MAX_PAYLOAD_BYTES = 64 << 30
 
 RETRY_S = 0.5
 """Pause before a lost stream is opened again."""
+
+FRAME_TOKENS = 200_000
+"""Most tokens of one frame, unless one result alone has more: at 9 bytes a completion token and 4 a prompt token that
+is under half of rpc.MAX_MESSAGE_BYTES, and so is the longest result that a job may ask for."""
 
 OUT_FRAMES = 64
 """Frames that wait for the gateway; when it is slow, generation pauses."""
@@ -240,16 +245,29 @@ class Worker:
             sample_batch, leases, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings
         )
         generation_s = clock.monotonic_s() - started_s
-        payload = trajectory_codec.encode(
-            [replace(trajectory, generation_s=generation_s) for trajectory in sampled],
-            level=self._job.network.zstd_level,
-        )
-        frame = trajectory_frame_to_pb(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
-        await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, frame=frame))
+        for part in in_frames([replace(trajectory, generation_s=generation_s) for trajectory in sampled], FRAME_TOKENS):
+            payload = trajectory_codec.encode(part, level=self._job.network.zstd_level)
+            frame = trajectory_frame_to_pb(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
+            await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, frame=frame))
 
     @property
     def _job_id(self) -> str:
         return self._config.task.job_id
+
+
+def in_frames(trajectories: Sequence[Trajectory], max_tokens: int) -> Iterator[Sequence[Trajectory]]:
+    """The results in order, cut so that no part of more than one result has more than `max_tokens` tokens."""
+    part: list[Trajectory] = []
+    num_tokens = 0
+    for trajectory in trajectories:
+        size = len(trajectory.prompt_ids) + len(trajectory.completion_ids)
+        if part and num_tokens + size > max_tokens:
+            yield part
+            part, num_tokens = [], 0
+        part.append(trajectory)
+        num_tokens += size
+    if part:
+        yield part
 
 
 async def run(config: WorkerConfig) -> None:

@@ -1,16 +1,19 @@
 """Composition root of the trainer: prepare in a thread, then the gateway's streams and the training loop in one
-TaskGroup."""
+TaskGroup.
+
+A trainer that loses its gateway stops as if it had been asked to, between two steps and with a checkpoint saved, and
+then fails with what happened to the gateway."""
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import yaml
 
 from periplus import clock
+from periplus.errors import Unreachable
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.record import Record, RecordKind
@@ -40,28 +43,53 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     write_atomically(run_directory.plan, config.task.plan_json or "{}")
     chunk_bytes = config.job.network.chunk_kib << 10
     link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, chunk_bytes)
-    async with asyncio.TaskGroup() as tasks:
-        early: list[gateway_pb2.TrainerDown] = []  # workers that outlived an earlier trainer may speak first
-        deliver: list[Callable[[gateway_pb2.TrainerDown], None]] = [early.append]
-        streams = tasks.create_task(link.run(lambda message: deliver[-1](message)))
+    loop: TrainingLoop | None = None
+    early: list[gateway_pb2.TrainerDown] = []  # workers that outlived an earlier trainer speak while this one prepares
+    lost: list[Unreachable] = []
+
+    def deliver(message: gateway_pb2.TrainerDown) -> None:
+        if loop is None:
+            early.append(message)
+        else:
+            loop.on_message(message)
+
+    async def serve() -> None:
         try:
+            await link.run(deliver)
+        except Unreachable as error:
+            event(log, logging.ERROR, "gateway_lost", job=config.task.job_id, why=error)
+            lost.append(error)
+            stop.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        streams = tasks.create_task(serve())
+        try:
+            state = TaskState.STOPPED
             prepared = await _prepare(config, run_directory, link, stop)
-            if prepared is None:
-                return TaskState.STOPPED
-            loop = TrainingLoop(config, prepared, link, run_directory, clock.monotonic_s)
-            deliver.append(loop.on_message)
-            for message in early:
-                loop.on_message(message)
-            state = await loop.run(stop)
-            if state is TaskState.SUCCEEDED:
-                await asyncio.to_thread(
-                    export.final_model, prepared.model, prepared.tokenizer, run_directory.final, loop.published_digest
-                )
-                _write_report(config, run_directory)
-            await asyncio.wait_for(link.close(), CLOSE_DEADLINE_S)
+            if prepared is not None:
+                loop = TrainingLoop(config, prepared, link, run_directory, clock.monotonic_s)
+                for message in early:
+                    loop.on_message(message)
+                state = await loop.run(stop)
+                if state is TaskState.SUCCEEDED:
+                    digest = loop.published_digest
+                    await asyncio.to_thread(
+                        export.final_model, prepared.model, prepared.tokenizer, run_directory.final, digest
+                    )
+                    _write_report(config, run_directory)
+                await _close(link, config.task.job_id)
         finally:
             streams.cancel()
+    if lost and state is not TaskState.SUCCEEDED:
+        raise lost[0]
     return state
+
+
+async def _close(link: GatewayLink, job_id: str) -> None:
+    try:
+        await asyncio.wait_for(link.close(), CLOSE_DEADLINE_S)
+    except TimeoutError:  # what the job did is done and on disk; watchers may have missed its last records
+        event(log, logging.WARNING, "gateway_slow_to_close", job=job_id, deadline_s=CLOSE_DEADLINE_S)
 
 
 def _write_report(config: TrainerConfig, run_directory: RunDirectory) -> None:

@@ -21,12 +21,13 @@ class Sample:
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     behaviour_logprobs: tuple[float, ...]
+    mask: tuple[int, ...]  # 1: the loss sees the completion token
     reward: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A padded batch; `real_BS` marks tokens that are no padding, `mask_BT` those of the completion."""
+    """A padded batch; `real_BS` marks tokens that are no padding, `mask_BT` those that the loss sees."""
 
     input_ids_BS: torch.Tensor
     real_BS: torch.Tensor
@@ -41,7 +42,7 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """Completion tokens: what the loss averages over."""
+        """Completion tokens that the loss sees: what it averages over."""
         return int(self.mask_BT.sum())
 
     def rows(self, start: int, stop: int) -> "Batch":
@@ -59,7 +60,8 @@ class Batch:
 def collate(samples: Sequence[Sample], pad_id: int) -> Batch:
     """The samples, sorted by (group, sample), padded to the longest prompt and completion among them.
 
-    Raises: ValueError for no samples, an empty prompt or completion, or log-probabilities that do not match the tokens.
+    Raises: ValueError for no samples, an empty prompt or completion, or log-probabilities or a mask
+    that do not match the tokens.
     """
     if not samples:
         raise ValueError("a batch of no samples")
@@ -71,15 +73,17 @@ def collate(samples: Sequence[Sample], pad_id: int) -> Batch:
     input_ids_BS = torch.full((len(ordered), width_P + width_T), pad_id, dtype=torch.long)
     real_BS = torch.zeros((len(ordered), width_P + width_T), dtype=torch.bool)
     behaviour_logprobs_BT = torch.zeros((len(ordered), width_T), dtype=torch.float32)
+    mask_BT = torch.zeros((len(ordered), width_T), dtype=torch.bool)
     for row, sample in enumerate(ordered):
         start, stop = width_P - len(sample.prompt_ids), width_P + len(sample.completion_ids)
         input_ids_BS[row, start:stop] = torch.tensor(sample.prompt_ids + sample.completion_ids)
         real_BS[row, start:stop] = True
         behaviour_logprobs_BT[row, : stop - width_P] = torch.tensor(sample.behaviour_logprobs)
+        mask_BT[row, : stop - width_P] = torch.tensor(sample.mask, dtype=torch.bool)
     return Batch(
         input_ids_BS=input_ids_BS,
         real_BS=real_BS,
-        mask_BT=real_BS[:, width_P:],
+        mask_BT=mask_BT,
         behaviour_logprobs_BT=behaviour_logprobs_BT,
         rewards=tuple(sample.reward for sample in ordered),
         groups=tuple(sample.group for sample in ordered),
@@ -89,8 +93,8 @@ def collate(samples: Sequence[Sample], pad_id: int) -> Batch:
 def _check(sample: Sample) -> None:
     if not sample.prompt_ids or not sample.completion_ids:
         raise ValueError(f"group {sample.group} sample {sample.sample} has an empty prompt or completion")
-    if len(sample.completion_ids) != len(sample.behaviour_logprobs):
+    if not len(sample.completion_ids) == len(sample.behaviour_logprobs) == len(sample.mask):
         raise ValueError(
-            f"group {sample.group} sample {sample.sample} has {len(sample.completion_ids)} tokens and "
-            f"{len(sample.behaviour_logprobs)} log-probabilities"
+            f"group {sample.group} sample {sample.sample} has {len(sample.completion_ids)} tokens, "
+            f"{len(sample.behaviour_logprobs)} log-probabilities and {len(sample.mask)} mask bits"
         )

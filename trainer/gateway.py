@@ -43,9 +43,14 @@ class GatewayLink:
                 raise
         finally:
             self._ended.set()
+            while not self._publications.empty():  # nobody reads them any more; who waits for room goes on
+                self._publications.get_nowait()
+                self._publications.task_done()
 
     async def close(self) -> None:
-        """Say that nothing more comes, and wait until the gateway has read all that was queued."""
+        """Say that nothing more comes, and wait until the gateway has read all that was queued, or is gone."""
+        if self._ended.is_set():
+            return
         await self._publications.join()
         self._closing = True
         await self._messages.put(None)
@@ -63,8 +68,9 @@ class GatewayLink:
             self._messages.put_nowait(gateway_pb2.TrainerUp(record=record_to_pb(self._job_id, record)))
 
     async def publish(self, publication: Publication) -> None:
-        """Queue a publication behind the earlier ones."""
-        await self._publications.put(publication)
+        """Queue a publication behind the earlier ones; given up when the gateway is gone, as `run` says."""
+        if not self._ended.is_set():
+            await self._publications.put(publication)
 
     async def _serve(self, on_message: Callable[[gateway_pb2.TrainerDown], None]) -> None:
         async with rpc.channel(self._address) as channel:

@@ -20,7 +20,7 @@ Evaluation samples have groups of their own, greedy and of one sample each, and 
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -294,6 +294,14 @@ class Ledger:
         self._workers[worker_id].leases[lease.lease_id] = (lease, now_s)
         dealt.setdefault(worker_id, []).append(lease)
         return True
+
+
+def merged(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+    """The same leases in the same order, one grant a worker."""
+    dealt: dict[str, list[Lease]] = {}
+    for grant in grants:
+        dealt.setdefault(grant.worker_id, []).extend(grant.leases)
+    return _grants(dealt)
 
 
 def _grants(dealt: Mapping[str, Sequence[Lease]]) -> tuple[Grant, ...]:

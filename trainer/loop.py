@@ -35,7 +35,7 @@ from trainer.convert import grant_to_pb
 from trainer.dataset import item_order
 from trainer.gate import Inspection, admit, inspect
 from trainer.gateway import GatewayLink
-from trainer.ledger import Arrival, Grant, Ledger, LedgerLimits
+from trainer.ledger import Arrival, Grant, Ledger, LedgerLimits, merged
 from trainer.losses.grpo import GrpoSettings
 from trainer.publish import Published
 from trainer.schedule import Decay, learning_rate
@@ -73,12 +73,14 @@ class TrainingLoop:
         self._anchor_wanted = False
         self._regions: dict[str, str] = {}
         self._step_frames_bytes = 0
+        self._step_frames_json_bytes = 0
+        self._duplicates_recorded = 0
+        self._refused_recorded = 0
         self._mismatches_recorded = prepared.progress.weight_digest_mismatches
         state = publish.bf16_state(prepared.model)
         self._published = Published(policy=prepared.policy, state=state, digest=state_digest(state))
         self._digests = {prepared.policy: self._published.digest}
-        self._bundle_digest = b""
-        self._early: list[gateway_pb2.TrainerDown] | None = []
+        self._bundle_digest = publish.bundle_digest(prepared.bundle)
         job = self._job
         limits = LedgerLimits(
             groups_per_step=job.train.groups_per_step, group_size=job.algorithm.group_size, bound=job.staleness,
@@ -93,9 +95,6 @@ class TrainingLoop:
     async def run(self, stop: asyncio.Event) -> TaskState:
         """Train to the last step, or until `stop`. Returns how it ended; the run directory holds the rest."""
         await self._publish_first()
-        early, self._early = self._early or [], None
-        for message in early:
-            self.on_message(message)
         if self.progress.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
@@ -121,13 +120,7 @@ class TrainingLoop:
     # ---- messages -------------------------------------------------------------------------------------------------
 
     def on_message(self, message: gateway_pb2.TrainerDown) -> None:
-        """One message from the gateway. What is wrong with it is counted and logged, never raised.
-
-        What comes before the first publication waits for it: a hello is judged by the bundle's digest.
-        """
-        if self._early is not None:
-            self._early.append(message)
-            return
+        """One message from the gateway. What is wrong with it is counted and logged, never raised."""
         if message.HasField("anchor"):
             self._anchor_wanted = True
             self._arrived.set()
@@ -160,15 +153,19 @@ class TrainingLoop:
         trajectories = trajectory_decoder(received.codec)(received.payload, max_content_bytes=MAX_FRAME_CONTENT_BYTES)
         for trajectory in trajectories:
             validate(trajectory, self._limits)
+        grants: list[Grant] = []
         for trajectory in trajectories:
-            arrival, grants = self._ledger.arrived(trajectory, now_s)
-            self._grant(grants)
+            arrival, freed = self._ledger.arrived(trajectory, now_s)
+            grants.extend(freed)
             if arrival is not Arrival.ACCEPTED:
                 event(log, logging.WARNING, "result_refused", worker=worker_id, group=trajectory.group,
                       sample=trajectory.sample, why=arrival)  # fmt: skip
+        self._grant(merged(grants))
+        json_bytes = trajectory_codec.json_bytes(trajectories)
         self._step_frames_bytes += len(frame.payload)
+        self._step_frames_json_bytes += json_bytes
         if self._regions.get(worker_id) != self._config.task.region:
-            self.progress = self.progress.received(len(frame.payload), trajectory_codec.json_bytes(trajectories))
+            self.progress = self.progress.received(len(frame.payload), json_bytes)
         self._arrived.set()
 
     def _on_proof(self, worker_id: str, proof: gateway_pb2.WeightProof) -> None:
@@ -215,7 +212,7 @@ class TrainingLoop:
         )  # fmt: skip
         return True
 
-    def _train(self, batch: Sequence[Trajectory], consumer: Policy, rate: float) -> StepReport:
+    def _train(self, batch: Sequence[Trajectory], consumer: Policy, rate: float) -> StepReport | None:
         job = self._job
         rewards = [trajectory.reward for trajectory in batch]
         if job.reward.name == "shuffled":
@@ -224,11 +221,13 @@ class TrainingLoop:
         samples = [
             Sample(
                 group=t.group, sample=t.sample, prompt_ids=t.prompt_ids, completion_ids=t.completion_ids,
-                behaviour_logprobs=tuple(t.logprobs.tolist()), reward=reward,
+                behaviour_logprobs=tuple(t.logprobs.tolist()), mask=t.mask, reward=reward,
             )
             for t, reward in zip(batch, rewards, strict=True)
         ]  # fmt: skip
         collated = collate(samples, self._at.tokenizer.pad_token_id)
+        if not collated.num_tokens:
+            return None
         advantages = group_advantages(
             collated.rewards, collated.groups, normalise_std=job.algorithm.advantage_normalisation == "std"
         )
@@ -292,10 +291,7 @@ class TrainingLoop:
     # ---- publishing -----------------------------------------------------------------------------------------------
 
     async def _publish_first(self) -> None:
-        policy = self._ledger.policy
-        bundle = publish.bundle(self._job_id, policy, self._at.model_dir, self._at.data_file)
-        self._bundle_digest = publish.bundle_digest(bundle)
-        await self._link.publish(bundle)
+        await self._link.publish(self._at.bundle)
         await self._publish_anchor(count=True)
 
     async def _publish_anchor(self, *, count: bool = False) -> None:
@@ -356,10 +352,14 @@ class TrainingLoop:
             "staleness_violations": float(trained.violations),
             "weight_digest_mismatches": self.progress.weight_digest_mismatches - self._mismatches_recorded,
             "trajectory_bytes": float(self._step_frames_bytes),
-            "trajectory_json_bytes": float(trajectory_codec.json_bytes(batch)),
+            "trajectory_json_bytes": float(self._step_frames_json_bytes),
+            "duplicate_samples": float(self._ledger.num_duplicates - self._duplicates_recorded),
+            "refused_samples": float(self._ledger.num_refused - self._refused_recorded),
             "full_weights_bytes": float(sum(t.data.size for t in self._published.state.values())),
         }
-        self._step_frames_bytes, self._mismatches_recorded = 0, self.progress.weight_digest_mismatches
+        self._step_frames_bytes = self._step_frames_json_bytes = 0
+        self._mismatches_recorded = self.progress.weight_digest_mismatches
+        self._duplicates_recorded, self._refused_recorded = self._ledger.num_duplicates, self._ledger.num_refused
         if report is not None:
             values |= {
                 "loss": report.loss, "grad_norm": report.grad_norm, "clip_fraction": report.clip_fraction,

@@ -11,8 +11,9 @@ import torch
 from periplus.environment.of_job import environment_of
 from periplus.job import JobFile
 from periplus.policy import Policy
+from periplus.publication import Publication
 from periplus.record import RecordKind
-from trainer import checkpoint
+from trainer import checkpoint, publish
 from trainer.config import TrainerConfig
 from trainer.dataset import Dataset, deal, warmup_examples
 from trainer.model import load_model, resolve_model_dir
@@ -33,8 +34,7 @@ class Prepared:
     model: Any
     tokenizer: Any
     optimizer: torch.optim.Optimizer
-    model_dir: Path
-    data_file: Path | None
+    bundle: Publication
     dataset: Dataset
     policy: Policy
     progress: Progress
@@ -62,8 +62,8 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     elif job.train.warmup is not None:
         progress = _warm_up(model, tokenizer, dataset, job, say, now)
     return Prepared(
-        model=model, tokenizer=tokenizer, optimizer=optimizer, model_dir=model_dir, data_file=data_file,
-        dataset=dataset, policy=policy, progress=progress,
+        model=model, tokenizer=tokenizer, optimizer=optimizer, dataset=dataset, policy=policy, progress=progress,
+        bundle=publish.bundle(config.task.job_id, policy, model_dir, data_file),
     )  # fmt: skip
 
 
@@ -80,7 +80,9 @@ def _warm_up(
         target_loss=warmup.target_loss, loss_window=WARMUP_LOSS_WINDOW, seed=job.seed,
     )  # fmt: skip
     started_s = now()
+    num_trained = 0
     for done in warm_up(model, examples, tokenizer.pad_token_id, settings):
+        num_trained = min(done.step * settings.batch_rows, len(examples))
         if done.step % 10 == 0:
             say(RecordKind.WARMUP, "", {"step": done.step, "steps_total": done.max_steps, "loss": done.loss})
-    return Progress(warmup_s=now() - started_s, warmup_examples=len(examples))
+    return Progress(warmup_s=now() - started_s, warmup_examples=num_trained)

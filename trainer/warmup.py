@@ -92,6 +92,7 @@ def _batch(examples: Sequence[Example], pad_id: int) -> Batch:
                 prompt_ids=example.prompt_ids,
                 completion_ids=example.completion_ids,
                 behaviour_logprobs=(0.0,) * len(example.completion_ids),
+                mask=(1,) * len(example.completion_ids),
                 reward=0.0,
             )
             for row, example in enumerate(examples)

@@ -135,10 +135,13 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) ->
         env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     lines = _read_until(demo, "step ")
+    peers = {words.split()[2]: _dialled(pid, words) for pid, words in _pids_of(tmp_path) if "--task-file" in words}
     demo.send_signal(signal.SIGINT)
     rest, code = demo.communicate(timeout=60)[1], demo.returncode
 
     assert code == 130, lines + rest
+    assert set(peers) == {"trainer", "rollout_worker"}
+    assert all(addresses == {gateway} for gateway, addresses in peers.values()), peers
     assert "periplus demo --resume" in rest
     assert processes_of(tmp_path) == []
     (run,) = (tmp_path / "runs").iterdir()
@@ -198,6 +201,21 @@ def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     demo.communicate(timeout=10)
 
     assert_all_gone(tmp_path)
+
+
+def _dialled(pid: int, words: str) -> tuple[str, set[str]]:
+    """A worker's own gateway, and every TCP address that it is connected to."""
+    task = json.loads(Path(words.split()[4]).read_text())
+    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:[")}
+    tables = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
+    remote = [row[2].split(":") for row in rows if row[9] in inodes and row[3] == "01"]
+    return task["gateway"], {f"{_dotted(host)}:{int(port, 16)}" for host, port in remote}
+
+
+def _dotted(host: str) -> str:
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(host[-8:])))  # IPv4, also when mapped into IPv6
 
 
 def _read_until(demo: "subprocess.Popen[str]", word: str) -> str:

@@ -55,7 +55,7 @@ class FakeLink(GatewayLink):
 
     def _answer(self) -> None:
         policy = self.weights.policy
-        able = [name for name, queue in self._queues.items() if queue.has_startable(policy)]
+        able = [name for name, queue in self._queues.items() if policy is not None and queue.has_startable(policy)]
         if not able or policy is None:
             return
         worker_id, loaded = self._random.choice(able), self._loaded

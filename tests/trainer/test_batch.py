@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,7 +13,7 @@ from trainer.batch import Sample, collate
 def sample(group: int, number: int, prompt: Sequence[int], completion: Sequence[int], reward: float = 0.0) -> Sample:
     return Sample(
         group=group, sample=number, prompt_ids=tuple(prompt), completion_ids=tuple(completion),
-        behaviour_logprobs=tuple(-float(token) for token in completion), reward=reward,
+        behaviour_logprobs=tuple(-float(token) for token in completion), mask=(1,) * len(completion), reward=reward,
     )  # fmt: skip
 
 
@@ -51,7 +52,8 @@ def test_a_slice_keeps_widths_and_takes_the_rows() -> None:
         [],
         [sample(0, 0, [], [1])],
         [sample(0, 0, [1], [])],
-        [Sample(group=0, sample=0, prompt_ids=(1,), completion_ids=(1, 2), behaviour_logprobs=(0.0,), reward=0.0)],
+        [replace(sample(0, 0, [1], [1, 2]), behaviour_logprobs=(0.0,))],
+        [replace(sample(0, 0, [1], [1, 2]), mask=(1,))],
     ],
 )
 def test_samples_that_cannot_be_trained_on_are_refused(samples: list[Sample]) -> None:

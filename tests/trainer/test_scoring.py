@@ -9,7 +9,7 @@ from trainer.scoring import completion_logprobs
 def sample(group: int, prompt: tuple[int, ...], completion: tuple[int, ...]) -> Sample:
     return Sample(
         group=group, sample=0, prompt_ids=prompt, completion_ids=completion,
-        behaviour_logprobs=(0.0,) * len(completion), reward=0.0,
+        behaviour_logprobs=(0.0,) * len(completion), mask=(1,) * len(completion), reward=0.0,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ def make_batch(model: Any, completions: Sequence[tuple[int, ...]] = ((5, 6, 2), 
     samples = [
         Sample(
             group=row // 2, sample=row % 2, prompt_ids=(3, 4), completion_ids=tokens,
-            behaviour_logprobs=(0.0,) * len(tokens), reward=0.0,
+            behaviour_logprobs=(0.0,) * len(tokens), mask=(1,) * len(tokens), reward=0.0,
         )
         for row, tokens in enumerate(completions)
     ]  # fmt: skip
