@@ -1,4 +1,4 @@
-"""Claim: the demo's recipe learns its task by reinforcement, from rewards and from nothing else.
+"""Claim: the demo's recipe, examples/spelling.yaml, learns its task by reinforcement, from rewards and nothing else.
 
 One process, one thread, the whole recipe with the runtime's own modules: a built-in model, the warm-up, then GRPO on
 samples that are `--staleness` versions old and drawn from bf16-rounded weights, as the asynchronous pipeline delivers
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,73 +20,37 @@ from typing import Any
 import numpy as np
 import torch
 
-from periplus.environment import gym_tasks
-from periplus.environment.environment import EXACT, Environment
-from periplus.environment.splits import Splits, split
+from periplus.environment.environment import EXACT
+from periplus.environment.of_job import encode_prompt, environment_of
+from periplus.job import JobFile, load_job
 from rollout_worker.engine import Completion, SampleRequest
 from rollout_worker.torch_engine import TorchEngine
 from trainer.advantages import group_advantages
 from trainer.batch import Sample, collate
-from trainer.losses.grpo import GrpoSettings
+from trainer.dataset import Dataset, deal, item_order, warmup_examples
 from trainer.model import load_model, resolve_model_dir
-from trainer.schedule import Decay, learning_rate
-from trainer.step import StepSettings, train_step
-from trainer.warmup import Example, WarmupSettings, warm_up
+from trainer.recipe import learning_rate_of, step_settings, warmup_settings
+from trainer.step import train_step
+from trainer.warmup import warm_up
 
-RECIPE: Mapping[str, Any] = {
-    "model": "builtin:qwen3-tiny",
-    "task": "spell_backward",
-    "task_config": {"min_word_len": 4, "max_word_len": 4},
-    "size": 12000,
-    "num_warmup": 2048,
-    "num_held_out": 512,
-    "warmup": {
-        "max_steps": 200,
-        "batch_rows": 64,
-        "peak_learning_rate": 3e-3,
-        "ramp_steps": 20,
-        "max_grad_norm": 1.0,
-        "weight_decay": 0.01,
-        "target_loss": 1.0,
-        "loss_window": 5,
-    },
-    "steps": 180,
-    "groups": 64,
-    "samples": 8,
-    "peak_learning_rate": 1e-3,
-    "ramp_steps": 10,
-    "decay": "cosine",
-    "floor": 0.05,
-    "betas": (0.9, 0.99),
-    "weight_decay": 0.0,
-    "clip_low": 0.2,
-    "clip_high": 0.2,
-    "importance_cap": 2.0,
-    "decoupled": True,
-    "normalise_std": True,
-    "max_grad_norm": 1.0,
-    "micro_batch_rows": 256,
-    "temperature": 0.8,
-    "max_new_tokens": 6,
-    "prompt_tokens": 8,
-    "batch_rows": 256,
-}
+RECIPE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
+
+BATCH_ROWS = 256
+"""Rows of a decode batch: one process has the cores to itself."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
     """What the phases share; the only mutable thing here besides the models."""
 
-    recipe: Mapping[str, Any]
-    seed: int
-    environment: Environment
-    splits: Splits
+    job: JobFile
+    dataset: Dataset
     tokenizer: Any
     actor: Any
     engine: TorchEngine
 
     def prompt_ids(self, index: int) -> tuple[int, ...]:
-        return tuple(self.tokenizer(self.environment.item(index).prompt)["input_ids"])
+        return encode_prompt(self.tokenizer, self.dataset.environment.item(index).prompt)
 
     def requests(self, indices: Sequence[int], first_group: int, num_samples: int, greedy: bool) -> list[SampleRequest]:
         return [
@@ -94,8 +58,8 @@ class Run:
                 prompt_ids=prompt_ids,
                 group=first_group + offset,
                 sample=sample,
-                temperature=self.recipe["temperature"],
-                max_new_tokens=self.recipe["max_new_tokens"],
+                temperature=self.job.sampling.temperature,
+                max_new_tokens=self.job.sampling.max_new_tokens,
                 greedy=greedy,
             )
             for offset, prompt_ids in enumerate(map(self.prompt_ids, indices))
@@ -103,42 +67,30 @@ class Run:
         ]
 
     def score(self, index: int, completion: Completion) -> float:
-        return self.environment.score(index, self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+        text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        return self.dataset.environment.score(index, text)
 
 
-def open_run(recipe: Mapping[str, Any], seed: int, cache: Path) -> Run:
+def open_run(job: JobFile, cache: Path) -> Run:
     """Builds the models, the environment and its splits."""
-    environment = gym_tasks.load(recipe["task"], recipe["task_config"], seed=seed, size=recipe["size"])
-    prompts = [environment.item(index).prompt for index in range(len(environment))]
-    directory = resolve_model_dir(recipe["model"], cache, seed)
+    directory = resolve_model_dir(job.model.path, cache, job.seed)
     actor, tokenizer = load_model(directory)
     sampler, _ = load_model(directory)
     engine = TorchEngine(
         model=sampler,
         eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.pad_token_id,
-        batch_rows=recipe["batch_rows"],
-        prompt_tokens=recipe["prompt_tokens"],
+        batch_rows=BATCH_ROWS,
+        prompt_tokens=job.sampling.prompt_tokens,
     )
-    return Run(
-        recipe=recipe,
-        seed=seed,
-        environment=environment,
-        splits=split(prompts, recipe["num_warmup"], recipe["num_held_out"], seed),
-        tokenizer=tokenizer,
-        actor=actor,
-        engine=engine,
-    )
+    dataset = deal(environment_of(job, None), job, tokenizer)
+    return Run(job=job, dataset=dataset, tokenizer=tokenizer, actor=actor, engine=engine)
 
 
 def warm(run: Run) -> tuple[int, float]:
     """Steps taken and last loss of the warm-up."""
-    examples = []
-    for index in run.splits.warmup:
-        answer_ids = run.tokenizer(run.environment.item(index).answer, add_special_tokens=False)["input_ids"]
-        completion_ids = (*answer_ids, run.tokenizer.eos_token_id)
-        examples.append(Example(prompt_ids=run.prompt_ids(index), completion_ids=completion_ids))
-    settings = WarmupSettings(seed=run.seed, **run.recipe["warmup"])
+    settings = warmup_settings(run.job)
+    examples = warmup_examples(run.dataset, run.tokenizer)
     step, loss = 0, float("nan")
     for progress in warm_up(run.actor, examples, run.tokenizer.pad_token_id, settings):
         step, loss = progress.step, progress.loss
@@ -159,25 +111,17 @@ def install(engine: TorchEngine, weights: Mapping[str, torch.Tensor]) -> None:
 def accuracy(run: Run) -> float:
     """Greedy share of exact answers on the held-out prompts, with the weights as published."""
     install(run.engine, publish(run.actor))
-    held_out = run.splits.held_out
-    completions = run.engine.generate(run.requests(held_out, 0, 1, greedy=True), seed=run.seed, version=0)
+    held_out = run.dataset.splits.held_out
+    completions = run.engine.generate(run.requests(held_out, 0, 1, greedy=True), seed=run.job.seed, version=0)
     scores = [run.score(index, completion) for index, completion in zip(held_out, completions, strict=True)]
     return sum(score == EXACT for score in scores) / len(scores)
 
 
-def prompt_order(train: Sequence[int], seed: int) -> Iterator[int]:
-    """Training prompts, epoch after epoch, each in its own order."""
-    epoch = 0
-    while True:
-        yield from (train[place] for place in np.random.default_rng((seed, epoch)).permutation(len(train)))
-        epoch += 1
-
-
 def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[Sample]:
     """One batch of scored samples from the weights now in the engine."""
-    first_group = step * run.recipe["groups"]
-    requests = run.requests(indices, first_group, run.recipe["samples"], greedy=False)
-    completions = run.engine.generate(requests, seed=run.seed, version=version)
+    first_group = step * run.job.train.groups_per_step
+    requests = run.requests(indices, first_group, run.job.algorithm.group_size, greedy=False)
+    completions = run.engine.generate(requests, seed=run.job.seed, version=version)
     return [
         Sample(
             group=request.group,
@@ -185,51 +129,40 @@ def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[S
             prompt_ids=request.prompt_ids,
             completion_ids=completion.token_ids,
             behaviour_logprobs=completion.logprobs,
+            mask=(1,) * len(completion.token_ids),
             reward=run.score(indices[request.group - first_group], completion),
         )
         for request, completion in zip(requests, completions, strict=True)
     ]
 
 
-def reinforce(run: Run, staleness: int, control: bool, verbose: bool) -> dict[str, Any]:
+def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
     """The reinforcement phase; returns its seconds by part and its last report."""
-    recipe, order = run.recipe, prompt_order(run.splits.train, run.seed)
+    job = run.job
+    size, staleness = job.train.groups_per_step, job.staleness
+    item_of = item_order(run.dataset.splits.train, job.seed)
     # AdamW's own rate is set by each step.
     optimizer = torch.optim.AdamW(
-        run.actor.parameters(), lr=0.0, betas=recipe["betas"], weight_decay=recipe["weight_decay"], foreach=True
+        run.actor.parameters(), lr=0.0, betas=job.optimizer.betas, weight_decay=job.optimizer.weight_decay, foreach=True
     )
-    settings = StepSettings(
-        loss=GrpoSettings(
-            clip_low=recipe["clip_low"], clip_high=recipe["clip_high"], importance_cap=recipe["importance_cap"]
-        ),
-        decoupled=recipe["decoupled"],
-        temperature=recipe["temperature"],
-        max_grad_norm=recipe["max_grad_norm"],
-        micro_batch_rows=recipe["micro_batch_rows"],
-    )
+    settings = step_settings(job)
+    normalise = job.algorithm.advantage_normalisation == "std"
     published = deque([publish(run.actor)], maxlen=staleness + 1)
     seconds = {"rollout_s": 0.0, "train_s": 0.0}
     tokens = 0
-    for step in range(recipe["steps"]):
+    for step in range(job.steps):
         begin = time.process_time()
         install(run.engine, published[0])
-        indices = [next(order) for _ in range(recipe["groups"])]
+        indices = [item_of(group) for group in range(step * size, (step + 1) * size)]
         samples = rollout(run, indices, step, max(0, step - staleness))
         middle = time.process_time()
         batch = collate(samples, run.tokenizer.pad_token_id)
         rewards = np.asarray(batch.rewards)
         mean_reward, exact = rewards.mean(), (rewards == EXACT).mean()
         if control:
-            rewards = np.random.default_rng((run.seed, step)).permutation(rewards)
-        advantages = group_advantages(rewards.tolist(), batch.groups, normalise_std=recipe["normalise_std"])
-        rate = learning_rate(
-            step,
-            num_steps=recipe["steps"],
-            peak=recipe["peak_learning_rate"],
-            ramp_steps=recipe["ramp_steps"],
-            decay=Decay(recipe["decay"]),
-            floor=recipe["floor"],
-        )
+            rewards = np.random.default_rng((job.seed, step)).permutation(rewards)
+        advantages = group_advantages(rewards.tolist(), batch.groups, normalise_std=normalise)
+        rate = learning_rate_of(job, step)
         report = train_step(run.actor, optimizer, batch, advantages, settings, learning_rate=rate)
         published.append(publish(run.actor))
         end = time.process_time()
@@ -243,11 +176,11 @@ def reinforce(run: Run, staleness: int, control: bool, verbose: bool) -> dict[st
     return {**seconds, "tokens": tokens}
 
 
-def measure(recipe: Mapping[str, Any], seed: int, staleness: int, control: bool, verbose: bool) -> dict[str, Any]:
+def measure(job: JobFile, control: bool, verbose: bool) -> dict[str, Any]:
     """One full run of the recipe; the result line."""
     times = [time.process_time()]
     with tempfile.TemporaryDirectory() as cache:
-        run = open_run(recipe, seed, Path(cache))
+        run = open_run(job, Path(cache))
     times.append(time.process_time())
     warmup_steps, warmup_loss = warm(run)
     times.append(time.process_time())
@@ -255,19 +188,19 @@ def measure(recipe: Mapping[str, Any], seed: int, staleness: int, control: bool,
     times.append(time.process_time())
     if verbose:
         print("before", before, warmup_steps, warmup_loss, file=sys.stderr)
-    phases = reinforce(run, staleness, control, verbose)
+    phases = reinforce(run, control, verbose)
     after = accuracy(run)
     times.append(time.process_time())
     return {
         "bench": "learning",
-        "seed": seed,
-        "staleness": staleness,
+        "seed": job.seed,
+        "staleness": job.staleness,
         "control": control,
         "accuracy_before": before,
         "accuracy_after": after,
         "warmup_steps": warmup_steps,
         "warmup_loss": round(warmup_loss, 3),
-        "warmup_examples": len(run.splits.warmup),
+        "warmup_examples": min(warmup_steps * warmup_settings(job).batch_rows, len(run.dataset.splits.warmup)),
         "open_s": round(times[1] - times[0], 2),
         "warmup_s": round(times[2] - times[1], 2),
         "eval_s": round(times[3] - times[2], 2),
@@ -283,18 +216,12 @@ def main() -> int:
     parser.add_argument("--staleness", type=int, default=2)
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=JSON", help="recipe overrides, dotted keys")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="job overrides, dotted keys")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    recipe = json.loads(json.dumps(dict(RECIPE)))
-    for override in arguments.set:
-        path, value = override.split("=", 1)
-        *parents, leaf = path.split(".")
-        node = recipe
-        for parent in parents:
-            node = node[parent]
-        node[leaf] = json.loads(value)
-    result = measure(recipe, arguments.seed, arguments.staleness, arguments.control, arguments.verbose)
+    overrides = (*arguments.set, f"seed={arguments.seed}", f"staleness={arguments.staleness}")
+    job = load_job(RECIPE, overrides)
+    result = measure(job, arguments.control, arguments.verbose)
     print(json.dumps({**result, "overrides": arguments.set}))
     return 0
 

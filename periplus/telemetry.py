@@ -124,8 +124,8 @@ _ALL = (
     Metric("staleness_bound", "versions", "Largest staleness that the job allows."),
     Metric("staleness_violations", "tokens", "Consumed tokens older than the bound; promised: zero.", _C),
     Metric("dropped_samples", "samples", "Samples dropped because they could no longer be consumed in time.", _C),
-    Metric("duplicate_samples", "samples", "Results received since the last step that another one had answered.", _C),
-    Metric("refused_samples", "samples", "Results received since the last step that fit no lease, or were too old.", _C),
+    Metric("duplicate_samples", "samples", "Results since the last step for samples that were already in.", _C),
+    Metric("refused_samples", "samples", "Results since the last step that fit no lease, or are too old.", _C),
     Metric("weight_digest_mismatches", "events", "Versions whose digest differed at a reader; promised: zero.", _C),
 )
 METRICS = MappingProxyType({metric.name: metric for metric in _ALL})

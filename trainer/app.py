@@ -58,7 +58,8 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
             await link.run(deliver)
         except Unreachable as error:
             event(log, logging.ERROR, "gateway_lost", job=config.task.job_id, why=error)
-            lost.append(error)
+            if not stop.is_set():  # who was asked to stop before has stopped, whatever the gateway does
+                lost.append(error)
             stop.set()
 
     async with asyncio.TaskGroup() as tasks:

@@ -57,7 +57,9 @@ class GatewayLink:
         await self._ended.wait()
 
     def send(self, message: gateway_pb2.RolloutDown) -> None:
-        """Towards one worker. Raises: Unreachable if the gateway has stopped taking messages."""
+        """Towards one worker; given up when the gateway is gone, as `run` says. Raises: Unreachable if it stalls."""
+        if self._ended.is_set():
+            return
         if self._messages.full():
             raise Unreachable(f"{OUT_MESSAGES} messages wait for the gateway at {self._address}; it has stalled")
         self._messages.put_nowait(gateway_pb2.TrainerUp(down=message))

@@ -36,11 +36,10 @@ from trainer.dataset import item_order
 from trainer.gate import Inspection, admit, inspect
 from trainer.gateway import GatewayLink
 from trainer.ledger import Arrival, Grant, Ledger, LedgerLimits, merged
-from trainer.losses.grpo import GrpoSettings
 from trainer.publish import Published
-from trainer.schedule import Decay, learning_rate
+from trainer.recipe import learning_rate_of, step_settings
 from trainer.setup import Prepared
-from trainer.step import StepReport, StepSettings, train_step
+from trainer.step import StepReport, train_step
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +191,7 @@ class TrainingLoop:
         fit, found = admit(batch, consumer, self._job.staleness)
         if found.violations:
             event(log, logging.ERROR, "stale_refused", policy=consumer, groups=len(found.unfit_groups))
-        rate = self._learning_rate(consumer.version)
+        rate = learning_rate_of(self._job, consumer.version)
         train_started_s = self._now()
         report = await asyncio.to_thread(self._train, fit, consumer, rate) if fit else None
         train_s = self._now() - train_started_s
@@ -231,24 +230,9 @@ class TrainingLoop:
         advantages = group_advantages(
             collated.rewards, collated.groups, normalise_std=job.algorithm.advantage_normalisation == "std"
         )
-        decoupled = job.algorithm.importance_correction == "truncated"
-        settings = StepSettings(
-            loss=GrpoSettings(
-                clip_low=job.algorithm.clip_low, clip_high=job.algorithm.clip_high,
-                importance_cap=job.algorithm.importance_cap if decoupled else None,
-            ),
-            decoupled=decoupled, temperature=job.sampling.temperature, max_grad_norm=job.optimizer.max_grad_norm,
-            micro_batch_rows=job.train.micro_batch_samples,
-        )  # fmt: skip
-        return train_step(self._at.model, self._at.optimizer, collated, advantages, settings, learning_rate=rate)
-
-    def _learning_rate(self, step: int) -> float:
-        optimizer = self._job.optimizer
-        return learning_rate(
-            step, num_steps=self._job.steps, peak=optimizer.lr, ramp_steps=optimizer.warmup_steps,
-            decay=Decay(optimizer.schedule),
-            floor=optimizer.floor,
-        )  # fmt: skip
+        return train_step(
+            self._at.model, self._at.optimizer, collated, advantages, step_settings(job), learning_rate=rate
+        )
 
     async def _await_groups(self, groups: Sequence[int], stop: asyncio.Event) -> tuple[Trajectory, ...] | None:
         while True:

@@ -18,10 +18,8 @@ from trainer.config import TrainerConfig
 from trainer.dataset import Dataset, deal, warmup_examples
 from trainer.model import load_model, resolve_model_dir
 from trainer.progress import Progress
-from trainer.warmup import WarmupSettings, warm_up
-
-WARMUP_LOSS_WINDOW = 5
-"""Steps over which the warm-up's loss is averaged before it is compared with the target."""
+from trainer.recipe import warmup_settings
+from trainer.warmup import warm_up
 
 Say = Callable[[RecordKind, str, dict[str, float]], None]
 """Progress to report: kind, text, values."""
@@ -70,15 +68,9 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
 def _warm_up(
     model: Any, tokenizer: Any, dataset: Dataset, job: JobFile, say: Say, now: Callable[[], float]
 ) -> Progress:
-    warmup = job.train.warmup
-    assert warmup is not None
     say(RecordKind.PHASE, "supervised warm-up", {})
     examples = warmup_examples(dataset, tokenizer)
-    settings = WarmupSettings(
-        max_steps=warmup.max_steps, batch_rows=warmup.batch_size, peak_learning_rate=warmup.lr,
-        ramp_steps=warmup.ramp_steps, max_grad_norm=job.optimizer.max_grad_norm, weight_decay=warmup.weight_decay,
-        target_loss=warmup.target_loss, loss_window=WARMUP_LOSS_WINDOW, seed=job.seed,
-    )  # fmt: skip
+    settings = warmup_settings(job)
     started_s = now()
     num_trained = 0
     for done in warm_up(model, examples, tokenizer.pad_token_id, settings):

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from periplus.codec.registry import trajectory_decoder
 from periplus.convert import policy_from_pb, policy_to_pb, trajectory_frame_from_pb
@@ -22,6 +25,7 @@ from rollout_worker import app
 from rollout_worker.app import Worker
 from rollout_worker.config import WorkerConfig
 from rollout_worker.model import Loaded, load_bundle
+from tests.support import strategies
 from tests.support.gateways import JOB, gateway, play
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import publish
@@ -257,3 +261,14 @@ def test_a_worker_outlives_its_gateway_and_goes_on_with_the_next_one(
                 serving.cancel()
 
     play(run)
+
+
+@given(st.lists(strategies.trajectories(), max_size=12), st.integers(1, 30))
+def test_frames_keep_the_order_and_no_frame_of_several_results_is_over_the_limit(
+    sampled: list[Trajectory], max_tokens: int
+) -> None:
+    parts = list(app.in_frames(sampled, max_tokens))
+    assert [trajectory for part in parts for trajectory in part] == sampled
+    sizes = [[len(t.prompt_ids) + len(t.completion_ids) for t in part] for part in parts]
+    assert all(len(part) == 1 or sum(part) <= max_tokens for part in sizes)
+    assert all(sum(part) + after[0] > max_tokens for part, after in pairwise(sizes)), "frames that could be one"

@@ -59,3 +59,10 @@ def test_a_slice_keeps_widths_and_takes_the_rows() -> None:
 def test_samples_that_cannot_be_trained_on_are_refused(samples: list[Sample]) -> None:
     with pytest.raises(ValueError):
         collate(samples, pad_id=0)
+
+
+def test_the_loss_sees_what_the_mask_shows_and_the_model_sees_all() -> None:
+    batch = collate([replace(sample(0, 0, [5], [6, 7, 8]), mask=(1, 0, 1)), sample(0, 1, [5], [9])], pad_id=0)
+    assert batch.mask_BT.tolist() == [[True, False, True], [True, False, False]]
+    assert batch.real_BS.tolist() == [[True, True, True, True], [True, True, False, False]]
+    assert batch.num_tokens == 3

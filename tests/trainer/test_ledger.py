@@ -13,7 +13,7 @@ from periplus.errors import StateError
 from periplus.policy import Policy
 from periplus.trajectory import PolicyRun, Purpose, StopReason, Trajectory
 from trainer.gate import inspect
-from trainer.ledger import EVAL_GROUPS_START, Arrival, Grant, Lease, Ledger, LedgerLimits
+from trainer.ledger import EVAL_GROUPS_START, Arrival, Grant, Lease, Ledger, LedgerLimits, merged
 
 TIMEOUT_S = 10.0
 WORKERS = ("a", "b", "c")
@@ -368,3 +368,16 @@ def test_a_group_is_taken_whole_or_not_at_all() -> None:
     batch = ledger.take((0,))
     assert batch is not None
     assert [t.sample for t in batch] == [0, 1]
+
+
+def test_grants_to_one_worker_become_one_with_the_leases_in_order() -> None:
+    leases = [
+        Lease(
+            lease_id=number, group=0, sample=number, item=0, start_at=Policy(0, 0), consume_by_version=0,
+            purpose=Purpose.TRAIN,
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    grants = [Grant("a", (leases[0],)), Grant("b", (leases[1],)), Grant("a", (leases[2], leases[3]))]
+    assert merged(grants) == (Grant("a", (leases[0], leases[2], leases[3])), Grant("b", (leases[1],)))
+    assert merged([]) == ()

@@ -178,6 +178,14 @@ def test_checkpoints_come_as_often_as_asked_and_the_last_step_has_one(tmp_path: 
     assert sorted(path.name for path in root.iterdir()) == ["0.2", "0.3"]
 
 
+def test_the_warm_up_counts_the_examples_that_it_trained_on(tmp_path: Path, cache_dir: Path) -> None:
+    warmup = {"num_examples": 20, "batch_size": 4, "max_steps": 3}
+    run = start(tmp_path / "a", cache_dir, train={"groups_per_step": 1, "warmup": warmup})
+    assert run.loop.progress.warmup_examples == 12
+    run = start(tmp_path / "b", cache_dir, train={"groups_per_step": 1, "warmup": warmup | {"batch_size": 16}})
+    assert run.loop.progress.warmup_examples == 20
+
+
 def test_evaluations_during_training_do_not_change_what_is_learnt(tmp_path: Path, cache_dir: Path) -> None:
     run = train(tmp_path / "a", cache_dir, eval={"num_prompts": 8, "every_steps": 1})
     assert [record.text for record in run.of_kind(RecordKind.EVAL)] == ["before", "during", "after"]
@@ -227,6 +235,9 @@ def test_what_a_gateway_gets_wrong_is_counted_and_stops_nobody(tmp_path: Path, c
     assert run.digest == train(tmp_path / "b", cache_dir).digest
     steps = [record.values["weight_digest_mismatches"] for record in run.of_kind(RecordKind.STEP)]
     assert run.summary["weight_digest_mismatches"] == 4
+    duplicates = [record.values["duplicate_samples"] for record in run.of_kind(RecordKind.STEP)]
+    assert duplicates == [8 + 32, 32], "the fake workers send each result twice"
+    assert [record.values["refused_samples"] for record in run.of_kind(RecordKind.STEP)] == [0, 0]
     assert sum(steps) == 4, "a step's record counts its own, since they are added up"
 
 

@@ -101,3 +101,20 @@ def test_the_gradient_is_clipped_and_its_norm_before_that_is_reported(model: Any
 def test_advantages_that_do_not_match_the_rows_are_refused(model: Any) -> None:
     with pytest.raises(ValueError, match="advantages"):
         train_step(model, adam(model), make_batch(model), (1.0,), SETTINGS, learning_rate=0.0)
+
+
+def test_a_token_outside_the_mask_gives_no_gradient(model: Any) -> None:
+    """Its log-probability alone differs between the two batches, and the rest is trained the same."""
+    batch, start = make_batch(model), {k: v.clone() for k, v in model.state_dict().items()}
+    mask_BT = batch.mask_BT.clone()
+    mask_BT[0, 2] = False
+    results = []
+    for last_id in (2, 15):
+        model.load_state_dict(start)
+        ids_BS = batch.input_ids_BS.clone()
+        ids_BS[0, -1] = last_id
+        masked = dataclasses.replace(batch, mask_BT=mask_BT, input_ids_BS=ids_BS)
+        report = train_step(model, adam(model), masked, ADVANTAGES, SETTINGS, learning_rate=1e-2)
+        assert report.num_tokens == 9
+        results.append((weights(model), report.loss, report.grad_norm))
+    torch.testing.assert_close(results[0], results[1], rtol=0.0, atol=0.0)
