@@ -25,6 +25,10 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 _START = Policy(0, 0)
 
 
+TRAINING = "training"
+"""The phase while steps are coming."""
+
+
 class TaskRole(StrEnum):
     TRAINER = "trainer"
     ROLLOUT = "rollout"
@@ -232,6 +236,7 @@ def _fold_step(state: ViewState, record: Record, step: int) -> ViewState:
     return replace(
         state,
         last_step_policy=record.policy,
+        phase=TRAINING,  # an evaluation between two steps has no phase that ends it
         step=step,
         values=MappingProxyType(dict(values)),
         staleness_tokens=MappingProxyType(dict(sorted(tokens.items()))),

@@ -128,3 +128,12 @@ def test_violations_and_mismatches_add_up() -> None:
     events = [RecordSeen(replace(step(i).record, values=values)) for i in (1, 2)]
     state = folded(*events)
     assert (state.staleness_violations, state.weight_digest_mismatches, state.dropped_samples) == (4, 2, 6)
+
+
+def test_a_step_ends_the_phase_of_an_evaluation_before_it() -> None:
+    evaluating = RecordSeen(
+        Record(kind=RecordKind.PHASE, policy=Policy(0, 1), time_s=1.0, text="evaluating during training")
+    )
+
+    assert folded(step(1), evaluating).phase == "evaluating during training"
+    assert folded(step(1), evaluating, step(2)).phase == "training"
