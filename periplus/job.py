@@ -117,7 +117,8 @@ class OptimizerSection(Config):
     """Decoupled weight decay, times the learning rate, a step."""
 
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises linearly from 0. Not the supervised warm-up, which is train.warmup."""
+    """Steps over which the learning rate rises linearly from 0; a shorter job ends during the rise. Not the supervised
+    warm-up, which is train.warmup."""
 
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the rise: kept, or brought to its floor at the last step in a line or half a cosine."""
@@ -374,10 +375,6 @@ def _disagreements(job: JobFile) -> list[str]:
         refusals.append(
             f"staleness is {job.staleness} and algorithm.importance_correction is none: the loss would be wrong for "
             "stale tokens; set importance_correction to truncated, or staleness to 0"
-        )
-    if job.optimizer.warmup_steps > job.steps:
-        refusals.append(
-            f"optimizer.warmup_steps is {job.optimizer.warmup_steps}, more than the job's {job.steps} steps"
         )
     rollout = job.regions.rollout
     if rollout is not None:

@@ -88,7 +88,6 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
         ({"environment": None, "data": {"path": "x", "size": 3}}, "data.size is 3, but data.path is given"),
         ({"environment": {"name": "x", "config": {"seed": 1}}}, "environment.config.seed is set"),
         ({"algorithm": {"importance_correction": "none"}}, "the loss would be wrong for stale tokens"),
-        ({"optimizer": {"warmup_steps": 9}, "steps": 8}, "optimizer.warmup_steps is 9, more than the job's 8 steps"),
         ({"regions": {"rollout": ["a", "a"]}}, "regions.rollout names a region twice"),
         ({"regions": {"rollout": ["a"], "trainer": "b", "min": 3}}, "allow only 2"),
         ({"regions": {"rollout": ["a"], "min": 3}}, "allow only 2"),
