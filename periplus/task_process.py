@@ -62,9 +62,11 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
 
 async def _until_stopped(work: Work) -> TaskState:
     stop = asyncio.Event()
-    signals = asyncio.ensure_future(wait_for_stop(stop_on_stdin_eof=True))
+    listening = asyncio.Event()
+    signals = asyncio.ensure_future(wait_for_stop(stop_on_stdin_eof=True, on_waiting=listening.set))
     signals.add_done_callback(lambda _: stop.set())
     try:
+        await listening.wait()  # a worker that is at work can be stopped
         return await work(stop)
     finally:
         signals.cancel()

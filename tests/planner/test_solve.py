@@ -247,8 +247,15 @@ def oracle(fleet: Fleet, workload: Workload) -> set[tuple[int, float]]:
     return found
 
 
+def _has_room(workload: Workload, region: Region, home: str) -> bool:
+    beside = workload.trainer_memory_bytes if region.name == home else 0
+    return workload.workers_per_region * workload.rollout_memory_bytes + beside <= region.memory_bytes
+
+
 def _allowed(fleet: Fleet, workload: Workload, home: str, served: tuple[str, ...]) -> bool:
-    if workload.rollout_regions is not None and set(served) != set(workload.rollout_regions):
+    # The method's space: without pins, every region that has room; a link that was not measured excuses none of them.
+    wanted = workload.rollout_regions or [r.name for r in fleet.regions if _has_room(workload, r, home)]
+    if set(served) != set(wanted):
         return False
     for name in {home, *served}:
         found = fleet.region(name)
