@@ -3,10 +3,11 @@
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest; PYTEST_ARGS='-k ledger' chooses
+#   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make check      lint, format, types, imports, generated files
 #   make generate   write periplus/pb and examples/job.schema.json
-#   make clean      remove .venv and caches
+#   make clean      remove .venv, .venv-oracle and caches
 #
 # PYTHON=python3.12        the interpreter that .venv is made with
 # BIN=/path/to/bin         use that environment's programs in place of .venv
@@ -26,7 +27,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-demo test check lint format types imports generated generate clean
+.PHONY: venv demo bench-demo test test-oracle check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -46,6 +47,23 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# An environment of its own: the oracles bring some fifty packages that nothing else needs. Only an installation that fails
+# is a skip; from then on a failure is one. Their warnings are theirs.
+ORACLE := .venv-oracle
+
+$(ORACLE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
+	$(ORACLE)/bin/python -m pip install --quiet -c constraints.txt -e '.[train,oracle]'
+	@touch $@
+
+test-oracle:
+	@if $(MAKE) --no-print-directory $(ORACLE)/.installed; then \
+	  $(ORACLE)/bin/python -m pytest tests/oracle -W default $(PYTEST_ARGS); \
+	else \
+	  echo 'test-oracle: SKIPPED, the extra `oracle` could not be installed (see above)'; \
+	fi
 
 bench-demo: $(READY)
 	$(BIN)/python bench/demo.py --control
@@ -71,5 +89,5 @@ generate: $(READY)
 	$(BIN)/python tools/generate.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(ORACLE) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find $(PACKAGES) tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +

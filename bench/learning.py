@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ import torch
 from periplus.environment.environment import EXACT
 from periplus.environment.of_job import encode_prompt, environment_of
 from periplus.job import JobFile, load_job
+from periplus.policy import Policy
+from periplus.trajectory import PolicyRun, StopReason
 from rollout_worker.engine import Completion, SampleRequest
 from rollout_worker.torch_engine import TorchEngine
-from trainer.advantages import group_advantages
-from trainer.batch import Sample, collate
+from trainer.batch import Sample
 from trainer.dataset import Dataset, deal, item_order, warmup_examples
 from trainer.model import load_model, resolve_model_dir
-from trainer.recipe import learning_rate_of, step_settings, warmup_settings
-from trainer.step import train_step
+from trainer.recipe import build_learner, learning_rate_of, warmup_settings
 from trainer.warmup import warm_up
 
 RECIPE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
@@ -126,11 +126,13 @@ def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[S
         Sample(
             group=request.group,
             sample=request.sample,
-            prompt_ids=request.prompt_ids,
-            completion_ids=completion.token_ids,
-            behaviour_logprobs=completion.logprobs,
-            mask=(1,) * len(completion.token_ids),
+            prompt_ids=np.asarray(request.prompt_ids, np.int32),
+            completion_ids=np.asarray(completion.token_ids, np.int32),
+            behaviour_logprobs=np.asarray(completion.logprobs, np.float32),
+            mask=np.ones(len(completion.token_ids), np.bool_),
+            policies=(PolicyRun(Policy(0, version), len(completion.token_ids)),),
             reward=run.score(indices[request.group - first_group], completion),
+            stop_reason=StopReason(completion.stop_reason.value),
         )
         for request, completion in zip(requests, completions, strict=True)
     ]
@@ -141,12 +143,7 @@ def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
     job = run.job
     size, staleness = job.train.groups_per_step, job.staleness
     item_of = item_order(run.dataset.splits.train, job.seed)
-    # AdamW's own rate is set by each step.
-    optimizer = torch.optim.AdamW(
-        run.actor.parameters(), lr=0.0, betas=job.optimizer.betas, weight_decay=job.optimizer.weight_decay, foreach=True
-    )
-    settings = step_settings(job)
-    normalise = job.algorithm.advantage_normalisation == "std"
+    learner = build_learner(job, run.actor, pad_id=run.tokenizer.pad_token_id)
     published = deque([publish(run.actor)], maxlen=staleness + 1)
     seconds = {"rollout_s": 0.0, "train_s": 0.0}
     tokens = 0
@@ -156,14 +153,13 @@ def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
         indices = [item_of(group) for group in range(step * size, (step + 1) * size)]
         samples = rollout(run, indices, step, max(0, step - staleness))
         middle = time.process_time()
-        batch = collate(samples, run.tokenizer.pad_token_id)
-        rewards = np.asarray(batch.rewards)
+        rewards = np.asarray([sample.reward for sample in samples])
         mean_reward, exact = rewards.mean(), (rewards == EXACT).mean()
         if control:
-            rewards = np.random.default_rng((job.seed, step)).permutation(rewards)
-        advantages = group_advantages(rewards.tolist(), batch.groups, normalise_std=normalise)
-        rate = learning_rate_of(job, step)
-        report = train_step(run.actor, optimizer, batch, advantages, settings, learning_rate=rate)
+            dealt = np.random.default_rng((job.seed, step)).permutation(rewards)
+            samples = [replace(sample, reward=float(reward)) for sample, reward in zip(samples, dealt, strict=True)]
+        report = learner.step(samples, consumer=Policy(0, step), learning_rate=learning_rate_of(job, step))
+        assert report is not None
         published.append(publish(run.actor))
         end = time.process_time()
         tokens += report.num_tokens

@@ -4,6 +4,7 @@ Conversion proves that fields are there and enums are known, no more: what a val
 What a peer left out or made up is CorruptFrame or UnknownCodec, never another exception.
 """
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from periplus.codec.frame import Frame, codec_id
@@ -12,6 +13,7 @@ from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import Chunk, Closing, Opening, PublicationKind, PublicationRecord
 from periplus.record import Record, RecordKind
+from periplus.transport import FrameKey
 
 _KIND_TO_PB = {
     PublicationKind.BUNDLE: gateway_pb2.PUBLICATION_KIND_BUNDLE,
@@ -64,6 +66,48 @@ def trajectory_frame_to_pb(frame: Frame) -> gateway_pb2.TrajectoryFrame:
 def trajectory_frame_from_pb(message: gateway_pb2.TrajectoryFrame) -> Frame:
     """The inverse. Raises: UnknownCodec."""
     return Frame(codec_id(message.codec), message.payload)
+
+
+def keyed_frame_to_pb(key: FrameKey, frame: Frame, region: str) -> gateway_pb2.RolloutUp:
+    """A frame on its way up; `region` is where it is spooled, empty as long as it is nowhere."""
+    message = gateway_pb2.TrajectoryFrame(
+        codec=_codec_to_pb(frame.codec), payload=frame.payload, epoch=key.epoch, sequence=key.sequence, region=region
+    )
+    return gateway_pb2.RolloutUp(worker_id=key.worker_id, frame=message)
+
+
+def keyed_frame_from_pb(message: gateway_pb2.RolloutUp) -> tuple[FrameKey, Frame]:
+    """The inverse, but for the region. Raises: UnknownCodec, CorruptFrame for a frame without its transport key."""
+    if not message.frame.epoch:
+        raise CorruptFrame(f"a frame of {message.worker_id} has no transport key; is the worker older?")
+    key = FrameKey(worker_id=message.worker_id, epoch=message.frame.epoch, sequence=message.frame.sequence)
+    return key, trajectory_frame_from_pb(message.frame)
+
+
+def spooled_to_pb(keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
+    """What tells workers that their gateway answers for these frames: one message a start of a worker."""
+    return [
+        gateway_pb2.RolloutDown(
+            worker_id=worker_id, spooled=gateway_pb2.FramesSpooled(epoch=epoch, sequences=sequences)
+        )
+        for (worker_id, epoch), sequences in _by_sender(keys).items()
+    ]
+
+
+def committed_to_pb(region: str, keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
+    """What tells a region's gateway that the ledger has these frames: one message a start of a worker."""
+    return [
+        gateway_pb2.RolloutDown(
+            worker_id=worker_id,
+            committed=gateway_pb2.FramesCommitted(region=region, epoch=epoch, sequences=sequences),
+        )
+        for (worker_id, epoch), sequences in _by_sender(keys).items()
+    ]
+
+
+def keys_from_pb(worker_id: str, epoch: int, sequences: Iterable[int]) -> tuple[FrameKey, ...]:
+    """The keys of one FramesSpooled or FramesCommitted."""
+    return tuple(FrameKey(worker_id=worker_id, epoch=epoch, sequence=sequence) for sequence in sequences)
 
 
 def record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
@@ -124,6 +168,13 @@ def _opening_from_pb(message: gateway_pb2.Opening) -> Opening:
         num_chunks=message.num_chunks,
         content_bytes=message.content_bytes,
     )
+
+
+def _by_sender(keys: Iterable[FrameKey]) -> dict[tuple[str, int], list[int]]:
+    sequences: dict[tuple[str, int], list[int]] = {}
+    for key in keys:
+        sequences.setdefault((key.worker_id, key.epoch), []).append(key.sequence)
+    return sequences
 
 
 def _codec_to_pb(codec: int) -> common_pb2.Codec.ValueType:

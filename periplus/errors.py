@@ -13,6 +13,9 @@
     │   ├── CorruptFrame     checksum, length or layout
     │   ├── UnknownCodec     a codec id that this build does not have
     │   └── WrongBase        a delta against a state that the reader does not hold
+    ├── StorageError         a disk refuses to write, to sync or to read                      exit 1
+    │   ├── SpoolFull        no room now, in the spool or on its disk; nothing was lost
+    │   └── CorruptSpool     a record that was durable once is damaged or gone
     ├── StateError           an event that is illegal in the present state                    exit 1
     └── TrainingError        the step must not be applied                                     exit 1
         └── NonFiniteLoss    loss or gradient is NaN or infinite; the weights are untouched
@@ -67,6 +70,15 @@ class UnknownCodec(WireError): ...
 class WrongBase(WireError): ...
 
 
+class StorageError(PeriplusError): ...
+
+
+class SpoolFull(StorageError): ...
+
+
+class CorruptSpool(StorageError): ...
+
+
 class StateError(PeriplusError): ...
 
 
@@ -100,6 +112,9 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     CorruptFrame: ErrorMeaning(_S.DATA_LOSS, False, 1),
     UnknownCodec: ErrorMeaning(_S.DATA_LOSS, False, 1),
     WrongBase: ErrorMeaning(_S.DATA_LOSS, False, 1),
+    StorageError: ErrorMeaning(_S.INTERNAL, False, 1),
+    SpoolFull: ErrorMeaning(_S.RESOURCE_EXHAUSTED, False, 1),
+    CorruptSpool: ErrorMeaning(_S.DATA_LOSS, False, 1),
     StateError: ErrorMeaning(_S.FAILED_PRECONDITION, False, 1),
     TrainingError: ErrorMeaning(_S.INTERNAL, False, 1),
     NonFiniteLoss: ErrorMeaning(_S.INTERNAL, False, 1),

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue
 
-from periplus import config
+from periplus import algorithm, config
+from periplus.algorithm import AlgorithmSection
 from periplus.config import Config
 from periplus.errors import ConfigError
 
@@ -28,33 +29,6 @@ class ModelSection(Config):
     path: str = Field(default="builtin:qwen3-tiny", min_length=1)
     """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), or a local directory with a
     Hugging Face checkpoint and its tokenizer."""
-
-
-class AlgorithmSection(Config):
-    """How samples become a gradient."""
-
-    name: Literal["grpo"] = "grpo"
-    """Group-relative policy optimisation: the samples of one prompt are each other's baseline."""
-
-    group_size: int = Field(default=8, ge=2, le=1024)
-    """Samples drawn for each prompt and compared with each other."""
-
-    advantage_normalisation: Literal["std", "none"] = "std"
-    """`std` divides a group's centred rewards by their standard deviation; `none` only centres them."""
-
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The probability ratio of a token is clipped from below at 1 - clip_low. No unit."""
-
-    clip_high: float = Field(default=0.28, gt=0, le=10)
-    """The probability ratio of a token is clipped from above at 1 + clip_high. No unit."""
-
-    importance_correction: Literal["truncated", "none"] = "truncated"
-    """`truncated` weighs each token by the trainer's probability over the behaviour policy's, cut at importance_cap,
-    and clips against the trainer's policy at the step's start; `none` clips against the behaviour policy and corrects
-    for nothing, which is accepted only with staleness 0."""
-
-    importance_cap: float = Field(default=2.0, ge=1, le=100)
-    """Largest importance weight of a token, with importance_correction: truncated. No unit."""
 
 
 class DataSection(Config):
@@ -164,6 +138,26 @@ class TrainSection(Config):
     micro_batch_samples: int = Field(default=256, ge=1)
     """Most samples in one forward and backward pass: bounds memory, changes nothing else."""
 
+    pipeline_depth: float | None = Field(default=None, ge=1, le=1001)
+    """Batches in the pipeline beside the one that is being trained: what is leased, or waits to be trained on. More
+    keep the trainer busy, and make samples older. null: as many as the measured times ask for. The bound on staleness
+    holds whatever this says."""
+
+    filter_groups: bool = False
+    """Replace groups whose samples all have the same reward, which teach nothing, by others before they are trained on
+    (DAPO's dynamic sampling); at most four batches of them for each batch."""
+
+    minibatches: int = Field(default=1, ge=1, le=65_536)
+    """Optimizer updates into which the groups of a step are divided; the version rises by one all the same."""
+
+    epochs: int = Field(default=1, ge=1, le=64)
+    """Times that a step goes over its groups."""
+
+    logprob_mismatch_alarm: float | None = Field(default=0.02, gt=0)
+    """Mean difference, in nats a token, between the engine's and the trainer's log-probabilities of samples of the very
+    policy that a step starts from, above which a warning is raised: the engine may hold other weights than it says.
+    null: never."""
+
     warmup: WarmupSection | None = None
     """Supervised warm-up before the first step; null: none."""
 
@@ -181,11 +175,19 @@ class EvalSection(Config):
 class NetworkSection(Config):
     """How bytes cross between regions."""
 
-    zstd_level: int = Field(default=3, ge=1, le=19)
+    zstd_level: int = Field(default=15, ge=1, le=19)
     """Zstandard level of trajectories: higher is smaller and slower."""
+
+    durability: Literal["process", "machine"] = "process"
+    """What trajectories that a gateway or the ledger has acknowledged survive: the death of a `process`, or of its
+    `machine` too, at the price of a disk sync for each group of them."""
 
     chunk_kib: int = Field(default=256, ge=16, le=2048)
     """Size of a weight chunk in KiB."""
+
+    spool_mib: int = Field(default=256, ge=16, le=1_048_576)
+    """Room in MiB that each region's gateway has for results which the trainer has not committed yet; when it is full
+    the region's workers pause."""
 
     anchor_every_versions: int = Field(default=50, ge=1)
     """Every so many versions the full weights are handed to the trainer's gateway beside the delta, for readers that
@@ -221,6 +223,16 @@ class FailureSection(Config):
     lease_timeout_s: float = Field(default=60.0, gt=0, le=86_400)
     """Seconds after which a sample that was leased and did not come back is leased to another worker."""
 
+    max_sample_attempts: int = Field(default=3, ge=1, le=100)
+    """Leases of one sample that may end without it, worker deaths not counted, before its group is given up."""
+
+    on_overrun: Literal["hold", "abandon"] = "hold"
+    """When a batch is there and older samples are missing that would be too old after it: `hold` the trainer for them,
+    up to max_hold_s; `abandon` them at once, which favours short answers. Abandoned samples are counted by length."""
+
+    max_hold_s: float = Field(default=600.0, ge=0, le=86_400)
+    """Seconds that a step is held, at most."""
+
     max_worker_restarts: int = Field(default=3, ge=0, le=1000)
     """Times that one worker is started again before the job fails."""
 
@@ -229,7 +241,7 @@ class CheckpointSection(Config):
     """What a restart finds."""
 
     every_steps: int = Field(default=50, ge=0)
-    """Write a checkpoint each time so many steps are done; 0: only after the last."""
+    """Write a checkpoint before the first step and each time so many steps are done; 0: only after the last."""
 
     keep: int = Field(default=2, ge=1, le=1000)
     """Newest checkpoints that stay on disk."""
@@ -240,6 +252,10 @@ class OutputSection(Config):
 
     dir: str = Field(default="runs", min_length=1)
     """Directory under which the run makes its own, named by the job's id."""
+
+    trajectories_mib: int = Field(default=1024, ge=0, le=1 << 30)
+    """MiB of trajectories kept in the run's directory for the audit once a checkpoint covers them, oldest given up
+    first. What no checkpoint covers yet is always kept."""
 
 
 class JobFile(Config):
@@ -292,16 +308,40 @@ class JobFile(Config):
 
 KNOWN_ELSEWHERE = {
     "adv_estimator": "algorithm.name",
+    "adv_norm": "algorithm.advantage_normalisation",
     "async_level": "staleness",
     "batch_size": "train.groups_per_step",
+    "beta": "algorithm.kl_coefficient",
+    "c_clip": "algorithm.dual_clip",
     "clip_ratio": "algorithm.clip_high",
+    "clip_ratio_c": "algorithm.dual_clip",
     "clip_ratio_high": "algorithm.clip_high",
     "clip_ratio_low": "algorithm.clip_low",
+    "cliprange_value": "algorithm.value_clip",
+    "critic_learning_rate": "algorithm.critic_lr",
+    "delta": "algorithm.dual_clip",
+    "dynamic_sampling": "train.filter_groups",
+    "env": "environment",
+    "eps_clip": "algorithm.clip_low",
+    "eps_clip_higher": "algorithm.clip_high",
     "epsilon": "algorithm.clip_low",
     "epsilon_high": "algorithm.clip_high",
-    "env": "environment",
+    "gae_gamma": "algorithm.gamma",
+    "importance_sampling_level": "algorithm.importance_level",
+    "init_kl_coef": "algorithm.kl_coefficient",
+    "kl_coef": "algorithm.kl_coefficient",
+    "kl_ctl": "algorithm.kl_coefficient",
+    "kl_estimator_type": "algorithm.kl_estimator",
+    "kl_loss_coef": "algorithm.kl_coefficient",
+    "kl_loss_type": "algorithm.kl_estimator",
+    "kl_penalty": "algorithm.kl_estimator",
+    "lam": "algorithm.gae_lambda",
     "learning_rate": "optimizer.lr",
+    "loss_agg_mode": "algorithm.loss_aggregation",
+    "loss_reduction": "algorithm.loss_aggregation",
+    "loss_type": "algorithm.name",
     "lr_scheduler_type": "optimizer.schedule",
+    "mask_truncated_completions": "algorithm.overlong_filter",
     "max_async_level": "staleness",
     "max_completion_length": "sampling.max_new_tokens",
     "max_off_policy_steps": "staleness",
@@ -312,15 +352,29 @@ KNOWN_ELSEWHERE = {
     "micro_batch_size": "train.micro_batch_samples",
     "model_name_or_path": "model.path",
     "num_generations": "algorithm.group_size",
+    "num_iterations": "train.epochs",
+    "num_minibatches": "train.minibatches",
     "output_dir": "output.dir",
+    "overlong_buffer": "algorithm.overlong_cache_tokens",
+    "ppo_epochs": "train.epochs",
+    "ppo_mini_batch_size": "train.minibatches",
+    "ppo_n_minibatches": "train.minibatches",
     "report_to": "trackers",
+    "rollout_is": "algorithm.importance_correction",
+    "rollout_is_threshold": "algorithm.importance_cap",
     "rollouts_per_example": "algorithm.group_size",
     "save_steps": "checkpoint.every_steps",
     "save_total_limit": "checkpoint.keep",
     "scale_rewards": "algorithm.advantage_normalisation",
+    "tis_cap": "algorithm.importance_cap",
+    "tis_imp_ratio_cap": "algorithm.importance_cap",
     "total_training_steps": "steps",
     "train_batch_size": "train.groups_per_step",
+    "use_kl_in_reward": "algorithm.kl_in",
+    "use_kl_loss": "algorithm.kl_in",
+    "value_eps_clip": "algorithm.value_clip",
     "vllm_importance_sampling_cap": "algorithm.importance_cap",
+    "vllm_importance_sampling_mode": "algorithm.importance_level",
 }
 """What TRL, prime-rl and verl call it: for suggestions, never accepted in place of ours."""
 
@@ -346,6 +400,10 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
     """
     if refusals := _disagreements(job):
         raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in refusals))
+    filled = algorithm.filled_in(
+        job.algorithm, max_new_tokens=job.sampling.max_new_tokens, optimizer_lr=job.optimizer.lr
+    )
+    job = job.model_copy(update={"algorithm": filled})
     if job.environment is None:
         return job
     size = job.data.size or DEFAULT_SIZE
@@ -371,10 +429,13 @@ def _disagreements(job: JobFile) -> list[str]:
             for key, ours in (("seed", "seed"), ("size", "data.size"))
             if key in job.environment.config
         ]
-    if job.staleness > 0 and job.algorithm.importance_correction == "none":
+    refusals += algorithm.disagreements(
+        job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
+    )
+    if job.train.minibatches > job.train.groups_per_step:
         refusals.append(
-            f"staleness is {job.staleness} and algorithm.importance_correction is none: the loss would be wrong for "
-            "stale tokens; set importance_correction to truncated, or staleness to 0"
+            f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "
+            f"{job.train.groups_per_step}: a group is never divided"
         )
     rollout = job.regions.rollout
     if rollout is not None:

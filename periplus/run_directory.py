@@ -5,6 +5,7 @@
       plan.json       where it ran              audit.jsonl     one line a lease, result, consumption, drop, ...
       summary.json    what came out             report.html     the same for a person
       logs/           processes, links          checkpoints/    final/   weights
+      trajectories/   a spool of the frames that came in, until a checkpoint covers them and longer
 
 Files that are replaced appear whole or not at all (temporary file, fsync, rename). Files that grow take whole lines; a
 line without its newline is torn, is never read, and is cut before the next append. The operating system's refusals
@@ -35,13 +36,14 @@ class RunDirectory:
         self.report = root / "report.html"
         self.logs = root / "logs"
         self.fleet = self.logs / "fleet.jsonl"
+        self.trajectories = root / "trajectories"
         self.checkpoints = root / "checkpoints"
         self.final = root / "final"
 
     def create(self) -> None:
         """Make the folders; a repeat is harmless."""
         for folder in (self.logs, self.checkpoints, self.final):
-            with _explained(folder):
+            with explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)
 
     def append(self, record: Record) -> None:
@@ -58,7 +60,7 @@ class RunDirectory:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text`: a reader, or a power cut, finds the old content or the new."""
-    with _explained(path):
+    with explained(path):
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -70,21 +72,21 @@ def write_atomically(path: Path, text: str) -> None:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def append_line(path: Path, line: str) -> None:
     """Add a line, cutting a torn one before it. Raises: ValueError for text of several lines."""
     if "\n" in line:
         raise ValueError(f"one line expected, got {line.count(chr(10)) + 1}: {line[:80]!r}")
-    with _explained(path), path.open("ab+") as file:
+    with explained(path), path.open("ab+") as file:
         _cut_torn_line(path, file.tell())
         file.write(line.encode() + b"\n")
 
 
 def read_lines(path: Path) -> list[str]:
     """The whole lines of a growing file; a torn last one is left out."""
-    with _explained(path):
+    with explained(path):
         whole, _, _ = path.read_bytes().rpartition(b"\n")
     return whole.decode(errors="replace").split("\n") if whole else []
 
@@ -105,7 +107,8 @@ def _cut_torn_line(path: Path, size: int) -> None:
         file.truncate(file.read().rfind(b"\n") + 1)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make names that were added to or removed from a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -114,7 +117,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Translate the operating system's refusal about `path`."""
     try:
         yield

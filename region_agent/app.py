@@ -21,6 +21,8 @@ from periplus.telemetry import event
 from periplus.wan.client import WanRouter
 from region_agent.config import AgentConfig
 from region_agent.convert import report_to_pb, task_from_pb
+from region_agent.frames import folder_of, give_up_oldest, open_frames, remove_if_empty
+from region_agent.hub import JobHub
 from region_agent.hubs import Hubs
 from region_agent.probe import probe
 from region_agent.reconcile import Limits, LocalTask, reconcile, report, report_unstarted, task_of
@@ -65,6 +67,19 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
             raise error from group
         finally:
             await server.stop(grace=0.5)
+            for job_id in hubs.job_ids():
+                release(hubs.drop(job_id))
+            remove_if_empty(config.state_dir)
+
+
+def release(hub: JobHub) -> None:
+    """The hub was dropped: what its spool still holds stays for the job's resumption, unless the job is done."""
+    frames = len(hub.frames.pending)
+    try:
+        if hub.frames.close(job_is_done=hub.job_is_done):
+            event(log, logging.WARNING, "spool_kept", job=hub.job_id, frames=frames)
+    except PeriplusError as error:
+        event(log, logging.ERROR, "spool_not_closed", job=hub.job_id, frames=frames, why=error)
 
 
 class Agent:
@@ -83,6 +98,7 @@ class Agent:
         self._stopping = False
         self._reported: dict[str, TaskReport] = {}
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # home gateway, and what keeps the way open
+        self._unusable: dict[str, str] = {}  # job id -> why its spool cannot be opened
         self._limits = Limits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
         self._supervisor = Supervisor(
             WorkerSettings(
@@ -144,7 +160,6 @@ class Agent:
             return
         self._desired = {task.task_id: task_from_pb(task) for task in message.tasks}
         event(log, logging.INFO, "desired", revision=message.revision, tasks=",".join(sorted(self._desired)) or "none")
-        self._open_and_drop_hubs()
 
     def _on_probe(self, order: control_pb2.ProbeOrder) -> None:
         self._tasks.create_task(self._probe(order))
@@ -168,31 +183,63 @@ class Agent:
         event(log, logging.INFO, "link", dst=order.dst_region, rtt_ms=round(measured.rtt_s * 1e3, 1),
               mbit_per_s=round(measured.throughput_bits_per_s / 1e6, 1))  # fmt: skip
 
-    def _open_and_drop_hubs(self) -> None:
+    async def _open_and_drop_hubs(self) -> None:
         jobs = {task.job_id: task for task in self._desired.values()}
-        for job_id, task in jobs.items():
-            hub = self._hubs.open(job_id)
-            gateway, upstream_task = self._upstreams.get(job_id, ("", None))
-            if task.trainer_region == self._config.region or task.trainer_gateway == gateway:
-                continue
-            if upstream_task is not None:  # the home gateway has moved
-                upstream_task.cancel()
-            upstream = Upstream(
-                hub, region=self._config.region, home_region=task.trainer_region,
-                home_gateway=task.trainer_gateway, router=self._router, traffic=self._traffic,
-            )  # fmt: skip
-            running = self._tasks.create_task(upstream.run(random.Random().random))
-            self._upstreams[job_id] = (task.trainer_gateway, running)
         for job_id in self._hubs.job_ids() - jobs.keys():
-            self._hubs.drop(job_id)
             if job_id in self._upstreams:
                 self._upstreams.pop(job_id)[1].cancel()
+            release(self._hubs.drop(job_id))
+            try:
+                give_up_oldest(self._config.state_dir, in_use=jobs.keys())
+            except PeriplusError as error:
+                event(log, logging.WARNING, "spools_not_tidied", why=error)
+        for job_id, task in jobs.items():
+            if job_id in self._hubs.job_ids() or await self._open_hub(task):
+                self._keep_upstream(task)
+
+    async def _open_hub(self, task: LocalTask) -> bool:
+        """In a thread: after a restart, what was spooled is read. False if it cannot be now; it is tried again."""
+        try:
+            frames = await asyncio.to_thread(
+                open_frames, folder_of(self._config.state_dir, task.job_id), self._config.region,
+                durability=task.durability, max_bytes=task.spool_bytes,
+            )  # fmt: skip
+        except PeriplusError as error:
+            if self._unusable.get(task.job_id) != str(error):
+                event(log, logging.ERROR, "spool_unusable", job=task.job_id, why=error)
+            self._unusable[task.job_id] = str(error)
+            return False
+        self._unusable.pop(task.job_id, None)
+        self._hubs.open(task.job_id, frames)
+        if frames.pending:
+            event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
+        return True
+
+    def _keep_upstream(self, task: LocalTask) -> None:
+        job_id = task.job_id
+        gateway, upstream_task = self._upstreams.get(job_id, ("", None))
+        if task.trainer_region == self._config.region or task.trainer_gateway == gateway:
+            return
+        if upstream_task is not None:  # the home gateway has moved
+            upstream_task.cancel()
+        upstream = Upstream(
+            self._hubs.get(job_id), region=self._config.region, home_region=task.trainer_region,
+            home_gateway=task.trainer_gateway, router=self._router, traffic=self._traffic,
+        )  # fmt: skip
+        running = self._tasks.create_task(upstream.run(random.Random().random))
+        self._upstreams[job_id] = (task.trainer_gateway, running)
+
+    def _startable(self) -> dict[str, LocalTask]:
+        """What is desired, without new tasks of a job that the gateway cannot serve yet."""
+        open_jobs, running = self._hubs.job_ids(), self._supervisor.processes
+        return {id_: task for id_, task in self._desired.items() if task.job_id in open_jobs or id_ in running}
 
     async def _keep_reconciled(self) -> None:
         while True:
+            await self._open_and_drop_hubs()
             now_s = clock.monotonic_s()
             self._look(now_s)
-            for action in reconcile(self._desired, self._supervisor.processes, now_s, self._limits):
+            for action in reconcile(self._startable(), self._supervisor.processes, now_s, self._limits):
                 event(log, logging.INFO, "act", action=type(action).__name__, task=task_of(action))
                 self._supervisor.perform(action, now_s)
             await asyncio.sleep(RECONCILE_S)

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
@@ -14,6 +15,7 @@ from periplus.config import validate
 from periplus.process import StopReason
 from region_agent.app import run as run_agent
 from region_agent.config import AgentConfig, resolve
+from region_agent.frames import STATE
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,10 @@ def agent() -> None:
 )
 @click.option("--work-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
               help="Where output directories of jobs lie.")  # fmt: skip
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=None,
+    help="Where the gateway keeps what is not committed  [default: .periplus/REGION in the work directory]",
+)  # fmt: skip
 @click.option("--wan", default="", metavar="HOST:PORT", help="Control address of the WAN emulator, if there is one.")
 @click.option("--cores", type=int, default=None, help="Cores that this region offers  [default: all]")
 @click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all]")
@@ -50,8 +56,8 @@ def agent() -> None:
     show_default=True,
 )  # fmt: skip
 def run(
-    region: str, coordinator: str, listen: str, advertise: str, work_dir: Path, wan: str, cores: int | None,
-    memory_gib: float | None, worker_threads: int, stop_grace_s: float, ready_file: Path | None,
+    region: str, coordinator: str, listen: str, advertise: str, work_dir: Path, state_dir: Path | None, wan: str,
+    cores: int | None, memory_gib: float | None, worker_threads: int, stop_grace_s: float, ready_file: Path | None,
     stop_on_stdin_eof: bool, log_level: str,
 ) -> int:  # fmt: skip
     """Run the agent until it is asked to stop."""
@@ -60,7 +66,8 @@ def run(
         AgentConfig,
         {
             "region": region, "coordinator": coordinator, "listen": listen, "advertise": advertise,
-            "work_dir": str(work_dir), "wan": wan, "num_cores": cores if cores is not None else os.cpu_count() or 1,
+            "work_dir": str(work_dir), "state_dir": str(state_dir or work_dir / STATE / quote(region, safe="")),
+            "wan": wan, "num_cores": cores if cores is not None else os.cpu_count() or 1,
             "memory_bytes": _memory_bytes(memory_gib),
             "worker_threads": worker_threads, "stop_grace_s": stop_grace_s,
             "restart_backoff_s": 1.0,

@@ -29,6 +29,9 @@ class AgentConfig(Config):
     work_dir: Path
     """Where the output directories of jobs lie."""
 
+    state_dir: Path
+    """Where the gateway keeps frames that no ledger has committed; for one agent at a time."""
+
     wan: str
     """Control address of the WAN emulator; empty: real networks."""
 

@@ -3,6 +3,7 @@
 from periplus.errors import WireError
 from periplus.job import JobFile
 from periplus.pb.v1 import control_pb2
+from periplus.spool.format import Durability
 from periplus.task import Role, TaskReport, TaskState
 from region_agent.reconcile import LocalTask
 
@@ -35,6 +36,8 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         plan_json=message.plan_json,
         output_dir=job.output.dir,
         max_restarts=job.failure.max_worker_restarts,
+        durability=Durability(job.network.durability),
+        spool_bytes=job.network.spool_mib << 20,
         stopping=message.stopping,
     )
 

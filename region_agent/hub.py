@@ -5,21 +5,28 @@ up: to the job's trainer in the home region, to the home gateway elsewhere. What
 goes down is one bounded queue a stream, found by worker id; publications are one log with a cursor a reader. Bounds
 are back-pressure: who puts into a full queue waits, and gRPC stops reading from the peer that caused it.
 
+Frames of its own region's workers go through the spool (frames.py): taken, acknowledged to the worker, sent up, and
+kept until the trainer says that its ledger has them. Frames of other regions are passed on: their own gateways keep
+them. So a frame has one keeper at a time, and whoever it waits for may die.
+
 Invariants: a worker id has one route, the newest stream that said hello for it; when a stream ends, everyone routed
 over it is reported gone, once; when the way up is lost, or another trainer takes over, all streams below end too, so
-that workers say hello again and nothing is thought delivered that was not. What waited for a stream is written before
-it ends: the last of it may say that the job is done.
+that workers say hello again, remote gateways send again what is not committed, and nothing is thought delivered that
+was not; a way up begins with every frame of the spool. What waited for a stream is written before it ends: the last of
+it may say that the job is done.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from periplus.convert import keyed_frame_from_pb, keys_from_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import Opening, PublicationKind, PublicationLog, PublicationRecord
-
-UP_QUEUE_MESSAGES = 256
-"""Results and requests waiting to go up: some seconds of a region's frames, then workers wait."""
+from periplus.transport import FrameKey
+from region_agent.frames import FrameSpool
+from region_agent.outgoing import Outgoing
 
 DOWN_QUEUE_MESSAGES = 64
 """Lease batches waiting for one stream; the ledger grants no more than workers asked for, so this hardly fills."""
@@ -36,6 +43,20 @@ class Route:
     queue: asyncio.Queue[gateway_pb2.RolloutDown] = field(default_factory=lambda: asyncio.Queue(DOWN_QUEUE_MESSAGES))
     workers: set[str] = field(default_factory=set)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
+    taken: list[FrameKey] = field(default_factory=list)
+    has_taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def took(self, key: FrameKey) -> None:
+        """Its worker is to hear of it once the spool holds it for good."""
+        self.taken.append(key)
+        self.has_taken.set()
+
+    async def next_taken(self) -> Sequence[FrameKey]:
+        """All that was taken since the last call, one at least."""
+        await self.has_taken.wait()
+        self.has_taken.clear()
+        keys, self.taken = self.taken, []
+        return keys
 
 
 @dataclass(slots=True, eq=False)
@@ -49,12 +70,15 @@ class Trainer:
 class JobHub:
     """State shared by the handlers and the upstream client of one job in one gateway."""
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, region: str, frames: FrameSpool) -> None:
         self.job_id = job_id
-        self.up: asyncio.Queue[gateway_pb2.TrainerDown] = asyncio.Queue(UP_QUEUE_MESSAGES)
+        self.region = region
+        self.frames = frames
+        self.up = Outgoing()
         self.log = PublicationLog(max_bytes=LOG_BYTES)
         self.trainer: Trainer | None = None
         self.dropped = False
+        self.job_is_done = False
         self.num_changes = 0
         self._route_of: dict[str, Route] = {}
         self._routes: list[Route] = []
@@ -83,7 +107,19 @@ class JobHub:
                 return  # it has gone over to another stream
             route.workers.discard(message.worker_id)
             del self._route_of[message.worker_id]
+        elif message.HasField("gateway"):
+            return
+        elif message.HasField("frame") and not route.peer_region:
+            if message.worker_id in route.workers:  # else it sends again over its newest stream
+                await self._spool(route, message)
+            return
         await self._put_up(message)
+
+    async def _spool(self, route: Route, message: gateway_pb2.RolloutUp) -> None:
+        key, frame = keyed_frame_from_pb(message)
+        if await self.frames.take(key, frame):
+            self.up.put_frame(key)
+        route.took(key)
 
     async def close_route(self, route: Route, reason: str) -> None:
         """The stream has ended: its workers are gone until they say hello again."""
@@ -101,22 +137,52 @@ class JobHub:
             await self._put_up(gateway_pb2.RolloutUp(worker_id=worker_id, gone=gone))
 
     async def send_down(self, message: gateway_pb2.RolloutDown) -> bool:
-        """Towards the worker named in the message; False if nobody here knows it (it has gone, and was reported)."""
+        """Towards the worker named in the message; False if nobody here knows it (it has gone, and was reported).
+
+        What is committed goes to the region that keeps it instead, whether or not the worker is there.
+        """
+        if message.HasField("committed"):
+            return await self._commit(message)
+        self.job_is_done = self.job_is_done or message.HasField("finish")
         route = self._route_of.get(message.worker_id)
         if route is None:
             return False
         await route.queue.put(message)
         return True
 
+    async def _commit(self, message: gateway_pb2.RolloutDown) -> bool:
+        committed = message.committed
+        if committed.region == self.region:
+            self.frames.commit(keys_from_pb(message.worker_id, committed.epoch, committed.sequences))
+            return True
+        routes = [route for route in self._routes if route.peer_region == committed.region]
+        for route in routes:
+            await route.queue.put(message)
+        return bool(routes)
+
+    # ---- the way up -----------------------------------------------------------------------------------------------
+
+    def open_way_up(self) -> None:
+        """A new connection, or a new trainer: everything that is not committed goes again."""
+        self.up.send_again(self.frames.pending)
+
+    async def next_up(self) -> gateway_pb2.TrainerDown:
+        """What to send next."""
+        while True:
+            item = await self.up.get()
+            if not isinstance(item, FrameKey):
+                return item
+            if (message := self.frames.message(item)) is not None:
+                return gateway_pb2.TrainerDown(up=message)
+
     def end_streams(self) -> None:
-        """The way up is another or lost: end every stream below, and forget what was on its way up."""
+        """The way up is another or lost: end every stream below, and forget what waited for it; frames are kept."""
         for route in self._routes:
             route.workers.clear()
             route.closed.set()
         self._route_of.clear()
         self._anchor_requested = False
-        while not self.up.empty():
-            self.up.get_nowait()
+        self.up.clear()
         self._wake()
 
     def drop(self) -> None:
@@ -139,6 +205,7 @@ class JobHub:
             self.end_streams()
         self._had_trainer = True
         self.trainer = Trainer(fork)
+        self.open_way_up()
         return self.trainer
 
     def release_trainer(self, trainer: Trainer) -> None:

@@ -1,6 +1,7 @@
 """The jobs that this gateway serves, and nothing else."""
 
 from periplus.errors import NotFound
+from region_agent.frames import FrameSpool
 from region_agent.hub import JobHub
 
 
@@ -18,15 +19,17 @@ class Hubs:
             raise NotFound(f"job {job_id!r} is not known to the gateway of {self._region}; is it planned there?")
         return hub
 
-    def open(self, job_id: str) -> JobHub:
-        """The job's hub, made if need be."""
-        return self._hubs.setdefault(job_id, JobHub(job_id))
+    def open(self, job_id: str, frames: FrameSpool) -> JobHub:
+        """A hub for a job that has none."""
+        assert job_id not in self._hubs
+        hub = self._hubs[job_id] = JobHub(job_id, self._region, frames)
+        return hub
 
-    def drop(self, job_id: str) -> None:
-        """End what the job's readers and workers have open, and forget it."""
-        hub = self._hubs.pop(job_id, None)
-        if hub is not None:
-            hub.drop()
+    def drop(self, job_id: str) -> JobHub:
+        """End what the job's readers and workers have open, and forget it. Its frames are the caller's to close."""
+        hub = self._hubs.pop(job_id)
+        hub.drop()
+        return hub
 
     def job_ids(self) -> frozenset[str]:
         return frozenset(self._hubs)

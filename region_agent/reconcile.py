@@ -12,15 +12,19 @@ again: it ends first, then its task starts afresh. Applying the actions and reco
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from periplus.spool.format import Durability
 from periplus.task import Role, Task, TaskOutcome, TaskReport, TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask(Task):
-    """A task, with what its job says to the agent: where its run lies, and how often to start a dead worker again."""
+    """A task, with what its job says to the agent: where its run lies, how often to start a dead worker again, and how
+    frames are kept for it."""
 
     output_dir: str
     max_restarts: int
+    durability: Durability = Durability.PROCESS
+    spool_bytes: int = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

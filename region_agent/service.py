@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 
-from periplus.convert import publication_record_from_pb, publication_record_to_pb
+from periplus.convert import publication_record_from_pb, publication_record_to_pb, spooled_to_pb
 from periplus.errors import Conflict, Fenced, NotFound, StateError, Unreachable
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import NeedsAnchor, Restart, Wait
@@ -38,18 +38,19 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
     async def Rollout(self, request_iterator: AsyncIterator[gateway_pb2.RolloutUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """One worker, or one remote gateway with all of its workers."""
         first = await _first(request_iterator)
-        if not first.HasField("hello"):
+        if not (first.HasField("hello") or first.HasField("gateway")):
             raise StateError("a rollout stream must open with a hello that names the job; this one did not")
-        hub = self._hubs.get(first.hello.job_id)
+        hub = self._hubs.get(first.hello.job_id or first.gateway.job_id)
         route = hub.open_route(_region(context))
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_down(route, context))
+                tasks.create_task(_acknowledge(hub, route))
                 tasks.create_task(_until_closed(hub, route))
                 await hub.take_up(route, first)
                 async for message in request_iterator:
                     await hub.take_up(route, message)
-                raise Unreachable(f"the stream of {first.worker_id} was closed by its sender")
+                raise Unreachable(f"the stream of {first.worker_id or route.peer_region} was closed by its sender")
         finally:
             await hub.close_route(route, "its stream ended")
 
@@ -149,6 +150,14 @@ def _region(context: Context) -> str:
     return ""
 
 
+async def _acknowledge(hub: JobHub, route: Route) -> None:
+    while True:
+        keys = await route.next_taken()
+        await hub.frames.durable()
+        for message in spooled_to_pb(keys):
+            await route.queue.put(message)
+
+
 async def _until_closed(hub: JobHub, route: Route) -> None:
     await route.closed.wait()
     with contextlib.suppress(TimeoutError):
@@ -168,4 +177,4 @@ def _replaced(hub: JobHub, fork: int, by_fork: int) -> Fenced:
 
 async def _feed_trainer(hub: JobHub, context: Context) -> None:
     while True:
-        await context.write(await hub.up.get())
+        await context.write(await hub.next_up())

@@ -3,6 +3,7 @@
 Towards the home gateway this end behaves as a worker does. When anything breaks, both streams are given up together,
 the streams below are ended (their workers say hello again, over the next connection), and after a pause with full
 jitter the way is dialled anew. A worker's messages are passed on only after its hello went over the present
+connection; frames need none, for they are the spool's, and all that is not committed goes again over each new
 connection. When a reader below has no way to the newest state, this end subscribes again, as one that has nothing.
 """
 
@@ -71,6 +72,10 @@ class Upstream:
     async def _rollout(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
         with rpc.remote_errors(address):
             call = stub.Rollout(metadata=((REGION_KEY, self._region),))
+            opening = gateway_pb2.RolloutUp(gateway=gateway_pb2.GatewayHello(job_id=self._hub.job_id))
+            await call.write(opening)
+            self._traffic.sent(self._home_region, opening.ByteSize())
+            self._hub.open_way_up()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_up(call))
                 async for message in call:
@@ -81,13 +86,13 @@ class Upstream:
     async def _write_up(self, call: RolloutCall) -> None:
         greeted: set[str] = set()
         while True:
-            message = await self._hub.up.get()
+            message = await self._hub.next_up()
             if message.HasField("anchor"):
                 self._anchor_wanted.set()
                 continue
             if message.up.HasField("hello"):
                 greeted.add(message.up.worker_id)
-            if message.up.worker_id in greeted:
+            if message.up.worker_id in greeted or message.up.HasField("frame"):
                 if message.up.HasField("gone"):
                     greeted.discard(message.up.worker_id)
                 await call.write(message.up)

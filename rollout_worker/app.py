@@ -5,7 +5,8 @@ then generate one batch of leases that may start. So weights change only between
 one policy, and what was proven is what served. Both run in a thread; streams go on meanwhile.
 
 The worker talks to its own gateway only. When the gateway's streams end it says hello again for up to
-`GATEWAY_PATIENCE_S`.
+`GATEWAY_PATIENCE_S`, and sends again what the gateway had not spooled (outbox.py). A sample that the environment or the
+engine cannot produce is reported, and the others of its batch are not lost (isolate.py).
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from periplus import clock, rpc
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
-from periplus.convert import policy_to_pb, publication_record_from_pb, trajectory_frame_to_pb
+from periplus.convert import policy_to_pb, publication_record_from_pb
 from periplus.digest import payload_digest
 from periplus.errors import PeriplusError, Unreachable, WireError
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
@@ -33,8 +34,10 @@ from periplus.trajectory import Trajectory
 from rollout_worker.config import WorkerConfig
 from rollout_worker.convert import lease_from_pb
 from rollout_worker.episode import EpisodeSettings, sample_batch
+from rollout_worker.isolate import Failed, sample_what_can_be
 from rollout_worker.model import Loaded, load_bundle
-from rollout_worker.queue import LeaseQueue
+from rollout_worker.outbox import Outbox
+from rollout_worker.queue import Lease, LeaseQueue
 from rollout_worker.weights import EngineWeights
 
 log = logging.getLogger(__name__)
@@ -55,20 +58,21 @@ FRAME_TOKENS = 200_000
 """Most tokens of one frame, unless one result alone has more: at 9 bytes a completion token and 4 a prompt token that
 is under half of rpc.MAX_MESSAGE_BYTES, and so is the longest result that a job may ask for."""
 
-OUT_FRAMES = 64
-"""Frames that wait for the gateway; when it is slow, generation pauses."""
+BARREN_BATCHES = 3
+"""Batches in a row that yield nothing: then it is not a problem's fault but this process's, and it ends."""
 
 
 class Worker:
     """One process's state. `run` returns when the trainer says that the job is done."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, epoch: int) -> None:
         self._config = config
         self._job = config.job
         self._worker_id = config.task.task_id
         self._queue = LeaseQueue()
         self._pending: deque[Publication] = deque()
-        self._out: asyncio.Queue[gateway_pb2.RolloutUp] = asyncio.Queue(OUT_FRAMES)
+        self._out = Outbox(self._worker_id, epoch)
+        self._num_barren = 0
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._resubscribe = asyncio.Event()
@@ -160,6 +164,7 @@ class Worker:
                 capacity = gateway_pb2.Capacity(num_samples=self._config.capacity)
                 await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, hello=hello))
                 await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, capacity=capacity))
+                self._out.begin()
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._write_out(call))
                     async for message in call:
@@ -168,12 +173,16 @@ class Worker:
 
     async def _write_out(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
         while True:
-            await call.write(await self._out.get())
+            await call.write(await self._out.next())
 
     def _take_down(self, message: gateway_pb2.RolloutDown) -> None:
         if message.HasField("finish"):
             event(log, logging.INFO, "finished", why=message.finish.reason)
             self._finished.set()
+        elif message.HasField("spooled"):
+            self._out.acknowledge(message.spooled.epoch, message.spooled.sequences)
+        elif message.HasField("revoked"):
+            self._queue.revoke(frozenset(message.revoked.lease_ids))
         for lease in message.leases.leases:
             self._queue.add(lease_from_pb(lease))
         self._wake.set()
@@ -240,15 +249,33 @@ class Worker:
             seed=self._job.seed, temperature=self._job.sampling.temperature,
             max_new_tokens=self._job.sampling.max_new_tokens, worker_id=self._worker_id,
         )  # fmt: skip
+
+        def sample(some: Sequence[Lease]) -> Sequence[Trajectory]:
+            return sample_batch(some, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings)
+
+        started = gateway_pb2.LeasesStarted(
+            lease_ids=[lease.lease_id for lease in leases], policy=policy_to_pb(policy)
+        )  # fmt: skip
+        await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, started=started))
         started_s = clock.monotonic_s()
-        sampled = await asyncio.to_thread(
-            sample_batch, leases, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings
-        )
+        sampled, failed = await asyncio.to_thread(sample_what_can_be, leases, sample)
         generation_s = clock.monotonic_s() - started_s
         for part in in_frames([replace(trajectory, generation_s=generation_s) for trajectory in sampled], FRAME_TOKENS):
             payload = trajectory_codec.encode(part, level=self._job.network.zstd_level)
-            frame = trajectory_frame_to_pb(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
-            await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, frame=frame))
+            await self._out.put_frame(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
+        await self._report(failed)
+        self._num_barren = 0 if sampled else self._num_barren + 1
+        if self._num_barren >= BARREN_BATCHES:
+            raise PeriplusError(
+                f"{self._num_barren} batches in a row yielded no sample ({failed[-1].why}); "
+                "the engine or the environment of this worker is broken, see its log"
+            )
+
+    async def _report(self, failed: Sequence[Failed]) -> None:
+        for each in failed:
+            event(log, logging.ERROR, "sample_failed", lease=each.lease.lease_id, item=each.lease.item, why=each.why)
+            message = gateway_pb2.SampleFailed(lease_id=each.lease.lease_id, why=each.why)
+            await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, failed=message))
 
     @property
     def _job_id(self) -> str:
@@ -273,4 +300,4 @@ def in_frames(trajectories: Sequence[Trajectory], max_tokens: int) -> Iterator[S
 async def run(config: WorkerConfig) -> None:
     """Serve one task until its job is done."""
     torch.set_num_threads(config.task.num_threads)
-    await Worker(config).run()
+    await Worker(config, epoch=int(clock.unix_s() * 1e6)).run()

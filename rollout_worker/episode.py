@@ -12,7 +12,7 @@ import numpy as np
 from periplus.environment.environment import Environment
 from periplus.environment.of_job import encode_prompt
 from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose, StopReason, Trajectory
+from periplus.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory, read_only, token_ids
 from rollout_worker.engine import Completion, Engine, SampleRequest
 from rollout_worker.queue import Lease
 
@@ -42,21 +42,24 @@ def sample_batch(
     ]  # fmt: skip
     completions = engine.generate(requests, seed=settings.seed, version=policy.version)
     return tuple(
-        _trajectory(lease, prompt, completion, tokenizer, environment, policy, settings.worker_id)
+        _trajectory(lease, prompt, completion, tokenizer, environment, policy, settings)
         for lease, prompt, completion in zip(leases, prompts, completions, strict=True)
     )
 
 
 def _trajectory(
     lease: Lease, prompt: tuple[int, ...], completion: Completion, tokenizer: Any, environment: Environment,
-    policy: Policy, worker_id: str,
+    policy: Policy, settings: EpisodeSettings,
 ) -> Trajectory:  # fmt: skip
     text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
     num_tokens = len(completion.token_ids)
+    greedy = lease.purpose is Purpose.EVAL
     return Trajectory(
         lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
-        prompt_ids=prompt, completion_ids=completion.token_ids,
-        logprobs=np.asarray(completion.logprobs, dtype=np.float32), mask=(1,) * num_tokens,
+        prompt_ids=token_ids(prompt), completion_ids=token_ids(completion.token_ids),
+        logprobs=read_only(completion.logprobs, np.float32), mask=read_only((True,) * num_tokens, np.bool_),
         policies=(PolicyRun(policy, num_tokens),), reward=environment.score(lease.item, text),
-        stop_reason=StopReason(completion.stop_reason.value), worker_id=worker_id, generation_s=0.0,
+        stop_reason=StopReason(completion.stop_reason.value),
+        sampling=SamplingParams(temperature=0.0 if greedy else settings.temperature),
+        worker_id=settings.worker_id, generation_s=0.0,
     )  # fmt: skip

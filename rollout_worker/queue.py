@@ -5,6 +5,7 @@ that the weights have left behind is dropped. Lease ids are unique within a fork
 """
 
 import heapq
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from periplus.policy import Policy
@@ -49,7 +50,9 @@ class LeaseQueue:
         held: list[tuple[int, int, int, tuple[int, int]]] = []
         while self._heap and len(taken) < at_most:
             entry = heapq.heappop(self._heap)
-            lease = self._leases[entry[3]]
+            lease = self._leases.get(entry[3])
+            if lease is None:
+                continue  # revoked
             if self._may_start(lease, policy):
                 taken.append(self._leases.pop(entry[3]))
             elif lease.start_at.fork < policy.fork:
@@ -59,6 +62,11 @@ class LeaseQueue:
         for entry in held:
             heapq.heappush(self._heap, entry)
         return tuple(taken)
+
+    def revoke(self, lease_ids: Collection[int]) -> None:
+        """Forget these, of whatever fork: the ledger that gave them wants them no more. Others are unchanged."""
+        for key in [key for key in self._leases if key[1] in lease_ids]:
+            del self._leases[key]
 
     def clear(self) -> None:
         self._heap.clear()

@@ -13,7 +13,8 @@ import torch
 import yaml
 
 from periplus import clock
-from periplus.errors import Unreachable
+from periplus.audit import records as audit
+from periplus.errors import NonFiniteLoss, Unreachable
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.record import Record, RecordKind
@@ -23,9 +24,9 @@ from periplus.telemetry import event
 from periplus.view.report import render_report
 from periplus.view.summary import summary_from, summary_json
 from trainer import export
+from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
 from trainer.gateway import GatewayLink
-from trainer.loop import TrainingLoop
 from trainer.setup import Prepared, prepare
 
 log = logging.getLogger(__name__)
@@ -43,15 +44,12 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     write_atomically(run_directory.plan, config.task.plan_json or "{}")
     chunk_bytes = config.job.network.chunk_kib << 10
     link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, chunk_bytes)
-    loop: TrainingLoop | None = None
-    early: list[gateway_pb2.TrainerDown] = []  # workers that outlived an earlier trainer speak while this one prepares
+    ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     lost: list[Unreachable] = []
 
-    def deliver(message: gateway_pb2.TrainerDown) -> None:
-        if loop is None:
-            early.append(message)
-        else:
-            loop.on_message(message)
+    async def deliver(message: gateway_pb2.TrainerDown) -> None:
+        running = await asyncio.shield(ready)  # workers that outlived an earlier trainer speak while this one prepares
+        await running.desk.on_message(message)
 
     async def serve() -> None:
         try:
@@ -68,21 +66,37 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
             state = TaskState.STOPPED
             prepared = await _prepare(config, run_directory, link, stop)
             if prepared is not None:
-                loop = TrainingLoop(config, prepared, link, run_directory, clock.monotonic_s)
-                for message in early:
-                    loop.on_message(message)
-                state = await loop.run(stop)
-                if state is TaskState.SUCCEEDED:
-                    digest = loop.published_digest
-                    await asyncio.to_thread(
-                        export.final_model, prepared.model, prepared.tokenizer, run_directory.final, digest
-                    )
-                    _write_report(config, run_directory)
+                state = await _train(config, prepared, link, run_directory, stop, ready)
                 await _close(link, config.task.job_id)
         finally:
             streams.cancel()
     if lost and state is not TaskState.SUCCEEDED:
         raise lost[0]
+    return state
+
+
+async def _train(
+    config: TrainerConfig, prepared: Prepared, link: GatewayLink, run_directory: RunDirectory, stop: asyncio.Event,
+    ready: "asyncio.Future[Running]",
+) -> TaskState:  # fmt: skip
+    """Everything from the first lease to the exported model."""
+    with assembled(config, prepared, link, run_directory, clock.monotonic_s) as running:
+        async with asyncio.TaskGroup() as tasks:
+            serving = [tasks.create_task(running.desk.run()), tasks.create_task(running.publisher.run())]
+            ready.set_result(running)
+            try:
+                state = await running.loop.run(stop)
+            except NonFiniteLoss:
+                running.desk.milestone(audit.End(how="failed"))
+                raise
+            finally:
+                for task in serving:
+                    task.cancel()
+        running.desk.milestone(audit.End(how=state))
+        if state is TaskState.SUCCEEDED:
+            digest = running.publisher.digest
+            await asyncio.to_thread(export.final_model, prepared.model, prepared.tokenizer, run_directory.final, digest)
+            _write_report(config, run_directory)
     return state
 
 

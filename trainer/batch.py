@@ -9,20 +9,41 @@ Shapes: B rows, P prompt columns, T completion columns, S = P + T.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from periplus.trajectory import PolicyRun, StopReason, Trajectory
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """One completion as the trainer sees it."""
+    """One completion as the trainer sees it. `policies` cover the completion tokens, oldest first."""
 
     group: int
     sample: int
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    behaviour_logprobs: tuple[float, ...]
-    mask: tuple[int, ...]  # 1: the loss sees the completion token
+    prompt_ids: npt.NDArray[np.int32]
+    completion_ids: npt.NDArray[np.int32]
+    behaviour_logprobs: npt.NDArray[np.float32]
+    mask: npt.NDArray[np.bool_]  # True: sampled, and the loss sees the completion token
+    policies: tuple[PolicyRun, ...]
     reward: float
+    stop_reason: StopReason
+
+
+def sample_of(trajectory: Trajectory, reward: float) -> Sample:
+    """What is trained on of a trajectory; `reward` is its own, or another one dealt to it (a control)."""
+    return Sample(
+        group=trajectory.group,
+        sample=trajectory.sample,
+        prompt_ids=np.asarray(trajectory.prompt_ids, np.int32),
+        completion_ids=np.asarray(trajectory.completion_ids, np.int32),
+        behaviour_logprobs=trajectory.logprobs,
+        mask=np.asarray(trajectory.mask, np.bool_),
+        policies=trajectory.policies,
+        reward=reward,
+        stop_reason=trajectory.stop_reason,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,41 +54,59 @@ class Batch:
     real_BS: torch.Tensor
     mask_BT: torch.Tensor
     behaviour_logprobs_BT: torch.Tensor
-    rewards: tuple[float, ...]
-    groups: tuple[int, ...]
+    samples: tuple[Sample, ...]
 
     @property
     def num_rows(self) -> int:
-        return len(self.groups)
+        return len(self.samples)
 
     @property
     def num_tokens(self) -> int:
         """Completion tokens that the loss sees: what it averages over."""
         return int(self.mask_BT.sum())
 
-    def rows(self, start: int, stop: int) -> "Batch":
-        """The rows `start` to `stop` as a batch of the same widths."""
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        return tuple(sample.reward for sample in self.samples)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return tuple(sample.group for sample in self.samples)
+
+    @property
+    def lengths_B(self) -> torch.Tensor:
+        """Completion tokens of each row, those that the loss does not see included."""
+        return torch.tensor([len(sample.completion_ids) for sample in self.samples])
+
+    @property
+    def truncated_B(self) -> torch.Tensor:
+        """Rows that did not end by themselves."""
+        return torch.tensor([sample.stop_reason is not StopReason.EOS for sample in self.samples])
+
+    def take(self, rows: Sequence[int]) -> "Batch":
+        """These rows as a batch of the same widths."""
         return Batch(
-            input_ids_BS=self.input_ids_BS[start:stop],
-            real_BS=self.real_BS[start:stop],
-            mask_BT=self.mask_BT[start:stop],
-            behaviour_logprobs_BT=self.behaviour_logprobs_BT[start:stop],
-            rewards=self.rewards[start:stop],
-            groups=self.groups[start:stop],
+            input_ids_BS=self.input_ids_BS[rows],
+            real_BS=self.real_BS[rows],
+            mask_BT=self.mask_BT[rows],
+            behaviour_logprobs_BT=self.behaviour_logprobs_BT[rows],
+            samples=tuple(self.samples[row] for row in rows),
         )
 
 
 def collate(samples: Sequence[Sample], pad_id: int) -> Batch:
     """The samples, sorted by (group, sample), padded to the longest prompt and completion among them.
 
-    Raises: ValueError for no samples, an empty prompt or completion, or log-probabilities or a mask
-    that do not match the tokens.
+    Raises: ValueError for no samples, the same sample twice, an empty prompt or completion, or log-probabilities or a
+    mask that do not match the tokens.
     """
     if not samples:
         raise ValueError("a batch of no samples")
-    ordered = sorted(samples, key=lambda sample: (sample.group, sample.sample))
+    ordered = tuple(sorted(samples, key=lambda sample: (sample.group, sample.sample)))
     for sample in ordered:
         _check(sample)
+    if len({(sample.group, sample.sample) for sample in ordered}) < len(ordered):
+        raise ValueError("a sample stands twice in a batch")
     width_P = max(len(sample.prompt_ids) for sample in ordered)
     width_T = max(len(sample.completion_ids) for sample in ordered)
     input_ids_BS = torch.full((len(ordered), width_P + width_T), pad_id, dtype=torch.long)
@@ -76,22 +115,22 @@ def collate(samples: Sequence[Sample], pad_id: int) -> Batch:
     mask_BT = torch.zeros((len(ordered), width_T), dtype=torch.bool)
     for row, sample in enumerate(ordered):
         start, stop = width_P - len(sample.prompt_ids), width_P + len(sample.completion_ids)
-        input_ids_BS[row, start:stop] = torch.tensor(sample.prompt_ids + sample.completion_ids)
+        ids = np.concatenate([sample.prompt_ids, sample.completion_ids])
+        input_ids_BS[row, start:stop] = torch.from_numpy(ids.astype(np.int64))
         real_BS[row, start:stop] = True
         behaviour_logprobs_BT[row, : stop - width_P] = torch.tensor(sample.behaviour_logprobs)
-        mask_BT[row, : stop - width_P] = torch.tensor(sample.mask, dtype=torch.bool)
+        mask_BT[row, : stop - width_P] = torch.tensor(sample.mask)
     return Batch(
         input_ids_BS=input_ids_BS,
         real_BS=real_BS,
         mask_BT=mask_BT,
         behaviour_logprobs_BT=behaviour_logprobs_BT,
-        rewards=tuple(sample.reward for sample in ordered),
-        groups=tuple(sample.group for sample in ordered),
+        samples=ordered,
     )
 
 
 def _check(sample: Sample) -> None:
-    if not sample.prompt_ids or not sample.completion_ids:
+    if not len(sample.prompt_ids) or not len(sample.completion_ids):
         raise ValueError(f"group {sample.group} sample {sample.sample} has an empty prompt or completion")
     if not len(sample.completion_ids) == len(sample.behaviour_logprobs) == len(sample.mask):
         raise ValueError(

@@ -3,15 +3,22 @@
 from periplus.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.trajectory import Purpose
-from trainer.ledger import Grant, Lease
+from trainer.ledger.values import Granted, Lease, Revoked
 
 _PURPOSE = {Purpose.TRAIN: gateway_pb2.PURPOSE_TRAIN, Purpose.EVAL: gateway_pb2.PURPOSE_EVAL}
 
 
-def grant_to_pb(grant: Grant) -> gateway_pb2.RolloutDown:
+def granted_to_pb(granted: Granted) -> gateway_pb2.RolloutDown:
     """Leases on their way to one worker."""
-    leases = gateway_pb2.LeaseBatch(leases=[_lease_to_pb(lease) for lease in grant.leases])
-    return gateway_pb2.RolloutDown(worker_id=grant.worker_id, leases=leases)
+    leases = gateway_pb2.LeaseBatch(leases=[_lease_to_pb(lease) for lease in granted.leases])
+    return gateway_pb2.RolloutDown(worker_id=granted.worker_id, leases=leases)
+
+
+def revoked_to_pb(revoked: Revoked) -> gateway_pb2.RolloutDown:
+    """Leases that their worker may forget."""
+    return gateway_pb2.RolloutDown(
+        worker_id=revoked.worker_id, revoked=gateway_pb2.LeasesRevoked(lease_ids=revoked.lease_ids)
+    )
 
 
 def _lease_to_pb(lease: Lease) -> gateway_pb2.Lease:

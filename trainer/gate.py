@@ -1,7 +1,7 @@
 """The gate before the optimizer: what a batch's tokens are worth, by age.
 
 It trusts nobody: whatever the ledger leased and a worker claimed, the staleness of every token that is about to be
-trained on is computed here from the policy recorded with the token. A token beyond the bound, of another fork or of a
+trained on is computed here from the policy recorded with the token. A token beyond the bound, of a dead branch or of a
 future version makes its whole group unfit.
 """
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from periplus.policy import Policy, staleness
+from periplus.policy import Lineage, Policy, staleness
 from periplus.trajectory import Trajectory
 
 
@@ -31,15 +31,15 @@ class Inspection:
         return sum(age * count for age, count in self.tokens_by_staleness.items()) / total if total else 0.0
 
 
-def inspect(batch: Sequence[Trajectory], consumer: Policy, bound: int) -> Inspection:
-    """The ages of a batch's tokens at the step that starts from `consumer`."""
+def inspect(batch: Sequence[Trajectory], consumer: Policy, bound: int, lineage: Lineage | None = None) -> Inspection:
+    """The ages of a batch's tokens at the step that starts from `consumer`, on this lineage or within its fork."""
     ages: Counter[int] = Counter()
     violations = 0
     unfit: set[int] = set()
     for trajectory in batch:
         for run in trajectory.policies:
             try:
-                age = staleness(consumer, run.policy)
+                age = staleness(consumer, run.policy, lineage)
             except ValueError:
                 violations += run.num_tokens
                 unfit.add(trajectory.group)
@@ -51,7 +51,9 @@ def inspect(batch: Sequence[Trajectory], consumer: Policy, bound: int) -> Inspec
     return Inspection(tokens_by_staleness=dict(ages), violations=violations, unfit_groups=frozenset(unfit))
 
 
-def admit(batch: Sequence[Trajectory], consumer: Policy, bound: int) -> tuple[tuple[Trajectory, ...], Inspection]:
+def admit(
+    batch: Sequence[Trajectory], consumer: Policy, bound: int, lineage: Lineage | None = None
+) -> tuple[tuple[Trajectory, ...], Inspection]:
     """The trajectories that may be trained on, and what was found."""
-    found = inspect(batch, consumer, bound)
+    found = inspect(batch, consumer, bound, lineage)
     return tuple(t for t in batch if t.group not in found.unfit_groups), found

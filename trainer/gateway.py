@@ -5,7 +5,7 @@ takes one write at a time. A trainer without its gateway cannot go on: when a st
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from periplus import rpc
 from periplus.convert import publication_record_to_pb, record_to_pb
@@ -34,7 +34,7 @@ class GatewayLink:
         self._ended = asyncio.Event()
         self._publications: asyncio.Queue[Publication] = asyncio.Queue(OUT_PUBLICATIONS)
 
-    async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], None]) -> None:
+    async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]) -> None:
         """Serve both streams. Raises: Unreachable, Conflict when another trainer has the job."""
         try:
             await self._serve(on_message)
@@ -64,6 +64,12 @@ class GatewayLink:
             raise Unreachable(f"{OUT_MESSAGES} messages wait for the gateway at {self._address}; it has stalled")
         self._messages.put_nowait(gateway_pb2.TrainerUp(down=message))
 
+    def committed(self, region: str, worker_id: str, epoch: int, sequences: Sequence[int]) -> None:
+        """These frames of the worker are in the ledger for good, or refused for good: `region`, which the frames name
+        and where they are spooled, may forget them."""
+        message = gateway_pb2.FramesCommitted(region=region, epoch=epoch, sequences=sequences)
+        self.send(gateway_pb2.RolloutDown(worker_id=worker_id, committed=message))
+
     def record(self, record: Record) -> None:
         """Towards the coordinator and its watchers; given up when too many wait, the run directory has them all."""
         if not self._messages.full():
@@ -74,7 +80,7 @@ class GatewayLink:
         if not self._ended.is_set():
             await self._publications.put(publication)
 
-    async def _serve(self, on_message: Callable[[gateway_pb2.TrainerDown], None]) -> None:
+    async def _serve(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]) -> None:
         async with rpc.channel(self._address) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
             with rpc.remote_errors(self._address):
@@ -84,7 +90,7 @@ class GatewayLink:
 
     async def _converse(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", tasks: asyncio.TaskGroup,
-        on_message: Callable[[gateway_pb2.TrainerDown], None],
+        on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]],
     ) -> None:  # fmt: skip
         with rpc.remote_errors(self._address):
             call = stub.Train()
@@ -98,7 +104,7 @@ class GatewayLink:
 
             tasks.create_task(write())
             async for message in call:
-                on_message(message)
+                await on_message(message)
         raise Unreachable(f"the gateway at {self._address} ended the trainer's stream")
 
     async def _publish(self, stub: "gateway_pb2_grpc.GatewayAsyncStub") -> None:

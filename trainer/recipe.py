@@ -1,9 +1,24 @@
-"""From a job's keys to the plain values that the mathematics takes: the one place that knows which is which."""
+"""From a job's keys to the plain values that the mathematics takes, and to the learner that holds them: the one place
+that knows which is which."""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
 
 from periplus.job import JobFile
-from trainer.losses.grpo import GrpoSettings
+from trainer.advantages import AdvantageSettings
+from trainer.critic import Critic
+from trainer.learner import Learner, LearnerSettings
+from trainer.losses.aggregate import Aggregation
+from trainer.losses.importance import Correction, Importance, Level
+from trainer.losses.kl import KlEstimator
+from trainer.losses.objective import LossSettings
+from trainer.losses.registry import ALGORITHMS
+from trainer.losses.surrogate import Clip
+from trainer.ranks import Ranks
 from trainer.schedule import Decay, learning_rate
-from trainer.step import StepSettings
+from trainer.step import Trained, UpdateSettings
 from trainer.warmup import WarmupSettings
 
 WARMUP_LOSS_WINDOW = 5
@@ -21,17 +36,42 @@ def warmup_settings(job: JobFile) -> WarmupSettings:
     )  # fmt: skip
 
 
-def step_settings(job: JobFile) -> StepSettings:
-    """The same for each step."""
-    algorithm = job.algorithm
-    decoupled = algorithm.importance_correction == "truncated"
-    return StepSettings(
-        loss=GrpoSettings(
-            clip_low=algorithm.clip_low, clip_high=algorithm.clip_high,
-            importance_cap=algorithm.importance_cap if decoupled else None,
+def build_learner(job: JobFile, actor: Any, *, pad_id: int, ranks: Ranks | None = None) -> Learner:
+    """The learner of a resolved job, for the actor as it is now: what is left of it in memory is the KL reference, and
+    the critic's backbone is a copy. To resume, load the actor's weights first, then `Learner.load_state_dict` the
+    rest."""
+    settings = learner_settings(job)
+    critic = Critic(actor) if settings.algorithm.has_critic else None
+    return Learner(
+        actor=Trained(model=actor, optimizer=_adamw(job, actor)),
+        critic=None if critic is None else Trained(model=critic, optimizer=_adamw(job, critic)),
+        reference=deepcopy(actor).requires_grad_(False) if job.algorithm.kl_coefficient else None,
+        settings=settings,
+        pad_id=pad_id,
+        ranks=ranks,
+    )
+
+
+def learner_settings(job: JobFile) -> LearnerSettings:
+    """The same for each step, of a resolved job."""
+    a = job.algorithm
+    estimator = KlEstimator(a.kl_estimator or KlEstimator.K3)
+    return LearnerSettings(
+        algorithm=ALGORITHMS[a.name],
+        advantage=AdvantageSettings(
+            normalise=a.advantage_normalisation != "none", gamma=_or(a.gamma, 1.0), gae_lambda=_or(a.gae_lambda, 1.0),
+            bootstrap_truncated=bool(a.bootstrap_truncated), overlong_filter=bool(a.overlong_filter),
+            overlong_cache_tokens=a.overlong_cache_tokens or 0, max_tokens=job.sampling.max_new_tokens,
         ),
-        decoupled=decoupled, temperature=job.sampling.temperature, max_grad_norm=job.optimizer.max_grad_norm,
-        micro_batch_rows=job.train.micro_batch_samples,
+        update=UpdateSettings(
+            token_loss=ALGORITHMS[a.name].token_loss, loss=_loss_settings(job), value_clip=a.value_clip,
+            temperature=job.sampling.temperature, max_grad_norm=job.optimizer.max_grad_norm,
+            micro_batch_rows=job.train.micro_batch_samples,
+        ),
+        minibatches=job.train.minibatches, epochs=job.train.epochs, seed=job.seed,
+        critic_rate=_or(a.critic_lr, 0.0) / job.optimizer.lr if job.optimizer.lr else 0.0,
+        reward_kl_coefficient=a.kl_coefficient if a.kl_in == "reward" else 0.0, reward_kl_estimator=estimator,
+        mismatch_alarm=job.train.logprob_mismatch_alarm,
     )  # fmt: skip
 
 
@@ -42,3 +82,31 @@ def learning_rate_of(job: JobFile, step: int) -> float:
         step, num_steps=job.steps, peak=optimizer.lr, ramp_steps=optimizer.warmup_steps,
         decay=Decay(optimizer.schedule), floor=optimizer.floor,
     )  # fmt: skip
+
+
+def _loss_settings(job: JobFile) -> LossSettings:
+    a = job.algorithm
+    assert a.loss_aggregation is not None, "the job is not resolved"
+    defaults = Importance()
+    return LossSettings(
+        clip=Clip(low=a.clip_low, high=a.clip_high, dual=a.dual_clip),
+        importance=Importance(
+            correction=Correction(a.importance_correction), level=Level(a.importance_level or defaults.level),
+            cap=_or(a.importance_cap, defaults.cap), low=_or(a.importance_low, defaults.low),
+            high=_or(a.importance_high, defaults.high),
+        ),
+        aggregation=Aggregation(a.loss_aggregation), constant_tokens=_or(a.loss_constant_tokens, 1),
+        kl_coefficient=a.kl_coefficient if a.kl_in == "loss" else 0.0,
+        kl_estimator=KlEstimator(a.kl_estimator or KlEstimator.K3),
+    )  # fmt: skip
+
+
+def _adamw(job: JobFile, model: torch.nn.Module) -> torch.optim.Optimizer:
+    optimizer = job.optimizer
+    return torch.optim.AdamW(
+        model.parameters(), lr=optimizer.lr, betas=optimizer.betas, weight_decay=optimizer.weight_decay
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from periplus.environment.of_job import environment_of
 from periplus.job import JobFile
-from periplus.policy import Policy
+from periplus.policy import Lineage, Policy
 from periplus.publication import Publication
 from periplus.record import RecordKind
 from trainer import checkpoint, publish
+from trainer.checkpoint import Manifest
 from trainer.config import TrainerConfig
 from trainer.dataset import Dataset, deal, warmup_examples
+from trainer.learner import Learner
 from trainer.model import load_model, resolve_model_dir
 from trainer.progress import Progress
-from trainer.recipe import warmup_settings
+from trainer.recipe import build_learner, warmup_settings
 from trainer.warmup import warm_up
 
 Say = Callable[[RecordKind, str, dict[str, float]], None]
@@ -27,14 +27,17 @@ Say = Callable[[RecordKind, str, dict[str, float]], None]
 
 @dataclass(slots=True, kw_only=True)
 class Prepared:
-    """A trainer ready for its first step. The optimizer's learning rate is set by each step."""
+    """A trainer ready for its first step: `learner` changes `model` in place; `restored`: what it continues, if
+    anything."""
 
     model: Any
     tokenizer: Any
-    optimizer: torch.optim.Optimizer
+    learner: Learner
     bundle: Publication
     dataset: Dataset
     policy: Policy
+    lineage: Lineage
+    restored: Manifest | None
     progress: Progress
 
 
@@ -47,20 +50,23 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     say(RecordKind.PHASE, "making the problems", {})
     data_file = Path(job.data.path) if job.data.path else None
     dataset = deal(environment_of(job, data_file), job, tokenizer)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=job.optimizer.lr, betas=job.optimizer.betas, weight_decay=job.optimizer.weight_decay
-    )
-    policy, progress = Policy(config.task.fork, 0), Progress()
+    fork, manifest = config.task.fork, None
+    policy, lineage, progress = Policy(fork, 0), Lineage(fork), Progress()
     if config.resume_from is not None:
         say(RecordKind.PHASE, "restoring the checkpoint", {})
         manifest = checkpoint.newest(config.resume_from / "checkpoints")
-        checkpoint.restore(manifest, model, optimizer)
-        policy = Policy(config.task.fork, manifest.policy.version)
+        policy = Policy(fork, manifest.policy.version)
+        lineage = manifest.lineage.restored(fork, manifest.policy)
         progress = Progress.of_mapping(manifest.progress)
     elif job.train.warmup is not None:
         progress = _warm_up(model, tokenizer, dataset, job, say, now)
+    # After the warm-up: the KL reference and the critic start from the actor as it is here.
+    learner = build_learner(job, model, pad_id=tokenizer.pad_token_id)
+    if manifest is not None:
+        checkpoint.restore(manifest, model, learner)
     return Prepared(
-        model=model, tokenizer=tokenizer, optimizer=optimizer, dataset=dataset, policy=policy, progress=progress,
+        model=model, tokenizer=tokenizer, learner=learner, dataset=dataset, policy=policy,
+        lineage=lineage, restored=manifest, progress=progress,
         bundle=publish.bundle(config.task.job_id, policy, model_dir, data_file),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from periplus.trajectory import StopReason
 from trainer.batch import Batch, Sample, collate
 from trainer.schedule import Decay, learning_rate
 from trainer.scoring import completion_logprobs
@@ -89,11 +90,13 @@ def _batch(examples: Sequence[Example], pad_id: int) -> Batch:
             Sample(
                 group=row,
                 sample=0,
-                prompt_ids=example.prompt_ids,
-                completion_ids=example.completion_ids,
-                behaviour_logprobs=(0.0,) * len(example.completion_ids),
-                mask=(1,) * len(example.completion_ids),
+                prompt_ids=np.asarray(example.prompt_ids, np.int32),
+                completion_ids=np.asarray(example.completion_ids, np.int32),
+                behaviour_logprobs=np.zeros(len(example.completion_ids), np.float32),
+                mask=np.ones(len(example.completion_ids), np.bool_),
+                policies=(),
                 reward=0.0,
+                stop_reason=StopReason.EOS,
             )
             for row, example in enumerate(examples)
         ],

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 
 from coordinator.client import listing, runs
+from coordinator.client.audit import audit_command
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
 from coordinator.client.listing import Output, Tree
 from coordinator.state import ENDED_STATES
@@ -52,6 +53,9 @@ def _output_option(*choices: Output) -> Callable[[Callable[..., Any]], Callable[
 @click.group()
 def job() -> None:
     """Submit jobs, and see what becomes of them."""
+
+
+job.add_command(audit_command)
 
 
 @job.command()

@@ -8,6 +8,7 @@ from periplus.codec import files, trajectory
 from periplus.codec.delta import PlanesZstd, StateCodec, XorZstd
 from periplus.codec.frame import CodecId, codec_id
 from periplus.errors import UnknownCodec
+from periplus.trajectories import Trajectories
 from periplus.trajectory import Trajectory
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "TRAJECTORIES",
     "CodecId",
     "codec_id",
+    "columns_decoder",
     "files_decoder",
     "state_codec",
     "trajectory_decoder",
@@ -26,8 +28,8 @@ _T = TypeVar("_T")
 STATES: Mapping[CodecId, StateCodec] = MappingProxyType(
     {codec.codec_id: codec for codec in (PlanesZstd(), XorZstd())},
 )
-TRAJECTORIES: Mapping[CodecId, Callable[..., tuple[Trajectory, ...]]] = MappingProxyType(
-    {CodecId.TRAJECTORY_COLUMNS_ZSTD: trajectory.decode}
+TRAJECTORIES: Mapping[CodecId, Callable[..., Trajectories]] = MappingProxyType(
+    {CodecId.TRAJECTORY_COLUMNS_ZSTD: trajectory.decode_columns}
 )
 FILES: Mapping[CodecId, Callable[..., dict[str, bytes]]] = MappingProxyType({CodecId.FILES_ZSTD: files.decode})
 
@@ -37,9 +39,19 @@ def state_codec(value: int) -> StateCodec:
     return _find(STATES, value, "states")
 
 
-def trajectory_decoder(value: int) -> Callable[..., tuple[Trajectory, ...]]:
-    """`decode(payload, *, max_content_bytes)`. Raises: UnknownCodec."""
+def columns_decoder(value: int) -> Callable[..., Trajectories]:
+    """`decode(payload, *, max_content_bytes)` of trajectories as columns. Raises: UnknownCodec."""
     return _find(TRAJECTORIES, value, "trajectories")
+
+
+def trajectory_decoder(value: int) -> Callable[..., tuple[Trajectory, ...]]:
+    """The same, one by one. Raises: UnknownCodec."""
+    decode = columns_decoder(value)
+
+    def views(payload: bytes, *, max_content_bytes: int) -> tuple[Trajectory, ...]:
+        return decode(payload, max_content_bytes=max_content_bytes).views()
+
+    return views
 
 
 def files_decoder(value: int) -> Callable[..., dict[str, bytes]]:

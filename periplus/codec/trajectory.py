@@ -1,218 +1,331 @@
-"""CODEC_TRAJECTORY_COLUMNS_ZSTD: many trajectories as columns in one zstandard frame, floats bit for bit.
+"""CODEC_TRAJECTORY_COLUMNS_ZSTD: many trajectories as columns, each compressed in the way that suits it.
 
-Content, all little-endian; a column is stored as byte planes (see columns.py); counts come first, so that the length of
-everything after them is known:
+A payload is a head and up to eight sections, each one zstandard frame with its own size and checksum, in this order;
+all numbers are little-endian. Only `meta` is always there: a section without content has no bytes.
 
-    u8   layout, 1
-    u32  trajectories, distinct prompts, prompt ids, completion ids, policy runs, worker names, bytes of worker names
-    a prompt          u32 number of ids
-    a prompt id       u32
-    a trajectory      u64 lease, u64 group, u32 sample, u64 item, u8 purpose, u32 prompt, u32 completion ids, u32 runs,
-                      f64 reward, u8 stop reason, u32 worker name, f64 generation_s
-    a completion id   u32 id, f32 logprob, u8 mask
-    a run             u32 fork, u64 version, u32 tokens
-    a worker name     u32 bytes; then the names, UTF-8, end to end
+    head        u8 layout, 2; u32 bytes of the compressed meta section
+    meta        counts (_COUNTS), then
+                  a sample       u64 lease, u64 group, u64 item, u32 sample, u32 completion ids, u32 runs, u32 top_k,
+                                 f64 reward, f64 temperature, f64 top_p, f64 generation_s, u32 prompt, u32 worker name,
+                                 u32 metadata, u8 purpose, u8 stop reason
+                  a policy run   u32 fork, u64 version, u32 tokens
+                  a prompt       u32 number of ids
+                  a text         u32 bytes; then the texts, UTF-8, end to end (worker names and metadata, each once)
+                  a completion token   one bit, 1: sampled, if any token is context
+    id low      u16 bits 0-15 of each id: prompts, then completions
+    id high     u8 bits 16-23 likewise; only if an id needs them
+    near, heads, mantissas, near high, near low   log-probabilities of the sampled tokens: logprobs.py
 
-Each line is a group of columns, in this order. A prompt is stored once for all samples that share it. Small numbers
-cost nothing for their zero planes, so ids need no narrower type. `decode` proves the layout (lengths, indices, enums);
-whether the values make sense is `periplus.trajectory.validate`, which every receiver calls next.
+A prompt is stored once for all samples that share it. Tokens of context have no log-probability: it is 0. Ids stay
+16-bit words, since zstandard finds the phrases that repeat among the samples of a group; log-probabilities have none,
+and are taken apart.
+
+`decode_columns` proves the layout: each section's size follows from the counts and must be the one that its frame
+declares, before anything is allocated; lengths sum up; indices are in range. Whether the values make sense is
+`periplus.trajectories.validate_all`, which every receiver calls next.
 """
 
 import json
 import struct
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import asdict
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from periplus.codec.columns import Columns, column
-from periplus.codec.zstd import compress, decompress
+from periplus.codec import logprobs as logprob_column
+from periplus.codec.zstd import compress, compress_symbols, compress_words, decompress, decompress_exactly
 from periplus.errors import CorruptFrame
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose, StopReason, Trajectory
+from periplus.trajectories import Rows, Trajectories
+from periplus.trajectory import PURPOSES, STOP_REASONS, Trajectory
 
-LEVEL = 3
-"""zstandard's default; log-probabilities are mostly noise, so that higher levels gain little."""
+LEVEL = 15
+"""Of ids and meta: docs/design/0006-trajectories.md. 0.2 us a token, where sampling one takes a hundred times that."""
 
-_T = TypeVar("_T")
+MAX_ID = (1 << 24) - 1
+"""Largest id that is carried; vocabularies have a few hundred thousand entries."""
+
+BYTES_PER_TOKEN = 9
+"""Of a completion token in memory: id, log-probability, mask."""
+
 _H = TypeVar("_H", bound=Hashable)
+_TYPES = ["int32", "int32", "float32", "bool"]
 
-_LAYOUT = 1
-_LAYOUT_AND_COUNTS = struct.Struct("<B7I")
-_PURPOSES = (Purpose.TRAIN, Purpose.EVAL)
-_STOP_REASONS = (StopReason.EOS, StopReason.LENGTH, StopReason.ABANDONED)
-
-
-class _Row(NamedTuple):
-    """What is stored once a trajectory; `_ROW_DTYPES` are the columns' types."""
-
-    lease_id: int
-    group: int
-    sample: int
-    item: int
-    purpose: int
-    prompt: int
-    num_ids: int
-    num_runs: int
-    reward: float
-    stop_reason: int
-    worker: int
-    generation_s: float
+_LAYOUT = 2
+_HEAD = struct.Struct("<BI")
+_COUNTS = struct.Struct("<16I")
+_FIRST_SIZE = 9  # the place in _Counts from which the sizes of sections stand
+_ROW = struct.Struct("<QQQIIIIddddIIIBB")
+_RUN = struct.Struct("<IQI")
 
 
-_ROW_DTYPES = ("<u8", "<u8", "<u4", "<u8", "u1", "<u4", "<u4", "<u4", "<f8", "u1", "<u4", "<f8")
-_RUN_DTYPES = ("<u4", "<u8", "<u4")
+class _Counts(NamedTuple):
+    """What meta begins with: how many of each, then the compressed sizes of the other sections."""
+
+    samples: int
+    runs: int
+    prompts: int
+    prompt_ids: int
+    completion_ids: int
+    sampled: int  # completion tokens that are not context
+    num_near: int  # log-probabilities that are near 0
+    texts: int
+    text_bytes: int
+    id_low: int
+    id_high: int
+    near: int
+    heads: int
+    mantissas: int
+    near_high: int
+    near_low: int
+
+    @property
+    def mask_bytes(self) -> int:
+        return (self.completion_ids + 7) // 8 if self.sampled < self.completion_ids else 0
+
+    @property
+    def meta_bytes(self) -> int:
+        numbers = _ROW.size * self.samples + _RUN.size * self.runs + 4 * (self.prompts + self.texts)
+        return _COUNTS.size + numbers + self.text_bytes + self.mask_bytes
 
 
 def encode(trajectories: Sequence[Trajectory], level: int = LEVEL) -> bytes:
-    """One payload for all of them, in order. Raises: ValueError if a trajectory's lengths disagree."""
-    return compress(content(trajectories), level)
+    """One payload for all of them, in order.
+
+    Raises: ValueError if a trajectory's lengths or types disagree, an id is outside 0 to MAX_ID, or a token of context
+    has a log-probability.
+    """
+    counts, rest_of_meta, sections = content(trajectories)
+    id_low, id_high, near, heads, mantissas, near_high, near_low = sections
+    stored = [
+        compress_words(id_low, level),
+        compress(id_high, level),
+        compress_symbols(near),
+        compress_symbols(heads),
+        compress(mantissas, 1),
+        compress_symbols(near_high),
+        compress_symbols(near_low),
+    ]
+    stored = [frame if section else b"" for frame, section in zip(stored, sections, strict=True)]
+    meta = compress(_COUNTS.pack(*counts[:_FIRST_SIZE], *map(len, stored)) + rest_of_meta, level)
+    return b"".join([_HEAD.pack(_LAYOUT, len(meta)), meta, *stored])
 
 
-def content(trajectories: Sequence[Trajectory]) -> bytes:
-    """What encode compresses. Raises: as encode."""
-    prompts = _indices(t.prompt_ids for t in trajectories)
-    names = _indices(t.worker_id for t in trajectories)
-    rows = [_row(t, prompts[t.prompt_ids], names[t.worker_id]) for t in trajectories]
-    prompt_ids = [i for prompt in prompts for i in prompt]
-    ids = [i for t in trajectories for i in t.completion_ids]
-    logprobs = np.concatenate([np.empty(0, np.float32), *(t.logprobs for t in trajectories)], dtype=np.float32)
-    masks = [bit for t in trajectories for bit in t.mask]
-    runs = [(r.policy.fork, r.policy.version, r.num_tokens) for t in trajectories for r in t.policies]
-    texts = [name.encode() for name in names]
-    text = b"".join(texts)
-    counts = (len(rows), len(prompts), len(prompt_ids), len(ids), len(runs), len(names), len(text))
-    return b"".join(
-        [
-            _LAYOUT_AND_COUNTS.pack(_LAYOUT, *counts),
-            column([len(prompt) for prompt in prompts], "<u4"),
-            column(prompt_ids, "<u4"),
-            *(column([row[i] for row in rows], dtype) for i, dtype in enumerate(_ROW_DTYPES)),
-            column(ids, "<u4"),
-            column(logprobs, "<f4"),
-            column(masks, "u1"),
-            *(column([run[i] for run in runs], dtype) for i, dtype in enumerate(_RUN_DTYPES)),
-            column([len(name) for name in texts], "<u4"),
-            text,
-        ]
+def content(trajectories: Sequence[Trajectory]) -> tuple[_Counts, bytes, tuple[bytes, ...]]:
+    """The counts, meta after them, and the other sections, before compression. Raises: as encode."""
+    for trajectory in trajectories:
+        _check(trajectory)
+    prompts = _indices(t.prompt_ids.tobytes() for t in trajectories)
+    texts = _indices(text for t in trajectories for text in (t.worker_id, t.metadata))
+    prompt_ids = np.frombuffer(b"".join(prompts), np.int32)
+    ids = np.concatenate([prompt_ids, *(t.completion_ids for t in trajectories)], dtype=np.int32)
+    mask = np.concatenate([np.empty(0, np.bool_), *(t.mask for t in trajectories)])
+    logprobs = np.concatenate([np.empty(0, np.float32), *(t.logprobs for t in trajectories)])
+    num_near, of_logprobs = logprob_column.split(logprobs[mask])
+    encoded = [text.encode() for text in texts]
+    lengths = [*(len(prompt) // 4 for prompt in prompts), *map(len, encoded)]
+    rows = [_ROW.pack(*_row(t, prompts[t.prompt_ids.tobytes()], texts)) for t in trajectories]
+    runs = [_RUN.pack(r.policy.fork, r.policy.version, r.num_tokens) for t in trajectories for r in t.policies]
+    counts = _Counts(
+        samples=len(rows), runs=len(runs), prompts=len(prompts), prompt_ids=len(prompt_ids), completion_ids=len(mask),
+        sampled=int(np.count_nonzero(mask)), num_near=num_near, texts=len(texts), text_bytes=sum(map(len, encoded)),
+        id_low=0, id_high=0, near=0, heads=0, mantissas=0, near_high=0, near_low=0,
+    )  # fmt: skip
+    meta = [*rows, *runs, np.array(lengths, "<u4").tobytes(), *encoded]
+    if counts.mask_bytes:
+        meta.append(np.packbits(mask, bitorder="little").tobytes())
+    id_high = (ids >> 16).astype(np.uint8)
+    return (
+        counts,
+        b"".join(meta),
+        (ids.astype("<u2").tobytes(), id_high.tobytes() if id_high.any() else b"", *of_logprobs),
     )
 
 
 def decode(payload: bytes, *, max_content_bytes: int) -> tuple[Trajectory, ...]:
     """The inverse of encode. Raises: CorruptFrame."""
-    columns = Columns(decompress(payload, max_content_bytes=max_content_bytes))
-    layout, num, num_prompts, num_prompt_ids, num_ids, num_runs, num_names, text_bytes = _LAYOUT_AND_COUNTS.unpack(
-        columns.take(_LAYOUT_AND_COUNTS.size)
-    )
+    return decode_columns(payload, max_content_bytes=max_content_bytes).views()
+
+
+def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
+    """The inverse of encode, as columns. `max_content_bytes` bounds what they take in memory. Raises: CorruptFrame."""
+    counts, meta, sections = _opened(payload, max_content_bytes)
+    of_rows, of_runs, of_lengths, of_texts, bits = _parts(
+        meta,
+        _COUNTS.size,
+        (
+            _ROW.size * counts.samples, _RUN.size * counts.runs, 4 * (counts.prompts + counts.texts),
+            counts.text_bytes, counts.mask_bytes,
+        ),
+    )  # fmt: skip
+    rows, runs = Rows.of(_ROW.iter_unpack(of_rows)), list(_RUN.iter_unpack(of_runs))
+    lengths = np.frombuffer(of_lengths, np.uint32).tolist()
+    prompt_lengths, text_lengths = lengths[: counts.prompts], lengths[counts.prompts :]
+    _check_lengths(counts, rows, prompt_lengths, text_lengths)
+    _check_rows(counts, rows, prompt_lengths, max_content_bytes)
+    num_ids = counts.prompt_ids + counts.completion_ids
+    ids = _ids(counts, num_ids, sections[0], sections[1])
+    logprobs = _logprobs(counts, sections[2:])
+    mask = np.ones(counts.completion_ids, np.bool_)
+    if counts.mask_bytes:
+        mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(mask), bitorder="little").view(np.bool_)
+        logprobs = _among_context(logprobs, mask)
+    for array in (ids, logprobs, mask):
+        array.setflags(write=False)
+    return Trajectories(
+        rows=rows, runs=runs, prompt_lengths=prompt_lengths, ids=ids, logprobs=logprobs, mask=mask,
+        texts=_texts(bytes(of_texts), text_lengths),
+    )  # fmt: skip
+
+
+def _opened(payload: bytes, max_content_bytes: int) -> tuple[_Counts, memoryview, list[memoryview]]:
+    """The counts, meta with them, and the other sections as they are stored: lengths fit each other."""
+    if len(payload) < _HEAD.size:
+        raise CorruptFrame(f"trajectories in {len(payload)} bytes; the head alone has {_HEAD.size}")
+    layout, stored_bytes = _HEAD.unpack_from(payload)
     if layout != _LAYOUT:
         raise CorruptFrame(f"trajectory layout {layout} is unknown; this build reads {_LAYOUT}")
+    view, meta_end = memoryview(payload), _HEAD.size + stored_bytes
+    meta = decompress(view[_HEAD.size : meta_end], max_content_bytes=max_content_bytes)
+    if len(meta) < _COUNTS.size:
+        raise CorruptFrame(f"meta of {len(meta)} bytes; the counts alone have {_COUNTS.size}")
+    counts = _Counts._make(_COUNTS.unpack_from(meta))
+    if len(meta) != counts.meta_bytes or not counts.num_near <= counts.sampled <= counts.completion_ids:
+        raise CorruptFrame(f"meta of {len(meta)} bytes does not fit its counts: {counts}")
+    sizes = counts[_FIRST_SIZE:]
+    if len(payload) != meta_end + sum(sizes):
+        raise CorruptFrame(f"a payload of {len(payload)} bytes, but its sections have {meta_end + sum(sizes)}")
+    return counts, memoryview(meta), _parts(view, meta_end, sizes)
 
-    def read(count: int, *dtypes: str) -> list[list[Any]]:
-        return [columns.column(count, dtype).tolist() for dtype in dtypes]
 
-    (prompt_lengths,) = read(num_prompts, "<u4")
-    (prompt_ids,) = read(num_prompt_ids, "<u4")
-    rows = [_Row(*values) for values in zip(*read(num, *_ROW_DTYPES), strict=True)]
-    (ids,) = read(num_ids, "<u4")
-    logprobs = columns.column(num_ids, "<f4")
-    (masks,) = read(num_ids, "u1")
-    runs = [PolicyRun(Policy(fork, version), n) for fork, version, n in zip(*read(num_runs, *_RUN_DTYPES), strict=True)]
-    (name_lengths,) = read(num_names, "<u4")
-    text = bytes(columns.take(text_bytes))
-    columns.end()
+def _parts(view: memoryview, start: int, sizes: Sequence[int]) -> list[memoryview]:
+    return [view[begin:end] for begin, end in pairwise(accumulate(sizes, initial=start))]
 
-    prompts = [tuple(prompt_ids[s]) for s in _slices(prompt_lengths, num_prompt_ids, "prompt ids")]
-    names = [_decoded(text[s]) for s in _slices(name_lengths, text_bytes, "bytes of worker names")]
-    ids_of = _slices([row.num_ids for row in rows], num_ids, "completion ids")
-    runs_of = _slices([row.num_runs for row in rows], num_runs, "policy runs")
-    return tuple(
-        Trajectory(
-            lease_id=row.lease_id,
-            group=row.group,
-            sample=row.sample,
-            item=row.item,
-            purpose=_item(_PURPOSES, row.purpose, "purpose"),
-            prompt_ids=_item(prompts, row.prompt, "prompt"),
-            completion_ids=tuple(ids[ids_slice]),
-            logprobs=logprobs[ids_slice].astype(np.float32),
-            mask=tuple(masks[ids_slice]),
-            policies=tuple(runs[runs_slice]),
-            reward=row.reward,
-            stop_reason=_item(_STOP_REASONS, row.stop_reason, "stop reason"),
-            worker_id=_item(names, row.worker, "worker name"),
-            generation_s=row.generation_s,
-        )
-        for row, ids_slice, runs_slice in zip(rows, ids_of, runs_of, strict=True)
-    )
+
+def stored_bytes(payload: bytes) -> dict[str, int]:
+    """What each section of an encoded payload takes. Raises: CorruptFrame."""
+    _, _, sections = _opened(payload, 1 << 30)
+    sizes = dict(zip(_Counts._fields[_FIRST_SIZE:], map(len, sections), strict=True))
+    return {"meta": len(payload) - sum(sizes.values()), **sizes}
 
 
 def json_bytes(trajectories: Sequence[Trajectory]) -> int:
-    """Size of the same records as JSON lines without spaces, each float32 in its shortest exact form."""
-    return sum(len(json.dumps(_json_record(t), separators=(",", ":"))) + 1 for t in trajectories)
+    """Size of the same records as JSON lines without spaces, each float32 in its shortest exact form.
+
+    About 1 us a token: not for the path of every frame.
+    """
+    return sum(map(_json_line_bytes, trajectories))
 
 
-def _json_record(t: Trajectory) -> dict[str, Any]:
-    runs = [{"fork": r.policy.fork, "version": r.policy.version, "num_tokens": r.num_tokens} for r in t.policies]
-    return {
+def _json_line_bytes(t: Trajectory) -> int:
+    record = {
         "lease_id": t.lease_id,
         "group": t.group,
         "sample": t.sample,
         "item": t.item,
         "purpose": t.purpose,
-        "prompt_ids": t.prompt_ids,
-        "completion_ids": t.completion_ids,
-        "logprobs": [float(str(logprob)) for logprob in t.logprobs],
-        "mask": t.mask,
-        "policies": runs,
+        "prompt_ids": [],
+        "completion_ids": [],
+        "logprobs": [],
+        "mask": [],
+        "policies": [
+            {"fork": r.policy.fork, "version": r.policy.version, "num_tokens": r.num_tokens} for r in t.policies
+        ],
         "reward": t.reward,
         "stop_reason": t.stop_reason,
+        "sampling": asdict(t.sampling),
+        "metadata": t.metadata,
         "worker_id": t.worker_id,
         "generation_s": t.generation_s,
     }
-
-
-def _row(t: Trajectory, prompt: int, worker: int) -> _Row:
-    num_ids = len(t.completion_ids)
-    if not num_ids == len(t.logprobs) == len(t.mask) or t.logprobs.dtype != np.float32:
-        raise ValueError(
-            f"lease {t.lease_id}: {num_ids} ids, {len(t.logprobs)} {t.logprobs.dtype} logprobs, {len(t.mask)} mask bits"
-        )
-    return _Row(
-        lease_id=t.lease_id,
-        group=t.group,
-        sample=t.sample,
-        item=t.item,
-        purpose=_PURPOSES.index(t.purpose),
-        prompt=prompt,
-        num_ids=num_ids,
-        num_runs=len(t.policies),
-        reward=t.reward,
-        stop_reason=_STOP_REASONS.index(t.stop_reason),
-        worker=worker,
-        generation_s=t.generation_s,
+    lists = (t.prompt_ids, t.completion_ids, t.logprobs, t.mask.view(np.uint8))
+    items = sum(
+        int(np.strings.str_len(numbers.astype("U32")).sum()) + len(numbers) - 1 for numbers in lists if len(numbers)
     )
+    return len(json.dumps(record, separators=(",", ":"))) + items + 1
+
+
+def _check_lengths(counts: _Counts, rows: Rows, prompts: Sequence[int], texts: Sequence[int]) -> None:
+    for what, lengths, total in (
+        ("completion ids", rows.num_ids, counts.completion_ids), ("policy runs", rows.num_runs, counts.runs),
+        ("prompt ids", prompts, counts.prompt_ids), ("bytes of texts", texts, counts.text_bytes),
+    ):  # fmt: skip
+        if sum(lengths) != total:
+            raise CorruptFrame(f"lengths of {what} sum to {sum(lengths)}, but there are {total}")
+
+
+def _check_rows(counts: _Counts, rows: Rows, prompt_lengths: Sequence[int], max_content_bytes: int) -> None:
+    """Indices exist, and the rows are within the bound, a prompt counted for each: so much may somebody read of it."""
+    for what, indices, limit in (
+        ("prompt", rows.prompt, counts.prompts), ("worker", rows.worker, counts.texts),
+        ("metadata", rows.metadata, counts.texts), ("purpose", rows.purpose, len(PURPOSES)),
+        ("stop reason", rows.stop_reason, len(STOP_REASONS)),
+    ):  # fmt: skip
+        if indices and max(indices) >= limit:
+            raise CorruptFrame(f"{what} {max(indices)} does not exist: there are {limit}")
+    num_prompt_ids = counts.prompt_ids + sum([prompt_lengths[prompt] for prompt in rows.prompt])
+    num_bytes = BYTES_PER_TOKEN * counts.completion_ids + 4 * num_prompt_ids
+    if num_bytes > max_content_bytes:
+        raise CorruptFrame(f"trajectories of {num_bytes} bytes; at most {max_content_bytes}")
+
+
+def _ids(counts: _Counts, num_ids: int, low: memoryview, high: memoryview) -> npt.NDArray[np.int32]:
+    ids = np.frombuffer(_section(low, 2 * num_ids), np.uint16).astype(np.int32)
+    if counts.id_high:
+        ids |= np.frombuffer(_section(high, num_ids), np.uint8).astype(np.int32) << 16
+    return ids
+
+
+def _logprobs(counts: _Counts, stored: Sequence[memoryview]) -> npt.NDArray[np.float32]:
+    lengths = logprob_column.section_bytes(counts.sampled, counts.num_near)
+    sections = logprob_column.Sections._make(map(_section, stored, lengths))
+    return logprob_column.join(sections, counts.sampled, counts.num_near)
+
+
+def _section(stored: memoryview, num_bytes: int) -> bytes:
+    """A section, which has so many bytes; none are stored of none."""
+    return decompress_exactly(stored, num_bytes) if num_bytes or len(stored) else b""
+
+
+def _among_context(sampled: npt.NDArray[np.float32], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+    if np.count_nonzero(mask) != len(sampled):
+        raise CorruptFrame(f"{np.count_nonzero(mask)} tokens are sampled, but {len(sampled)} have a log-probability")
+    logprobs = np.zeros(len(mask), np.float32)
+    logprobs[np.flatnonzero(mask)] = sampled
+    return logprobs
+
+
+def _texts(text: bytes, lengths: list[int]) -> tuple[str, ...]:
+    try:
+        return tuple(text[start:end].decode() for start, end in pairwise(accumulate(lengths, initial=0)))
+    except UnicodeDecodeError as error:
+        raise CorruptFrame(f"a worker name or metadata is not UTF-8: {error}") from error
+
+
+def _row(t: Trajectory, prompt: int, texts: dict[str, int]) -> tuple[float, ...]:
+    """In the order of Rows."""
+    return (
+        t.lease_id, t.group, t.item, t.sample, len(t.completion_ids), len(t.policies), t.sampling.top_k, t.reward,
+        t.sampling.temperature, t.sampling.top_p, t.generation_s, prompt, texts[t.worker_id], texts[t.metadata],
+        PURPOSES.index(t.purpose), STOP_REASONS.index(t.stop_reason),
+    )  # fmt: skip
+
+
+def _check(t: Trajectory) -> None:
+    num_ids = len(t.completion_ids)
+    types = [array.dtype.name for array in (t.prompt_ids, t.completion_ids, t.logprobs, t.mask)]
+    if not num_ids == len(t.logprobs) == len(t.mask) or types != _TYPES:
+        raise ValueError(
+            f"lease {t.lease_id}: {num_ids} ids, {len(t.logprobs)} logprobs, {len(t.mask)} mask bits of types {types}"
+        )
+    for ids in (t.prompt_ids, t.completion_ids):
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) <= MAX_ID:
+            raise ValueError(f"lease {t.lease_id}: ids {ids.min()} to {ids.max()}; 0 to {MAX_ID} are carried")
+    if t.logprobs.view(np.int32)[~t.mask].any():
+        raise ValueError(f"lease {t.lease_id}: a token of context has a log-probability; it must be 0.0")
 
 
 def _indices(values: Iterable[_H]) -> dict[_H, int]:
     return {value: i for i, value in enumerate(dict.fromkeys(values))}
-
-
-def _slices(lengths: Sequence[int], total: int, what: str) -> list[slice]:
-    ends = list(accumulate(lengths, initial=0))
-    if ends[-1] != total:
-        raise CorruptFrame(f"lengths of {what} sum to {ends[-1]}, but there are {total}")
-    return [slice(start, end) for start, end in pairwise(ends)]
-
-
-def _item(items: Sequence[_T], index: int, what: str) -> _T:
-    if index >= len(items):
-        raise CorruptFrame(f"{what} {index} does not exist: there are {len(items)}")
-    return items[index]
-
-
-def _decoded(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise CorruptFrame(f"worker name {name[:80]!r} is not UTF-8") from error

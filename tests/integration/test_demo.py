@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,55 +11,19 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.demo_process import (
+    DEADLINE_S,
+    TINY,
+    assert_all_gone,
+    command,
+    environment,
+    pids_of,
+    processes_of,
+    read_until,
+    run_demo,
+)
+
 pytestmark = pytest.mark.processes
-
-TINY = ("train.warmup.max_steps=12", "train.groups_per_step=8", "eval.num_prompts=32", "eval.every_steps=0",
-        "optimizer.warmup_steps=0")  # fmt: skip
-DEADLINE_S = 150.0
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "periplus", "demo", "--plain", *arguments]
-
-
-def environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
-
-
-def run_demo(work_dir: Path, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        command("--json", "--work-dir", str(work_dir), *arguments, *TINY),
-        env=environment(work_dir), capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return summary
-
-
-def processes_of(work_dir: Path) -> list[str]:
-    """Command lines of processes whose environment points into `work_dir`."""
-    return [words for _, words in _pids_of(work_dir)]
-
-
-def assert_all_gone(work_dir: Path) -> None:
-    """Orphans leave by themselves once they read the end of their standard input."""
-    deadline_s = time.monotonic() + 60
-    while processes_of(work_dir) and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-    assert processes_of(work_dir) == []
-
-
-def _pids_of(work_dir: Path) -> list[tuple[int, str]]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (entry / "environ").read_bytes()
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if f"HOME={work_dir}".encode() in variables.split(b"\0"):
-            found.append((int(entry.name), " ".join(words)))
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +31,7 @@ def synchronous(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping
     """Two synchronous runs of the same seed."""
     work_dir = tmp_path_factory.mktemp("synchronous")
     arguments = ("--staleness", "0", "--steps", "4")
-    return work_dir, run_demo(work_dir, *arguments), run_demo(work_dir, *arguments)
+    return work_dir, run_demo(work_dir, *arguments, *TINY), run_demo(work_dir, *arguments, *TINY)
 
 
 def test_the_demo_keeps_its_promises_and_says_so_in_json(synchronous: Any) -> None:
@@ -134,8 +96,8 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) ->
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
         env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    lines = _read_until(demo, "step ")
-    peers = {words.split()[2]: _dialled(pid, words) for pid, words in _pids_of(tmp_path) if "--task-file" in words}
+    lines = read_until(demo, "step ")
+    peers = {words.split()[2]: _dialled(pid, words) for pid, words in pids_of(tmp_path) if "--task-file" in words}
     demo.send_signal(signal.SIGINT)
     rest, code = demo.communicate(timeout=60)[1], demo.returncode
 
@@ -166,7 +128,7 @@ def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> 
         command("--work-dir", str(tmp_path), *TINY),
         env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    lines = _read_until(demo, "job spelling starting")
+    lines = read_until(demo, "job spelling starting")
     demo.send_signal(signal.SIGINT)
     rest = demo.communicate(timeout=60)[1]
 
@@ -181,8 +143,8 @@ def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> N
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
         env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    lines = _read_until(demo, "job spelling starting")
-    (agent,) = [pid for pid, words in _pids_of(tmp_path) if "agent run" in words and "aws:us-east-1" in words]
+    lines = read_until(demo, "job spelling starting")
+    (agent,) = [pid for pid, words in pids_of(tmp_path) if "agent run" in words and "aws:us-east-1" in words]
     os.kill(agent, signal.SIGKILL)
     rest = demo.communicate(timeout=90)[1]
 
@@ -196,7 +158,7 @@ def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
         env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    _read_until(demo, "job spelling starting")
+    read_until(demo, "job spelling starting")
     demo.kill()
     demo.communicate(timeout=10)
 
@@ -216,16 +178,6 @@ def _dialled(pid: int, words: str) -> tuple[str, set[str]]:
 
 def _dotted(host: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(host[-8:])))  # IPv4, also when mapped into IPv6
-
-
-def _read_until(demo: "subprocess.Popen[str]", word: str) -> str:
-    assert demo.stderr is not None
-    seen = ""
-    for line in demo.stderr:
-        seen += line
-        if word in line:
-            return seen
-    raise AssertionError(f"the demo ended without {word!r}: {seen}")
 
 
 def _shorten(run: Path, steps: int) -> None:

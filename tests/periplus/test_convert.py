@@ -6,12 +6,17 @@ from hypothesis import strategies as st
 
 from periplus.codec.frame import CodecId, Frame
 from periplus.convert import (
+    committed_to_pb,
+    keyed_frame_from_pb,
+    keyed_frame_to_pb,
+    keys_from_pb,
     policy_from_pb,
     policy_to_pb,
     publication_record_from_pb,
     publication_record_to_pb,
     record_from_pb,
     record_to_pb,
+    spooled_to_pb,
     trajectory_frame_from_pb,
     trajectory_frame_to_pb,
 )
@@ -20,6 +25,7 @@ from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import Chunk, Closing, Opening, PublicationKind, PublicationRecord
 from periplus.record import Record, RecordKind
+from periplus.transport import FrameKey
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
@@ -80,6 +86,36 @@ def test_any_trajectory_frame_survives(codec: CodecId, payload: bytes) -> None:
     assert trajectory_frame_from_pb(trajectory_frame_to_pb(Frame(codec, payload))) == Frame(codec, payload)
 
 
+keys = st.builds(FrameKey, worker_id=texts, epoch=st.integers(1, 2**64 - 1), sequence=u64)
+
+
+@given(keys, st.sampled_from(CodecId), st.binary(), texts)
+def test_any_frame_survives_with_its_key(key: FrameKey, codec: CodecId, payload: bytes, region: str) -> None:
+    sent = keyed_frame_to_pb(key, Frame(codec, payload), region).SerializeToString()
+    message = gateway_pb2.RolloutUp.FromString(sent)
+    assert keyed_frame_from_pb(message) == (key, Frame(codec, payload))
+    assert message.frame.region == region
+
+
+@given(st.lists(keys, max_size=6))
+def test_any_keys_survive_grouped_by_their_sender(sent: list[FrameKey]) -> None:
+    spooled = [gateway_pb2.RolloutDown.FromString(each.SerializeToString()) for each in spooled_to_pb(sent)]
+    committed = [gateway_pb2.RolloutDown.FromString(each.SerializeToString()) for each in committed_to_pb("eu", sent)]
+    assert len(spooled) == len(committed) == len({(key.worker_id, key.epoch) for key in sent})
+    assert all(each.committed.region == "eu" for each in committed)
+    for found in (
+        [key for d in spooled for key in keys_from_pb(d.worker_id, d.spooled.epoch, d.spooled.sequences)],
+        [key for d in committed for key in keys_from_pb(d.worker_id, d.committed.epoch, d.committed.sequences)],
+    ):
+        assert sorted(map(str, found)) == sorted(map(str, sent))
+
+
+def test_the_wire_bytes_of_a_frame_are_frozen() -> None:
+    key = FrameKey(worker_id="w", epoch=5, sequence=7)
+    message = keyed_frame_to_pb(key, Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, b"x"), "eu")
+    assert message.SerializeToString(deterministic=True).hex() == "0a0177220d0801120178180520072a026575"
+
+
 def test_the_wire_bytes_of_an_opening_are_frozen() -> None:
     assert publication_record_to_pb(OPENING).SerializeToString(deterministic=True).hex() == GOLDEN_OPENING
 
@@ -107,3 +143,7 @@ def test_messages_without_meaning_are_refused() -> None:
         record_from_pb(control_pb2.StepRecord(kind="nap"))
     with pytest.raises(UnknownCodec):
         trajectory_frame_from_pb(gateway_pb2.TrajectoryFrame(payload=b"x"))
+    with pytest.raises(CorruptFrame, match="no transport key"):
+        keyed_frame_from_pb(
+            gateway_pb2.RolloutUp(frame=trajectory_frame_to_pb(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, b"x")))
+        )

@@ -117,7 +117,9 @@ def test_keys_that_agree_are_accepted(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("section", "value"),
     [
-        ("algorithm", {"group_size": 1}),
+        ("algorithm", {"group_size": 0}),
+        ("algorithm", {"name": "trpo"}),
+        ("algorithm", {"dual_clip": 1.0}),
         ("sampling", {"temperature": 0}),
         ("optimizer", {"betas": [0.9, 1.0]}),
         ("network", {"zstd_level": 20}),

@@ -3,8 +3,9 @@ from typing import get_args
 
 import pytest
 
+from periplus.algorithm import AlgorithmSection
 from periplus.errors import ConfigError
-from periplus.job import AlgorithmSection, JobFile
+from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2
 from planner.capabilities import load_capabilities, read_file
 from planner.solve import TOPOLOGY

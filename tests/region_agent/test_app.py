@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from periplus.errors import Conflict
+from periplus.errors import Conflict, NotFound
 from periplus.job import JobFile
 from periplus.pb.v1 import control_pb2
 from periplus.process import StopReason
+from periplus.spool.format import Durability
 from periplus.task import Role
 from region_agent.app import run
 from region_agent.config import AgentConfig
+from region_agent.frames import folder_of, open_frames
 from region_agent.supervisor import MODULE_OF
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
@@ -39,8 +41,9 @@ def small_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task[StopReason]"]:
     config = AgentConfig(
-        region="us", coordinator=coordinator, listen="127.0.0.1:0", advertise="", work_dir=tmp_path, wan="",
-        num_cores=2, memory_bytes=1 << 30, worker_threads=1, stop_grace_s=5.0, restart_backoff_s=0.1,
+        region="us", coordinator=coordinator, listen="127.0.0.1:0", advertise="", work_dir=tmp_path,
+        state_dir=tmp_path / "state", wan="", num_cores=2,
+        memory_bytes=1 << 30, worker_threads=1, stop_grace_s=5.0, restart_backoff_s=0.1,
     )  # fmt: skip
     running = asyncio.create_task(run(config, ready_file=None, stop_on_stdin_eof=False))
     try:
@@ -130,6 +133,25 @@ def test_when_the_home_gateway_has_moved_the_region_follows_it(tmp_path: Path) -
             async with Worker(fake.hellos[0].gateway_address, "w1"):
                 await until(lambda: after.came == ["w1 hello"])
                 await until(lambda: before.came == ["w1 hello", "w1 gone"])
+
+    play(scene)
+
+
+def test_a_job_whose_spool_cannot_be_opened_waits_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        held = open_frames(folder_of(tmp_path / "state", JOB), "us", durability=Durability.PROCESS, max_bytes=1 << 20)
+        async with served(fake) as address, agent(tmp_path, address), gateway("eu") as home:
+            fake.orders.put_nowait(desired(home=home.address))
+            await until(lambda: "spool_unusable" in caplog.text)
+            assert states(fake) == []
+            async with Worker(fake.hellos[0].gateway_address, "w1") as worker:
+                assert isinstance(await worker.ended(), NotFound)
+            held.close()
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_RUNNING])
+            assert caplog.text.count("spool_unusable") == 1
 
     play(scene)
 

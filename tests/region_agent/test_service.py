@@ -18,6 +18,7 @@ from tests.support.gateways import (
     anchor,
     bundle,
     delta,
+    frame_spool,
     gateway,
     play,
     until,
@@ -90,7 +91,7 @@ def test_a_rollout_stream_without_a_hello_is_refused() -> None:
         async with gateway() as home, Worker(home.address, "w1", hello=False) as worker:
             await worker.frame(b"x")
             assert isinstance(await worker.ended(), StateError)
-            assert home.hub.up.empty()
+            assert not len(home.hub.up)
 
     play(scene)
 
@@ -99,7 +100,7 @@ def test_messages_from_before_the_trainer_wait_for_it() -> None:
     async def scene() -> None:
         async with gateway() as home, Worker(home.address, "w1") as worker:
             await worker.frame(b"early")
-            await until(lambda: home.hub.up.qsize() == 2)
+            await until(lambda: len(home.hub.up) == 2)
             async with Trainer(home.address) as trainer:
                 await until(lambda: trainer.came == ["w1 hello", "w1 frame"])
 
@@ -121,7 +122,7 @@ def test_what_waits_for_a_stream_that_is_ended_is_delivered_first() -> None:
 
 def test_who_waits_for_room_towards_a_stream_goes_on_when_it_ends() -> None:
     async def scene() -> None:
-        hub = JobHub(JOB)
+        hub = JobHub(JOB, "home", frame_spool())
         route = hub.open_route("")
         hello = gateway_pb2.RolloutUp(worker_id="w1", hello=gateway_pb2.WorkerHello(job_id=JOB))
         await hub.take_up(route, hello)
@@ -339,7 +340,7 @@ def test_a_job_that_is_not_served_here_is_not_found_and_dropping_one_ends_its_re
             async with Reader(home.address, job_id="other") as reader:
                 assert isinstance(await reader.ended(), NotFound)
             async with Reader(home.address) as reader, Worker(home.address, "w1") as worker:
-                await until(lambda: not home.hub.up.empty())
+                await until(lambda: len(home.hub.up) > 0)
                 home.hubs.drop(JOB)
                 assert isinstance(await reader.ended(), NotFound)
                 assert isinstance(await worker.ended(), Unreachable)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from periplus import rpc
 from periplus.codec.registry import trajectory_decoder
 from periplus.convert import policy_from_pb, policy_to_pb, trajectory_frame_from_pb
 from periplus.digest import state_digest
@@ -21,12 +22,15 @@ from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.task import Role
 from periplus.trajectory import Trajectory
+from region_agent.frames import FrameSpool
 from rollout_worker import app
 from rollout_worker.app import Worker
 from rollout_worker.config import WorkerConfig
+from rollout_worker.episode import sample_batch
 from rollout_worker.model import Loaded, load_bundle
 from tests.support import strategies
-from tests.support.gateways import JOB, gateway, play
+from tests.support.faulty_files import FaultyFiles
+from tests.support.gateways import JOB, frame_spool, gateway, play
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import publish
 from trainer.gateway import GatewayLink
@@ -98,7 +102,7 @@ class Scene:
     async def worker(self, worker_id: str = "w") -> AsyncIterator[None]:
         task = task_of(self.job, Role.ROLLOUT, self.folder, gateway=self.address, task_id=worker_id)
         running = asyncio.create_task(
-            Worker(WorkerConfig(task=task, job=self.job, batch_rows=4, capacity=8)).run()
+            Worker(WorkerConfig(task=task, job=self.job, batch_rows=4, capacity=8), epoch=1).run()
         )  # fmt: skip
         try:
             yield
@@ -115,9 +119,11 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def scene(model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+async def scene(
+    model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, frames: FrameSpool | None = None
+) -> AsyncIterator[Scene]:
     monkeypatch.setattr(app, "RETRY_S", 0.005)
-    async with gateway() as home:
+    async with gateway(frames=frames) as home:
         link = GatewayLink(home.address, JOB, 0, chunk_bytes=16 << 10)
         it = Scene(job=tiny_job(folder), model_dir=model_dir, folder=folder, address=home.address, link=link)
 
@@ -127,7 +133,7 @@ async def scene(model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) 
             return loaded
 
         monkeypatch.setattr(app, "load_bundle", load)
-        running = asyncio.create_task(link.run(it.messages.put_nowait))
+        running = asyncio.create_task(link.run(it.messages.put))
         try:
             yield it
         finally:
@@ -229,7 +235,9 @@ def test_the_worker_ends_when_the_trainer_says_that_the_job_is_done(
     async def run() -> None:
         async with scene(model_dir, tmp_path, monkeypatch) as it:
             task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
-            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job, batch_rows=4, capacity=8)).run())
+            working = asyncio.create_task(
+                Worker(WorkerConfig(task=task, job=it.job, batch_rows=4, capacity=8), epoch=1).run()
+            )
             await it.publish_first()
             await it.next("capacity")
             it.link.send(gateway_pb2.RolloutDown(worker_id="w", finish=gateway_pb2.Finish(reason="done")))
@@ -251,7 +259,7 @@ def test_a_worker_outlives_its_gateway_and_goes_on_with_the_next_one(
                 await first.proven()
             async with gateway(address=first.address) as home:
                 link = GatewayLink(home.address, JOB, 0, chunk_bytes=16 << 10)
-                serving = asyncio.create_task(link.run(first.messages.put_nowait))
+                serving = asyncio.create_task(link.run(first.messages.put))
                 first.link = link
                 await first.next("hello")
                 await first.publish_anchor()
@@ -259,6 +267,89 @@ def test_a_worker_outlives_its_gateway_and_goes_on_with_the_next_one(
                 await first.proven()
                 assert len(first.engines) == 1, "it loaded the bundle again"
                 serving.cancel()
+
+    play(run)
+
+
+def test_what_the_gateway_had_not_spooled_comes_again_over_the_next_one(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first gateway reads nothing into its spool: its disk is full."""
+
+    async def run() -> None:
+        disk = FaultyFiles()
+        async with AsyncExitStack() as worker:
+            async with scene(model_dir, tmp_path, monkeypatch, frames=frame_spool(disk)) as first:
+                await first.publish_first()
+                await worker.enter_async_context(first.worker())
+                await first.proven()
+                disk.room_bytes = 0
+                first.lease("w", 0)
+                await first.next("started")
+                await asyncio.sleep(0.2)
+                assert first.messages.empty(), "a frame that is not spooled went up"
+            async with gateway(address=first.address) as home:
+                link = GatewayLink(home.address, JOB, 1, chunk_bytes=16 << 10)
+                serving = asyncio.create_task(link.run(first.messages.put))
+                up = await first.next("frame")
+                assert [t.lease_id for t in trajectories(up)] == [1]
+                assert (up.frame.epoch, up.frame.sequence) == (1, 0)
+                link.committed("home", "w", 1, [0])
+                while home.frames.pending:  # noqa: ASYNC110  # there is no event for it
+                    await asyncio.sleep(0.002)
+                serving.cancel()
+
+    play(run)
+
+
+def test_a_lease_that_is_revoked_is_not_worked_on_and_one_that_cannot_be_is_reported(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moody(leases: Any, *arguments: Any) -> Any:
+        if any(one.lease_id == 3 for one in leases):
+            raise KeyError("no such item")
+        return sample_batch(leases, *arguments)
+
+    async def run() -> None:
+        monkeypatch.setattr(app, "sample_batch", moody)
+        async with scene(model_dir, tmp_path, monkeypatch) as it, it.worker():
+            await it.publish_first()
+            await it.proven()
+            for version in (1, 1, 1, 1):
+                it.lease("w", version)
+            it.link.send(gateway_pb2.RolloutDown(worker_id="w", revoked=gateway_pb2.LeasesRevoked(lease_ids=[2])))
+            await asyncio.sleep(0.1)  # it has come before the weights, which take another stream
+            await it.publish_delta()
+            started = (await it.next("started")).started
+            assert list(started.lease_ids) == [1, 3, 4]
+            assert policy_from_pb(started.policy) == Policy(0, 1)
+            assert sorted(t.lease_id for t in trajectories(await it.next("frame"))) == [1, 4]
+            failed = (await it.next("failed")).failed
+            assert (failed.lease_id, failed.why) == (3, "KeyError: 'no such item'")
+
+    play(run)
+
+
+def test_a_worker_that_can_produce_nothing_ends_instead_of_failing_every_lease(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("the device is lost")
+
+    async def run() -> None:
+        monkeypatch.setattr(app, "sample_batch", broken)
+        async with scene(model_dir, tmp_path, monkeypatch) as it:
+            task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
+            config = WorkerConfig(task=task, job=it.job, batch_rows=4, capacity=64)
+            working = asyncio.create_task(Worker(config, epoch=1).run())
+            await it.publish_first()
+            await it.next("capacity")
+            for _ in range(app.BARREN_BATCHES * 4):
+                it.lease("w", 0)
+            with pytest.raises(ExceptionGroup) as caught:
+                await working
+            error = rpc.first_of(caught.value)
+            assert "the device is lost" in str(error)
 
     play(run)
 

@@ -57,6 +57,18 @@ def test_a_lease_of_a_fork_to_come_waits() -> None:
     assert len(queue) == 1
 
 
+def test_a_revoked_lease_is_not_worked_on_and_one_that_was_taken_is_not_missed() -> None:
+    queue = queue_of(lease(1, group=1), lease(2, group=2), lease(3, group=3), lease(4, group=4, start=1))
+    assert [one.lease_id for one in queue.take(Policy(0, 0), 1)] == [1]
+    queue.revoke({1, 2, 4, 77})
+    assert len(queue) == 1
+    assert [one.lease_id for one in queue.take(Policy(0, 0), 9)] == [3]
+    assert not queue.has_startable(Policy(0, 1))
+    queue.add(lease(2, group=2))
+    assert [one.lease_id for one in queue.take(Policy(0, 1), 9)] == [2], "it was given anew"
+    assert queue.take(Policy(0, 1), 9) == ()
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 4)), max_size=12), st.integers(1, 4))
 def test_every_lease_is_taken_once_at_a_policy_that_it_allows(rows: list[tuple[int, int, int]], at_most: int) -> None:
     queue = queue_of(*(lease(i, group, sample, start) for i, (group, sample, start) in enumerate(rows)))

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,26 @@ class FakeLink(GatewayLink):
     def __init__(self, job: JobFile, folder: Path, num_workers: int, seed: int) -> None:
         self._job, self._folder, self._random = job, folder, random.Random(seed)
         self._queues = {f"w{number}": LeaseQueue() for number in range(num_workers)}
-        self.on_message: Callable[[gateway_pb2.TrainerDown], None]
+        self.on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]
+        self._delivering: set[asyncio.Future[None]] = set()
+        self._num_frames = 0
+        self.acknowledged: list[int] = []
+        self.before_each: Callable[[], object] = lambda: None
         self.on_record: Callable[[Record], None] = lambda _: None
 
     def send(self, message: gateway_pb2.RolloutDown) -> None:
+        self.before_each()
+        self.acknowledged += message.committed.sequences
         for lease in message.leases.leases:
             self._queues[message.worker_id].add(lease_from_pb(lease))
         asyncio.get_running_loop().call_soon(self._answer)
 
     def record(self, record: Record) -> None:
+        self.before_each()
         self.on_record(record)
 
     async def publish(self, publication: Publication) -> None:
+        self.before_each()
         if publication.opening.kind is PublicationKind.BUNDLE:
             files = files_decoder(publication.opening.codec)(publication.payload, max_content_bytes=1 << 30)
             self._loaded = load_bundle(files, self._folder, self._job, batch_rows=8)
@@ -64,8 +72,20 @@ class FakeLink(GatewayLink):
         sampled = sample_batch(leases, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings)
         for result in self._random.sample([*sampled, *sampled], k=2 * len(sampled)):
             frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, trajectory_codec.encode([result]))
-            self.up(worker_id=worker_id, frame=trajectory_frame_to_pb(frame))
+            message = trajectory_frame_to_pb(frame)
+            message.epoch, message.sequence = 1, self._num_frames
+            self._num_frames += 1
+            self.up(worker_id=worker_id, frame=message)
         asyncio.get_running_loop().call_soon(self._answer)
 
     def up(self, **message: Any) -> None:
-        self.on_message(gateway_pb2.TrainerDown(up=gateway_pb2.RolloutUp(**message)))
+        """Deliver a message as the gateway's stream does: in order, one after the other."""
+        delivering = asyncio.ensure_future(
+            _deliver(self.on_message(gateway_pb2.TrainerDown(up=gateway_pb2.RolloutUp(**message))))
+        )
+        self._delivering.add(delivering)
+        delivering.add_done_callback(self._delivering.discard)
+
+
+async def _deliver(delivery: Awaitable[None]) -> None:
+    await delivery

@@ -5,14 +5,22 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import grpc.aio
 from blake3 import blake3
 
 from periplus import rpc
-from periplus.codec.frame import CodecId
-from periplus.convert import policy_to_pb, publication_record_from_pb, publication_record_to_pb
+from periplus.codec.frame import CodecId, Frame
+from periplus.convert import (
+    committed_to_pb,
+    keyed_frame_from_pb,
+    keyed_frame_to_pb,
+    policy_to_pb,
+    publication_record_from_pb,
+    publication_record_to_pb,
+)
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
 from periplus.publication import (
@@ -24,12 +32,17 @@ from periplus.publication import (
     publication,
     split,
 )
+from periplus.spool.files import FileLayer
+from periplus.spool.format import Durability
+from periplus.transport import FrameKey
 from periplus.wan.client import WanRouter
+from region_agent.frames import FrameSpool
 from region_agent.hub import JobHub
 from region_agent.hubs import Hubs
 from region_agent.service import REGION_KEY, GatewayService
 from region_agent.traffic import Traffic
 from region_agent.upstream import Upstream
+from tests.support.faulty_files import FaultyFiles
 
 JOB = "job-1"
 DEADLINE_S = 10.0
@@ -96,19 +109,36 @@ class Gateway:
     hubs: Hubs
     traffic: Traffic
     server: grpc.aio.Server
+    frames: FrameSpool
     records: list[control_pb2.StepRecord] = field(default_factory=list)
 
     @property
     def hub(self) -> JobHub:
         return self.hubs.get(JOB)
 
+    async def die(self) -> None:
+        """At once, with all its connections; its spool is what it was, as after kill -9."""
+        await self.server.stop(None)
+
+
+def frame_spool(
+    disk: FileLayer | None = None, *, region: str = "home", durability: Durability = Durability.PROCESS,
+    max_bytes: int = 64 << 20,
+) -> FrameSpool:  # fmt: skip
+    """In memory, unless `disk` says where."""
+    return FrameSpool.open(
+        Path("/spool"), region, durability=durability, max_bytes=max_bytes, layer=disk or FaultyFiles()
+    )
+
 
 @asynccontextmanager
-async def gateway(region: str = "home", address: str = "127.0.0.1:0") -> AsyncIterator[Gateway]:
+async def gateway(
+    region: str = "home", address: str = "127.0.0.1:0", frames: FrameSpool | None = None
+) -> AsyncIterator[Gateway]:
     hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
     bound = rpc.bind(server, address)
-    it = Gateway(region, bound, hubs, traffic, server)
-    hubs.open(JOB)
+    it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool(region=region))
+    hubs.open(JOB, it.frames)
     gateway_pb2_grpc.add_GatewayServicer_to_server(GatewayService(hubs, traffic, it.records.append), server)
     await server.start()
     try:
@@ -118,9 +148,12 @@ async def gateway(region: str = "home", address: str = "127.0.0.1:0") -> AsyncIt
 
 
 @asynccontextmanager
-async def remote_gateway(home_address: str, region: str = "far", control: str | None = None) -> AsyncIterator[Gateway]:
+async def remote_gateway(
+    home_address: str, region: str = "far", control: str | None = None, *, address: str = "127.0.0.1:0",
+    frames: FrameSpool | None = None,
+) -> AsyncIterator[Gateway]:  # fmt: skip
     """A gateway with an upstream to the one at `home_address`."""
-    async with gateway(region) as it, WanRouter(region, control) as router:
+    async with gateway(region, address, frames) as it, WanRouter(region, control) as router:
         upstream = Upstream(
             it.hub, region=region, home_region="home", home_gateway=home_address, router=router, traffic=it.traffic
         )
@@ -177,6 +210,7 @@ class Worker(_Client):
         super().__init__(address)
         self.worker_id, self._region, self._hello = worker_id, region, hello
         self.got: list[gateway_pb2.RolloutDown] = []
+        self.sequence = 0
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -195,9 +229,17 @@ class Worker(_Client):
         hello = gateway_pb2.WorkerHello(job_id=JOB, region=self._region)
         await self.call.write(gateway_pb2.RolloutUp(worker_id=worker_id, hello=hello))
 
-    async def frame(self, payload: bytes, worker_id: str = "") -> None:
-        frame = gateway_pb2.TrajectoryFrame(payload=payload)
-        await self.call.write(gateway_pb2.RolloutUp(worker_id=worker_id or self.worker_id, frame=frame))
+    async def frame(self, payload: bytes, worker_id: str = "", *, epoch: int = 1, sequence: int | None = None) -> None:
+        """Numbered from 0 on this stream, unless `sequence` says."""
+        if sequence is None:
+            sequence, self.sequence = self.sequence, self.sequence + 1
+        key = FrameKey(worker_id=worker_id or self.worker_id, epoch=epoch, sequence=sequence)
+        frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload)
+        await self.call.write(keyed_frame_to_pb(key, frame, self._region))
+
+    def spooled(self) -> list[tuple[int, int]]:
+        """(epoch, sequence) of the frames that the gateway answers for."""
+        return [(down.spooled.epoch, number) for down in self.got for number in down.spooled.sequences]
 
     async def gone(self) -> None:
         await self.call.write(gateway_pb2.RolloutUp(worker_id=self.worker_id, gone=gateway_pb2.WorkerGone()))
@@ -214,6 +256,8 @@ class Trainer(_Client):
         self.fork = fork
         self.came: list[str] = []
         self.frames: list[bytes] = []
+        self.keys: list[FrameKey] = []
+        self.regions: list[str] = []
         self._records: asyncio.Queue[PublicationRecord] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
@@ -235,6 +279,8 @@ class Trainer(_Client):
             self.came.append("anchor?" if message.HasField("anchor") else f"{up.worker_id} {up.WhichOneof('body')}")
             if up.HasField("frame"):
                 self.frames.append(up.frame.payload)
+                self.keys.append(keyed_frame_from_pb(up)[0])
+                self.regions.append(up.frame.region)
 
     async def lease(self, worker_id: str, lease_id: int) -> None:
         batch = gateway_pb2.LeaseBatch(leases=[gateway_pb2.Lease(lease_id=lease_id)])
@@ -242,6 +288,12 @@ class Trainer(_Client):
 
     async def send(self, message: gateway_pb2.RolloutDown) -> None:
         await self.call.write(gateway_pb2.TrainerUp(down=message))
+
+    async def commit(self, *indices: int, region: str = "") -> None:
+        """Of `frames`, by index; all without one."""
+        for index in indices or range(len(self.keys)):
+            for message in committed_to_pb(region or self.regions[index], [self.keys[index]]):
+                await self.send(message)
 
     def publish(self, *publications: Publication, chunk_bytes: int = CHUNK_BYTES) -> None:
         for each in publications:

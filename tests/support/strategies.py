@@ -1,5 +1,6 @@
 """Generated values of the kernel, for the tests of several modules."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from periplus.policy import Policy
 from periplus.state import ELEMENT_BYTES, State, Tensor, layout_bytes
-from periplus.trajectory import Purpose, StopReason, Trajectory, policy_runs
+from periplus.trajectory import Purpose, SamplingParams, StopReason, Trajectory, policy_runs, read_only, token_ids
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
@@ -38,25 +39,34 @@ def steps(draw: st.DrawFn) -> tuple[State, State]:
 def trajectories(draw: st.DrawFn) -> Trajectory:
     num_tokens = draw(st.integers(0, 6))
     per_token: Any = {"min_size": num_tokens, "max_size": num_tokens}
+    mask = draw(st.lists(st.booleans(), **per_token))
     logprobs = draw(st.lists(st.floats(-50, 0, width=32), **per_token))
     versions = sorted(draw(st.lists(st.integers(0, 3), **per_token)))
     fork = draw(st.integers(0, 2**32 - 1))
+    metadata = st.dictionaries(names, st.integers() | names, min_size=1, max_size=2).map(json.dumps)
     return Trajectory(
         lease_id=draw(u64),
         group=draw(u64),
         sample=draw(u32),
         item=draw(u64),
         purpose=draw(st.sampled_from(Purpose)),
-        prompt_ids=tuple(draw(st.lists(st.integers(0, 300), max_size=4))),
-        completion_ids=tuple(draw(st.lists(u32, **per_token))),
-        logprobs=np.array(logprobs, np.float32),
-        mask=tuple(draw(st.lists(st.integers(0, 1), **per_token))),
+        prompt_ids=token_ids(draw(st.lists(st.integers(0, 300), max_size=4))),
+        completion_ids=token_ids(draw(st.lists(st.integers(0, 2**24 - 1), **per_token))),
+        logprobs=read_only([p if sampled else 0.0 for p, sampled in zip(logprobs, mask, strict=True)], np.float32),
+        mask=read_only(mask, np.bool_),
         policies=policy_runs(Policy(fork, version) for version in versions),
         reward=draw(st.floats(allow_nan=False, allow_infinity=False)),
         stop_reason=draw(st.sampled_from(StopReason)),
+        sampling=draw(sampling_params()),
+        metadata=draw(st.just("") | metadata),
         worker_id=draw(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)),
         generation_s=draw(st.floats(0, 1e6)),
     )
+
+
+def sampling_params() -> st.SearchStrategy[SamplingParams]:
+    top_p = st.floats(0, 1, exclude_min=True)
+    return st.builds(SamplingParams, temperature=st.floats(0, 2), top_p=top_p, top_k=st.integers(0, 2**31))
 
 
 def _bytes(draw: st.DrawFn, num_bytes: int) -> "np.ndarray[Any, np.dtype[np.uint8]]":

@@ -1,10 +1,20 @@
 from random import Random
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.advantages import group_advantages
+from tests.support.outcomes import outcomes
+from trainer.advantages import (
+    discounted_returns,
+    group_advantages,
+    leave_one_out_advantages,
+    of_samples,
+    penalised_rewards,
+    token_rewards,
+    whiten,
+)
 
 SAMPLES = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=1, max_size=40)
 
@@ -12,6 +22,11 @@ SAMPLES = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=1, ma
 def test_rewards_are_centred_and_scaled_by_the_groups_own_spread() -> None:
     got = group_advantages([1.0, 0.0, 0.0, 1.0, 0.5], [7, 7, 7, 7, 8], normalise_std=True)
     assert got == pytest.approx((1.0, -1.0, -1.0, 1.0, 0.0), abs=1e-3)
+
+
+def test_the_spread_is_the_populations() -> None:
+    """[1, 0, 0]: 1.4142 with the population's deviation, 1.1547 with the sample's."""
+    assert group_advantages([1.0, 0.0, 0.0], [0] * 3, normalise_std=True)[0] == pytest.approx(1.4142, abs=1e-3)
 
 
 def test_without_normalisation_only_the_mean_is_taken_off() -> None:
@@ -23,6 +38,22 @@ def test_without_normalisation_only_the_mean_is_taken_off() -> None:
 def test_a_group_of_one_and_a_group_of_equals_teach_nothing(normalise_std: bool) -> None:
     got = group_advantages([0.7, 1 / 3, 1 / 3, 1 / 3], [0, 1, 1, 1], normalise_std=normalise_std)
     assert got == pytest.approx((0.0,) * 4, abs=1e-9)
+    assert leave_one_out_advantages([0.7, 1 / 3, 1 / 3, 1 / 3], [0, 1, 1, 1]) == pytest.approx((0.0,) * 4, abs=1e-9)
+
+
+def test_the_published_leave_one_out_of_skyrl() -> None:
+    """Groups [6, 3], [9, 12] and [1]."""
+    got = leave_one_out_advantages([6.0, 3.0, 9.0, 12.0, 1.0], [0, 0, 1, 1, 2])
+    assert got == pytest.approx((3.0, -3.0, -3.0, 3.0, 0.0))
+
+
+@given(SAMPLES)
+def test_leave_one_out_is_the_reward_less_the_mean_of_the_others(samples: list[tuple[float, int]]) -> None:
+    rewards, groups = zip(*samples, strict=True)
+    got = leave_one_out_advantages(rewards, groups)
+    for i, (reward, group) in enumerate(samples):
+        others = [r for j, (r, g) in enumerate(samples) if g == group and j != i]
+        assert got[i] == pytest.approx(reward - sum(others) / len(others) if others else 0.0, abs=1e-9)
 
 
 @given(SAMPLES, st.booleans())
@@ -51,3 +82,51 @@ def test_the_order_of_arrival_does_not_matter(samples: list[tuple[float, int]], 
 def test_a_reward_without_a_group_is_refused() -> None:
     with pytest.raises(ValueError):
         group_advantages([1.0], [], normalise_std=True)
+
+
+def test_every_token_of_a_sample_has_the_samples_advantage() -> None:
+    got = of_samples((1.0, -2.0), torch.ones(2, 3).bool())
+    assert got.advantages_BT.tolist() == [[1.0] * 3, [-2.0] * 3]
+    assert got.returns_BT is None
+
+
+def test_the_reward_stands_at_the_last_token_that_was_sampled_and_the_penalty_at_each() -> None:
+    kl_BT = torch.tensor([[0.1, 0.2, float("nan"), 0.4], [0.5, float("nan"), float("nan"), float("nan")]])
+    given_ = outcomes([1.0, 2.0], [[1, 1, 0, 1], [1, 0, 0, 0]], kl_BT=kl_BT)
+    expected = torch.tensor([[-0.1, -0.2, 0.0, 0.6], [1.5, 0.0, 0.0, 0.0]]).double()
+    torch.testing.assert_close(token_rewards(given_), expected)
+    assert penalised_rewards(given_) == pytest.approx((0.3, 1.5))
+
+
+def test_a_sample_whose_last_tokens_are_a_tools_is_rewarded_where_the_policy_last_spoke() -> None:
+    assert token_rewards(outcomes([3.0], [[1, 1, 0, 0]])).tolist() == [[0.0, 3.0, 0.0, 0.0]]
+
+
+def test_the_published_discounted_returns_of_skyrl() -> None:
+    """REINFORCE++ with rewards [1, 2, 3] and gamma 0.5."""
+    got = discounted_returns(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 3).bool(), gamma=0.5)
+    assert got.tolist() == [[2.75, 3.5, 3.0]]
+
+
+def test_a_gap_discounts_nothing() -> None:
+    rewards_BT, mask_BT = torch.tensor([[1.0, 0.0, 0.0, 2.0, 3.0]]), torch.tensor([[1, 0, 0, 1, 1]]).bool()
+    got = discounted_returns(rewards_BT, mask_BT, gamma=0.5)
+    assert got[mask_BT].tolist() == [2.75, 3.5, 3.0]
+
+
+@given(st.integers(0, 2**31))
+def test_whitened_tokens_have_mean_0_and_deviation_1_whatever_stands_in_the_padding(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    mask_BT = torch.rand(4, 6, generator=generator) < 0.6
+    mask_BT[0, :2] = True
+    values_BT = (7 + 3 * torch.randn(4, 6, generator=generator, dtype=torch.float64)).masked_fill(
+        ~mask_BT, float("nan")
+    )
+    got = whiten(values_BT, mask_BT)
+    assert float(got[mask_BT].mean()) == pytest.approx(0, abs=1e-9)
+    assert float(got[mask_BT].std(correction=0)) == pytest.approx(1, rel=1e-6)
+    assert not got[~mask_BT].any()
+
+
+def test_equal_numbers_whiten_to_zero() -> None:
+    assert not whiten(torch.full((2, 3), 1 / 3, dtype=torch.float64), torch.ones(2, 3).bool()).any()

@@ -25,7 +25,7 @@ def test_a_trainer_that_loses_its_gateway_saves_once_and_fails_with_what_happene
     save = checkpoint.save
 
     def count(*arguments: Any) -> checkpoint.Manifest:
-        saved.append(arguments[2])
+        saved.append(arguments[1].policy)
         return save(*arguments)
 
     monkeypatch.setattr(checkpoint, "save", count)

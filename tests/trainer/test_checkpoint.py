@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from blake3 import blake3
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from periplus.digest import state_digest
 from periplus.errors import ConfigError, NotFound
-from periplus.policy import Policy
+from periplus.policy import Lineage, Policy
 from trainer import checkpoint
-from trainer.checkpoint import MANIFEST, OPTIMIZER, WEIGHTS
-from trainer.publish import float32_state
+from trainer.checkpoint import LEARNER, MANIFEST, WEIGHTS, Content
+from trainer.publish import bf16_state, float32_state
 
 
 def optimizer_of(model: Any) -> torch.optim.Optimizer:
@@ -26,8 +28,15 @@ def step(model: Any, optimizer: torch.optim.Optimizer, seed: int) -> None:
     optimizer.zero_grad()
 
 
+def content(version: int, fork: int = 0, parent: checkpoint.Manifest | None = None) -> Content:
+    return Content(
+        job_id="j", policy=Policy(fork, version), lineage=Lineage(fork), progress={"steps": float(version)},
+        audit_line=7, audit_prev=bytes(16), next_group=9, open_groups=(5, 8), batches_root=b"r" * 16, parent=parent,
+    )  # fmt: skip
+
+
 def save(root: Path, version: int, model: Any, optimizer: Any, fork: int = 0) -> Path:
-    return checkpoint.save(root, "j", Policy(fork, version), model, optimizer, {"steps": float(version)}).directory
+    return checkpoint.save(root, content(version, fork), model, optimizer).directory
 
 
 def power_cut(*_: object) -> None:
@@ -103,7 +112,7 @@ def test_saving_a_policy_again_never_endangers_the_checkpoint_that_is_there(
     checkpoint.restore(checkpoint.newest(tmp_path), model, optimizer)
 
 
-@pytest.mark.parametrize("part", [WEIGHTS, OPTIMIZER])
+@pytest.mark.parametrize("part", [WEIGHTS, LEARNER])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_a_damaged_part_is_refused_by_name_and_nothing_is_loaded(
     tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer, part: str, damage: str
@@ -120,6 +129,23 @@ def test_a_damaged_part_is_refused_by_name_and_nothing_is_loaded(
     with pytest.raises(ConfigError, match=part):
         checkpoint.restore(checkpoint.newest(tmp_path), fresh, optimizer_of(fresh))
     assert float32_state(fresh) == before
+
+
+def test_a_manifest_says_where_the_run_stood_and_names_its_parent_by_hash(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    first = checkpoint.save(tmp_path, content(1), model, optimizer)
+    second = checkpoint.save(tmp_path, content(2, parent=first), model, optimizer)
+    assert (second.next_group, second.open_groups, second.audit_line) == (9, (5, 8), 7)
+    assert (second.batches_root, second.lineage) == (b"r" * 16, Lineage(0))
+    data = json.loads((second.directory / MANIFEST).read_text())
+    assert (data["parent"], data["parent_manifest"]) == ([0, 1], blake3(_manifest_of(first)).hexdigest())
+    assert data["weights"] == state_digest(bf16_state(model)).hex()
+    assert checkpoint.oldest(tmp_path).policy == Policy(0, 1)
+
+
+def _manifest_of(manifest: checkpoint.Manifest) -> bytes:
+    return (manifest.directory / MANIFEST).read_bytes()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": "periplus.checkpoint/99"}'])

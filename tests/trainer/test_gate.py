@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from periplus.policy import Policy
 from periplus.telemetry import check_names
-from periplus.trajectory import PolicyRun, Purpose, StopReason, Trajectory
+from periplus.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory, token_ids
 from trainer.gate import admit, inspect
 from trainer.progress import Progress
 
@@ -20,8 +20,9 @@ BOUND = 2
 def of(*runs: tuple[Policy, int], group: int = 0, sample: int = 0) -> Trajectory:
     num_tokens = sum(count for _, count in runs)
     return Trajectory(
-        lease_id=1, group=group, sample=sample, item=0, purpose=Purpose.TRAIN, prompt_ids=(1,),
-        completion_ids=(2,) * num_tokens, logprobs=np.zeros(num_tokens, np.float32), mask=(1,) * num_tokens,
+        lease_id=1, group=group, sample=sample, item=0, purpose=Purpose.TRAIN, prompt_ids=token_ids((1,)),
+        completion_ids=token_ids((2,) * num_tokens), logprobs=np.zeros(num_tokens, np.float32),
+        mask=np.ones(num_tokens, np.bool_), sampling=SamplingParams(temperature=1.0),
         policies=tuple(PolicyRun(policy, count) for policy, count in runs), reward=0.0, stop_reason=StopReason.EOS,
         worker_id="w", generation_s=0.0,
     )  # fmt: skip

@@ -1,7 +1,10 @@
 """The whole training loop in one process, with real sampling and real steps of a small Qwen3 (tests/support)."""
 
 import asyncio
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,8 @@ import pytest
 import torch
 
 from periplus import task_process
+from periplus.audit.auditor import Report, audit
+from periplus.audit.read import read_run
 from periplus.pb.v1 import common_pb2, gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import Publication
@@ -19,11 +24,12 @@ from periplus.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
 from tests.support.fake_link import FakeLink
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import checkpoint
+from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
-from trainer.loop import TrainingLoop
-from trainer.setup import prepare
+from trainer.setup import Prepared, prepare
 
 DEADLINE_S = 60.0
+GONE = 9
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +39,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+OPENED = ExitStack()
+"""Journals and stores of the runs that a test has started."""
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    OPENED.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +62,14 @@ class Run:
 
     config: TrainerConfig
     link: FakeLink
-    loop: TrainingLoop
+    prepared: Prepared
+    running: Running
     records: tuple[Record, ...] = ()
     state: TaskState | None = None
 
     @property
     def digest(self) -> bytes:
-        return self.loop.published_digest
+        return self.running.publisher.digest
 
     def of_kind(self, kind: RecordKind) -> list[Record]:
         return [record for record in self.records if record.kind is kind]
@@ -75,9 +92,20 @@ def start(
     clock = iter(range(1, 1_000_000))
     prepared = prepare(config, lambda *_: None, lambda: next(clock) / 1000)
     link = link_class(job, folder, workers, order)
-    loop = TrainingLoop(config, prepared, link, run_directory, lambda: next(clock) / 1000)
-    link.on_message = loop.on_message
-    return Run(config, link, loop)
+    running = OPENED.enter_context(assembled(config, prepared, link, run_directory, lambda: next(clock) / 1000))
+    link.on_message = running.desk.on_message
+    return Run(config, link, prepared, running)
+
+
+async def serve(run: Run, stop: asyncio.Event) -> TaskState:
+    """As app.py runs it."""
+    async with asyncio.TaskGroup() as tasks:
+        serving = [tasks.create_task(run.running.desk.run()), tasks.create_task(run.running.publisher.run())]
+        try:
+            return await run.running.loop.run(stop)
+        finally:
+            for task in serving:
+                task.cancel()
 
 
 def finish(run: Run, *, stop_after: int | None = None) -> Run:
@@ -90,9 +118,10 @@ def finish(run: Run, *, stop_after: int | None = None) -> Run:
 
         run.link.on_record = watch
         async with asyncio.timeout(DEADLINE_S):
-            run.state = await run.loop.run(stop)
+            run.state = await serve(run, stop)
 
     asyncio.run(go())
+    OPENED.close()
     run.records = RunDirectory(Path(run.config.task.run_dir)).records()
     return run
 
@@ -172,6 +201,66 @@ def test_a_stopped_run_saves_and_a_resumed_one_goes_on_from_there_in_the_next_fo
     assert resumed.digest == train(tmp_path / "whole", cache_dir, steps=3).digest, "as if it had never stopped"
 
 
+def audited(folder: Path) -> Report:
+    return audit(read_run(folder, (), lambda *_: None))
+
+
+def die(folder: Path, cache_dir: Path, at: int, **settings: Any) -> None:
+    """A trainer in a process of its own, which is gone without a word at its `at`-th message to its gateway."""
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == GONE, "it ended before it could be killed"
+        return
+    try:
+        run = start(folder, cache_dir, **settings)
+        calls = count(1)
+
+        def tick(*_: object) -> None:
+            if next(calls) == at:
+                os._exit(GONE)
+
+        run.link.before_each = tick
+        finish(run)
+    finally:
+        os._exit(0)
+
+
+def messages_of(folder: Path, cache_dir: Path, **settings: Any) -> tuple[int, Run]:
+    """How many messages a whole run sends, and the run."""
+    run, calls = start(folder, cache_dir, **settings), count()
+    run.link.before_each = calls.__next__
+    finish(run)
+    return next(calls), run
+
+
+KILLED: dict[str, Any] = {"steps": 3, "checkpoint": {"every_steps": 1, "keep": 2}, "eval": {"num_prompts": 4}}
+
+
+@pytest.mark.parametrize("share", [0.25, 0.4, 0.55, 0.7, 0.85, 0.97])
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_trainer_killed_anywhere_resumes_in_a_new_fork_and_the_audit_is_clean(
+    tmp_path: Path, cache_dir: Path, staleness: int, share: float
+) -> None:
+    settings = KILLED | {"staleness": staleness}
+    num_messages, whole = messages_of(tmp_path / "whole", cache_dir, **settings)
+    folder = tmp_path / "killed"
+    die(folder, cache_dir, max(1, int(num_messages * share)), **settings)
+    run_dir = folder / "run"
+    if not list((run_dir / "checkpoints").glob("*/manifest.json")):
+        assert audited(run_dir).findings == (), "killed before there was anything to resume"
+        return
+
+    resumed = finish(start(folder, cache_dir, fork=1, resume_from=run_dir, **settings))
+
+    assert resumed.state is TaskState.SUCCEEDED
+    assert resumed.summary["steps"] == 3
+    assert resumed.summary["staleness_violations"] == 0
+    assert audited(run_dir).findings == ()
+    if staleness == 0:
+        assert resumed.digest == whole.digest, "not a bit differs from the run that was never killed"
+
+
 def test_checkpoints_come_as_often_as_asked_and_the_last_step_has_one(tmp_path: Path, cache_dir: Path) -> None:
     run = train(tmp_path / "a", cache_dir, steps=3, checkpoint={"every_steps": 1, "keep": 2})
     root = Path(run.config.task.run_dir) / "checkpoints"
@@ -181,9 +270,9 @@ def test_checkpoints_come_as_often_as_asked_and_the_last_step_has_one(tmp_path: 
 def test_the_warm_up_counts_the_examples_that_it_trained_on(tmp_path: Path, cache_dir: Path) -> None:
     warmup = {"num_examples": 20, "batch_size": 4, "max_steps": 3}
     run = start(tmp_path / "a", cache_dir, train={"groups_per_step": 1, "warmup": warmup})
-    assert run.loop.progress.warmup_examples == 12
+    assert run.prepared.progress.warmup_examples == 12
     run = start(tmp_path / "b", cache_dir, train={"groups_per_step": 1, "warmup": warmup | {"batch_size": 16}})
-    assert run.loop.progress.warmup_examples == 20
+    assert run.prepared.progress.warmup_examples == 20
 
 
 def test_evaluations_during_training_do_not_change_what_is_learnt(tmp_path: Path, cache_dir: Path) -> None:
@@ -226,7 +315,7 @@ class Corrupting(FakeLink):
             gateway_pb2.RolloutUp(worker_id="w0", proof=gateway_pb2.WeightProof(state_digest=b"wrong", ok=False)),
             gateway_pb2.RolloutUp(worker_id="w0"),
         ):
-            self.on_message(gateway_pb2.TrainerDown(up=up))
+            await self.on_message(gateway_pb2.TrainerDown(up=up))
 
 
 def test_what_a_gateway_gets_wrong_is_counted_and_stops_nobody(tmp_path: Path, cache_dir: Path) -> None:
@@ -255,14 +344,13 @@ class Breaking(FakeLink):
 def test_a_loss_that_is_not_finite_is_a_failed_task_that_says_so(tmp_path: Path, cache_dir: Path) -> None:
     def make_work(_: TaskSpec) -> task_process.Work:
         async def work(_: asyncio.Event) -> TaskState:
-            async with asyncio.TaskGroup():  # as app.py runs it, beside the gateway's streams
-                return await run.loop.run(asyncio.Event())
+            return await serve(run, asyncio.Event())
 
         return work
 
     run = start(tmp_path / "a", cache_dir, link_class=Breaking)
     assert isinstance(run.link, Breaking)
-    run.link.model = run.loop._at.model
+    run.link.model = run.prepared.model
     assert task_process.run(run.config.task, make_work) == EXIT_FAILED
     outcome = TaskOutcome.of_exit(EXIT_FAILED, Path(run.config.task.status_file).read_text())
     assert outcome.state is TaskState.FAILED

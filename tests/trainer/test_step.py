@@ -1,120 +1,129 @@
-import dataclasses
-from collections.abc import Sequence
+"""One update's gradient, on the small model of conftest.py."""
+
 from typing import Any
 
 import pytest
 import torch
 
 from periplus.errors import NonFiniteLoss
-from trainer.batch import Batch, Sample, collate
-from trainer.losses.grpo import GrpoSettings
+from tests.support.losses import loss_settings
+from tests.support.samples import sample
+from trainer.batch import Batch, collate
+from trainer.critic import Critic
+from trainer.losses.aggregate import StepCounts
+from trainer.losses.registry import ALGORITHMS
+from trainer.ranks import Ranks
 from trainer.scoring import completion_logprobs
-from trainer.step import StepSettings, train_step
+from trainer.step import (
+    Targets,
+    Trained,
+    UpdateSettings,
+    actor_gradient,
+    apply,
+    counts_of,
+    critic_gradient,
+    micro_batches,
+)
 
-SETTINGS = StepSettings(loss=GrpoSettings(), decoupled=True, temperature=1.0, max_grad_norm=1.0, micro_batch_rows=100)
-
-
-def make_batch(model: Any, completions: Sequence[tuple[int, ...]] = ((5, 6, 2), (7, 2), (8, 9, 10), (11, 2))) -> Batch:
-    samples = [
-        Sample(
-            group=row // 2, sample=row % 2, prompt_ids=(3, 4), completion_ids=tokens,
-            behaviour_logprobs=(0.0,) * len(tokens), mask=(1,) * len(tokens), reward=0.0,
-        )
-        for row, tokens in enumerate(completions)
-    ]  # fmt: skip
-    batch = collate(samples, 0)
-    with torch.no_grad():
-        return dataclasses.replace(batch, behaviour_logprobs_BT=completion_logprobs(model, batch, 1.0))
+COMPLETIONS = ((5, 6, 2), (7, 2), (8, 9, 10), (11, 2))
+ROWS = range(4)
 
 
-def weights(model: Any) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
+def make_batch() -> Batch:
+    return collate([sample(row // 2, row % 2, (3, 4), ids) for row, ids in enumerate(COMPLETIONS)], 0)
 
 
-def adam(model: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.1)
+def targets_of(batch: Batch, advantages: tuple[float, ...] = (1.0, -1.0, 0.5, -0.5)) -> Targets:
+    values_BU = torch.zeros(4, batch.mask_BT.shape[1] + 1)
+    return Targets(
+        advantages_BT=torch.tensor(advantages)[:, None].expand(batch.mask_BT.shape), proximal_BT=None,
+        reference_BT=None, values_BU=values_BU, returns_BT=values_BU[:, 1:] + 1.0,
+    )  # fmt: skip
 
 
-ADVANTAGES = (1.0, -1.0, 0.5, -0.5)
+def settings(**changes: Any) -> UpdateSettings:
+    values: dict[str, Any] = {
+        "token_loss": ALGORITHMS["grpo"].token_loss, "loss": loss_settings(), "value_clip": None, "temperature": 1.0,
+        "max_grad_norm": 1e9, "micro_batch_rows": 100,
+    }  # fmt: skip
+    return UpdateSettings(**values | changes)
 
 
-def test_a_step_makes_good_samples_likelier_and_bad_ones_less(model: Any) -> None:
-    batch, optimizer = make_batch(model), adam(model)
-    for _ in range(10):
-        report = train_step(model, optimizer, batch, ADVANTAGES, SETTINGS, learning_rate=1e-2)
-    with torch.no_grad():
-        change_BT = (completion_logprobs(model, batch, 1.0) - batch.behaviour_logprobs_BT) * batch.mask_BT
-    change_B = change_BT.sum(1)
-    assert change_B[0] > 0 > change_B[1]
-    assert report.num_tokens == 10
+def trained(model: Any) -> Trained:
+    return Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
 
 
-def test_an_on_policy_step_reports_a_ratio_of_one(model: Any) -> None:
-    report = train_step(model, adam(model), make_batch(model), ADVANTAGES, SETTINGS, learning_rate=0.0)
-    assert report.mean_ratio == pytest.approx(1.0, abs=1e-5)
-    assert report.approx_kl == pytest.approx(0.0, abs=1e-5)
-    assert report.clip_fraction == 0.0
+def ignore(rows: object, logprobs_BT: torch.Tensor) -> None:
+    """Nothing to do with them."""
 
 
-@pytest.mark.parametrize("decoupled", [True, False])
-def test_micro_batches_do_not_change_the_step(model: Any, decoupled: bool) -> None:
-    batch, start = make_batch(model), {k: v.clone() for k, v in model.state_dict().items()}
+def gradients(model: Any) -> list[torch.Tensor]:
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def test_rows_are_cut_in_order_and_none_is_lost() -> None:
+    assert [list(part) for part in micro_batches(range(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert micro_batches([], 2) == []
+
+
+def test_an_update_counts_its_own_rows_and_only_what_the_loss_sees() -> None:
+    batch = collate([sample(0, 0, [1], [2, 3, 4], mask=[1, 0, 1]), sample(1, 0, [1], [2])], 0)
+    assert counts_of(batch, [0]) == StepCounts(num_tokens=2, num_sequences=1)
+    assert counts_of(batch, [0, 1]) == StepCounts(num_tokens=3, num_sequences=2)
+
+
+@pytest.mark.parametrize("rows", [3, 1])
+def test_micro_batches_change_neither_the_actors_nor_the_critics_gradient(model: Any, rows: int) -> None:
+    batch = make_batch()
+    actor, critic, targets = trained(model), trained(Critic(model)), targets_of(batch)
     results = []
-    for rows in (100, 3, 1):
-        model.load_state_dict(start)
-        settings = dataclasses.replace(SETTINGS, micro_batch_rows=rows, decoupled=decoupled)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        report = train_step(model, optimizer, batch, ADVANTAGES, settings, learning_rate=0.1)
-        results.append((weights(model), report.loss, report.grad_norm))
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], atol=1e-6, rtol=1e-4)
-
-
-def test_a_learning_rate_of_zero_leaves_every_weight_as_it_is(model: Any) -> None:
-    before = weights(model)
-    train_step(model, adam(model), make_batch(model), ADVANTAGES, SETTINGS, learning_rate=0.0)
-    assert all(map(torch.equal, before, weights(model)))
-
-
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_leaves_weights_and_optimizer_untouched(model: Any, poison: float) -> None:
-    batch, optimizer = make_batch(model), adam(model)
-    train_step(model, optimizer, batch, ADVANTAGES, SETTINGS, learning_rate=1e-3)
-    before, steps = weights(model), [state["step"].item() for state in optimizer.state.values()]
-    with pytest.raises(NonFiniteLoss, match="not applied"):
-        train_step(model, optimizer, batch, (poison, 0.0, 0.0, 0.0), SETTINGS, learning_rate=1e-3)
-    assert all(map(torch.equal, before, weights(model)))
-    assert [state["step"].item() for state in optimizer.state.values()] == steps
-    assert all(parameter.grad is None for parameter in model.parameters())
+    for size in (100, rows):
+        at = settings(micro_batch_rows=size)
+        gradient, sums = actor_gradient(actor, batch, targets, ROWS, at, Ranks(), ignore)
+        value_gradient = critic_gradient(critic, batch, targets, ROWS, at, Ranks())
+        values = [gradient.loss, gradient.norm, value_gradient.loss, value_gradient.norm, sums.ratio, sums.weight]
+        results.append((values, gradients(model) + gradients(critic.model)[-2:]))
+    (whole, whole_gradients), (parts, part_gradients) = results
+    assert parts == pytest.approx(whole, rel=1e-5, abs=1e-5)
+    torch.testing.assert_close(part_gradients, whole_gradients, rtol=1e-5, atol=1e-6)
 
 
 def test_the_gradient_is_clipped_and_its_norm_before_that_is_reported(model: Any) -> None:
-    settings = dataclasses.replace(SETTINGS, max_grad_norm=1e-3)
-    before = weights(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    report = train_step(model, optimizer, make_batch(model), ADVANTAGES, settings, learning_rate=1.0)
-    moved = torch.cat([(a - b).flatten() for a, b in zip(before, weights(model), strict=True)]).norm()
-    assert report.grad_norm > 1e-2
-    assert float(moved) == pytest.approx(1e-3, rel=1e-2)
+    batch = make_batch()
+    gradient, _ = actor_gradient(
+        trained(model), batch, targets_of(batch), ROWS, settings(max_grad_norm=1e-3), Ranks(), ignore
+    )
+    assert gradient.norm > 1e-2
+    assert float(torch.cat([g.flatten() for g in gradients(model)]).norm()) == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_advantages_that_do_not_match_the_rows_are_refused(model: Any) -> None:
-    with pytest.raises(ValueError, match="advantages"):
-        train_step(model, adam(model), make_batch(model), (1.0,), SETTINGS, learning_rate=0.0)
+def test_each_row_is_told_with_the_log_probabilities_it_had(model: Any) -> None:
+    batch = make_batch()
+    told: dict[int, torch.Tensor] = {}
+
+    def seen(rows: Any, logprobs_BT: torch.Tensor) -> None:
+        told.update(zip(rows, logprobs_BT, strict=True))
+
+    actor_gradient(trained(model), batch, targets_of(batch), [2, 0, 3], settings(micro_batch_rows=2), Ranks(), seen)
+    assert sorted(told) == [0, 2, 3]
+    with torch.no_grad():
+        expected_BT = completion_logprobs(model, batch, 1.0)
+    torch.testing.assert_close(told[2][:3], expected_BT[2, :3], rtol=1e-5, atol=1e-6)
 
 
-def test_a_token_outside_the_mask_gives_no_gradient(model: Any) -> None:
-    """Its log-probability alone differs between the two batches, and the rest is trained the same."""
-    batch, start = make_batch(model), {k: v.clone() for k, v in model.state_dict().items()}
-    mask_BT = batch.mask_BT.clone()
-    mask_BT[0, 2] = False
-    results = []
-    for last_id in (2, 15):
-        model.load_state_dict(start)
-        ids_BS = batch.input_ids_BS.clone()
-        ids_BS[0, -1] = last_id
-        masked = dataclasses.replace(batch, mask_BT=mask_BT, input_ids_BS=ids_BS)
-        report = train_step(model, adam(model), masked, ADVANTAGES, SETTINGS, learning_rate=1e-2)
-        assert report.num_tokens == 9
-        results.append((weights(model), report.loss, report.grad_norm))
-    torch.testing.assert_close(results[0], results[1], rtol=0.0, atol=0.0)
+def test_a_loss_that_is_not_finite_is_an_error_that_says_so(model: Any) -> None:
+    batch = make_batch()
+    with pytest.raises(NonFiniteLoss, match=r"policy loss nan.* not applied"):
+        actor_gradient(
+            trained(model), batch, targets_of(batch, (float("nan"), 0.0, 0.0, 0.0)), ROWS, settings(), Ranks(), ignore
+        )
+
+
+def test_a_prepared_gradient_is_applied_at_the_rate_asked_for(model: Any) -> None:
+    batch, actor = make_batch(), trained(model)
+    actor_gradient(actor, batch, targets_of(batch), ROWS, settings(), Ranks(), ignore)
+    before, step = [parameter.detach().clone() for parameter in model.parameters()], gradients(model)
+    apply(actor, 0.25)
+    for parameter, old, gradient in zip(model.parameters(), before, step, strict=True):
+        torch.testing.assert_close(parameter.detach(), old - 0.25 * gradient)
+        assert parameter.grad is None

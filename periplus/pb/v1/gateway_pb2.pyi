@@ -74,6 +74,9 @@ class RolloutUp(_message.Message):
     FRAME_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    GATEWAY_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     @_builtins.property
     def hello(self) -> Global___WorkerHello: ...
@@ -85,6 +88,12 @@ class RolloutUp(_message.Message):
     def proof(self) -> Global___WeightProof: ...
     @_builtins.property
     def gone(self) -> Global___WorkerGone: ...
+    @_builtins.property
+    def started(self) -> Global___LeasesStarted: ...
+    @_builtins.property
+    def failed(self) -> Global___SampleFailed: ...
+    @_builtins.property
+    def gateway(self) -> Global___GatewayHello: ...
     def __init__(
         self,
         *,
@@ -94,16 +103,42 @@ class RolloutUp(_message.Message):
         frame: Global___TrajectoryFrame | None = ...,
         proof: Global___WeightProof | None = ...,
         gone: Global___WorkerGone | None = ...,
+        started: Global___LeasesStarted | None = ...,
+        failed: Global___SampleFailed | None = ...,
+        gateway: Global___GatewayHello | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "capacity", b"capacity", "frame", b"frame", "gone", b"gone", "hello", b"hello", "proof", b"proof"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "capacity", b"capacity", "failed", b"failed", "frame", b"frame", "gateway", b"gateway", "gone", b"gone", "hello", b"hello", "proof", b"proof", "started", b"started"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "capacity", b"capacity", "frame", b"frame", "gone", b"gone", "hello", b"hello", "proof", b"proof", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "capacity", b"capacity", "failed", b"failed", "frame", b"frame", "gateway", b"gateway", "gone", b"gone", "hello", b"hello", "proof", b"proof", "started", b"started", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "capacity", "frame", "proof", "gone"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "capacity", "frame", "proof", "gone", "started", "failed", "gateway"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___RolloutUp: _TypeAlias = RolloutUp  # noqa: Y015
+
+@_typing.final
+class GatewayHello(_message.Message):
+    """A gateway opens its stream with this. The hellos of its workers follow, and what it has spooled of any worker, also of
+    those that have gone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatewayHello: _TypeAlias = GatewayHello  # noqa: Y015
 
 @_typing.final
 class WorkerHello(_message.Message):
@@ -154,25 +189,91 @@ Global___Capacity: _TypeAlias = Capacity  # noqa: Y015
 
 @_typing.final
 class TrajectoryFrame(_message.Message):
+    """(worker_id, epoch, sequence) is the transport key: whoever has seen it drops a resend, and acknowledges it again. The
+    worker's own gateway keeps the frame until the ledger has committed it, and sends it again after every lost connection.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CODEC_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
     codec: _common_pb2.Codec.ValueType
     payload: _builtins.bytes
+    epoch: _builtins.int
+    """of the worker's start: differs from start to start"""
+    sequence: _builtins.int
+    """from 0, one a frame"""
+    region: _builtins.str
+    """where it is spooled, written by that gateway; the acknowledgement goes there"""
     def __init__(
         self,
         *,
         codec: _common_pb2.Codec.ValueType = ...,
         payload: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        sequence: _builtins.int = ...,
+        region: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "epoch", b"epoch", "payload", b"payload", "region", b"region", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrajectoryFrame: _TypeAlias = TrajectoryFrame  # noqa: Y015
+
+@_typing.final
+class LeasesStarted(_message.Message):
+    """The worker produces these samples now, with these weights."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_IDS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def policy(self) -> _common_pb2.Policy: ...
+    def __init__(
+        self,
+        *,
+        lease_ids: _abc.Iterable[_builtins.int] | None = ...,
+        policy: _common_pb2.Policy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ids", b"lease_ids", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeasesStarted: _TypeAlias = LeasesStarted  # noqa: Y015
+
+@_typing.final
+class SampleFailed(_message.Message):
+    """The environment or the engine cannot produce this sample; the worker goes on with its others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.int
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.int = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SampleFailed: _TypeAlias = SampleFailed  # noqa: Y015
 
 @_typing.final
 class WeightProof(_message.Message):
@@ -229,27 +330,116 @@ class RolloutDown(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
+    REVOKED_FIELD_NUMBER: _builtins.int
+    SPOOLED_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     @_builtins.property
     def leases(self) -> Global___LeaseBatch: ...
     @_builtins.property
     def finish(self) -> Global___Finish: ...
+    @_builtins.property
+    def revoked(self) -> Global___LeasesRevoked: ...
+    @_builtins.property
+    def spooled(self) -> Global___FramesSpooled: ...
+    @_builtins.property
+    def committed(self) -> Global___FramesCommitted: ...
     def __init__(
         self,
         *,
         worker_id: _builtins.str = ...,
         leases: Global___LeaseBatch | None = ...,
         finish: Global___Finish | None = ...,
+        revoked: Global___LeasesRevoked | None = ...,
+        spooled: Global___FramesSpooled | None = ...,
+        committed: Global___FramesCommitted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "finish", b"finish", "leases", b"leases"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "committed", b"committed", "finish", b"finish", "leases", b"leases", "revoked", b"revoked", "spooled", b"spooled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "finish", b"finish", "leases", b"leases", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "committed", b"committed", "finish", b"finish", "leases", b"leases", "revoked", b"revoked", "spooled", b"spooled", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["leases", "finish"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["leases", "finish", "revoked", "spooled", "committed"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___RolloutDown: _TypeAlias = RolloutDown  # noqa: Y015
+
+@_typing.final
+class LeasesRevoked(_message.Message):
+    """Nobody waits for these any more: the worker drops those that it has not started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        lease_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ids", b"lease_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeasesRevoked: _TypeAlias = LeasesRevoked  # noqa: Y015
+
+@_typing.final
+class FramesSpooled(_message.Message):
+    """From the worker's own gateway: these frames are in its spool, the worker may forget them. It ends no lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    @_builtins.property
+    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        sequences: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "sequences", b"sequences"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FramesSpooled: _TypeAlias = FramesSpooled  # noqa: Y015
+
+@_typing.final
+class FramesCommitted(_message.Message):
+    """From the ledger: these frames of the worker are committed, the gateway of `region` may forget them. The worker may be
+    gone; it is not told.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    region: _builtins.str
+    epoch: _builtins.int
+    @_builtins.property
+    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        region: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        sequences: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "region", b"region", "sequences", b"sequences"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FramesCommitted: _TypeAlias = FramesCommitted  # noqa: Y015
 
 @_typing.final
 class Lease(_message.Message):

@@ -1,18 +1,29 @@
 import json
+import os
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.codec.trajectory import content, decode, encode, json_bytes
-from periplus.codec.zstd import compress
+from periplus.codec.trajectory import MAX_ID, content, decode, decode_columns, encode, json_bytes
+from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame
 from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose, StopReason, Trajectory
+from periplus.trajectory import (
+    PolicyRun,
+    Purpose,
+    SamplingParams,
+    StopReason,
+    Trajectory,
+    read_only,
+    token_ids,
+)
 from tests.support.strategies import trajectories
 
 MAX_BYTES = 1 << 20
@@ -22,17 +33,35 @@ ONE = Trajectory(
     sample=3,
     item=4,
     purpose=Purpose.EVAL,
-    prompt_ids=(5, 258),
-    completion_ids=(7, 65536),
-    logprobs=np.array([-0.0, -1.5], np.float32),
-    mask=(1, 0),
+    prompt_ids=token_ids((5, 258)),
+    completion_ids=token_ids((7, 65536)),
+    logprobs=read_only([-1.5, 0], np.float32),
+    mask=read_only([True, False], np.bool_),
     policies=(PolicyRun(Policy(1, 4), 1), PolicyRun(Policy(1, 5), 1)),
     reward=1.0,
     stop_reason=StopReason.LENGTH,
+    sampling=SamplingParams(temperature=0.5, top_p=0.25, top_k=3),
+    metadata="{}",
     worker_id="w/0",
     generation_s=0.5,
 )
+TWO_TURNS = replace(
+    ONE, sample=4, metadata='{"turns": 2}', completion_ids=token_ids(range(1, 10)), reward=-0.5,
+    mask=read_only([True] * 3 + [False] * 4 + [True] * 2, np.bool_),
+    logprobs=read_only([-1.5, -2.5, -3.5, 0, 0, 0, 0, -4.5, 1e-6], np.float32),
+    policies=(PolicyRun(Policy(1, 4), 5), PolicyRun(Policy(2, 0), 4)),
+)  # fmt: skip
 batches = st.lists(trajectories(), max_size=4)
+
+
+def sure(num_tokens: int) -> Trajectory:
+    """A sample of a model that is nearly sure of each token."""
+    steps = np.arange(num_tokens, dtype=np.float64)
+    logprobs = (-np.log1p(steps * 2.0**-23)).astype(np.float32) + np.float32(0)
+    return replace(
+        ONE, completion_ids=token_ids([7] * num_tokens), mask=read_only([True] * num_tokens, np.bool_),
+        logprobs=logprobs, policies=(PolicyRun(Policy(1, 4), num_tokens),),
+    )  # fmt: skip
 
 
 @given(batches)
@@ -40,77 +69,192 @@ def test_any_batch_survives_bit_for_bit(batch: list[Trajectory]) -> None:
     assert decode(encode(batch), max_content_bytes=MAX_BYTES) == tuple(batch)
 
 
+@pytest.mark.parametrize("num_tokens", [1, 2, 7, 8, 9, 70_000])
+def test_samples_of_a_sure_model_survive_bit_for_bit(num_tokens: int) -> None:
+    batch = (sure(num_tokens), TWO_TURNS)
+    assert decode(encode(batch), max_content_bytes=MAX_BYTES) == batch
+
+
 def test_log_probabilities_keep_their_bits_even_where_they_are_no_numbers() -> None:
     bits = np.array([0x7FC12345, 0x80000000, 0xFF800000, 1], "<u4").view(np.float32)
-    odd = replace(ONE, completion_ids=(1, 2, 3, 4), mask=(1, 1, 1, 1), logprobs=bits)
+    odd = replace(ONE, completion_ids=token_ids((1, 2, 3, 4)), mask=np.ones(4, np.bool_), logprobs=bits)
+    odd = replace(odd, policies=(PolicyRun(Policy(1, 4), 4),))
     (back,) = decode(encode([odd]), max_content_bytes=MAX_BYTES)
     assert back.logprobs.tobytes() == bits.tobytes()
 
 
+def test_decoded_arrays_are_views_of_the_columns_and_cannot_be_written_to() -> None:
+    columns = decode_columns(encode([ONE, TWO_TURNS]), max_content_bytes=MAX_BYTES)
+    for view in columns.views():
+        for array, column in (
+            (view.prompt_ids, columns.ids), (view.completion_ids, columns.ids), (view.logprobs, columns.logprobs),
+            (view.mask, columns.mask),
+        ):  # fmt: skip
+            assert np.shares_memory(array, column)
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
+
+
 def test_a_prompt_is_stored_once_for_its_group() -> None:
-    prompt = tuple(range(1000, 3000))
+    prompt = token_ids(np.random.default_rng(0).integers(0, 30_000, 2000).tolist())
     group = [replace(ONE, sample=i, prompt_ids=prompt) for i in range(16)]
-    assert len(content(group)) < len(content(group[:1])) + 16 * 120
+    assert len(encode(group)) < len(encode(group[:1])) + 16 * 20
     first, *others = decode(encode(group), max_content_bytes=MAX_BYTES)
-    assert all(other.prompt_ids is first.prompt_ids for other in others)
+    assert all(np.shares_memory(other.prompt_ids, first.prompt_ids) for other in others)
+
+
+def test_context_costs_no_log_probabilities() -> None:
+    context = replace(
+        ONE, completion_ids=token_ids([7] * 4096), logprobs=np.zeros(4096, np.float32), mask=np.zeros(4096, np.bool_),
+        policies=(PolicyRun(Policy(1, 4), 4096),),
+    )  # fmt: skip
+    assert len(encode([context])) < 300
 
 
 def test_the_content_is_frozen() -> None:
-    assert content([ONE]).hex() == GOLDEN_CONTENT
+    counts, meta, sections = content([ONE, TWO_TURNS])
+    assert [tuple(counts), meta.hex(), [section.hex() for section in sections]] == GOLDEN_CONTENT
 
 
-def test_a_payload_of_an_earlier_build_is_read() -> None:
-    assert decode(bytes.fromhex(GOLDEN_PAYLOAD), max_content_bytes=MAX_BYTES) == (ONE,)
+def test_payloads_of_an_earlier_build_are_read() -> None:
+    assert decode(bytes.fromhex(GOLDEN_PAYLOAD), max_content_bytes=MAX_BYTES) == (ONE, TWO_TURNS)
+    assert decode(bytes.fromhex(GOLDEN_SURE_PAYLOAD), max_content_bytes=MAX_BYTES) == (sure(9),)
 
 
-def test_every_changed_byte_is_refused_or_harmless() -> None:
-    payload = encode([ONE])
+@pytest.mark.parametrize("batch", [[ONE], [ONE, TWO_TURNS], [sure(9)]])
+def test_every_changed_byte_is_refused_or_harmless(batch: list[Trajectory]) -> None:
+    payload = encode(batch)
     for i in range(len(payload)):
         for flip in (1, 2, 4, 8, 16, 32, 64, 128, 255):
             damaged = payload[:i] + bytes([payload[i] ^ flip]) + payload[i + 1 :]
             with suppress(CorruptFrame):
-                assert decode(damaged, max_content_bytes=MAX_BYTES) == (ONE,)
+                assert decode(damaged, max_content_bytes=MAX_BYTES) == tuple(batch)
 
 
-@given(batches, st.data())
-def test_content_that_lies_is_refused_or_read_as_some_batch(batch: Sequence[Trajectory], data: st.DataObject) -> None:
-    lying = bytearray(content(batch))
+@pytest.mark.parametrize("batch", [[ONE, TWO_TURNS], [sure(9)]])
+def test_a_payload_that_is_cut_or_continued_is_refused(batch: list[Trajectory]) -> None:
+    payload = encode(batch)
+    for forged in (*(payload[:end] for end in range(len(payload))), payload + b"\0", payload + payload):
+        with pytest.raises(CorruptFrame):
+            decode(forged, max_content_bytes=MAX_BYTES)
+
+
+def opened(payload: bytes) -> tuple[bytearray, bytes]:
+    """Meta, decompressed, and the stored sections."""
+    (size,) = struct.unpack_from("<I", payload, 1)
+    return bytearray(decompress(payload[5 : 5 + size], max_content_bytes=MAX_BYTES)), payload[5 + size :]
+
+
+def closed(meta: bytes | bytearray, sections: bytes) -> bytes:
+    stored = compress(bytes(meta), 1)
+    return struct.pack("<BI", 2, len(stored)) + stored + sections
+
+
+@given(batches | st.just([sure(9)]), st.data())
+def test_meta_that_lies_is_refused_or_read_as_some_batch(batch: Sequence[Trajectory], data: st.DataObject) -> None:
+    lying, sections = opened(encode(batch))
     for _ in range(data.draw(st.integers(1, 3))):
         lying[data.draw(st.integers(0, len(lying) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(lying)))
     for forged in (bytes(lying), bytes(lying[:cut])):
         with suppress(CorruptFrame):
-            for t in decode(compress(forged, 1), max_content_bytes=MAX_BYTES):
+            for t in decode(closed(forged, sections), max_content_bytes=MAX_BYTES):
                 assert len(t.completion_ids) == len(t.logprobs) == len(t.mask)
 
 
+@pytest.mark.parametrize("count", range(16))
+@pytest.mark.parametrize("value", [1, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_each_count_that_lies_is_refused_before_anything_is_allocated(count: int, value: int) -> None:
+    meta, sections = opened(encode([sure(9), TWO_TURNS]))
+    (true,) = struct.unpack_from("<I", meta, 4 * count)
+    struct.pack_into("<I", meta, 4 * count, value if value != true else 2)
+    with pytest.raises(CorruptFrame):
+        decode(closed(meta, sections), max_content_bytes=1 << 50)
+
+
+def test_a_section_that_declares_more_than_its_counts_is_refused() -> None:
+    meta, sections = opened(encode([ONE]))
+    (true_bytes,) = struct.unpack_from("<I", meta, 4 * 9)
+    bomb = zstandard.ZstdCompressor(level=19).compress(bytes(1 << 24))
+    struct.pack_into("<I", meta, 4 * 9, len(bomb))
+    with pytest.raises(CorruptFrame, match="16777216 bytes of content; expected 8"):
+        decode(closed(meta, bomb + sections[true_bytes:]), max_content_bytes=1 << 30)
+
+
 def test_content_beyond_the_bound_is_refused() -> None:
+    payload = encode([sure(4000)])
+    needed = 4000 * 9 + 2 * 2 * 4
+    assert len(decode(payload, max_content_bytes=needed)) == 1
     with pytest.raises(CorruptFrame, match="at most"):
-        decode(encode([ONE]), max_content_bytes=len(content([ONE])) - 1)
+        decode(payload, max_content_bytes=needed - 1)
 
 
-def test_lengths_that_disagree_are_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="lease 1: 2 ids"):
-        encode([replace(ONE, mask=(1,))])
+def test_a_prompt_that_many_samples_share_counts_for_each() -> None:
+    """Who reads each sample reads its prompt again: a small frame must not stand for gigabytes."""
+    payload = encode([replace(ONE, prompt_ids=token_ids([5] * 10_000)) for _ in range(1000)])
+    assert len(payload) < 2000
+    with pytest.raises(CorruptFrame, match="at most"):
+        decode(payload, max_content_bytes=MAX_BYTES)
 
 
-def test_json_counts_the_same_records_as_lines() -> None:
-    line = {
-        "lease_id": 1, "group": 2, "sample": 3, "item": 4, "purpose": "eval", "prompt_ids": [5, 258],
-        "completion_ids": [7, 65536], "logprobs": [-0.0, -1.5], "mask": [1, 0],
-        "policies": [{"fork": 1, "version": 4, "num_tokens": 1}, {"fork": 1, "version": 5, "num_tokens": 1}],
-        "reward": 1.0, "stop_reason": "length", "worker_id": "w/0", "generation_s": 0.5,
-    }  # fmt: skip
-    assert json_bytes([ONE, ONE]) == 2 * len(json.dumps(line, separators=(",", ":")) + "\n")
+def test_noise_is_refused() -> None:
+    for num_bytes in (0, 1, 4, 5, 6, 100):
+        with pytest.raises(CorruptFrame):
+            decode(b"\2" + os.urandom(num_bytes), max_content_bytes=MAX_BYTES)
+    with pytest.raises(CorruptFrame, match="layout 1 is unknown"):
+        decode(b"\1\0\0\0\0", max_content_bytes=MAX_BYTES)
 
 
-GOLDEN_CONTENT = (
-    "0101000000010000000200000002000000020000000100000003000000020000000502000100000000010000000000000002"
-    "0000000000000003000000040000000000000001000000000200000002000000000000000000f03f01000000000000000000"
-    "00e03f07000000000100000000000000c080bf01000101000000000000040500000000000000000000000000000101000000"
-    "00000003000000772f30"
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"mask": np.ones(1, np.bool_)}, "lease 1: 2 ids"),
+        ({"logprobs": np.zeros(2, np.float64)}, "float64"),
+        ({"completion_ids": token_ids((1, -1))}, "ids -1 to 1"),
+        ({"prompt_ids": token_ids((MAX_ID + 1,))}, "0 to 16777215 are carried"),
+        ({"logprobs": np.array([-1, -1], np.float32)}, "a token of context has a log-probability"),
+    ],
 )
+def test_what_cannot_be_carried_is_the_callers_mistake(change: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        encode([replace(ONE, **change)])  # type: ignore[arg-type]
+
+
+@given(trajectories())
+def test_json_counts_the_same_records_as_lines(t: Trajectory) -> None:
+    policies = [{"fork": r.policy.fork, "version": r.policy.version, "num_tokens": r.num_tokens} for r in t.policies]
+    sampling = {"temperature": t.sampling.temperature, "top_p": t.sampling.top_p, "top_k": t.sampling.top_k}
+    line = {
+        "lease_id": t.lease_id, "group": t.group, "sample": t.sample, "item": t.item, "purpose": t.purpose,
+        "prompt_ids": t.prompt_ids.tolist(), "completion_ids": t.completion_ids.tolist(),
+        "logprobs": [float(str(logprob)) for logprob in t.logprobs], "mask": t.mask.astype(int).tolist(),
+        "policies": policies, "reward": t.reward, "stop_reason": t.stop_reason, "sampling": sampling,
+        "metadata": t.metadata, "worker_id": t.worker_id, "generation_s": t.generation_s,
+    }  # fmt: skip
+    assert json_bytes([t, t]) == 2 * len(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+GOLDEN_CONTENT = [
+    (2, 4, 1, 2, 11, 6, 0, 3, 17, 0, 0, 0, 0, 0, 0, 0),
+    "01000000000000000200000000000000040000000000000003000000020000000200000003000000000000000000f03f0000"
+    "00000000e03f000000000000d03f000000000000e03f00000000000000000100000001010100000000000000020000000000"
+    "0000040000000000000004000000090000000200000003000000000000000000e0bf000000000000e03f000000000000d03f"
+    "000000000000e03f000000000000000002000000010101000000040000000000000001000000010000000500000000000000"
+    "0100000001000000040000000000000005000000020000000000000000000000040000000200000003000000020000000c00"
+    "0000772f307b7d7b227475726e73223a20327d1d06",
+    ["0500020107000000010002000300040005000600070008000900", "00000001000000000000000000",
+     "", "bfbfc0c0c035", "00000000000000000000bd37c0c020609086", "", ""],
+]  # fmt: skip
 GOLDEN_PAYLOAD = (
-    "28b52ffd24a07d0200140201010000000203050204f03f000000e03f07c080bf010001040503000000772f3013003b097017"
-    "2855f0d0ac188117aa08e2238840e027014bdc5011b8003733a00c90791124cfb4068c1db8371652baea"
+    "028600000028b52ffd644f00c50300728a151eb0695803ccc5cb6b18a6db158cf8c3c070ca7677d734b3b468ec2db794294c"
+    "414a388aa7b1603c1c4f24458803e481dbfddfbefc6ff959646a7e55af253f34fdd0a472bbdddffed5f0c19f70e7822b7fe6"
+    "80d7ef160c00e5c118afcb1573060a01700cb3ce02c8cfeccb25e85766d9dd77ab240131a6702e28b52ffd241a9d0000a2c1"
+    "0388532212121047b186149c72af490a0049013c9c28b52ffd240d690000000000010000000000000000002ce96b4f28b52f"
+    "fd2406310000bfbfc0c0c0357089e3fc28b52ffd241291000000000000000000000000bd37c0c020609086b8970f2e"
+)
+GOLDEN_SURE_PAYLOAD = (
+    "025900000028b52ffd24b765020092070e18b0278d014c4a4d92246982300cb02626c50965d708d93205c8410cc6ebe6cfb7"
+    "7d27ca5f2cffcd7774f33ffffaefe969f0170ebcd0eb0b06001bc6d899fdfe9b217707601ee26601c4dc07ca28b52ffd2416"
+    "950000600500020107000700070007000100b69b04b01096ae28b52ffd2402110000ff01bc321d8828b52ffd240949000000"
+    "00000000000000003d2fcd0d28b52ffd24094900000001020304050607085b8cc7a7"
 )

@@ -1,0 +1,102 @@
+"""The ledger of this project as a scheduler: the same object that the trainer runs, told the same events."""
+
+from collections.abc import Sequence
+
+from bench.staleness_sim import simulator as sim
+from bench.staleness_sim.world import World
+from periplus.policy import Lineage, Policy
+from periplus.trajectory import PolicyRun, Purpose
+from trainer.ledger import machine, values
+
+MAX_SAMPLE_TOKENS = 32_768
+
+LEASE_TIMEOUT_S = 900.0
+MAX_HOLD_S = 1800.0
+"""Both beyond the longest sample (four minutes and a half) and its repetition after a death."""
+
+
+class Ours:
+    """Translates messages into the ledger's events, and its effects into orders."""
+
+    def __init__(self, world: World, depth: float | None = None) -> None:
+        self._world = world
+        batch_tokens = world.groups_per_step * world.group_size * MAX_SAMPLE_TOKENS
+        limits = values.LedgerLimits(
+            groups_per_step=world.groups_per_step, group_size=world.group_size, bound=world.bound, steps=1 << 30,
+            lease_timeout_s=LEASE_TIMEOUT_S, max_hold_s=MAX_HOLD_S, max_sample_tokens=MAX_SAMPLE_TOKENS,
+            intake_tokens=batch_tokens * (world.bound + 4), depth=depth,
+        )  # fmt: skip
+        self.ledger = machine.Ledger(limits, Lineage(0), Policy(0, 0), item_of=lambda group: group)
+
+    def hears(self, message: sim.Message, now_s: float) -> Sequence[sim.Order]:
+        """Every message is one event or several, in the order in which a gateway would hand them over."""
+        orders: list[sim.Order] = []
+        for event in self._events(message):
+            for effect in self.ledger.apply(event, now_s):
+                order = _order_of(effect)
+                if order is not None:
+                    orders.append(order)
+        return orders
+
+    def _events(self, message: sim.Message) -> Sequence[values.Event]:
+        match message:
+            case sim.Joined(worker, slots, version):
+                return (
+                    values.WorkerJoined(worker),
+                    values.PolicyReached(worker, Policy(0, version)),
+                    values.RoomOffered(worker, slots + self._world.ahead),
+                )
+            case sim.Left(worker):
+                return (values.WorkerLeft(worker),)
+            case sim.Reached(worker, version):
+                return (values.PolicyReached(worker, Policy(0, version)),) if self._knows(worker) else ()
+            case sim.Progress(worker, finished, begun):
+                return (*map(_arrival, finished), *self._starts(worker, begun))
+            case sim.BatchWanted():
+                return (values.BatchWanted(),)
+            case sim.StepDone():
+                return (values.StepDone(),)
+            case sim.Ticked():
+                return (values.Ticked(),)
+
+    def _starts(self, worker: str, begun: tuple[sim.Attempt, ...]) -> Sequence[values.Event]:
+        if not begun or not self._knows(worker):
+            return ()
+        keys = tuple(attempt.key for attempt in begun)
+        return (values.LeasesStarted(worker, keys, Policy(0, begun[0].version)),)
+
+    def _knows(self, worker: str) -> bool:
+        return worker in self.ledger.state.workers
+
+
+def _arrival(attempt: sim.Attempt) -> values.Event:
+    result = values.Result(
+        lease_id=attempt.key, group=attempt.group, sample=attempt.sample, item=attempt.group, purpose=Purpose.TRAIN,
+        worker_id=attempt.worker, policies=(PolicyRun(Policy(0, attempt.version), attempt.length),),
+        num_tokens=attempt.length, reward=float(attempt.sample % 2), payload=attempt,
+    )  # fmt: skip
+    return values.ResultArrived(result)
+
+
+def _order_of(effect: values.Effect) -> sim.Order | None:
+    match effect:
+        case values.Granted(worker, leases):
+            asks = (sim.Ask(one.lease_id, one.group, one.sample, one.start_at.version) for one in leases)
+            return sim.Start(worker, tuple(asks))
+        case values.Revoked(worker, lease_ids):
+            return sim.Cancel(worker, lease_ids, running=False)
+        case values.BatchReady(_, results):
+            return sim.Train(_attempts(results))
+        case values.GroupDropped(_, _, results):
+            return sim.Drop(_attempts(results))
+        case values.Judged(result, arrival) if arrival is not values.Arrival.ACCEPTED:
+            return sim.Drop(_attempts((result,)))
+    return None
+
+
+def _attempts(results: Sequence[values.Result]) -> tuple[sim.Attempt, ...]:
+    attempts = []
+    for result in results:
+        assert isinstance(result.payload, sim.Attempt)
+        attempts.append(result.payload)
+    return tuple(attempts)

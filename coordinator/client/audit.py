@@ -1,0 +1,76 @@
+"""`periplus job audit RUN`: what a run's records prove of its promises, recomputed. Asks no coordinator.
+
+Exits with 0 for a clean run, 1 for one that is not, 3 if there is no such run. The report goes to standard output,
+progress of a long audit to standard error.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from coordinator.client.listing import Output, render_tree
+from periplus import clock
+from periplus.audit.auditor import audit
+from periplus.audit.read import Progress, read_run
+from periplus.audit.report import report_text, report_tree
+from periplus.errors import NotFound
+
+EXIT_NOT_CLEAN = 1
+QUIET_S = 1.0
+"""Most audits are done by then, and need no progress."""
+REDRAW_S = 0.1
+LINE_S = 10.0
+"""Between two lines of progress where nothing can be drawn over."""
+
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command("audit")
+@click.argument("run", metavar="RUN", type=_DIRECTORY)
+@click.option("--spool", "spools", multiple=True, type=_DIRECTORY, metavar="DIR",
+              help="A gateway's spool to compare with; may be given several times.")  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Choice([Output.TABLE.value, Output.JSON.value, Output.YAML.value]),
+    default=Output.TABLE.value, show_default=True,
+)  # fmt: skip
+def audit_command(run: Path, spools: tuple[Path, ...], output: str) -> None:
+    """Recompute from the files in the run directory RUN what was trained on, and hold it against what was promised.
+
+    No token older than the bound, no sample trained on twice, none lost. Works with everything stopped.
+    """
+    if not run.is_dir():
+        raise NotFound(f"{run} does not exist; give the directory of a run, such as runs/JOB-ID")
+    progress = progress_of(sys.stderr.isatty(), sys.stderr.write, sys.stderr.flush, clock.monotonic_s)
+    report = audit(read_run(run, spools, progress))
+    progress("", 0, 0)
+    form = Output(output)
+    click.echo(report_text(report) if form is Output.TABLE else render_tree(report_tree(report), form))
+    if not report.is_clean:
+        raise click.exceptions.Exit(EXIT_NOT_CLEAN)
+
+
+def progress_of(
+    can_redraw: bool, write: Callable[[str], object], flush: Callable[[], None], now_s: Callable[[], float]
+) -> Progress:
+    """Nothing for a second; then one line that is drawn over and cleared at the end, or a line now and then."""
+    started_s = shown_s = now_s()
+    width = 0
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal shown_s, width
+        if not what:
+            if width:
+                write(f"\r{' ' * width}\r")
+            return
+        time_s = now_s()
+        if time_s - started_s < QUIET_S or time_s - shown_s < (REDRAW_S if can_redraw else LINE_S):
+            return
+        shown_s = time_s
+        text = f"auditing {what}: {done * 100 // max(total, 1)} %"
+        write(f"\r{text.ljust(width)}" if can_redraw else f"{text}\n")
+        flush()
+        width = max(width, len(text)) if can_redraw else 0
+
+    return show

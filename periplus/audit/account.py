@@ -1,0 +1,231 @@
+"""What became of everything that was leased: sums over one fork, or over the surviving history.
+
+A history is a list of (fork, first line that does not count): a fork alone is `[(fork, FOREVER)]`, a surviving history
+is `fork.segments()`. Samples that are replayed after a restore count once. In each account
+
+    leased    = returned + lost + released + outstanding + leases that are unaccounted for
+    accepted  = trained + skipped + dropped + measured + pending
+
+*returned*: a result came, whatever was thought of it. *released*: the sample came from another lease, or its group was
+dropped, while this one was out; nobody waits for it. *outstanding*, *pending*: still on their way, or waiting to be
+trained on, when the fork was left or the file ends. *skipped*: taken for a step that did not train.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from periplus.audit.findings import Code, Findings
+from periplus.audit.history import Fork, Leased, SampleKey
+from periplus.audit.records import Verdict
+from periplus.policy import Policy
+from periplus.trajectory import Purpose
+
+Segments = Sequence[tuple[Fork, int]]
+
+LENGTHS_COUNT_WHEN_REFUSED = frozenset(("too_old", "late"))
+"""Refusals of samples that were asked for and came whole: their lengths belong to what was sampled."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """Samples, unless a name says otherwise. `*_by_*` and the like map a reason, or an age in versions, to a count."""
+
+    steps: int = 0
+    steps_not_trained: int = 0
+    leased: int = 0
+    returned: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    released: int = 0
+    outstanding: int = 0
+    unaccounted: int = 0
+    completed: int = 0
+    accepted: int = 0
+    replayed: int = 0
+    duplicates: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    abandoned_tokens: list[int] = field(default_factory=list)
+    trained: int = 0
+    trained_by_frame: int = 0
+    trained_tokens: int = 0
+    skipped: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    groups_dropped: Counter[str] = field(default_factory=Counter)
+    measured: int = 0
+    pending: int = 0
+    trained_twice: int = 0
+    tokens_by_staleness: Counter[int] = field(default_factory=Counter)
+    tokens_stale: int = 0
+    tokens_from_future: int = 0
+    tokens_of_dead_branch: int = 0
+    sampled: int = 0
+    sampled_tokens: int = 0
+
+    @property
+    def violations(self) -> int:
+        """Tokens trained on against the promise."""
+        return self.tokens_stale + self.tokens_from_future + self.tokens_of_dead_branch
+
+    @property
+    def mean_tokens_trained(self) -> float | None:
+        return self.trained_tokens / self.trained if self.trained else None
+
+    @property
+    def mean_tokens_sampled(self) -> float | None:
+        """Of all samples that came back to be trained on, whatever became of them, those given up included."""
+        return self.sampled_tokens / self.sampled if self.sampled else None
+
+    @property
+    def length_bias(self) -> float | None:
+        """Mean length trained on over mean length sampled, minus one."""
+        trained, sampled = self.mean_tokens_trained, self.mean_tokens_sampled
+        return trained / sampled - 1 if trained is not None and sampled else None
+
+
+def account(segments: Segments, unaccounted: Sequence[SampleKey]) -> Account:
+    """The sums over a history. `unaccounted`: from unaccounted_for, of its newest fork."""
+    total = Account(unaccounted=len(unaccounted))
+    accepted: set[SampleKey] = set()
+    ended: set[SampleKey] = set()
+    used: Counter[SampleKey] = Counter()
+    for fork, limit in reversed(list(segments)):
+        _leases(total, fork, limit)
+        _results(total, fork, limit)
+        _batches(total, fork, limit, used)
+        own = {sample for sample, found in fork.accepted.items() if found.at < limit}
+        dropped = _drops(total, fork, limit)
+        evals = {sample for sample in own if fork.is_eval(sample[0])}
+        measured = {(s.group, s.sample) for at, measured in fork.evals if at < limit for s in measured.samples}
+        total.measured += len(measured)
+        total.pending += len(evals - measured - dropped)
+        total.accepted += len(evals)
+        accepted |= own - evals
+        ended |= dropped
+    total.accepted += len(accepted)
+    total.pending += len(accepted - ended - used.keys())
+    total.trained_twice = sum(count - 1 for count in used.values())
+    return total
+
+
+def _drops(total: Account, fork: Fork, limit: int) -> set[SampleKey]:
+    drops = [drop for at, drop in fork.drops if at < limit]
+    for drop in drops:
+        total.groups_dropped[drop.why] += 1
+        total.dropped[drop.why] += len(drop.samples)
+    return {(drop.group, dropped.sample) for drop in drops for dropped in drop.samples}
+
+
+def _leases(total: Account, fork: Fork, limit: int) -> None:
+    for leased in fork.leases.values():
+        if leased.at >= limit:
+            continue
+        total.leased += 1
+        if 0 <= leased.returned_at < limit and not 0 <= leased.lost_at < leased.returned_at:
+            total.returned += 1
+        elif 0 <= leased.lost_at < limit:
+            total.lost[leased.lost_why] += 1
+        elif leased.superseded:
+            total.unaccounted += 1
+        elif _is_released(fork, leased, limit):
+            total.released += 1
+        else:
+            total.outstanding += 1
+
+
+def _is_released(fork: Fork, leased: Leased, limit: int) -> bool:
+    sample = (leased.lease.group, leased.lease.sample)
+    accepted = fork.accepted.get(sample)
+    ends = (fork.group_ended_at.get(sample[0], limit), fork.measured_at.get(sample, limit))
+    return (accepted is not None and accepted.at < limit) or min(ends) < limit
+
+
+def _results(total: Account, fork: Fork, limit: int) -> None:
+    for returned in fork.results:
+        if returned.at >= limit:
+            continue
+        result = returned.result
+        if returned.is_replay:
+            total.replayed += 1
+            continue
+        total.completed += 1
+        counts_as_sampled = result.verdict in (Verdict.ACCEPTED, Verdict.ABANDONED)
+        match result.verdict:
+            case Verdict.DUPLICATE:
+                total.duplicates += 1
+            case Verdict.ABANDONED:
+                total.abandoned_tokens.append(result.num_tokens)
+            case Verdict.REFUSED:
+                total.refused[result.why] += 1
+                counts_as_sampled = result.why in LENGTHS_COUNT_WHEN_REFUSED
+        if counts_as_sampled and returned.purpose is not Purpose.EVAL:
+            total.sampled += 1
+            total.sampled_tokens += result.num_tokens
+
+
+def _batches(total: Account, fork: Fork, limit: int, used: Counter[SampleKey]) -> None:
+    for batch in fork.batches:
+        if batch.at >= limit:
+            continue
+        total.steps += 1
+        samples = batch.consume.samples
+        used.update((sample.group, sample.sample) for sample in samples)
+        if not batch.consume.trained:
+            total.steps_not_trained += 1
+            total.skipped += len(samples)
+            continue
+        total.trained += len(samples)
+        total.trained_by_frame += batch.by_frame
+        total.trained_tokens += sum(batch.num_tokens)
+        total.tokens_by_staleness.update(batch.ages)
+        total.tokens_stale += batch.stale
+        total.tokens_from_future += batch.from_future
+        total.tokens_of_dead_branch += batch.dead_branch
+
+
+# ---- what nothing explains -------------------------------------------------------------------------------------------
+
+
+def unaccounted_for(fork: Fork, earlier: Sequence[Fork], findings: Findings, place: str) -> tuple[SampleKey, ...]:
+    """Samples that this fork ought to have trained on or dropped by its end, each reported as a finding.
+
+    A sample that was accepted is unaccounted for when a later batch left it behind too old for any step, and nothing
+    says that it was dropped. Groups are opened in the order of their numbers, those of an earlier fork that a restore
+    opens again before new ones: so once a fork has leased a new group, each group before it must have been leased.
+    """
+    found: list[SampleKey] = []
+    last = fork.batches[-1].consume.policy.version if fork.batches else -1
+    for sample, accepted in fork.pending.items():
+        if fork.accepted.get(sample) is not accepted:  # inherited, and perhaps leased anew
+            continue
+        oldest = min((run.policy.version for run in accepted.result.policies), default=last)
+        if not fork.is_eval(sample[0]) and oldest + fork.opened.bound < last:
+            found.append(sample)
+            message = f"sample {sample[1]} of group {sample[0]} was accepted, became too old, and was never dropped"
+            findings.add(Code.UNACCOUNTED, place, message, group=sample[0], sample=sample[1])
+    for group in _skipped_groups(fork, earlier):
+        found.append((group, 0))
+        message = f"group {group} was passed over: nothing says what became of it in fork {fork.number}"
+        findings.add(Code.UNACCOUNTED, place, message, group=group)
+    return tuple(found)
+
+
+def _skipped_groups(fork: Fork, earlier: Sequence[Fork]) -> list[int]:
+    own, before = _trained_groups(fork), {group for other in earlier for group in _trained_groups(other)}
+    if not own or max(own) <= max(before, default=-1):
+        return []
+    has_history = fork.opened.parent is None or fork.parent is not None
+    first = 0 if has_history else min(own)
+    here = own | {sample[0] for sample in fork.accepted} | {sample[0] for sample in fork.pending}
+    return [group for group in range(first, max(own)) if group not in here and fork.group_ended(group) is None]
+
+
+def _trained_groups(fork: Fork) -> set[int]:
+    return {group for group, (_, purpose) in fork.items.items() if purpose is Purpose.TRAIN}
+
+
+def dead_steps(forks: Sequence[Fork], survivor: Fork) -> tuple[Policy, ...]:
+    """The steps that are not in the survivor's history."""
+    counts = {
+        (fork.number, batch.at) for fork, limit in survivor.segments() for batch in fork.batches if batch.at < limit
+    }
+    return tuple(b.consume.policy for fork in forks for b in fork.batches if (fork.number, b.at) not in counts)

@@ -1,0 +1,201 @@
+"""Groups that end: trained on, dropped, or used for an evaluation; each against what the history had accepted.
+
+The staleness of a batch is recomputed from the policies of its tokens, as the frames have them, along the lineage of
+the fork that consumed it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from periplus.audit.findings import Code, Findings
+from periplus.audit.history import Accepted, Batch, Fork, History, SampleKey
+from periplus.audit.records import Consume, Drop, Eval, UsedSample, batch_root, next_batches_root
+from periplus.policy import Lineage, Policy, staleness
+
+
+def consume(history: History, fork: Fork, at: int, record: Consume, findings: Findings, place: str) -> None:
+    """One batch left the ledger."""
+    if record.policy != fork.head:
+        findings.add(
+            Code.VERSION_GAP, place, f"a step starts from {record.policy}, but the fork is at {fork.head}",
+            found=str(record.policy), expected=str(fork.head),
+        )  # fmt: skip
+    batch = Batch(at, record)
+    seen: set[SampleKey] = set()
+    for used in record.samples:
+        accepted = _trained(history, fork, used, seen, findings, place)
+        seen.add((used.group, used.sample))
+        if accepted is not None:
+            _count(batch, fork.lineage, accepted)
+    _whole_groups(fork, record.samples, findings, place)
+    _claims(fork, batch, findings, place)
+    _violations(fork, batch, findings, place)
+    fork.batches.append(batch)
+    for group, sample in seen:
+        fork.consumed_at.setdefault((group, sample), at)
+        fork.end_group(group, at)
+    fork.head = record.policy.next()
+    _extend_root(fork, record)
+
+
+def drop(fork: Fork, at: int, record: Drop, findings: Findings, place: str) -> None:
+    """A group was given up."""
+    group = record.group
+    accepted = {s: fork.pending[group, s] for s in range(fork.opened.group_size) if (group, s) in fork.pending}
+    own = {sample for sample, found in accepted.items() if fork.accepted.get((group, sample)) is found}
+    problems = []
+    if fork.has_ended((group, 0)):
+        problems.append("the group had ended before")
+    listed = {dropped.sample for dropped in record.samples}
+    if len(listed) != len(record.samples):
+        problems.append("a sample is listed twice")
+    problems += [f"accepted sample {sample} is not listed" for sample in sorted(own - listed)]
+    for dropped in record.samples:
+        found = accepted.get(dropped.sample)
+        if found is None:
+            problems.append(f"sample {dropped.sample} was not waiting")
+        elif (found.result.digest, found.result.num_tokens) != (dropped.digest, dropped.num_tokens):
+            problems.append(f"sample {dropped.sample} is another than the accepted one")
+    for problem in problems:
+        findings.add(Code.DROP_CONTRADICTS, place, f"group {group} is dropped ({record.why}): {problem}", group=group)
+    fork.drops.append((at, record))
+    if fork.is_eval(group):
+        for sample in listed | {0}:
+            fork.measured_at.setdefault((group, sample), at)
+            fork.pending.pop((group, sample), None)
+    else:
+        fork.end_group(group, at)
+
+
+def evaluate(fork: Fork, at: int, record: Eval, findings: Findings, place: str) -> None:
+    """Samples were measured."""
+    for used in record.samples:
+        sample = (used.group, used.sample)
+        found = fork.pending.pop(sample, None)
+        problem = ""
+        if found is None:
+            problem = "was measured before" if sample in fork.measured_at else "was never accepted"
+        elif found.result.digest != used.digest:
+            problem = "is another than the accepted one"
+        elif not fork.is_eval(used.group):
+            problem = "was leased to train on"
+        if problem:
+            message = f"an evaluation uses sample {used.sample} of group {used.group}, which {problem}"
+            findings.add(Code.EVAL_CONTRADICTS, place, message, group=used.group, sample=used.sample)
+        fork.measured_at.setdefault(sample, at)
+    if record.policy != fork.head:
+        message = f"an evaluation of {record.policy} while the fork is at {fork.head}"
+        findings.add(Code.EVAL_CONTRADICTS, place, message, policy=str(record.policy))
+    fork.evals.append((at, record))
+
+
+def _trained(
+    history: History, fork: Fork, used: UsedSample, seen: set[SampleKey], findings: Findings, place: str
+) -> Accepted | None:
+    """The accepted result that this sample is, judged; the nearest there is when it is not what it should be."""
+    sample = (used.group, used.sample)
+    names: dict[str, object] = {"group": used.group, "sample": used.sample, "digest": used.digest.hex()}
+    what = f"sample {used.sample} of group {used.group}"
+    found = fork.pending.get(sample)
+    before = fork.consumed(sample)
+    if sample in seen or before is not None:
+        where = f"line {before + 1}" if before is not None else "this batch"
+        findings.add(Code.TRAINED_TWICE, place, f"{what} is trained on, and was in {where} before", **names)
+        return None
+    if fork.group_ended(used.group) is not None:
+        findings.add(Code.TRAINED_AFTER_DROP, place, f"{what} is trained on, and its group was dropped", **names)
+        return None
+    if fork.is_eval(used.group):
+        findings.add(Code.TRAINED_EVAL, place, f"{what} is trained on, and was sampled to measure", **names)
+    if found is not None:
+        if found.result.digest != used.digest:
+            findings.add(
+                Code.DIGEST_DIFFERS, place, f"{what}: the optimizer was given another content than was accepted",
+                accepted=found.result.digest.hex(), **names,
+            )  # fmt: skip
+        return found
+    elsewhere = [
+        other.accepted[sample]
+        for other in reversed(history.forks)
+        if sample in other.accepted and other.accepted[sample].result.digest == used.digest
+    ]
+    if elsewhere:
+        message = f"{what} is trained on, but was accepted on a branch that this history does not have"
+        findings.add(Code.DEAD_BRANCH, place, message, **names)
+        return elsewhere[0]
+    if fork.was_leased(sample):
+        findings.add(Code.TRAINED_NOT_ACCEPTED, place, f"{what} is trained on, and was never accepted", **names)
+    else:
+        findings.add(Code.TRAINED_NOT_LEASED, place, f"{what} is trained on, and was never leased", **names)
+    return None
+
+
+def _count(batch: Batch, lineage: Lineage, accepted: Accepted) -> None:
+    policy = batch.consume.policy
+    batch.num_tokens.append(accepted.result.num_tokens)
+    batch.by_frame += accepted.by_frame
+    for run in accepted.result.policies:
+        try:
+            batch.ages[staleness(policy, run.policy, lineage)] += run.num_tokens
+        except ValueError:
+            if _is_future(policy, run.policy, lineage):
+                batch.from_future += run.num_tokens
+            else:
+                batch.dead_branch += run.num_tokens
+
+
+def _is_future(consumer: Policy, sampled_by: Policy, lineage: Lineage) -> bool:
+    return sampled_by.fork > consumer.fork or (sampled_by in lineage and sampled_by.version > consumer.version)
+
+
+def _violations(fork: Fork, batch: Batch, findings: Findings, place: str) -> None:
+    bound = fork.opened.bound
+    old = {age: tokens for age, tokens in sorted(batch.ages.items()) if age > bound}
+    batch.stale = sum(old.values())
+    if old:
+        findings.add(
+            Code.STALE, place, f"{batch.stale} tokens are older than the bound {bound}: up to {max(old)}",
+            tokens_by_age={str(age): tokens for age, tokens in old.items()}, bound=bound,
+        )  # fmt: skip
+    if batch.from_future:
+        message = f"{batch.from_future} tokens are of a policy newer than the step's own, {batch.consume.policy}"
+        findings.add(Code.FROM_FUTURE, place, message, tokens=batch.from_future)
+    if batch.dead_branch:
+        message = f"{batch.dead_branch} tokens are of a policy that is not in the history of fork {fork.number}"
+        findings.add(Code.DEAD_BRANCH, place, message, tokens=batch.dead_branch)
+
+
+def _whole_groups(fork: Fork, samples: Sequence[UsedSample], findings: Findings, place: str) -> None:
+    size, per_step = fork.opened.group_size, fork.opened.groups_per_step
+    groups: dict[int, Counter[int]] = {}
+    for used in samples:
+        groups.setdefault(used.group, Counter())[used.sample] += 1
+    for group, found in groups.items():
+        if set(found) != set(range(size)):
+            findings.add(
+                Code.GROUP_INCOMPLETE, place, f"group {group} is trained with samples {sorted(found)} of {size}",
+                group=group, samples=sorted(found), expected=size,
+            )  # fmt: skip
+    if len(groups) != per_step:
+        message = f"a batch of {len(groups)} groups; a step takes {per_step}"
+        findings.add(Code.BATCH_SIZE, place, message, found=len(groups), expected=per_step)
+
+
+def _claims(fork: Fork, batch: Batch, findings: Findings, place: str) -> None:
+    record = batch.consume
+    root = batch_root([used.digest for used in record.samples])
+    if record.root != root:
+        message = "the batch's root is not that of its samples"
+        findings.add(Code.ROOT_WRONG, place, message, found=record.root.hex(), expected=root.hex())
+    ages = {age: tokens for age, tokens in sorted(batch.ages.items()) if tokens}
+    if dict(record.staleness_tokens) != ages:
+        found = {str(age): tokens for age, tokens in sorted(record.staleness_tokens.items())}
+        expected = {str(age): tokens for age, tokens in ages.items()}
+        message = f"tokens by age are said to be {found}; recomputed: {expected}"
+        findings.add(Code.STALENESS_CLAIMED, place, message, found=found, expected=expected)
+
+
+def _extend_root(fork: Fork, record: Consume) -> None:
+    before = fork.roots.get(record.policy.version)
+    if before is not None:
+        fork.roots[record.policy.version + 1] = next_batches_root(before, record.root)

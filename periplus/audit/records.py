@@ -1,0 +1,484 @@
+"""The lines of `audit.jsonl`, schema periplus.audit/1: this module is their definition.
+
+One JSON object a line, no spaces, keys in this order: `n` (the line's number from 0), `prev` (hex of the 16-byte BLAKE3
+of the line before, without its newline; zeros before the first), `t` (seconds since 1970, 6 decimals), `kind`, and the
+kind's own keys in the order of its table below. Digests are hex, a policy is `[fork, version]`,
+a place in the store of frames `[epoch, sequence]`.
+
+    open        a trainer starts: a new fork. `resumed_at`: the first line that the checkpoint it starts from does not
+                cover (that manifest's `audit.n`); `manifest`: the hash of that manifest. Both null at a fresh start, or
+                when the parent's history is in another file
+    lease       the right to produce one sample was given out
+    result      what became of one that came back. `frame`: where its bytes are kept, null for one that was not kept
+                (never of an accepted one); `index`: its place in that frame
+    lost        a lease ended without a result
+    drop        a group was given up, with the accepted samples that it had
+    eval        samples were used to measure, never to train
+    consume     a batch left the ledger and the version rose by one. `trained`: whether the optimizer stepped; digests
+                are computed from what it was given; `root`: see batch_root; `staleness`: tokens by age
+    publish     a version's weights went out. `digest`: of the published state (periplus/digest.py)
+    checkpoint  a manifest was renamed into place. `manifest`: BLAKE3 of the file's bytes; `covers`: the first line that
+                it does not cover; the manifest itself holds `audit: {n, prev}` of that line
+    prune       frames before `kept_from` may be deleted: the checkpoint of `policy` made them unneeded
+    end         the trainer stopped on purpose; `how`: succeeded, stopped or failed. One that is killed writes none; the
+                next `open` shows it
+
+A lease is named by (lease, group, sample): each fork numbers its leases from 1, without gaps. After a restore, results
+that are replayed from the kept frames are judged, and written, again, before the first lease. A lease that was
+abandoned is lost after its result. Groups of evaluations are numbered anew in each fork, groups to train on never.
+Labels (`why`) are lower-case words.
+Unknown kinds and keys are refused, so that a reader never passes over what it does not understand.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from json.encoder import encode_basestring_ascii
+from typing import Any, NamedTuple
+
+from blake3 import blake3
+
+from periplus.errors import CorruptFrame
+from periplus.policy import Policy
+from periplus.trajectory import PolicyRun, Purpose, StopReason
+
+SCHEMA = "periplus.audit/1"
+CHAIN_BYTES = 16
+START_OF_CHAIN = bytes(CHAIN_BYTES)
+START_OF_BATCHES = bytes(CHAIN_BYTES)
+"""The running root before the first batch: see next_batches_root."""
+
+ENDINGS = ("succeeded", "stopped", "failed")
+
+_MAX_INT = (1 << 64) - 1
+_LABEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+class Verdict(StrEnum):
+    """What became of a result."""
+
+    ACCEPTED = "accepted"
+    ABANDONED = "abandoned"  # its worker gave up before the end; counted, never trained on
+    DUPLICATE = "duplicate"
+    REFUSED = "refused"
+
+
+class FrameId(NamedTuple):
+    """A record of the trainer's store of trajectories: its position there, which rises in the order of writing."""
+
+    epoch: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.sequence}"
+
+
+class UsedSample(NamedTuple):
+    """A sample that was trained on or measured."""
+
+    group: int
+    sample: int
+    digest: bytes  # periplus.trajectory.content_digest
+
+
+class DroppedSample(NamedTuple):
+    """An accepted sample of a group that was given up."""
+
+    sample: int
+    digest: bytes
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    job_id: str
+    fork: int
+    parent: Policy | None
+    manifest: bytes | None  # 32 bytes
+    resumed_at: int | None
+    bound: int
+    group_size: int
+    groups_per_step: int
+    seed: int
+    algorithm: str
+    schema: str = SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    lease_id: int
+    group: int
+    sample: int
+    item: int
+    purpose: Purpose
+    worker_id: str
+    region: str
+    start_at: Policy
+    consume_by_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """`why`: empty when accepted or abandoned; `num_tokens`: of the completion."""
+
+    verdict: Verdict
+    why: str
+    lease_id: int
+    group: int
+    sample: int
+    worker_id: str
+    region: str
+    digest: bytes
+    num_tokens: int
+    policies: tuple[PolicyRun, ...]
+    stop_reason: StopReason
+    frame: FrameId | None
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    lease_id: int
+    group: int
+    sample: int
+    worker_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    group: int
+    why: str
+    samples: tuple[DroppedSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eval:
+    policy: Policy
+    samples: tuple[UsedSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consume:
+    """`policy`: what the step started from; `why`: empty when it trained; `samples`: in the order of training."""
+
+    policy: Policy
+    trained: bool
+    why: str
+    samples: tuple[UsedSample, ...]
+    root: bytes
+    staleness_tokens: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    policy: Policy
+    digest: bytes  # 32 bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    policy: Policy
+    manifest: bytes  # 32 bytes
+    covers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prune:
+    kept_from: FrameId
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    how: str
+
+
+Record = Open | Lease | Result | Lost | Drop | Eval | Consume | Publish | Checkpoint | Prune | End
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One record in its place in the chain."""
+
+    n: int
+    prev: bytes
+    time_s: float
+    record: Record
+
+
+def to_line(n: int, prev: bytes, time_s: float, record: Record) -> bytes:
+    """The line's bytes without newline."""
+    kind, fields = _TABLES[type(record)]
+    body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
+    return f'{{"n":{n},"prev":"{prev.hex()}","t":{time_s:.6f},"kind":"{kind}"{body}}}'.encode()
+
+
+def from_line(line: bytes, where: str) -> Line:
+    """The inverse of to_line. Raises: CorruptFrame that begins with `where`, such as `audit.jsonl:7`."""
+    try:
+        data = json.loads(line)
+        record_type, fields = _KINDS[_label(data["kind"])]
+        values = {f.attribute: f.of_json(data[f.key]) for f in fields}
+        if len(data) != len(fields) + len(_HEAD):
+            odd = sorted(data.keys() - {f.key for f in fields} - set(_HEAD))
+            raise ValueError(f"keys {odd} are unknown to {SCHEMA}")
+        return Line(
+            n=_integer(data["n"]), prev=_digest16(data["prev"]), time_s=_number(data["t"]), record=record_type(**values)
+        )
+    except KeyError as error:
+        raise CorruptFrame(f"{where}: no key or kind {error} in {SCHEMA}: {line[:80]!r}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptFrame(f"{where}: {error}: {line[:80]!r}") from error
+
+
+def chain_hash(line: bytes) -> bytes:
+    """What the next line says in `prev`. `line` is without newline."""
+    return blake3(line).digest(length=CHAIN_BYTES)
+
+
+def batch_root(digests: Sequence[bytes]) -> bytes:
+    """The `root` of a consume line: over its samples' digests end to end."""
+    return blake3(b"".join(digests)).digest(length=CHAIN_BYTES)
+
+
+def next_batches_root(root: bytes, batch: bytes) -> bytes:
+    """The manifest's `batches_root` after one more batch of the lineage."""
+    return blake3(root + batch).digest(length=CHAIN_BYTES)
+
+
+# ---- fields ----------------------------------------------------------------------------------------------------------
+
+
+class _Field(NamedTuple):
+    key: str
+    attribute: str
+    to_text: Callable[[Any], str]
+    of_json: Callable[[Any], Any]
+
+
+_HEAD = ("n", "prev", "t", "kind")
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_INT:
+        raise ValueError(f"an integer of 0 to 2^64 - 1 expected, not {value!r:.60}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) is not float or not -1e12 < value < 1e12:
+        raise ValueError(f"seconds expected, not {value!r:.60}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"text expected, not {value!r:.60}")
+    return value
+
+
+def _label(value: Any) -> str:
+    if type(value) is not str or not (value == "" or _LABEL.fullmatch(value)):
+        raise ValueError(f"a lower-case word expected, not {value!r:.60}")
+    return value
+
+
+def _ending(value: Any) -> str:
+    if value not in ENDINGS:
+        raise ValueError(f"one of {', '.join(ENDINGS)} expected, not {value!r:.60}")
+    return str(value)
+
+
+def _schema(value: Any) -> str:
+    if value != SCHEMA:
+        raise ValueError(f"schema {value!r:.60} is not {SCHEMA}; read it with the version that wrote it")
+    return SCHEMA
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"true or false expected, not {value!r:.60}")
+    return value
+
+
+def _hex_of(num_bytes: int) -> Callable[[Any], bytes]:
+    def of_json(value: Any) -> bytes:
+        digest = bytes.fromhex(value)
+        if len(digest) != num_bytes or len(value) != 2 * num_bytes:
+            raise ValueError(f"{num_bytes} bytes in hex expected, not {value!r:.80}")
+        return digest
+
+    return of_json
+
+
+_digest16 = _hex_of(16)
+_digest32 = _hex_of(32)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, second = value
+    return _integer(first), _integer(second)
+
+
+def _list(of_item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def of_json(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise ValueError(f"a list expected, not {value!r:.60}")
+        return tuple([of_item(item) for item in value])
+
+    return of_json
+
+
+def _optional(of_value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else of_value(value)
+
+
+def _run(value: Any) -> PolicyRun:
+    fork, version, num_tokens = value
+    return PolicyRun(Policy(_integer(fork), _integer(version)), _integer(num_tokens))
+
+
+def _used(value: Any) -> UsedSample:
+    group, sample, digest = value
+    return UsedSample(_integer(group), _integer(sample), _digest16(digest))
+
+
+def _dropped(value: Any) -> DroppedSample:
+    sample, digest, num_tokens = value
+    return DroppedSample(_integer(sample), _digest16(digest), _integer(num_tokens))
+
+
+def _ages(value: Any) -> Mapping[int, int]:
+    ages = {int(age): _integer(tokens) for age, tokens in value.items()}
+    if [str(age) for age in ages] != list(value):
+        raise ValueError(f"tokens by age expected, not {value!r:.60}")
+    return ages
+
+
+def _digest_text(value: bytes | None) -> str:
+    return "null" if value is None else f'"{value.hex()}"'
+
+
+def _integer_text(value: int | None) -> str:
+    return "null" if value is None else str(value)
+
+
+def _policy_text(value: Policy | None) -> str:
+    return "null" if value is None else f"[{value.fork},{value.version}]"
+
+
+def _frame_text(value: FrameId | None) -> str:
+    return "null" if value is None else f"[{value.epoch},{value.sequence}]"
+
+
+def _runs_text(value: Sequence[PolicyRun]) -> str:
+    return "[" + ",".join([f"[{r.policy.fork},{r.policy.version},{r.num_tokens}]" for r in value]) + "]"
+
+
+def _used_text(value: Sequence[UsedSample]) -> str:
+    return "[" + ",".join([f'[{group},{sample},"{digest.hex()}"]' for group, sample, digest in value]) + "]"
+
+
+def _dropped_text(value: Sequence[DroppedSample]) -> str:
+    return "[" + ",".join([f'[{sample},"{digest.hex()}",{tokens}]' for sample, digest, tokens in value]) + "]"
+
+
+def _ages_text(value: Mapping[int, int]) -> str:
+    return "{" + ",".join([f'"{age}":{value[age]}' for age in sorted(value)]) + "}"
+
+
+def _int(key: str, attribute: str = "") -> _Field:
+    return _Field(key, attribute or key, str, _integer)
+
+
+def _str(key: str, attribute: str = "", of_json: Callable[[Any], Any] = _text) -> _Field:
+    return _Field(key, attribute or key, encode_basestring_ascii, of_json)
+
+
+def _pol(key: str) -> _Field:
+    return _Field(key, key, _policy_text, lambda value: Policy(*_pair(value)))
+
+
+_WHY = _str("why", of_json=_label)
+_LEASE, _GROUP, _SAMPLE = _int("lease", "lease_id"), _int("group"), _int("sample")
+_WORKER, _REGION = _str("worker", "worker_id"), _str("region")
+_USED = _Field("samples", "samples", _used_text, _list(_used))
+
+_TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
+    Open: (
+        "open",
+        (
+            _str("schema", of_json=_schema),
+            _str("job_id"),
+            _int("fork"),
+            _Field("parent", "parent", _policy_text, _optional(lambda value: Policy(*_pair(value)))),
+            _Field("manifest", "manifest", _digest_text, _optional(_digest32)),
+            _Field("resumed_at", "resumed_at", _integer_text, _optional(_integer)),
+            _int("bound"),
+            _int("group_size"),
+            _int("groups_per_step"),
+            _int("seed"),
+            _str("algorithm"),
+        ),
+    ),
+    Lease: (
+        "lease",
+        (
+            _LEASE,
+            _GROUP,
+            _SAMPLE,
+            _int("item"),
+            _str("purpose", of_json=Purpose),
+            _WORKER,
+            _REGION,
+            _pol("start_at"),
+            _int("consume_by", "consume_by_version"),
+        ),
+    ),
+    Result: (
+        "result",
+        (
+            _str("verdict", of_json=Verdict),
+            _WHY,
+            _LEASE,
+            _GROUP,
+            _SAMPLE,
+            _WORKER,
+            _REGION,
+            _Field("digest", "digest", _digest_text, _digest16),
+            _int("tokens", "num_tokens"),
+            _Field("policies", "policies", _runs_text, _list(_run)),
+            _str("stop", "stop_reason", StopReason),
+            _Field("frame", "frame", _frame_text, _optional(lambda value: FrameId(*_pair(value)))),
+            _int("index"),
+        ),
+    ),
+    Lost: ("lost", (_LEASE, _GROUP, _SAMPLE, _WORKER, _WHY)),
+    Drop: ("drop", (_GROUP, _WHY, _Field("samples", "samples", _dropped_text, _list(_dropped)))),
+    Eval: ("eval", (_pol("policy"), _USED)),
+    Consume: (
+        "consume",
+        (
+            _pol("policy"),
+            _Field("trained", "trained", lambda value: "true" if value else "false", _boolean),
+            _WHY,
+            _USED,
+            _Field("root", "root", _digest_text, _digest16),
+            _Field("staleness", "staleness_tokens", _ages_text, _ages),
+        ),
+    ),
+    Publish: ("publish", (_pol("policy"), _Field("digest", "digest", _digest_text, _digest32))),
+    Checkpoint: (
+        "checkpoint",
+        (_pol("policy"), _Field("manifest", "manifest", _digest_text, _digest32), _int("covers")),
+    ),
+    Prune: (
+        "prune",
+        (_Field("kept_from", "kept_from", _frame_text, lambda value: FrameId(*_pair(value))), _pol("policy")),
+    ),
+    End: ("end", (_str("how", of_json=_ending),)),
+}
+_KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

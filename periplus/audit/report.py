@@ -1,0 +1,255 @@
+"""An audit's report for programs (a tree of JSON values) and for people (aligned text)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+from periplus.audit.account import Account
+from periplus.audit.auditor import ForkReport, Report
+from periplus.audit.findings import Finding
+from periplus.view.state import printable
+
+SCHEMA = "periplus.audit-report/1"
+SHOWN_PER_CODE = 5
+"""Findings of one code in the text; the tree has more."""
+
+Tree = dict[str, Any]
+_K = TypeVar("_K")
+
+
+def report_tree(report: Report) -> Tree:
+    """Everything, under stable names."""
+    return {
+        "schema": SCHEMA,
+        "job_id": report.job_id,
+        "clean": report.is_clean,
+        "bound": report.bound,
+        "surviving": _account_tree(report.surviving) if report.surviving else None,
+        "forks": [_fork_tree(fork) for fork in report.forks],
+        "dead_steps": [str(policy) for policy in report.dead_steps],
+        "evidence": {
+            "lines": report.num_lines,
+            "torn_bytes": report.torn_bytes,
+            "ended": report.is_ended,
+            "frames": report.num_frames,
+            "trajectories": report.num_witnesses,
+            "uncommitted": report.uncommitted,
+            "results_pruned": report.pruned_results,
+            "checkpoints": report.num_checkpoints,
+            "checkpoints_pruned": report.pruned_checkpoints,
+        },
+        "spools": [
+            {
+                "name": spool.name,
+                "committed": spool.committed,
+                "uncommitted": spool.uncommitted,
+                "uncommitted_tokens": spool.uncommitted_tokens,
+            }
+            for spool in report.spools
+        ],
+        "notes": list(report.notes),
+        "counts": {code.value: count for code, count in sorted(report.counts.items())},
+        "findings": [
+            {"code": f.code.value, "place": f.place, "message": f.message, "values": dict(f.values)}
+            for f in report.findings
+        ],
+    }
+
+
+def report_text(report: Report) -> str:
+    """The same, shortened, for a terminal."""
+    blocks = [_evidence_text(report), _accounts_text(report), _findings_text(report)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+# ---- trees -----------------------------------------------------------------------------------------------------------
+
+
+def _fork_tree(fork: ForkReport) -> Tree:
+    return {
+        "fork": fork.fork,
+        "parent": None if fork.parent is None else str(fork.parent),
+        "first": str(fork.first),
+        "head": str(fork.head),
+        "ended": fork.ended or None,
+        "survives": fork.survives,
+        "account": _account_tree(fork.account),
+    }
+
+
+def _account_tree(a: Account) -> Tree:
+    abandoned = a.abandoned_tokens
+    return {
+        "steps": a.steps,
+        "steps_not_trained": a.steps_not_trained,
+        "leased": a.leased,
+        "returned": a.returned,
+        "lost": dict(sorted(a.lost.items())),
+        "released": a.released,
+        "outstanding": a.outstanding,
+        "unaccounted": a.unaccounted,
+        "completed": a.completed,
+        "replayed": a.replayed,
+        "accepted": a.accepted,
+        "duplicates": a.duplicates,
+        "refused": dict(sorted(a.refused.items())),
+        "abandoned": {
+            "samples": len(abandoned),
+            "mean_tokens": sum(abandoned) / len(abandoned) if abandoned else None,
+            "max_tokens": max(abandoned, default=None),
+        },
+        "trained": a.trained,
+        "trained_by_frame": a.trained_by_frame,
+        "trained_by_digest_only": a.trained - a.trained_by_frame,
+        "trained_tokens": a.trained_tokens,
+        "trained_twice": a.trained_twice,
+        "skipped": a.skipped,
+        "dropped": dict(sorted(a.dropped.items())),
+        "groups_dropped": dict(sorted(a.groups_dropped.items())),
+        "measured": a.measured,
+        "pending": a.pending,
+        "staleness_tokens": {str(age): tokens for age, tokens in sorted(a.tokens_by_staleness.items())},
+        "violations": {
+            "tokens": a.violations,
+            "stale": a.tokens_stale,
+            "from_future": a.tokens_from_future,
+            "dead_branch": a.tokens_of_dead_branch,
+        },
+        "mean_tokens_trained": a.mean_tokens_trained,
+        "mean_tokens_sampled": a.mean_tokens_sampled,
+        "length_bias": a.length_bias,
+    }
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def _evidence_text(report: Report) -> str:
+    torn = f", a torn line of {report.torn_bytes} bytes at its end" if report.torn_bytes else ""
+    going = "" if report.is_ended or not report.forks else "; still going, or killed: it has no end"
+    pruned = f", {report.pruned_results} results whose frames were pruned" if report.pruned_results else ""
+    uncommitted = f", {report.uncommitted} trajectories not committed" if report.uncommitted else ""
+    gone = f", {report.pruned_checkpoints} older ones removed" if report.pruned_checkpoints else ""
+    rows = [
+        ("job", f"{report.job_id}, staleness bound {report.bound}"),
+        ("journal", f"{report.num_lines} lines{torn}{going}"),
+        ("frames", f"{report.num_frames} with {report.num_witnesses} trajectories{uncommitted}{pruned}"),
+        ("checkpoints", f"{report.num_checkpoints}{gone}"),
+    ]
+    if report.dead_steps:
+        rows.append(("dead branches", f"{len(report.dead_steps)} steps: {_short(map(str, report.dead_steps))}"))
+    rows += [
+        (
+            f"spool {spool.name}",
+            f"{spool.committed} committed, {spool.uncommitted} not ({spool.uncommitted_tokens} tokens)",
+        )
+        for spool in report.spools
+    ]
+    rows += [("note", note) for note in report.notes]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name.ljust(width)}  {printable(value)}" for name, value in rows)
+
+
+def _accounts_text(report: Report) -> str:
+    if report.surviving is None:
+        return ""
+    accounts = [report.surviving, *(fork.account for fork in report.forks)]
+    headings = ["SURVIVING", *(_fork_heading(fork) for fork in report.forks)]
+    if len(report.forks) == 1:
+        accounts, headings = accounts[:1], ["ALL"]
+    rows = [["", *headings]]
+    rows += [[name, *(cell(account) for account in accounts)] for name, cell in _rows(accounts)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ("  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+             for row in rows)  # fmt: skip
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _fork_heading(fork: ForkReport) -> str:
+    parent = f" OF {fork.parent}" if fork.parent else ""
+    return f"FORK {fork.fork}{parent}"
+
+
+_Row = tuple[str, Callable[[Account], str]]
+
+
+def _rows(accounts: Sequence[Account]) -> list[_Row]:
+    """The rows in which any account has something, and those that a promise is about."""
+
+    def by_reason(name: str, field: Callable[[Account], Mapping[str, int]]) -> list[_Row]:
+        reasons = sorted({reason for account in accounts for reason in field(account)})
+        return [(f"  {name}: {reason}", _at(field, reason)) for reason in reasons]
+
+    def optional(name: str, field: Callable[[Account], int]) -> list[_Row]:
+        return [(name, lambda a: _count(field(a)))] if any(field(account) for account in accounts) else []
+
+    ages = sorted({age for account in accounts for age in account.tokens_by_staleness})
+    return [
+        ("steps", lambda a: _count(a.steps)),
+        *optional("  without training", lambda a: a.steps_not_trained),
+        ("leases", lambda a: _count(a.leased)),
+        ("  returned", lambda a: _count(a.returned)),
+        *by_reason("lost", lambda a: a.lost),
+        *optional("  released", lambda a: a.released),
+        *optional("  outstanding", lambda a: a.outstanding),
+        ("  unaccounted for", lambda a: _count(a.unaccounted)),
+        ("results", lambda a: _count(a.completed)),
+        *optional("  duplicate", lambda a: a.duplicates),
+        *by_reason("refused", lambda a: a.refused),
+        *optional("  abandoned", lambda a: len(a.abandoned_tokens)),
+        *[
+            ("    mean tokens", lambda a: _mean(a.abandoned_tokens))
+            for _ in optional("", lambda a: len(a.abandoned_tokens))
+        ],
+        *optional("  replayed after a restore", lambda a: a.replayed),
+        ("samples accepted", lambda a: _count(a.accepted)),
+        ("  trained on", lambda a: _count(a.trained)),
+        ("  trained on, verified by frame", lambda a: _count(a.trained_by_frame)),
+        ("  trained on twice", lambda a: _count(a.trained_twice)),
+        *optional("  skipped", lambda a: a.skipped),
+        *by_reason("dropped", lambda a: a.dropped),
+        *optional("  measured", lambda a: a.measured),
+        *optional("  pending", lambda a: a.pending),
+        ("tokens trained on", lambda a: _count(a.trained_tokens)),
+        *((f"  {age} version{'' if age == 1 else 's'} old", _at(lambda a: a.tokens_by_staleness, age)) for age in ages),
+        ("  older than the bound", lambda a: _count(a.tokens_stale)),
+        ("  from the future", lambda a: _count(a.tokens_from_future)),
+        ("  of a dead branch", lambda a: _count(a.tokens_of_dead_branch)),
+        ("mean tokens, trained on", lambda a: _float(a.mean_tokens_trained)),
+        ("mean tokens, sampled", lambda a: _float(a.mean_tokens_sampled)),
+        ("  relative difference", lambda a: "-" if a.length_bias is None else f"{a.length_bias:+.2%}"),
+    ]
+
+
+def _findings_text(report: Report) -> str:
+    if report.is_clean:
+        return "clean: every check passed"
+    total = sum(report.counts.values())
+    lines = [f"NOT CLEAN: {total} finding{'s' if total > 1 else ''}"]
+    for code, group in groupby(sorted(report.findings, key=lambda f: f.code), key=lambda f: f.code):
+        found: list[Finding] = list(group)
+        lines += [f"  {code}  {f.place}: {printable(f.message)}" for f in found[:SHOWN_PER_CODE]]
+        if (more := report.counts[code] - SHOWN_PER_CODE) > 0:
+            lines.append(f"  {code}  and {more} more")
+    return "\n".join(lines)
+
+
+def _at(field: Callable[[Account], Mapping[_K, int]], key: _K) -> Callable[[Account], str]:
+    return lambda account: _count(field(account).get(key, 0))
+
+
+def _short(names: Any) -> str:
+    listed = list(names)
+    return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _float(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _mean(values: Sequence[int]) -> str:
+    return _float(sum(values) / len(values)) if values else "-"

@@ -1,0 +1,427 @@
+"""A bounded log of records on disk: append, make durable, read again, retire.
+
+    append(parts) -> position      handed to the operating system: survives kill -9 of this process
+    sync()                         returns when everything appended before survives what `durability` says
+    records(start), read(position) what is there and not retired, in order
+    retire(position), trim(upto)   no longer needed; a segment's file goes when all of its records are retired
+
+Invariants: positions rise and are never used twice; what was reported durable is found by the next opening, in order,
+with nothing between that was not appended; a full spool or disk is SpoolFull, leaves everything as it was, and heals.
+What is retired is not read again by this process; after a crash the last of it may come back if its segment's file is
+still there, since only every `NOTE_EVERY` retirements and `close` write a note of it (note.py): whoever reads must bear
+repeats. The newest segment is never removed, so that epochs rise.
+
+Durability. `process`: an append is promised at once. `machine`: by the `sync` that follows; one sync serves all who
+wait for it (group commit), runs without the lock, and may run in a thread while others append. A sync that fails
+leaves nobody knowing what is on the disk, so nothing works afterwards until the spool is opened again. With `process`
+a power cut may leave damage that the next opening reports as CorruptSpool.
+
+Opening cuts a torn tail (segment.py says what is one), writes nothing else, and takes a lock: a second process is
+Conflict. The first append seals the epoch before and begins a new one. A record's data may come in several pieces and
+is never copied; `append` costs a hash and one system call.
+"""
+
+import bisect
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from periplus.errors import NotFound, SpoolFull, StorageError
+from periplus.spool.files import FileLayer, OsFiles, explained, refusal
+from periplus.spool.format import (
+    MAX_RECORD_BYTES,
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    Buffer,
+    Durability,
+    Position,
+    data_checksum,
+    record_header,
+    seal,
+    segment_header,
+)
+from periplus.spool.note import Run, note_name, pack_note, read_notes, runs_of
+from periplus.spool.segment import Record, Segment, TornTail, read_record, read_segment, survey
+
+SEGMENT_BYTES = 64 << 20
+"""A new file is begun beyond: large enough that making and removing files costs nothing, small enough to free space."""
+
+NOTE_EVERY = 64
+"""Retirements between two notes: at most so many records come back after a kill."""
+
+LOCK_FILE = "lock"
+_OVERHEAD_BYTES = SEGMENT_HEADER_BYTES + 2 * RECORD_HEADER_BYTES
+"""What an append may need beside its data: a seal, the header of a new segment, its own header."""
+
+
+class Spool:
+    """Open for one process; `append`, `retire` and `sync` may be called from several threads."""
+
+    def __init__(
+        self, folder: Path, layer: FileLayer, durability: Durability, max_bytes: int, segment_bytes: int,
+        segments: list[Segment], epoch: int, torn: TornTail | None, notes: list[int], lock: contextlib.ExitStack,
+    ) -> None:  # fmt: skip
+        self.folder = folder
+        self.epoch = epoch
+        self.torn = torn
+        self.max_bytes = max_bytes
+        self._layer = layer
+        self._durability = durability
+        self._segment_bytes = segment_bytes
+        self._segments = segments
+        self._notes = notes
+        self._num_unnoted = 0
+        self._held = lock
+        self._next = 0
+        self._promised = 0
+        self._failed = ""
+        self._lock = threading.Lock()
+        self._syncing = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, folder: Path, *, durability: Durability, max_bytes: int, segment_bytes: int = SEGMENT_BYTES,
+        layer: FileLayer | None = None,
+    ) -> Self:  # fmt: skip
+        """The spool in `folder`, which is made if need be; what is there already counts as durable.
+
+        Raises: CorruptSpool, Conflict if another process has it open, StorageError.
+        """
+        layer = layer or OsFiles()
+        if not 0 < segment_bytes <= MAX_RECORD_BYTES or max_bytes < 1:
+            raise ValueError(f"segments of {segment_bytes} and a spool of {max_bytes} bytes; expected positive sizes")
+        with contextlib.ExitStack() as held:
+            with explained(folder):
+                layer.make_folder(folder)
+                held.enter_context(layer.lock(folder / LOCK_FILE))
+            found = survey(layer, folder)
+            runs, notes = read_notes(layer, folder)
+            with explained(folder):
+                if found.torn is not None:
+                    _cut(layer, folder, found.torn, found.behind_tear)
+                if durability is Durability.MACHINE:  # pages of a process that was killed may not have been written
+                    _sync_all(layer, folder, found.segments)
+            _apply(runs, found.segments)
+            newest_epoch = max([found.newest_epoch, *(epoch for epoch, _, _ in runs)])
+            return cls(
+                folder, layer, durability, max_bytes, segment_bytes, found.segments, newest_epoch + 1, found.torn,
+                notes, held.pop_all(),
+            )  # fmt: skip
+
+    # ---- what is there --------------------------------------------------------------------------------------------
+
+    @property
+    def num_records(self) -> int:
+        """Not retired."""
+        with self._lock:
+            return sum(segment.num_live for segment in self._segments)
+
+    @property
+    def num_bytes(self) -> int:
+        """On disk, retired records included whose segment is still there."""
+        with self._lock:
+            return self._num_bytes()
+
+    def is_durable(self, position: Position) -> bool:
+        """Whether the record survives what `durability` says. Positions of earlier epochs do, if they are there."""
+        with self._lock:
+            return position.epoch < self.epoch or position.sequence < self._promised
+
+    def records(self, start: Position | None = None) -> Iterator[Record]:
+        """Every record from `start` on that is not retired, in order of position; appends meanwhile may be seen.
+
+        Raises: CorruptSpool, StorageError.
+        """
+        with self._lock:
+            segments = list(self._segments)
+        for segment in segments:
+            if start is not None and start.epoch > segment.first.epoch:
+                continue
+            same = start is not None and start.epoch == segment.first.epoch
+            first = max(0, start.sequence - segment.first.sequence) if same and start is not None else 0
+            if segment.num_live:
+                yield from read_segment(self._layer, self.folder, segment, first)
+
+    def read(self, position: Position) -> bytes:
+        """One record's data. Raises: NotFound if it was never there or is retired, CorruptSpool, StorageError."""
+        with self._lock:
+            segment = self._find(position)
+            if segment is None or position.sequence in segment.retired:
+                raise NotFound(f"{self.folder} has no record {position}; it was retired or never written")
+        return read_record(self._layer, self.folder, segment, position)
+
+    # ---- writing --------------------------------------------------------------------------------------------------
+
+    def append(self, *parts: Buffer) -> Position:
+        """Add one record, given in pieces, and hand it to the operating system.
+
+        Raises: SpoolFull (nothing is changed; retire something, or free the disk, and try again), StorageError,
+        ValueError for a record that no spool holds.
+        """
+        length = sum(len(part) for part in parts)
+        if length > MAX_RECORD_BYTES:
+            raise ValueError(f"a record of {length} bytes; at most {MAX_RECORD_BYTES}")
+        checksum = data_checksum(parts)
+        with self._lock:
+            self._check()
+            self._reserve(length + _OVERHEAD_BYTES)
+            segment = self._writable()
+            position = Position(self.epoch, self._next)
+            header = record_header(position, length, self._promised, checksum)
+            self._write(segment, (header, *parts))
+            segment.offsets.append(segment.num_bytes)
+            segment.num_bytes += RECORD_HEADER_BYTES + length
+            self._next += 1
+            if self._durability is Durability.PROCESS:
+                self._promised, segment.num_synced = self._next, segment.num_records
+            return position
+
+    def sync(self) -> None:
+        """Return when everything appended before this call is durable. Raises: StorageError."""
+        with self._syncing:
+            with self._lock:
+                self._check()
+                if self._durability is Durability.PROCESS:
+                    return
+                end = self._next
+                due = [
+                    (segment, segment.num_records, segment.is_sealed)
+                    for segment in self._segments
+                    if segment.file is not None
+                    and (segment.num_synced < segment.num_records or segment.is_sealed > segment.is_settled)
+                ]
+            for segment, _, _ in due:
+                self._sync_file(segment)
+            with self._lock:
+                for segment, num_records, is_sealed in due:
+                    segment.num_synced, segment.is_settled = num_records, is_sealed
+                    if is_sealed:
+                        self._close_file(segment)
+                self._promised = max(self._promised, end)
+                self._reap()
+
+    def retire(self, position: Position) -> None:
+        """This record is no longer needed; a repeat is harmless. Raises: StorageError."""
+        with self._lock:
+            segment = self._find(position)
+            if segment is not None and position.sequence not in segment.retired:
+                segment.retired.add(position.sequence)
+                if not segment.num_live:
+                    self._reap()
+                self._note(1)
+
+    def trim(self, upto: Position) -> None:
+        """Retire every record before `upto`. Raises: StorageError."""
+        with self._lock:
+            before = self._num_retired()
+            for segment in self._segments:
+                if segment.first.epoch < upto.epoch:
+                    end = segment.end_sequence
+                elif segment.first.epoch == upto.epoch:
+                    end = min(segment.end_sequence, upto.sequence)
+                else:
+                    continue
+                segment.retired.update(range(segment.first.sequence, end))
+            num_retired = self._num_retired() - before
+            self._reap()
+            self._note(num_retired)
+
+    def close(self) -> None:
+        """Make everything durable and let go of the folder; a repeat is harmless. Raises: StorageError."""
+        try:
+            if not self._failed:
+                self.sync()
+                with self._lock, contextlib.suppress(SpoolFull):  # a seal lets damage of the last record be seen
+                    if self._next and not self._segments[-1].is_sealed:
+                        self._seal(self._segments[-1])
+                self.sync()
+                with self._lock:
+                    self._note(NOTE_EVERY if self._num_unnoted else 0)
+        finally:
+            with self._lock:
+                for segment in self._segments:
+                    self._close_file(segment)
+                self._failed = self._failed or f"{self.folder} was closed"
+                self._held.close()
+
+    def remove(self) -> None:
+        """Close, and remove the folder with everything in it. Raises: StorageError."""
+        self.close()
+        with explained(self.folder):
+            for name in [segment.name for segment in self._segments] + [note_name(number) for number in self._notes]:
+                self._layer.unlink(self.folder / name)
+            self._layer.unlink(self.folder / LOCK_FILE)
+            self._layer.remove_folder(self.folder)
+
+    # ---- inside, with the lock held -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._failed:
+            raise StorageError(f"{self._failed}; open the spool again")
+
+    def _num_bytes(self) -> int:
+        return sum(segment.num_bytes for segment in self._segments)
+
+    def _num_retired(self) -> int:
+        return sum(len(segment.retired) for segment in self._segments)
+
+    def _note(self, num_retired: int) -> None:
+        """Count, and write down what is retired and still on disk when enough was."""
+        self._num_unnoted += num_retired
+        if self._num_unnoted < NOTE_EVERY:
+            return
+        runs = [run for segment in self._segments for run in runs_of(segment.first.epoch, segment.retired)]
+        if not runs:
+            return
+        number = max(self._notes, default=0) + 1
+        with contextlib.suppress(OSError):  # a note saves repeats, no more
+            file = self._layer.create(self.folder / note_name(number))
+            self._notes.append(number)
+            try:
+                file.append((pack_note(runs),))
+            finally:
+                file.close()
+            for old in self._notes[:-1]:
+                self._layer.unlink(self.folder / note_name(old))
+            del self._notes[:-1]
+            self._num_unnoted = 0
+
+    def _find(self, position: Position) -> Segment | None:
+        index = bisect.bisect_right(self._segments, position, key=lambda segment: segment.first) - 1
+        return self._segments[index] if index >= 0 and self._segments[index].holds(position) else None
+
+    def _reserve(self, num_bytes: int) -> None:
+        if self._num_bytes() + num_bytes <= self.max_bytes:
+            return
+        if self._segments and self._segments[-1].num_records and not self._segments[-1].num_live:
+            self._begin_segment()  # so that the newest, all retired, may go
+            self._reap()
+        held = self._num_bytes()
+        if held + num_bytes > self.max_bytes:
+            raise SpoolFull(
+                f"{self.folder} holds {held} bytes of at most {self.max_bytes} and cannot take {num_bytes} more; "
+                "it goes on when something has been retired, or give it more room"
+            )
+
+    def _writable(self) -> Segment:
+        newest = self._segments[-1] if self._segments else None
+        if newest is None or newest.is_sealed or newest.first.epoch < self.epoch:
+            return self._begin_segment()
+        is_full = newest.num_bytes >= self._segment_bytes and newest.num_records
+        return self._begin_segment() if is_full else newest
+
+    def _begin_segment(self) -> Segment:
+        if self._segments and not self._segments[-1].is_sealed:
+            self._seal(self._segments[-1])
+        segment = Segment(Position(self.epoch, self._next), num_synced=0)
+        path = self.folder / segment.name
+        with explained(path):
+            segment.file = self._layer.create(path)
+        try:
+            with explained(path):
+                segment.file.append((segment_header(segment.first),))
+                if self._durability is Durability.MACHINE:  # else a power cut could let the epoch be used again
+                    segment.file.sync()
+                    self._layer.sync_folder(self.folder)
+        except BaseException as error:
+            self._close_file(segment)
+            try:
+                self._layer.unlink(path)
+            except OSError:
+                self._failed = f"{path} could neither be begun nor removed ({error})"
+            raise
+        segment.num_bytes = SEGMENT_HEADER_BYTES
+        self._segments.append(segment)
+        self._reap()
+        return segment
+
+    def _seal(self, segment: Segment) -> None:
+        """Of an earlier epoch it is settled at once: that epoch is judged by its seal from now on."""
+        earlier = segment.first.epoch < self.epoch
+        if segment.file is None:
+            with explained(self.folder / segment.name):
+                segment.file = self._layer.reopen(self.folder / segment.name)
+        end = Position(segment.first.epoch, segment.end_sequence)
+        self._write(segment, (seal(end, end.sequence if earlier else self._promised),))
+        if earlier and self._durability is Durability.MACHINE:
+            self._sync_file(segment)
+        segment.num_bytes += RECORD_HEADER_BYTES
+        segment.is_sealed = True
+        segment.is_settled = earlier or self._durability is Durability.PROCESS
+        if segment.is_settled:
+            self._close_file(segment)
+
+    def _write(self, segment: Segment, parts: tuple[Buffer, ...]) -> None:
+        path = self.folder / segment.name
+        assert segment.file is not None
+        try:
+            segment.file.append(parts)
+        except OSError as error:
+            try:
+                segment.file.truncate(segment.num_bytes)
+            except OSError:
+                self._failed = f"{path} holds a half-written record that cannot be cut ({error})"
+            raise refusal(path, error) from error
+
+    def _sync_file(self, segment: Segment) -> None:
+        path = self.folder / segment.name
+        assert segment.file is not None
+        try:
+            segment.file.sync()
+        except OSError as error:
+            self._failed = f"{path} could not be synced ({error.strerror or error}): nobody knows what is on the disk"
+            raise StorageError(f"{self._failed}; open the spool again") from error
+
+    def _close_file(self, segment: Segment) -> None:
+        if segment.file is not None:
+            segment.file.close()
+            segment.file = None
+
+    def _reap(self) -> None:
+        """Remove the files of segments that hold nothing live and that no crash can bring back torn."""
+        kept: list[Segment] = []
+        for index, segment in enumerate(self._segments):
+            is_newest = index == len(self._segments) - 1
+            if is_newest or segment.num_live or not segment.is_settled:
+                kept.append(segment)
+                continue
+            try:
+                self._layer.unlink(self.folder / segment.name)
+            except OSError as error:
+                self._segments = kept + self._segments[index:]
+                raise refusal(self.folder / segment.name, error) from error
+        self._segments = kept
+
+
+def _apply(runs: list[Run], segments: list[Segment]) -> None:
+    for epoch, first, end in runs:
+        for segment in segments:
+            if segment.first.epoch == epoch:
+                segment.retired.update(range(max(first, segment.first.sequence), min(end, segment.end_sequence)))
+
+
+def _cut(layer: FileLayer, folder: Path, torn: TornTail, behind: tuple[str, ...]) -> None:
+    for name in reversed(behind):
+        layer.unlink(folder / name)
+    if torn.offset == 0:
+        layer.unlink(torn.path)
+    else:
+        file = layer.reopen(torn.path)
+        try:
+            file.truncate(torn.offset)
+            file.sync()
+        finally:
+            file.close()
+    layer.sync_folder(folder)
+
+
+def _sync_all(layer: FileLayer, folder: Path, segments: list[Segment]) -> None:
+    for segment in segments:
+        file = layer.reopen(folder / segment.name)
+        try:
+            file.sync()
+        finally:
+            file.close()
+    layer.sync_folder(folder)

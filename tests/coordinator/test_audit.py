@@ -1,0 +1,102 @@
+"""The command around the audit: what goes where, and with which code it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.client.audit import progress_of
+from periplus.__main__ import run as periplus
+from periplus.yaml_text import parse
+from tests.support.audit_run import gateway_spool, honest_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs") / "sums-1"
+    honest_run(root)
+    return root
+
+
+def test_a_clean_run_ends_with_0_and_a_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert periplus(["job", "audit", str(run)]) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith("clean: every check passed\n")
+    assert "SURVIVING  FORK 0  FORK 1 OF 0.2  FORK 2 OF 1.4" in out
+    assert err == ""
+
+
+def test_programs_get_the_same_report_in_json_and_yaml(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert periplus(["job", "audit", str(run), "-o", "json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    assert (tree["schema"], tree["clean"], tree["findings"]) == ("periplus.audit-report/1", True, [])
+    assert tree["surviving"]["violations"]["tokens"] == tree["surviving"]["unaccounted"] == 0
+    assert periplus(["job", "audit", str(run), "-o", "yaml"]) == 0
+    assert parse(capsys.readouterr().out, "test") == tree
+
+
+def test_a_run_that_is_not_clean_ends_with_1_and_says_where(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "audit.jsonl").write_bytes((run / "audit.jsonl").read_bytes())
+    assert periplus(["job", "audit", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "NOT CLEAN" in out
+    assert "frame_missing  audit.jsonl:" in out
+    assert "more" in out
+
+
+def test_gateways_spools_are_compared_when_they_are_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spool = gateway_spool(run, tmp_path / "spool")
+    assert periplus(["job", "audit", str(run), "--spool", str(spool)]) == 0
+    assert "committed, 1 not (" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["run", "journal", "spool"])
+def test_what_is_not_there_ends_with_3(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
+    arguments = {
+        "run": [str(tmp_path / "absent")],
+        "journal": [str(tmp_path)],
+        "spool": [str(run), "--spool", str(tmp_path / "absent")],
+    }[missing]
+    assert periplus(["job", "audit", *arguments]) == 3
+    assert "error: " in capsys.readouterr().err
+
+
+def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert periplus(["job", "audit"]) == 2
+    assert periplus(["job", "audit", "x", "-o", "name"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+class Typed:
+    """A terminal, and a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.time_s = 0.0
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+@pytest.mark.parametrize("can_redraw", [True, False])
+def test_progress_shows_only_when_an_audit_takes_long_and_is_gone_at_the_end(can_redraw: bool) -> None:
+    typed = Typed()
+    show = progress_of(can_redraw, typed.write, lambda: None, typed.now_s)
+    show("journal", 10, 100)
+    assert typed.text == ""
+    typed.time_s = 11.0
+    show("journal", 50, 100)
+    show("journal", 51, 100)
+    shown = typed.text
+    assert shown.strip() == "auditing journal: 50 %"
+    show("", 0, 0)
+    assert typed.text == (shown + "\r" + " " * 22 + "\r" if can_redraw else shown)

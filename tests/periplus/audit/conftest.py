@@ -1,0 +1,19 @@
+from pathlib import Path
+
+import pytest
+
+from tests.support.audit_run import copy_run, honest_run
+
+
+@pytest.fixture(scope="session")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; never written to."""
+    root = tmp_path_factory.mktemp("honest") / "run"
+    honest_run(root)
+    return root
+
+
+@pytest.fixture
+def run(honest: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return copy_run(honest, tmp_path / "run")

@@ -1,0 +1,111 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from periplus.audit.journal import AuditJournal, ChainEnd, read_lines
+from periplus.audit.records import START_OF_CHAIN, End, Lost, chain_hash, from_line
+from periplus.errors import ConfigError, Conflict, NotFound
+
+RECORD = End(how="stopped")
+
+
+def lost(number: int, worker: str = "w") -> Lost:
+    return Lost(lease_id=number, group=0, sample=0, worker_id=worker, why="expired")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.jsonl"
+
+
+def test_each_line_names_the_one_before_it(path: Path) -> None:
+    with AuditJournal.open(path) as journal:
+        assert [journal.append(lost(i), float(i)) for i in range(3)] == [0, 1, 2]
+        end = journal.position
+    lines = [line.rstrip(b"\n") for line in read_lines(path)]
+    prevs = [from_line(line, "here").prev for line in lines]
+    assert prevs == [START_OF_CHAIN, chain_hash(lines[0]), chain_hash(lines[1])]
+    assert end == ChainEnd(3, chain_hash(lines[2]))
+
+
+def test_an_opened_file_is_continued_where_it_ends(path: Path) -> None:
+    with AuditJournal.open(path) as journal:
+        journal.append(lost(0), 0.0)
+        end = journal.position
+    with AuditJournal.open(path) as journal:
+        assert (journal.position, journal.cut_bytes) == (end, 0)
+        journal.append(RECORD, 1.0)
+    lines = list(read_lines(path))
+    assert from_line(lines[1].rstrip(b"\n"), "here").prev == end.prev
+
+
+@pytest.mark.parametrize("whole_lines", [0, 2])
+def test_a_torn_last_line_is_cut_and_told(path: Path, whole_lines: int) -> None:
+    with AuditJournal.open(path) as journal:
+        for i in range(whole_lines):
+            journal.append(lost(i), 0.0)
+        end = journal.position
+    with path.open("ab") as file:
+        file.write(b'{"n":2,"pre')
+    with AuditJournal.open(path) as journal:
+        assert (journal.position, journal.cut_bytes) == (end, 11)
+    assert len(list(read_lines(path))) == whole_lines
+
+
+def test_a_long_last_line_is_found_whole(path: Path) -> None:
+    with AuditJournal.open(path) as journal:
+        journal.append(lost(0), 0.0)
+        journal.append(lost(1, "w" * 300_000), 0.0)
+        end = journal.position
+    with AuditJournal.open(path) as journal:
+        assert journal.position == end
+
+
+def test_a_damaged_last_line_is_not_continued(path: Path) -> None:
+    path.write_bytes(b"no record\n")
+    with pytest.raises(ConfigError, match="cut it off"):
+        AuditJournal.open(path)
+    assert path.read_bytes() == b"no record\n"
+
+
+def test_a_file_has_one_writer_at_a_time(path: Path) -> None:
+    with AuditJournal.open(path), pytest.raises(Conflict, match="another process"):
+        AuditJournal.open(path)
+    AuditJournal.open(path).close()
+
+
+def test_lines_reach_the_file_with_a_flush_and_not_before(path: Path) -> None:
+    with AuditJournal.open(path) as journal:
+        journal.append(lost(0), 0.0)
+        assert path.read_bytes() == b""
+        journal.flush()
+        assert len(list(read_lines(path))) == 1
+        journal.append(lost(1, "w" * (1 << 20)), 0.0)
+        assert len(list(read_lines(path))) == 2, "a full buffer does not wait"
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="absent"):
+        AuditJournal.open(tmp_path / "absent" / "audit.jsonl")
+
+
+@given(sessions=st.lists(st.integers(0, 4), max_size=5), torn=st.binary(max_size=5))
+@settings(max_examples=50, deadline=None)
+def test_any_number_of_restarts_leave_one_whole_chain(
+    tmp_path_factory: pytest.TempPathFactory, sessions: list[int], torn: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "audit.jsonl"
+    for num_records in sessions:
+        with AuditJournal.open(path) as journal:
+            for i in range(num_records):
+                journal.append(lost(i), 0.0)
+        with path.open("ab") as file:
+            file.write(torn.replace(b"\n", b""))
+    AuditJournal.open(path).close()
+    chain = START_OF_CHAIN
+    for n, raw in enumerate(read_lines(path)):
+        line = from_line(raw.rstrip(b"\n"), "here")
+        assert (line.n, line.prev) == (n, chain)
+        chain = chain_hash(raw.rstrip(b"\n"))

@@ -1,0 +1,122 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from periplus.audit import records
+from periplus.audit.records import from_line, to_line
+from periplus.errors import CorruptFrame
+from periplus.policy import Policy
+from periplus.trajectory import PolicyRun, Purpose, StopReason
+
+integers = st.integers(0, 2**63)
+digests = st.binary(min_size=16, max_size=16)
+hashes = st.binary(min_size=32, max_size=32)
+policies = st.builds(Policy, integers, integers)
+frames = st.builds(records.FrameId, integers, integers)
+labels = st.from_regex(r"[a-z][a-z0-9_]{0,31}", fullmatch=True)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+runs = st.lists(st.builds(PolicyRun, policies, integers), max_size=3).map(tuple)
+used = st.lists(st.builds(records.UsedSample, integers, integers, digests), max_size=3).map(tuple)
+dropped = st.lists(st.builds(records.DroppedSample, integers, digests, integers), max_size=3).map(tuple)
+any_record = st.one_of(
+    st.builds(
+        records.Open, job_id=texts, fork=integers, parent=st.none() | policies, manifest=st.none() | hashes,
+        resumed_at=st.none() | integers, bound=integers, group_size=integers, groups_per_step=integers, seed=integers,
+        algorithm=texts,
+    ),
+    st.builds(
+        records.Lease, lease_id=integers, group=integers, sample=integers, item=integers,
+        purpose=st.sampled_from(Purpose), worker_id=texts, region=texts, start_at=policies,
+        consume_by_version=integers,
+    ),
+    st.builds(
+        records.Result, verdict=st.sampled_from(records.Verdict), why=labels | st.just(""), lease_id=integers,
+        group=integers, sample=integers, worker_id=texts, region=texts, digest=digests, num_tokens=integers,
+        policies=runs, stop_reason=st.sampled_from(StopReason), frame=st.none() | frames, index=integers,
+    ),
+    st.builds(records.Lost, lease_id=integers, group=integers, sample=integers, worker_id=texts, why=labels),
+    st.builds(records.Drop, group=integers, why=labels, samples=dropped),
+    st.builds(records.Eval, policy=policies, samples=used),
+    st.builds(
+        records.Consume, policy=policies, trained=st.booleans(), why=labels | st.just(""), samples=used, root=digests,
+        staleness_tokens=st.dictionaries(integers, integers, max_size=3),
+    ),
+    st.builds(records.Publish, policy=policies, digest=hashes),
+    st.builds(records.Checkpoint, policy=policies, manifest=hashes, covers=integers),
+    st.builds(records.Prune, kept_from=frames, policy=policies),
+    st.builds(records.End, how=st.sampled_from(records.ENDINGS)),
+)  # fmt: skip
+
+LEASE = records.Lease(
+    lease_id=5, group=2, sample=1, item=9, purpose=Purpose.TRAIN, worker_id='odd "worker"\n', region="eu",
+    start_at=Policy(0, 3), consume_by_version=4,
+)  # fmt: skip
+GOLDEN = (
+    b'{"n":7,"prev":"000102030405060708090a0b0c0d0e0f","t":12.500000,"kind":"lease","lease":5,"group":2,"sample":1,'
+    b'"item":9,"purpose":"train","worker":"odd \\"worker\\"\\n","region":"eu","start_at":[0,3],"consume_by":4}'
+)
+
+
+def test_a_line_is_what_it_has_always_been() -> None:
+    assert to_line(7, bytes(range(16)), 12.5, LEASE) == GOLDEN
+    line = from_line(GOLDEN, "here")
+    assert (line.n, line.prev, line.time_s, line.record) == (7, bytes(range(16)), 12.5, LEASE)
+
+
+@given(record=any_record, n=integers, prev=digests, time_s=st.floats(0, 1e10))
+def test_every_record_comes_back_from_its_line(record: records.Record, n: int, prev: bytes, time_s: float) -> None:
+    raw = to_line(n, prev, time_s, record)
+    assert b"\n" not in raw
+    line = from_line(raw, "here")
+    assert (line.n, line.prev, line.record) == (n, prev, record)
+    assert to_line(line.n, line.prev, line.time_s, line.record) == raw
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "leased"},
+        {"extra": 1},
+        {"lease": -1},
+        {"lease": True},
+        {"lease": 1.0},
+        {"lease": 2**64},
+        {"purpose": "play"},
+        {"worker": None},
+        {"start_at": [0]},
+        {"prev": "00"},
+        {"t": "now"},
+        {"t": float("nan")},
+    ],
+)
+def test_what_is_not_in_the_schema_is_refused_with_its_place(changes: dict[str, object]) -> None:
+    with pytest.raises(CorruptFrame, match=r"audit\.jsonl:8"):
+        from_line(json.dumps(json.loads(GOLDEN) | changes).encode(), "audit.jsonl:8")
+
+
+@pytest.mark.parametrize("key", sorted(json.loads(GOLDEN)))
+def test_a_missing_key_is_refused(key: str) -> None:
+    data = json.loads(GOLDEN)
+    del data[key]
+    with pytest.raises(CorruptFrame, match="here"):
+        from_line(json.dumps(data).encode(), "here")
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | st.recursive(
+    st.none() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_anything_else_is_refused_and_nothing_crashes(raw: bytes) -> None:
+    with pytest.raises(CorruptFrame):
+        from_line(raw, "here")
+
+
+def test_another_schema_says_which_it_is() -> None:
+    opened = records.Open(
+        job_id="j", fork=0, parent=None, manifest=None, resumed_at=None, bound=1, group_size=2, groups_per_step=2,
+        seed=0, algorithm="grpo",
+    )  # fmt: skip
+    raw = to_line(0, bytes(16), 0.0, opened).replace(b"periplus.audit/1", b"periplus.audit/9")
+    with pytest.raises(CorruptFrame, match="audit/9"):
+        from_line(raw, "here")

@@ -1,0 +1,617 @@
+"""A finished run is changed by somebody who would rather it looked different.
+
+Each change is made twice: by a clumsy hand, which leaves the hash chain as it was, and by a forger, who recomputes the
+chain, the roots, the claimed ages and the manifests' hashes and positions, so that only what the lines and the frames
+mean can show it. What a forger can hide who also rewrites the frames is in docs/audit.md, and tested here.
+"""
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from periplus.audit import records
+from periplus.audit.auditor import audit
+from periplus.audit.evidence import Evidence
+from periplus.audit.findings import Code
+from periplus.audit.read import read_run
+from periplus.audit.records import Verdict, from_line
+from periplus.errors import CorruptFrame
+from periplus.policy import Policy
+from periplus.trajectory import PolicyRun, Trajectory, read_only, token_ids
+from tests.support.audit_run import Forger, audited, copy_run
+
+BY_THE_SEAL = {Code.CHAIN_BROKEN, Code.NUMBER_BROKEN, Code.ROOT_WRONG, Code.MANIFEST_WRONG, Code.LINE_UNREADABLE}
+"""What a forger who recomputes hashes is never caught by."""
+
+
+def at(forger: Forger, kind: type[Any], *, nth: int = 0, **fields: object) -> int:
+    """Where the nth record of a kind is that has these fields."""
+    fits = forger.indices(
+        lambda r: isinstance(r, kind) and all(getattr(r, name) == value for name, value in fields.items())
+    )
+    return fits[nth]
+
+
+def consumed(forger: Forger, policy: Policy) -> records.Consume:
+    record = forger.entries[at(forger, records.Consume, policy=policy)].record
+    assert isinstance(record, records.Consume)
+    return record
+
+
+def accepted_and_trained(forger: Forger, policy: Policy) -> int:
+    """The result line of the first sample of the step that starts from this policy."""
+    used = consumed(forger, policy).samples[0]
+    return at(forger, records.Result, verdict=Verdict.ACCEPTED, digest=used.digest)
+
+
+# ---- the changes -----------------------------------------------------------------------------------------------------
+
+
+def a_group_is_trained_on_again(forger: Forger) -> None:
+    first = consumed(forger, Policy(2, 4)).samples[:2]
+    later = at(forger, records.Consume, policy=Policy(2, 6))
+    forger.edit(later, samples=(*first, *consumed(forger, Policy(2, 6)).samples[2:]))
+
+
+def a_sample_is_trained_on_again(forger: Forger) -> None:
+    samples = consumed(forger, Policy(0, 1)).samples
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=(*samples, samples[0]))
+
+
+def a_version_is_edited_in_the_journal(forger: Forger) -> None:
+    index = accepted_and_trained(forger, Policy(0, 1))
+    runs = forger.entries[index].record.policies  # type: ignore[union-attr]
+    forger.edit(index, policies=(PolicyRun(Policy(0, 1), sum(run.num_tokens for run in runs)),))
+
+
+def a_digest_is_edited_in_the_journal(forger: Forger) -> None:
+    forger.edit(accepted_and_trained(forger, Policy(0, 1)), digest=bytes(16))
+
+
+def _first_trained(forger: Forger) -> Callable[[Trajectory], bool]:
+    used = consumed(forger, Policy(0, 1)).samples[0]
+    return lambda t: (t.group, t.sample) == (used.group, used.sample)
+
+
+def a_version_is_edited_in_the_frame(forger: Forger) -> None:
+    wanted = _first_trained(forger)
+    runs = (PolicyRun(Policy(0, 1), 0),)
+    forger.rewrite_frames(
+        lambda t: replace(t, policies=(replace(runs[0], num_tokens=len(t.completion_ids)),)) if wanted(t) else t
+    )
+
+
+def a_token_is_edited(forger: Forger) -> None:
+    wanted = _first_trained(forger)
+    forger.rewrite_frames(
+        lambda t: replace(t, completion_ids=token_ids([91, *t.completion_ids[1:].tolist()])) if wanted(t) else t
+    )
+
+
+def a_logprob_is_edited(forger: Forger) -> None:
+    wanted = _first_trained(forger)
+    forger.rewrite_frames(
+        lambda t: replace(t, logprobs=read_only(np.nextafter(t.logprobs, 0), np.float32)) if wanted(t) else t
+    )
+
+
+def a_reward_is_edited(forger: Forger) -> None:
+    wanted = _first_trained(forger)
+    forger.rewrite_frames(lambda t: replace(t, reward=0.5) if wanted(t) else t)
+
+
+def a_mask_is_edited(forger: Forger) -> None:
+    wanted = _first_trained(forger)
+
+    def masked(t: Trajectory) -> Trajectory:
+        return replace(t, mask=read_only(~t.mask, np.bool_), logprobs=read_only(np.zeros_like(t.logprobs), np.float32))
+
+    forger.rewrite_frames(lambda t: masked(t) if wanted(t) else t)
+
+
+def a_worker_is_edited(forger: Forger) -> None:
+    forger.edit(accepted_and_trained(forger, Policy(0, 1)), worker_id="somebody else")
+
+
+def a_frame_is_missing(forger: Forger) -> None:
+    record = forger.entries[accepted_and_trained(forger, Policy(0, 1))].record
+    assert isinstance(record, records.Result)
+    assert record.frame
+    forger.remove_frame(record.frame)
+
+
+def all_frames_are_missing(forger: Forger) -> None:
+    shutil.rmtree(forger.root / "trajectories")
+
+
+def frames_are_missing_and_a_line_says_they_were_pruned(forger: Forger) -> None:
+    covered = at(forger, records.Checkpoint, policy=Policy(0, 2))
+    prune = records.Prune(kept_from=records.FrameId(3, 0), policy=Policy(0, 2))
+    forger.insert(covered + 1, prune)
+    shutil.rmtree(forger.root / "trajectories")
+
+
+def a_result_line_is_missing(forger: Forger) -> None:
+    del forger.entries[accepted_and_trained(forger, Policy(0, 1))]
+
+
+def the_line_of_a_refused_result_is_missing(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Result, verdict=Verdict.REFUSED)]
+
+
+def a_lease_line_is_missing(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Lease, group=0, nth=1)]
+
+
+def a_result_points_at_another_frame(forger: Forger) -> None:
+    other = forger.entries[at(forger, records.Result, verdict=Verdict.ACCEPTED, nth=9)].record
+    assert isinstance(other, records.Result)
+    forger.edit(accepted_and_trained(forger, Policy(0, 1)), frame=other.frame, index=other.index)
+
+
+def a_batch_is_removed(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Consume, policy=Policy(2, 5))]
+
+
+def the_last_batch_of_a_dead_branch_is_removed(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Consume, policy=Policy(0, 3))]
+
+
+def two_batches_change_places(forger: Forger) -> None:
+    one, other = at(forger, records.Consume, policy=Policy(0, 0)), at(forger, records.Consume, policy=Policy(0, 1))
+    forger.entries[one], forger.entries[other] = forger.entries[other], forger.entries[one]
+
+
+def a_result_is_moved_before_its_lease(forger: Forger) -> None:
+    result = accepted_and_trained(forger, Policy(0, 1))
+    record = forger.entries[result].record
+    lease = at(forger, records.Lease, lease_id=record.lease_id)  # type: ignore[union-attr]
+    forger.entries.insert(lease, forger.entries.pop(result))
+
+
+def a_group_is_trained_without_one_sample(forger: Forger) -> None:
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=consumed(forger, Policy(0, 1)).samples[1:])
+
+
+def a_group_is_taken_out_of_a_batch(forger: Forger) -> None:
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=consumed(forger, Policy(0, 1)).samples[2:])
+
+
+def a_batch_was_never_leased(forger: Forger) -> None:
+    samples = [records.UsedSample(group, sample, bytes(16)) for group in (900, 901) for sample in (0, 1)]
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=tuple(samples))
+
+
+def leases_of_a_trained_group_are_removed(forger: Forger) -> None:
+    group = consumed(forger, Policy(0, 1)).samples[0].group
+    forger.entries = [
+        e for e in forger.entries if not (isinstance(e.record, records.Lease) and e.record.group == group)
+    ]
+
+
+def another_content_was_trained_on(forger: Forger) -> None:
+    samples = consumed(forger, Policy(0, 1)).samples
+    changed = (samples[0]._replace(digest=bytes(16)), *samples[1:])
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=changed)
+
+
+def a_sample_of_a_dead_branch_is_trained_on(forger: Forger) -> None:
+    dead, samples = consumed(forger, Policy(0, 3)).samples, consumed(forger, Policy(1, 2)).samples
+    forger.edit(at(forger, records.Consume, policy=Policy(1, 2)), samples=(*dead[-2:], *samples[2:]))
+
+
+def a_sample_that_was_dropped_is_trained_on(forger: Forger) -> None:
+    index = at(forger, records.Drop)
+    drop = forger.entries[index].record
+    assert isinstance(drop, records.Drop)
+    dropped = drop.samples[0]
+    samples = consumed(forger, Policy(0, 1)).samples
+    used = records.UsedSample(drop.group, dropped.sample, dropped.digest)
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=(used, *samples[1:]))
+
+
+def a_sample_of_an_evaluation_is_trained_on(forger: Forger) -> None:
+    measured = forger.entries[at(forger, records.Eval)].record
+    assert isinstance(measured, records.Eval)
+    samples = consumed(forger, Policy(0, 1)).samples
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=(measured.samples[0], *samples[1:]))
+
+
+def an_evaluation_measures_what_was_leased_to_train_on(forger: Forger) -> None:
+    measured = forger.entries[at(forger, records.Eval)].record
+    assert isinstance(measured, records.Eval)
+    forger.edit(at(forger, records.Eval), samples=(consumed(forger, Policy(0, 1)).samples[0], *measured.samples))
+
+
+def a_drop_is_removed(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Drop)]
+
+
+def a_drop_lists_fewer_samples(forger: Forger) -> None:
+    forger.edit(at(forger, records.Drop), samples=())
+
+
+def a_loss_is_removed(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Lost)]
+
+
+def a_loss_is_invented(forger: Forger) -> None:
+    forger.insert(20, records.Lost(lease_id=4000, group=0, sample=0, worker_id="w", why="expired"))
+
+
+def a_refused_sample_is_said_to_be_accepted(forger: Forger) -> None:
+    forger.edit(at(forger, records.Result, verdict=Verdict.REFUSED, why="late"), verdict=Verdict.ACCEPTED, why="")
+
+
+def an_accepted_sample_is_said_to_be_a_duplicate(forger: Forger) -> None:
+    forger.edit(accepted_and_trained(forger, Policy(0, 1)), verdict=Verdict.DUPLICATE, why="duplicate")
+
+
+def an_abandoned_sample_is_said_to_be_accepted(forger: Forger) -> None:
+    forger.edit(at(forger, records.Result, verdict=Verdict.ABANDONED), verdict=Verdict.ACCEPTED)
+
+
+def the_bound_changes_midway(forger: Forger) -> None:
+    forger.edit(at(forger, records.Open, fork=1), bound=5)
+
+
+def the_bound_is_another_than_the_jobs(forger: Forger) -> None:
+    for index in forger.indices(lambda r: isinstance(r, records.Open)):
+        forger.edit(index, bound=5)
+
+
+def a_fork_has_the_wrong_parent(forger: Forger) -> None:
+    forger.edit(at(forger, records.Open, fork=2), parent=Policy(0, 2))
+
+
+def a_fork_starts_from_what_is_no_checkpoint(forger: Forger) -> None:
+    forger.edit(at(forger, records.Open, fork=2), parent=Policy(1, 3))
+
+
+def a_fork_is_taken_out(forger: Forger) -> None:
+    first, last = at(forger, records.Open, fork=1), at(forger, records.Open, fork=2)
+    del forger.entries[first:last]
+
+
+def a_fork_is_said_not_to_be_one(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Open, fork=1)]
+
+
+def the_start_is_missing(forger: Forger) -> None:
+    del forger.entries[0]
+
+
+def the_end_is_cut_off_behind_the_last_checkpoint(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Checkpoint, policy=Policy(2, 6)) + 1 :]
+
+
+def the_end_is_cut_off_before_the_last_checkpoint(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Open, fork=2) + 3 :]
+
+
+def a_checkpoint_line_is_removed(forger: Forger) -> None:
+    del forger.entries[at(forger, records.Checkpoint, policy=Policy(2, 6))]
+
+
+def a_checkpoint_is_removed(forger: Forger) -> None:
+    shutil.rmtree(forger.root / "checkpoints" / "1.4")
+
+
+def the_newest_checkpoint_is_removed(forger: Forger) -> None:
+    shutil.rmtree(forger.root / "checkpoints" / "2.6")
+
+
+def two_manifests_change_places(forger: Forger) -> None:
+    one, other = (forger.root / "checkpoints" / name / "manifest.json" for name in ("0.2", "1.4"))
+    texts = one.read_text(), other.read_text()
+    other.write_text(texts[0])
+    one.write_text(texts[1])
+
+
+def another_manifest_field(name: str, value: object) -> Callable[[Forger], None]:
+    def edit(forger: Forger) -> None:
+        path = forger.root / "checkpoints" / "1.4" / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+
+    return edit
+
+
+def the_weights_are_replaced(forger: Forger) -> None:
+    shutil.copy(*(forger.root / "checkpoints" / name / "model.safetensors" for name in ("0.2", "1.4")))
+
+
+def a_part_is_missing(forger: Forger) -> None:
+    (forger.root / "checkpoints" / "1.4" / "optimizer.pt").unlink()
+
+
+def other_weights_were_published(forger: Forger) -> None:
+    forger.edit(at(forger, records.Publish, policy=Policy(1, 4)), digest=bytes(32))
+
+
+def weights_are_published_before_they_exist(forger: Forger) -> None:
+    forger.insert(10, records.Publish(policy=Policy(0, 9), digest=bytes(32)))
+
+
+def a_group_answers_two_problems(forger: Forger) -> None:
+    forger.edit(at(forger, records.Lease, group=0, sample=1), item=55)
+
+
+def a_trained_group_is_leased_again(forger: Forger) -> None:
+    lease = forger.entries[at(forger, records.Lease, group=0, sample=0)].record
+    assert isinstance(lease, records.Lease)
+    forger.insert(at(forger, records.Consume, policy=Policy(0, 1)), replace(lease, lease_id=999))
+
+
+def a_lease_number_is_used_twice(forger: Forger) -> None:
+    forger.edit(at(forger, records.Lease, nth=6), lease_id=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tampering:
+    """`caught`: by which codes, any of them, when everything that follows from the change was recomputed."""
+
+    edit: Callable[[Forger], None]
+    caught: tuple[Code, ...]
+    name: str = ""
+    is_sealable: bool = True
+
+    def __str__(self) -> str:
+        return self.name or self.edit.__name__
+
+
+TAMPERINGS = (
+    Tampering(a_group_is_trained_on_again, (Code.TRAINED_TWICE,)),
+    Tampering(a_sample_is_trained_on_again, (Code.TRAINED_TWICE,)),
+    Tampering(a_version_is_edited_in_the_journal, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_digest_is_edited_in_the_journal, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_version_is_edited_in_the_frame, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_token_is_edited, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_logprob_is_edited, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_reward_is_edited, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_mask_is_edited, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_worker_is_edited, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_frame_is_missing, (Code.FRAME_MISSING,)),
+    Tampering(all_frames_are_missing, (Code.FRAME_MISSING,)),
+    Tampering(frames_are_missing_and_a_line_says_they_were_pruned, (Code.PRUNED_TOO_EARLY,)),
+    Tampering(a_result_line_is_missing, (Code.TRAINED_NOT_ACCEPTED,)),
+    Tampering(a_result_line_is_missing, (Code.FRAME_UNJUDGED,), "a_result_line_is_missing_from_the_frames_side"),
+    Tampering(the_line_of_a_refused_result_is_missing, (Code.FRAME_UNJUDGED,)),
+    Tampering(a_lease_line_is_missing, (Code.LEASE_MISSING,)),
+    Tampering(a_result_points_at_another_frame, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_batch_is_removed, (Code.VERSION_GAP,)),
+    Tampering(the_last_batch_of_a_dead_branch_is_removed, (Code.PUBLISH_CONTRADICTS,)),
+    Tampering(two_batches_change_places, (Code.VERSION_GAP,)),
+    Tampering(a_result_is_moved_before_its_lease, (Code.RESULT_WITHOUT_LEASE,)),
+    Tampering(a_group_is_trained_without_one_sample, (Code.GROUP_INCOMPLETE,)),
+    Tampering(a_group_is_taken_out_of_a_batch, (Code.BATCH_SIZE,)),
+    Tampering(a_batch_was_never_leased, (Code.TRAINED_NOT_LEASED,)),
+    Tampering(leases_of_a_trained_group_are_removed, (Code.RESULT_WITHOUT_LEASE,)),
+    Tampering(another_content_was_trained_on, (Code.DIGEST_DIFFERS,)),
+    Tampering(a_sample_of_a_dead_branch_is_trained_on, (Code.DEAD_BRANCH,)),
+    Tampering(a_sample_that_was_dropped_is_trained_on, (Code.TRAINED_AFTER_DROP,)),
+    Tampering(a_sample_of_an_evaluation_is_trained_on, (Code.TRAINED_EVAL,)),
+    Tampering(an_evaluation_measures_what_was_leased_to_train_on, (Code.EVAL_CONTRADICTS,)),
+    Tampering(a_drop_is_removed, (Code.UNACCOUNTED,)),
+    Tampering(a_drop_lists_fewer_samples, (Code.DROP_CONTRADICTS,)),
+    Tampering(a_loss_is_removed, (Code.UNACCOUNTED,)),
+    Tampering(a_loss_is_invented, (Code.LOST_CONTRADICTS,)),
+    Tampering(a_refused_sample_is_said_to_be_accepted, (Code.ACCEPTED_TWICE,)),
+    Tampering(an_accepted_sample_is_said_to_be_a_duplicate, (Code.DUPLICATE_OF_NOTHING,)),
+    Tampering(an_abandoned_sample_is_said_to_be_accepted, (Code.ACCEPTED_UNFIT,)),
+    Tampering(the_bound_changes_midway, (Code.SETTINGS_CHANGED,)),
+    Tampering(the_bound_is_another_than_the_jobs, (Code.SETTINGS_CHANGED,)),
+    Tampering(a_fork_has_the_wrong_parent, (Code.VERSION_GAP,)),
+    Tampering(a_fork_starts_from_what_is_no_checkpoint, (Code.PARENT_UNKNOWN,)),
+    Tampering(a_fork_is_taken_out, (Code.PARENT_UNKNOWN,)),
+    Tampering(a_fork_is_said_not_to_be_one, (Code.VERSION_GAP,)),
+    Tampering(the_start_is_missing, (Code.NOT_OPENED,)),
+    Tampering(the_end_is_cut_off_behind_the_last_checkpoint, (Code.FRAME_UNJUDGED,)),
+    Tampering(
+        the_end_is_cut_off_behind_the_last_checkpoint, (Code.METRICS_AHEAD,), "the_end_is_cut_off_and_metrics_tell"
+    ),
+    Tampering(the_end_is_cut_off_before_the_last_checkpoint, (Code.MANIFEST_UNRECORDED, Code.JOURNAL_TRUNCATED)),
+    Tampering(a_checkpoint_line_is_removed, (Code.MANIFEST_UNRECORDED,)),
+    Tampering(a_checkpoint_is_removed, (Code.MANIFEST_MISSING,)),
+    Tampering(the_newest_checkpoint_is_removed, (Code.MANIFEST_MISSING,)),
+    Tampering(two_manifests_change_places, (Code.MANIFEST_CONTRADICTS,), is_sealable=False),
+    Tampering(another_manifest_field("parent", [0, 1]), (Code.MANIFEST_CONTRADICTS,), "another_parent"),
+    Tampering(another_manifest_field("next_group", 1), (Code.MANIFEST_CONTRADICTS,), "another_next_group"),
+    Tampering(another_manifest_field("open_groups", []), (Code.MANIFEST_CONTRADICTS,), "no_open_groups"),
+    Tampering(another_manifest_field("open_groups", [0]), (Code.MANIFEST_CONTRADICTS,), "ended_groups_are_open"),
+    Tampering(another_manifest_field("job_id", "other"), (Code.MANIFEST_CONTRADICTS,), "of_another_job"),
+    Tampering(another_manifest_field("audit", "none"), (Code.MANIFEST_UNREADABLE,), "a_manifest_that_is_none"),
+    Tampering(the_weights_are_replaced, (Code.MANIFEST_CONTRADICTS,)),
+    Tampering(a_part_is_missing, (Code.PART_WRONG,)),
+    Tampering(other_weights_were_published, (Code.MANIFEST_CONTRADICTS,)),
+    Tampering(weights_are_published_before_they_exist, (Code.PUBLISH_CONTRADICTS,)),
+    Tampering(a_group_answers_two_problems, (Code.GROUP_MIXED,)),
+    Tampering(a_trained_group_is_leased_again, (Code.LEASE_AFTER_END,)),
+    Tampering(a_lease_number_is_used_twice, (Code.LEASE_REPEATED,)),
+)
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS, ids=str)
+def test_a_forger_who_recomputes_every_hash_is_caught_by_what_the_records_mean(run: Path, tampering: Tampering) -> None:
+    forger = Forger(run)
+    tampering.edit(forger)
+    forger.reseal()
+    counts = audited(run).counts
+    assert counts.keys() & set(tampering.caught), counts
+    assert not (tampering.is_sealable and counts.keys() & BY_THE_SEAL), counts
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS, ids=str)
+def test_a_clumsy_hand_is_caught(run: Path, tampering: Tampering) -> None:
+    forger = Forger(run)
+    tampering.edit(forger)
+    forger.write_unsealed()
+    assert not audited(run).is_clean
+
+
+def test_a_forger_who_changes_nothing_leaves_the_run_as_it_was(run: Path) -> None:
+    before = (run / "audit.jsonl").read_bytes()
+    Forger(run).reseal()
+    assert (run / "audit.jsonl").read_bytes() == before
+
+
+def test_an_edited_line_is_named_and_so_is_what_was_found_in_it(run: Path) -> None:
+    forger = Forger(run)
+    index = accepted_and_trained(forger, Policy(0, 1))
+    a_version_is_edited_in_the_journal(forger)
+    forger.write_unsealed()
+    findings = {finding.code: finding for finding in audited(run).findings}
+    assert findings[Code.FRAME_CONTRADICTS].place == f"audit.jsonl:{index + 1}"
+    assert findings[Code.FRAME_CONTRADICTS].values["name"] == "policies"
+    assert findings[Code.CHAIN_BROKEN].place == f"audit.jsonl:{index + 2}"
+
+
+def test_a_histogram_that_flatters_is_found(run: Path) -> None:
+    forger = Forger(run)
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), staleness_tokens={0: 17})
+    forger.write_unsealed()
+    assert Code.STALENESS_CLAIMED in audited(run).counts
+
+
+def test_a_root_that_is_not_the_samples_is_found(run: Path) -> None:
+    forger = Forger(run)
+    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), root=bytes(16))
+    forger.write_unsealed()
+    assert {Code.ROOT_WRONG, Code.MANIFEST_CONTRADICTS} <= audited(run).counts.keys()
+
+
+def test_one_cause_that_breaks_every_line_is_counted_and_shown_in_part(run: Path) -> None:
+    lines = (run / "audit.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "audit.jsonl").write_bytes(b"".join(line.replace(b'"prev":"', b'"prev":"g') for line in lines))
+    report = audited(run)
+    assert report.counts[Code.LINE_UNREADABLE] == len(lines)
+    assert sum(finding.code is Code.LINE_UNREADABLE for finding in report.findings) == 100
+
+
+def test_a_store_that_cannot_be_read_is_one_finding(run: Path) -> None:
+    file = sorted((run / "trajectories").glob("*.spool"))[3]
+    file.write_bytes(file.read_bytes()[:-60])
+    report = audited(run)
+    assert set(report.counts) == {Code.FRAME_UNREADABLE}
+    assert report.surviving is not None
+    assert report.surviving.trained_by_frame == 0
+
+
+def test_what_a_forger_can_hide_who_rewrites_frames_and_all_is_known(run: Path) -> None:
+    """docs/audit.md says so: only a signature, or somebody else's copy, tells."""
+    forger = Forger(run)
+    forger.rewrite_everything(lambda t: replace(t, reward=0.0))
+    assert audited(run).is_clean
+
+
+# ---- anything at all -------------------------------------------------------------------------------------------------
+
+
+class Box:
+    """The honest run's evidence, read once; hypothesis need not print it."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.lines = tuple(evidence.lines)
+        self.evidence = replace(evidence, lines=self.lines)
+
+    def __repr__(self) -> str:
+        return "the honest run"
+
+
+@pytest.fixture(scope="session")
+def box(honest: Path) -> Box:
+    return Box(read_run(honest, (), lambda what, done, total: None))
+
+
+def parsed(lines: list[bytes]) -> list[records.Record] | None:
+    """The records of whole lines, None if one is unreadable."""
+    try:
+        return [from_line(line[:-1], "line").record for line in lines if line.endswith(b"\n")]
+    except CorruptFrame:
+        return None
+
+
+def is_harmless(before: list[bytes], after: list[bytes]) -> bool:
+    """Whether the journal says what it said, or what it said before its last lines, and these are about no step.
+
+    A journal without its last lines is that of a trainer that was killed before it wrote them, and the report says so:
+    it has no end, and the samples are not committed. The time of the last line has no line behind it to vouch for it.
+    """
+    old, new = parsed(before), parsed(after)
+    if old is None or new is None or new != old[: len(new)]:
+        return False
+    return not any(isinstance(r, records.Open | records.Consume | records.Checkpoint) for r in old[len(new) :])
+
+
+def changed(lines: list[bytes], change: str, index: int, other: int, place: int, value: int) -> None:
+    """One change of one line, in place. Numbers count around."""
+    index, other, place = index % len(lines), other % len(lines), place % len(lines[index % len(lines)])
+    line = lines[index]
+    match change:
+        case "delete":
+            del lines[index]
+        case "repeat":
+            lines.insert(other, line)
+        case "swap":
+            lines[index], lines[other] = lines[other], line
+        case "byte":
+            lines[index] = line[:place] + bytes([value]) + line[place + 1 :]
+        case "insert":
+            lines[index] = line[:place] + bytes([value]) + line[place:]
+        case "remove":
+            lines[index] = line[:place] + line[place + 1 :]
+        case "cut":
+            del lines[index:]
+
+
+@given(
+    change=st.sampled_from(["delete", "repeat", "swap", "byte", "insert", "remove", "cut"]),
+    index=st.integers(0, 1 << 16) | st.just(-1),
+    other=st.integers(0, 1 << 16),
+    place=st.integers(0, 1 << 16),
+    value=st.integers(0, 255),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_change_of_a_line_is_reported_or_says_nothing_else(
+    box: Box, change: str, index: int, other: int, place: int, value: int
+) -> None:
+    before = list(box.lines)
+    lines = list(before)
+    changed(lines, change, index, other, place, value)
+    lines = io.BytesIO(b"".join(lines)).readlines()
+    report = audit(replace(box.evidence, lines=lines))
+    assert not report.is_clean or is_harmless(before, lines)
+
+
+@given(index=st.integers(min_value=0))
+@settings(max_examples=100, deadline=None)
+def test_any_frame_that_is_removed_is_missed_unless_nothing_came_of_it(box: Box, index: int) -> None:
+    evidence = box.evidence
+    frames = dict(evidence.frames)
+    removed = list(frames)[index % len(frames)]
+    del frames[removed]
+    report = audit(replace(evidence, frames=frames))
+    never_judged = audit(evidence).uncommitted - report.uncommitted == len(evidence.frames[removed])
+    assert set(report.counts) == {Code.FRAME_MISSING} or (report.is_clean and never_judged)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_change_of_a_manifest_is_reported(
+    honest: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    run = copy_run(honest, tmp_path_factory.mktemp("manifest") / "run")
+    path = run / "checkpoints" / data.draw(st.sampled_from(["0.2", "1.4", "2.6"])) / "manifest.json"
+    raw = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(raw) - 1))
+    raw[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(raw)
+    assert not audited(run).is_clean

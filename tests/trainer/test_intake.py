@@ -1,0 +1,143 @@
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from periplus.codec import trajectory as trajectory_codec
+from periplus.codec.frame import CodecId, Frame, unpack
+from periplus.errors import CorruptFrame, SpoolFull
+from periplus.spool.format import Durability
+from periplus.spool.spool import Spool
+from periplus.trajectory import Limits, content_digest
+from periplus.transport import FrameKey
+from tests.periplus.test_trajectory import GOOD
+from trainer import intake as intake_module
+from trainer.intake import Committed, Intake
+
+LIMITS = Limits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
+
+
+def frame(*samples: int) -> Frame:
+    payload = trajectory_codec.encode([replace(GOOD, sample=sample) for sample in samples])
+    return Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload)
+
+
+def key(sequence: int, epoch: int = 1) -> FrameKey:
+    return FrameKey(worker_id="w", epoch=epoch, sequence=sequence)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Spool]:
+    spool = Spool.open(tmp_path, durability=Durability.MACHINE, max_bytes=1 << 20)
+    yield spool
+    spool.close()
+
+
+def commit(store: Spool, *frames: tuple[FrameKey, Frame]) -> list[tuple[Committed, ...]]:
+    """Each frame is committed alone."""
+
+    async def run() -> list[tuple[Committed, ...]]:
+        intake = Intake(store, LIMITS)
+        done = []
+        for each in frames:
+            await intake.put(each[0], "far", each[1])
+            done.append(await intake.take())
+        return done
+
+    return asyncio.run(run())
+
+
+def test_what_is_taken_is_on_disk_and_says_where(store: Spool) -> None:
+    ((committed,),) = commit(store, (key(0), frame(0, 1)))
+
+    assert [(kept.trajectory.sample, kept.index) for kept in committed.kept] == [(0, 0), (1, 1)]
+    assert [kept.digest for kept in committed.kept] == [content_digest(kept.trajectory) for kept in committed.kept]
+    (record,) = store.records()
+    assert {kept.frame for kept in committed.kept} == {record.position}
+    assert store.is_durable(record.position)
+    assert unpack(bytes(record.data), max_payload_bytes=1 << 20) == frame(0, 1)
+
+
+def test_a_resend_is_acknowledged_and_not_kept_again(store: Spool) -> None:
+    done = commit(store, (key(0), frame(0)), (key(0), frame(0)), (key(0, epoch=2), frame(0)))
+
+    assert [len(committed.kept) for (committed,) in done] == [1, 0, 1]
+    assert {committed.region for (committed,) in done} == {"far"}
+    assert [committed.key for (committed,) in done] == [key(0), key(0), key(0, epoch=2)]
+    assert store.num_records == 2
+
+
+def test_a_frame_that_is_no_good_is_refused_with_its_error_and_leaves_the_others_alone(store: Spool) -> None:
+    bad = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, b"nonsense")
+    done = commit(store, (key(0), bad), (key(1), frame(0)))
+
+    ((refused,), (fine,)) = done
+    assert isinstance(refused.refusal, CorruptFrame)
+    assert not refused.kept
+    assert len(fine.kept) == 1
+    assert store.num_records == 1
+
+
+def test_a_trajectory_that_breaks_the_jobs_limits_takes_its_frame_with_it(store: Spool) -> None:
+    ((refused,),) = commit(
+        store,
+        (key(0), Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, trajectory_codec.encode([replace(GOOD, reward=float("inf"))]))),
+    )
+    assert refused.refusal is not None
+    assert "reward" in str(refused.refusal)
+
+
+def test_what_waits_is_committed_together_in_order(store: Spool) -> None:
+    async def run() -> tuple[Committed, ...]:
+        intake = Intake(store, LIMITS)
+        for sequence in range(5):
+            await intake.put(key(sequence), "far", frame(sequence % 3))
+        return await intake.take()
+
+    committed = asyncio.run(run())
+    assert [each.key.sequence for each in committed] == list(range(5))
+    assert store.num_records == 5
+
+
+def test_who_puts_more_than_may_wait_waits(store: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "WAITING_BYTES", 1)
+
+    async def run() -> None:
+        intake = Intake(store, LIMITS)
+        await intake.put(key(0), "far", frame(0))
+        second = asyncio.ensure_future(intake.put(key(1), "far", frame(1)))
+        await asyncio.sleep(0)
+        assert not second.done()
+        assert len(await intake.take()) == 1
+        await second
+        assert len(await intake.take()) == 1
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_is_tried_again_and_nothing_is_lost(
+    store: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(intake_module, "DISK_RETRY_S", 0.0)
+    append, refusals = store.append, iter([False, True, True])
+
+    def sometimes(*parts: Any) -> Any:
+        if next(refusals, False):
+            raise SpoolFull("no room")
+        return append(*parts)
+
+    monkeypatch.setattr(store, "append", sometimes)
+
+    async def run() -> tuple[Committed, ...]:
+        intake = Intake(store, LIMITS)
+        for sequence in range(3):
+            await intake.put(key(sequence), "far", frame(sequence))
+        return await intake.take()
+
+    committed = asyncio.run(run())
+    assert [kept.trajectory.sample for each in committed for kept in each.kept] == [0, 1, 2]
+    assert store.num_records == 3
+    assert [record.message for record in caplog.records] == ["disk_full", "disk_full"]

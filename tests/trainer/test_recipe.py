@@ -1,0 +1,79 @@
+"""From a job's keys to what the mathematics takes."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.learning import PAD_ID, make_job
+from trainer.losses.aggregate import Aggregation
+from trainer.losses.importance import Correction, Importance, Level
+from trainer.losses.kl import KlEstimator
+from trainer.losses.surrogate import Clip
+from trainer.recipe import build_learner, learner_settings
+
+
+def test_each_option_of_the_loss_arrives_where_it_works() -> None:
+    job = make_job(
+        algorithm={
+            "name": "grpo", "clip_low": 0.1, "clip_high": 0.3, "dual_clip": 3.0, "loss_aggregation": "constant",
+            "importance_correction": "masked", "importance_level": "sequence_geometric", "importance_low": 0.9,
+            "importance_high": 1.1, "kl_coefficient": 0.2, "kl_estimator": "k2", "advantage_normalisation": "none",
+        },
+        sampling={"temperature": 0.7, "max_new_tokens": 9}, seed=7,
+        train={"micro_batch_samples": 3, "minibatches": 2, "epochs": 3},
+    )  # fmt: skip
+    got = learner_settings(job)
+    loss = got.update.loss
+    assert loss.clip == Clip(low=0.1, high=0.3, dual=3.0)
+    assert loss.importance == Importance(
+        correction=Correction.MASKED, level=Level.SEQUENCE_GEOMETRIC, cap=2.0, low=0.9, high=1.1
+    )
+    assert (loss.aggregation, loss.constant_tokens) == (Aggregation.CONSTANT, 9)
+    assert (loss.kl_coefficient, loss.kl_estimator, got.reward_kl_coefficient) == (0.2, KlEstimator.K2, 0.0)
+    assert (got.update.temperature, got.update.micro_batch_rows) == (0.7, 3)
+    assert (got.minibatches, got.epochs, got.seed, got.mismatch_alarm) == (2, 3, 7, 0.02)
+    assert not got.advantage.normalise
+
+
+def test_options_of_advantages_and_of_the_critic_arrive_too() -> None:
+    ppo = make_job(
+        algorithm={
+            "name": "ppo", "gamma": 0.9, "gae_lambda": 0.8, "value_clip": 0.4, "critic_lr": 5e-3, "kl_coefficient": 0.1,
+            "bootstrap_truncated": False,
+        },
+        optimizer={"lr": 1e-2},
+    )  # fmt: skip
+    got = learner_settings(ppo)
+    assert (got.advantage.gamma, got.advantage.gae_lambda, got.advantage.bootstrap_truncated) == (0.9, 0.8, False)
+    assert got.update.value_clip == 0.4
+    assert got.critic_rate == pytest.approx(0.5)
+    assert (got.reward_kl_coefficient, got.reward_kl_estimator) == (0.1, KlEstimator.K1)
+    assert got.update.loss.kl_coefficient == 0.0
+    dapo = learner_settings(
+        make_job(algorithm={"name": "dapo", "overlong_cache_tokens": 3, "overlong_filter": True})
+    ).advantage
+    assert (dapo.overlong_cache_tokens, dapo.overlong_filter, dapo.max_tokens) == (3, True, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"name": "grpo"}, {"optimizer"}),
+        ({"name": "grpo", "kl_coefficient": 0.1}, {"optimizer", "reference"}),
+        ({"name": "ppo"}, {"optimizer", "critic", "critic_optimizer"}),
+        ({"name": "ppo", "kl_coefficient": 0.1}, {"optimizer", "critic", "critic_optimizer", "reference"}),
+    ],
+)
+def test_a_learner_holds_what_its_algorithm_needs_and_no_more(
+    model: Any, options: dict[str, Any], parts: set[str]
+) -> None:
+    assert set(build_learner(make_job(algorithm=options), model, pad_id=PAD_ID).state_dict()) == parts
+
+
+def test_the_reference_stays_where_the_actor_was(model: Any) -> None:
+    learner = build_learner(make_job(algorithm={"name": "grpo", "kl_coefficient": 0.1}), model, pad_id=PAD_ID)
+    before = {name: value.clone() for name, value in learner.state_dict()["reference"].items()}
+    for parameter in model.parameters():
+        parameter.data.add_(1.0)
+    after = learner.state_dict()["reference"]
+    assert all(bool((before[name] == after[name]).all()) for name in before)

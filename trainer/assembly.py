@@ -1,0 +1,116 @@
+"""The parts of a running trainer, put together: journal, store, ledger, desk, scribe, publisher, keeper, loop.
+
+What a restore continues is here too: the lineage of the new fork, the groups that were open, and the frames of earlier
+forks that were kept and not consumed, which are replayed before any worker speaks.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from periplus import clock
+from periplus.audit import records as audit
+from periplus.audit.journal import AuditJournal, read_lines
+from periplus.job import JobFile
+from periplus.run_directory import RunDirectory
+from periplus.spool.format import Durability
+from periplus.spool.spool import Spool
+from periplus.trajectory import Limits
+from trainer import publish
+from trainer.config import TrainerConfig
+from trainer.dataset import item_order
+from trainer.desk import Desk
+from trainer.gateway import GatewayLink
+from trainer.intake import Intake
+from trainer.keeper import Keeper, replayable
+from trainer.ledger.machine import Ledger
+from trainer.ledger.values import LedgerLimits
+from trainer.loop import TrainingLoop
+from trainer.publisher import Publisher
+from trainer.retention import Retention
+from trainer.scribe import Scribe
+from trainer.setup import Prepared
+
+STORE_BYTES = 1 << 50
+"""No bound of its own: what is not covered by a checkpoint must be kept, and what is covered is retention's."""
+
+INTAKE_BATCHES = 2
+"""Room for completion tokens beside what the bound lets be open, in batches of the largest size: early leases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What messages go to, and what trains."""
+
+    desk: Desk
+    publisher: Publisher
+    loop: TrainingLoop
+
+
+@contextmanager
+def assembled(
+    config: TrainerConfig, prepared: Prepared, link: GatewayLink, run: RunDirectory, now: Callable[[], float]
+) -> Iterator[Running]:
+    """Open the journal and the store, and build what works with them. Raises: Conflict, CorruptSpool, StorageError."""
+    job, job_id = config.job, config.task.job_id
+    durability = Durability(job.network.durability)
+    with ExitStack() as opened:
+        journal = opened.enter_context(AuditJournal.open(run.audit))
+        store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
+        opened.callback(store.close)
+        limits = Limits(
+            vocab_size=prepared.model.config.vocab_size, max_prompt_tokens=job.sampling.prompt_tokens,
+            max_completion_tokens=job.sampling.max_new_tokens,
+        )  # fmt: skip
+        desk = Desk(
+            ledger=ledger_of(job, prepared), intake=Intake(store, limits), journal=journal, link=link,
+            retention=Retention(job.output.trajectories_mib << 20),
+            bundle_digest=publish.bundle_digest(prepared.bundle), home_region=config.task.region,
+            syncs=durability is Durability.MACHINE, now=now, wall=clock.unix_s,
+        )  # fmt: skip
+        scribe = Scribe(job, run, link, desk, prepared.progress, now)
+        publisher = Publisher(
+            job_id, prepared.model, prepared.policy, link=link, desk=desk, scribe=scribe,
+            anchor_every_versions=job.network.anchor_every_versions,
+        )  # fmt: skip
+        keeper = Keeper(job, job_id, run, prepared, journal=journal, store=store, desk=desk)
+        _begin(config, prepared, run, desk)
+        desk.replay(replayable(store, limits))
+        loop = TrainingLoop(
+            config, prepared, link=link, desk=desk, keeper=keeper, publisher=publisher, scribe=scribe, now=now
+        )
+        yield Running(desk=desk, publisher=publisher, loop=loop)
+
+
+def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
+    """The ledger of a job, at its start or where a checkpoint left it."""
+    batch_tokens = job.train.groups_per_step * job.algorithm.group_size * job.sampling.max_new_tokens
+    limits = LedgerLimits(
+        groups_per_step=job.train.groups_per_step, group_size=job.algorithm.group_size, bound=job.staleness,
+        steps=job.steps, lease_timeout_s=job.failure.lease_timeout_s,
+        max_hold_s=job.failure.max_hold_s if job.failure.on_overrun == "hold" else 0.0,
+        max_attempts=job.failure.max_sample_attempts, max_sample_tokens=job.sampling.max_new_tokens,
+        intake_tokens=batch_tokens * (job.staleness + 1 + INTAKE_BATCHES), depth=job.train.pipeline_depth,
+        filter_uniform=job.train.filter_groups,
+    )  # fmt: skip
+    restored = prepared.restored
+    return Ledger(
+        limits, prepared.lineage, prepared.policy, item_order(prepared.dataset.splits.train, job.seed),
+        next_group=restored.next_group if restored else 0, open_groups=restored.open_groups if restored else (),
+    )  # fmt: skip
+
+
+def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: Desk) -> None:
+    """The first line of a fork; before it, the line of a checkpoint whose trainer died before it could write it."""
+    job, restored = config.job, prepared.restored
+    known = restored if run.audit.stat().st_size else None  # else the parent's history is in another run's directory
+    if known is not None and not any(known.digest.hex().encode() in line for line in read_lines(run.audit)):
+        desk.write(audit.Checkpoint(policy=known.policy, manifest=known.digest, covers=known.audit_line))
+    desk.milestone(
+        audit.Open(
+            job_id=config.task.job_id, fork=config.task.fork, parent=restored.policy if restored else None,
+            manifest=known.digest if known else None, resumed_at=known.audit_line if known else None,
+            bound=job.staleness, group_size=job.algorithm.group_size, groups_per_step=job.train.groups_per_step,
+            seed=job.seed, algorithm=job.algorithm.name,
+        )
+    )  # fmt: skip

@@ -1,0 +1,407 @@
+"""The ledger: a pure machine that leases samples, judges what comes back and forms batches.
+
+`apply(event, now_s) -> effects` is its only entry; it has no clock, socket, file or random source, and the same events
+give the same effects. (The state, which may hold 10^5 leases, is changed in place instead of copied; nobody else has
+it.) Leases are per sample, batches are whole groups, and two gates that do not trust each other keep the bound:
+
+- *Admission* (`_open_next`): a group is opened only while everything that is open could still be consumed within the
+  bound (window.py), within the room for tokens, and within the depth of the pipeline. When only the bound stands in the
+  way, leases of the next version go out early: they travel and queue while the present step is trained.
+- *Consumption* (`_form_batch`): earliest deadline first; a batch is taken only if what it leaves behind can still be
+  consumed. Otherwise the trainer holds, up to `max_hold_s`, for the older groups that are missing; then these are
+  dropped, and only these. A sample that is produced again, because its worker died or let its lease expire, is waited
+  for only a fraction of a step once nothing else is missing: its repetition takes as long as it did, and the trainer
+  would stand still for it. Generations are never cut for being long, so brevity is not taught.
+- The trainer inspects each token once more before the optimizer sees it (trainer/gate.py).
+
+Invariants:
+- a sample is accepted once: the first valid result wins, whoever holds the lease; a later one is a duplicate;
+- every sample of an open group is done, leased or waiting for a lease: nothing is lost, and nothing waits for ever;
+- a group that is consumed or dropped gives all its room back at once; what was leased for it is revoked;
+- what is leased has room reserved at its largest size, so that it can always land;
+- time does not go backwards here: an earlier `now_s` counts as the latest one seen.
+
+Which worker gets what is deal.py's; which results are acceptable is judge.py's.
+"""
+
+from itertools import islice
+from typing import assert_never
+
+from periplus.errors import StateError
+from periplus.policy import Lineage, Policy
+from periplus.trajectory import Purpose
+from trainer.ledger import deal, judge
+from trainer.ledger.deal import ItemOf
+from trainer.ledger.state import Group, LedgerState, Worker
+from trainer.ledger.values import (
+    EVAL_GROUPS_START,
+    Arrival,
+    BatchReady,
+    BatchWanted,
+    Drop,
+    Effect,
+    EvalAsked,
+    EvalReady,
+    Event,
+    GroupDropped,
+    Holding,
+    Judged,
+    LeasesStarted,
+    LedgerLimits,
+    Loss,
+    PolicyReached,
+    Replayed,
+    Result,
+    ResultArrived,
+    Revoked,
+    RoomOffered,
+    SampleFailed,
+    StepDone,
+    Ticked,
+    WorkerJoined,
+    WorkerLeft,
+    merged_grants,
+)
+from trainer.ledger.window import excess, without_oldest
+
+DROPPED_KEPT = 1 << 16
+"""Dropped groups remembered, so that a late result is told from a duplicate."""
+
+LOST_HOLD_STEPS = 0.25
+"""Measured steps for which a hold waits for nothing but lost samples. Simulated with one worker in ten dying an hour
+(bench/staleness.py): waiting longer keeps the trainer up to 2 % less busy, dropping at once discards a third more."""
+
+
+class Ledger:
+    """Leases and batches of one fork.
+
+    `item_of(group)` names the problem of a training group. `next_group` and `open_groups` continue a restored run: the
+    first number never used, and the numbers below it that were opened and not consumed.
+    """
+
+    def __init__(
+        self, limits: LedgerLimits, lineage: Lineage, start: Policy, item_of: ItemOf,
+        *, next_group: int = 0, open_groups: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        self.limits = limits
+        self._item_of = item_of
+        self.state = LedgerState(
+            policy=start, lineage=lineage, next_group=next_group, next_eval_group=EVAL_GROUPS_START,
+            reopen=sorted(open_groups),
+        )  # fmt: skip
+
+    @property
+    def policy(self) -> Policy:
+        """What the next batch is trained from, or is being trained from."""
+        return self.state.policy
+
+    @property
+    def open_groups(self) -> tuple[int, ...]:
+        """Numbers of the training groups that are opened and not consumed, for a checkpoint.
+
+        What is handed out and not yet done counts as not consumed: whoever stops before the step repeats it.
+        """
+        opened = (group.number for group in self.state.training_groups())
+        return tuple(sorted((*opened, *self.state.in_training, *self.state.reopen)))
+
+    @property
+    def next_group(self) -> int:
+        """The first number of a training group that was never used, for a checkpoint."""
+        return self.state.next_group
+
+    def may_want(self, group: int) -> bool:
+        """Whether results of this training group of an earlier fork are worth replaying."""
+        return group in self.state.groups or deal.may_reopen_number(self.state, self.limits, group)
+
+    def next_due_s(self) -> float | None:
+        """When time alone changes something: the caller sends a Ticked then, or a little later."""
+        due = [deadline_s for deadline_s, _ in self.state.deadlines[:1]]
+        if (until_s := self._hold_until_s()) is not None:
+            due.append(until_s)
+        return min(due, default=None)
+
+    def apply(self, event: Event, now_s: float) -> tuple[Effect, ...]:
+        """Take the event in; what to do about it.
+
+        Raises: StateError for an event that cannot follow: of a worker that never said hello, a batch wanted or done
+        twice. The state is unchanged.
+        """
+        state = self.state
+        effects: list[Effect] = []
+        _check(state, event)
+        state.now_s = max(state.now_s, now_s)
+        match event:
+            case WorkerJoined(worker_id):
+                self._leave(worker_id, effects)
+                state.workers[worker_id] = Worker()
+            case WorkerLeft(worker_id):
+                self._leave(worker_id, effects)
+            case RoomOffered(worker_id, num_samples):
+                state.workers[worker_id].room = num_samples
+                state.seat(worker_id)
+            case PolicyReached(worker_id, policy):
+                state.workers[worker_id].policy = policy
+                self._see_who_keeps_up(worker_id)
+            case LeasesStarted(worker_id, lease_ids, policy):
+                self._started(worker_id, lease_ids, policy)
+            case SampleFailed(worker_id, lease_id):
+                self._failed(worker_id, lease_id, effects)
+            case ResultArrived(result):
+                self._arrived(result, effects)
+            case Replayed(results):
+                self._replay(results, effects)
+            case EvalAsked(items):
+                self._open_eval(items)
+            case BatchWanted():
+                state.batch_wanted = True
+            case StepDone():
+                self._step_done()
+            case Ticked():
+                pass
+            case _:
+                assert_never(event)
+        self._expire(effects)
+        self._form_batch(effects)
+        self._finish_eval(effects)
+        deal.deal(state, self.limits, self._item_of, effects)
+        deal.forget_outdated(state)
+        return merged_grants(effects)
+
+    # ---- workers --------------------------------------------------------------------------------------------------
+
+    def _leave(self, worker_id: str, effects: list[Effect]) -> None:
+        worker = self.state.workers.get(worker_id)
+        if worker is None:
+            return
+        for lease_id in list(worker.leases):
+            deal.lose(self.state, lease_id, Loss.WORKER_GONE, effects)
+        del self.state.workers[worker_id]
+        self.state.seat(worker_id)
+
+    def _see_who_keeps_up(self, *worker_ids: str) -> None:
+        for worker_id in worker_ids:
+            worker = self.state.workers[worker_id]
+            worker.is_behind = not deal.keeps_up(self.state, self.limits, worker)
+            self.state.seat(worker_id)
+
+    def _started(self, worker_id: str, lease_ids: tuple[int, ...], policy: Policy) -> None:
+        state = self.state
+        if policy not in state.lineage or policy > state.policy:
+            return
+        for lease_id in lease_ids:
+            held = state.held.get(lease_id)
+            if held is None or held.worker_id != worker_id or held.is_started or policy < held.lease.start_at:
+                continue
+            held.is_started = True
+            state.set_deadline(held, state.now_s + self.limits.lease_timeout_s)
+            group = state.groups[held.lease.group]
+            state.set_oldest(group, held.lease.sample, policy.version)
+
+    def _failed(self, worker_id: str, lease_id: int, effects: list[Effect]) -> None:
+        held = self.state.held.get(lease_id)
+        if held is None or held.worker_id != worker_id:
+            return
+        group = deal.lose(self.state, lease_id, Loss.FAILED, effects)
+        self._count_failure(group, held.lease.sample, effects)
+
+    def _expire(self, effects: list[Effect]) -> None:
+        for lease_id in deal.overdue(self.state):
+            held = self.state.held.get(lease_id)
+            if held is None:  # its group was dropped for another of these
+                continue
+            self._set_late(held.worker_id, is_late=True)
+            group = deal.lose(self.state, lease_id, Loss.EXPIRED, effects)
+            self._count_failure(group, held.lease.sample, effects)
+
+    def _set_late(self, worker_id: str, *, is_late: bool) -> None:
+        worker = self.state.workers[worker_id]
+        if worker.is_late is not is_late:
+            worker.is_late = is_late
+            self.state.seat(worker_id)
+
+    def _count_failure(self, group: Group, sample: int, effects: list[Effect]) -> None:
+        """A sample that nobody can produce must not hold up the others for ever."""
+        group.failures[sample] += 1
+        if group.failures[sample] >= self.limits.max_attempts:
+            self._drop(group, Drop.FAILED, effects)
+
+    # ---- results --------------------------------------------------------------------------------------------------
+
+    def _arrived(self, result: Result, effects: list[Effect]) -> None:
+        state = self.state
+        if result.worker_id in state.workers:
+            self._set_late(result.worker_id, is_late=False)
+        arrival = judge.judge(state, self.limits, result)
+        held = deal.end(state, result)
+        effects.append(Judged(result, arrival))
+        if arrival is Arrival.ACCEPTED:
+            self._accept(state.groups[result.group], result, effects)
+        elif held is not None:
+            group = state.groups[result.group]
+            deal.wait_again(state, group, result.sample)
+            self._count_failure(group, result.sample, effects)
+
+    def _accept(self, group: Group, result: Result, effects: list[Effect]) -> None:
+        state = self.state
+        if (lease_id := group.leases.get(result.sample)) is not None:  # another worker is at it for nothing
+            effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
+            deal.release(state, lease_id)
+        state.put_result(group, result, result.oldest_version, self.limits.max_sample_tokens)
+        if not group.is_whole or group.purpose is not Purpose.TRAIN:
+            return
+        state.pace.saw_group(state.now_s - group.opened_s)
+        if self._is_filtered(group):
+            state.num_filtered += 1
+            self._drop(group, Drop.FILTERED, effects)
+
+    def _is_filtered(self, group: Group) -> bool:
+        limits = self.limits
+        may = limits.filter_uniform and self.state.num_filtered < limits.max_filtered_per_step * limits.groups_per_step
+        return may and len({result.reward for result in group.done.values()}) == 1
+
+    def _replay(self, results: tuple[Result, ...], effects: list[Effect]) -> None:
+        """Open the groups of an earlier fork's results, and take these in."""
+        state, limits, item_of = self.state, self.limits, self._item_of
+        for result in results:
+            arrival = judge.judge(state, limits, result)
+            if arrival is Arrival.UNKNOWN and deal.continues(state, limits, item_of, result):
+                arrival = Arrival.TOO_OLD
+                if deal.may_open(state, limits, result.oldest_version):
+                    deal.open_group(state, limits, item_of, result.oldest_version, number=result.group)
+                    arrival = Arrival.ACCEPTED
+            effects.append(Judged(result, arrival))
+            if arrival is Arrival.ACCEPTED:
+                self._accept(state.groups[result.group], result, effects)
+
+    def _drop(self, group: Group, why: Drop, effects: list[Effect]) -> None:
+        state = self.state
+        results = tuple(group.done[sample] for sample in sorted(group.done))
+        for sample in sorted(group.leases):
+            lease_id = group.leases[sample]
+            effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
+            deal.release(state, lease_id)
+        state.remove_group(group, self.limits.max_sample_tokens)
+        state.dropped[group.number] = None
+        if len(state.dropped) > DROPPED_KEPT:
+            del state.dropped[next(iter(state.dropped))]
+        state.evaluation = state.evaluation and tuple(n for n in state.evaluation if n != group.number)
+        effects.append(GroupDropped(group.number, why, results))
+
+    # ---- batches --------------------------------------------------------------------------------------------------
+
+    def _step_done(self) -> None:
+        state = self.state
+        assert state.training_since_s is not None
+        state.pace.saw_step(state.now_s - state.training_since_s)
+        state.training_since_s, state.in_training = None, ()
+        state.policy = state.policy.next()
+        for worker in state.workers.values():
+            for lease_id in sorted(worker.early):  # they may start, so their time counts
+                state.set_deadline(state.held[lease_id], state.now_s + self.limits.lease_timeout_s)
+            worker.early.clear()
+        self._see_who_keeps_up(*state.workers)
+
+    def _form_batch(self, effects: list[Effect]) -> None:
+        state, limits = self.state, self.limits
+        if not state.batch_wanted:
+            return
+        if len(state.whole) < limits.groups_per_step:
+            state.hold_since_s = state.lost_since_s = None
+            return
+        if (missing := self._missing()) and not self._hold(missing, effects):
+            return
+        batch = sorted((state.groups[number] for number in state.whole), key=lambda group: group.rank)
+        self._take(batch[: limits.groups_per_step], effects)
+
+    def _missing(self) -> list[Group]:
+        """The unfinished groups that could not be consumed any more after the next batch, oldest first."""
+        state = self.state
+        if self._num_missing() > 0:
+            for number in state.idle:  # nobody produces it: it may as well be of the next version
+                state.set_class(state.groups[number], state.policy.version + 1)
+        oldest = (number for version in sorted(state.unfinished) for number in sorted(state.unfinished[version]))
+        return [state.groups[number] for number in islice(oldest, self._num_missing())]
+
+    def _num_missing(self) -> int:
+        state, limits = self.state, self.limits
+        left = without_oldest(state.classes, state.whole_classes, limits.groups_per_step)
+        return excess(left, groups_per_step=limits.groups_per_step, bound=limits.bound, next_step=state.next_step + 1)
+
+    def _hold(self, missing: list[Group], effects: list[Effect]) -> bool:
+        """Wait for what is missing. True if that is over, and what is missing still is dropped."""
+        state = self.state
+        if state.hold_since_s is None:
+            state.hold_since_s = state.now_s
+            effects.append(Holding(tuple(group.number for group in missing), state.now_s + self.limits.max_hold_s))
+        if not all(group.misses_only_lost for group in missing):
+            state.lost_since_s = None
+        elif state.lost_since_s is None:
+            state.lost_since_s = state.now_s
+        until_s = self._hold_until_s()
+        if until_s is not None and state.now_s < until_s:
+            return False
+        for group in missing:
+            self._drop(group, Drop.OVERDUE, effects)
+        return True
+
+    def _hold_until_s(self) -> float | None:
+        """When the present hold is over; None: there is none."""
+        state = self.state
+        if state.hold_since_s is None:
+            return None
+        until_s = state.hold_since_s + self.limits.max_hold_s
+        if state.lost_since_s is not None and state.pace.step_s is not None:
+            until_s = min(until_s, state.lost_since_s + LOST_HOLD_STEPS * state.pace.step_s)
+        return until_s
+
+    def _take(self, batch: list[Group], effects: list[Effect]) -> None:
+        state = self.state
+        results = [group.done[sample] for group in batch for sample in range(group.size)]
+        for group in batch:
+            state.remove_group(group, self.limits.max_sample_tokens)
+        state.batch_wanted, state.num_filtered = False, 0
+        state.hold_since_s = state.lost_since_s = None
+        state.training_since_s = state.now_s
+        state.in_training = tuple(group.number for group in batch)
+        effects.append(BatchReady(state.policy, tuple(sorted(results, key=lambda r: (r.group, r.sample)))))
+
+    # ---- evaluation -----------------------------------------------------------------------------------------------
+
+    def _open_eval(self, items: tuple[int, ...]) -> None:
+        state = self.state
+        numbers = tuple(range(state.next_eval_group, state.next_eval_group + len(items)))
+        state.next_eval_group += len(items)
+        state.evaluation = numbers
+        for number, item in zip(numbers, items, strict=True):
+            group = Group(number=number, item=item, purpose=Purpose.EVAL, size=1, opened_s=state.now_s,
+                          version=state.policy.version)  # fmt: skip
+            state.put_group(group, 0)
+            deal.wait_again(state, group, 0)
+
+    def _finish_eval(self, effects: list[Effect]) -> None:
+        state = self.state
+        if state.evaluation is not None and all(state.groups[number].is_whole for number in state.evaluation):
+            results = tuple(state.groups[number].done[0] for number in state.evaluation)
+            for number in state.evaluation:
+                state.remove_group(state.groups[number], 0)
+            state.evaluation = None
+            effects.append(EvalReady(results))
+
+
+def _check(state: LedgerState, event: Event) -> None:
+    """Raises: StateError if the event cannot follow."""
+    match event:
+        case RoomOffered(worker_id) | PolicyReached(worker_id) | LeasesStarted(worker_id) | SampleFailed(worker_id):
+            if worker_id not in state.workers:
+                raise StateError(f"worker {worker_id!r} speaks before its hello; it must connect again")
+        case BatchWanted():
+            if state.batch_wanted or state.training_since_s is not None:
+                raise StateError(f"a batch is wanted at {state.policy}, where one is wanted or in training already")
+        case StepDone():
+            if state.training_since_s is None:
+                raise StateError(f"a step is done at {state.policy}, but none was begun")
+        case EvalAsked():
+            if state.evaluation is not None:
+                raise StateError(f"an evaluation of {len(state.evaluation)} problems is still going on")
+        case _:
+            pass

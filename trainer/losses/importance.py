@@ -1,0 +1,85 @@
+"""Weights that make samples of an older policy count for the present one.
+
+A token was sampled by pi_b (the behaviour policy, as the engine computed it) and is trained on by a step that starts
+from pi_p (the proximal policy). Decoupled PPO (AReaL, arXiv 2505.24298, section 5.2; after arXiv 2110.00641) clips
+around pi_p and weighs each token's loss by
+
+    token                 w_t = pi_p(t) / pi_b(t)
+    sequence              w   = prod_t pi_p(t) / pi_b(t)              the exact weight of a whole sequence
+    sequence_geometric    w   = (prod_t pi_p(t) / pi_b(t))^(1/n)      the same a token: its variance does not grow with
+    n
+
+over the n tokens that the loss sees. Their variance is bounded in one of two ways:
+
+    truncated   w <- min(w, cap)                    truncated importance sampling (Espeholt et al., arXiv 1802.01561)
+    masked      w <- w if low <= w <= high else 0   IcePop (Ring-1T, arXiv 2510.18855, section 2.3)
+
+Truncation keeps each token and is biased; masking lets a token or sequence that the present policy would hardly have
+sampled, or would have sampled far more often, teach nothing. A masked token still counts in the loss's normaliser.
+*Assumption*: both log-probabilities are of the sampling distribution, temperature included. No gradient passes through.
+
+Shapes: B rows, T completion columns.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+import torch
+
+
+class Correction(StrEnum):
+    """`none` is coupled PPO: the behaviour policy is the proximal one, and staleness must be 0."""
+
+    NONE = "none"
+    TRUNCATED = "truncated"
+    MASKED = "masked"
+
+
+class Level(StrEnum):
+    """Of what the weight is the probability ratio."""
+
+    TOKEN = "token"
+    SEQUENCE = "sequence"
+    SEQUENCE_GEOMETRIC = "sequence_geometric"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importance:
+    """How to correct. `cap` is for `truncated`, `low` and `high` for `masked`."""
+
+    correction: Correction = Correction.TRUNCATED
+    level: Level = Level.TOKEN
+    cap: float = 2.0
+    low: float = 0.5
+    high: float = 5.0
+
+
+def importance_weights(
+    proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, importance: Importance
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight of each token, BT, and where it was cut or masked, BT bool.
+
+    Values outside the mask do not matter if they are finite.
+    """
+    log_BT = ((proximal_BT - behaviour_BT) * mask_BT).detach()
+    match importance.level:
+        case Level.TOKEN:
+            pass
+        case Level.SEQUENCE:
+            log_BT = log_BT.sum(1, keepdim=True).expand_as(log_BT)
+        case Level.SEQUENCE_GEOMETRIC:
+            log_BT = (log_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)).expand_as(log_BT)
+        case _:
+            assert_never(importance.level)
+    weight_BT = torch.exp(log_BT)
+    match importance.correction:
+        case Correction.NONE:
+            return torch.ones_like(weight_BT), torch.zeros_like(mask_BT)
+        case Correction.TRUNCATED:
+            return weight_BT.clamp(max=importance.cap), weight_BT > importance.cap
+        case Correction.MASKED:
+            outside_BT = (weight_BT < importance.low) | (weight_BT > importance.high)
+            return weight_BT.masked_fill(outside_BT, 0.0), outside_BT
+        case _:
+            assert_never(importance.correction)

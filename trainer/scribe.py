@@ -1,0 +1,124 @@
+"""What a run says of itself while it runs: records to its directory and to whoever watches, and sums over the run."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from periplus.job import JobFile
+from periplus.publication import Publication
+from periplus.record import Record, RecordKind
+from periplus.run_directory import RunDirectory
+from periplus.telemetry import check_names, event
+from periplus.trajectory import Trajectory
+from trainer.desk import Desk, Tally
+from trainer.gate import Inspection
+from trainer.gateway import GatewayLink
+from trainer.learner import StepReport
+from trainer.progress import Progress
+
+log = logging.getLogger(__name__)
+
+
+class Scribe:
+    """One trainer's. `progress` continues a restored run's."""
+
+    def __init__(
+        self, job: JobFile, run: RunDirectory, link: GatewayLink, desk: Desk, progress: Progress,
+        now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self.progress = progress
+        self._job = job
+        self._run = run
+        self._link = link
+        self._desk = desk
+        self._now = now
+        self._started_s = now()
+        self._mismatches_recorded = progress.weight_digest_mismatches
+        desk.on_remote_frame = self._received
+
+    def progress_now(self) -> Progress:
+        """The sums, with the wall time until now: for a checkpoint."""
+        return replace(self.progress, previous_wall_s=self.progress.previous_wall_s + self._now() - self._started_s)
+
+    def record(
+        self, kind: RecordKind, text: str = "", values: dict[str, float] | None = None,
+        staleness_tokens: dict[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Write one record to the run directory and send it to the watchers."""
+        check_names(values or {})
+        record = Record(
+            kind=kind, policy=self._desk.ledger.policy, time_s=self._now() - self._started_s, values=values or {},
+            staleness_tokens=staleness_tokens or {}, text=text,
+        )  # fmt: skip
+        self._run.append(record)
+        self._link.record(record)
+
+    def phase(self, text: str) -> None:
+        """The run does something else now."""
+        self.record(RecordKind.PHASE, text)
+
+    def published(self, publication: Publication) -> None:
+        """One version went out."""
+        self.progress = self.progress.published(len(publication.payload), publication.opening.content_bytes)
+
+    def mismatched(self) -> None:
+        """A reader holds other weights than were published."""
+        self.progress = replace(self.progress, weight_digest_mismatches=self.progress.weight_digest_mismatches + 1)
+
+    def _received(self, frame_bytes: int, json_bytes: int) -> None:
+        self.progress = self.progress.received(frame_bytes, json_bytes)
+
+    def step(
+        self, report: StepReport | None, trained: Sequence[Trajectory], found: Inspection, *, num_dropped: int,
+        values: dict[str, float],
+    ) -> None:  # fmt: skip
+        """One batch was consumed; `trained` is what the optimizer saw, `found` the ages of its tokens."""
+        num_tokens = sum(len(trajectory.completion_ids) for trajectory in trained)
+        tally, self._desk.tally = self._desk.tally, Tally()
+        num_dropped += tally.dropped
+        self.progress = self.progress.consumed(found, num_tokens, num_dropped, values["step_s"])
+        rewards = [trajectory.reward for trajectory in trained]
+        values |= _of_tally(tally) | {
+            "step": float(self._desk.ledger.policy.version),
+            "steps_total": float(self._job.steps),
+            "num_samples": float(len(trained)),
+            "completion_tokens": float(num_tokens),
+            "dropped_samples": float(num_dropped),
+            "reward_mean": float(np.mean(rewards)) if rewards else 0.0,
+            "reward_std": float(np.std(rewards)) if rewards else 0.0,
+            "tokens_per_s": num_tokens / max(values["step_s"], 1e-9),
+            "staleness_max": float(found.staleness_max),
+            "staleness_mean": found.staleness_mean,
+            "staleness_bound": float(self._job.staleness),
+            "staleness_violations": float(found.violations),
+            "weight_digest_mismatches": self.progress.weight_digest_mismatches - self._mismatches_recorded,
+        }
+        self._mismatches_recorded = self.progress.weight_digest_mismatches
+        if report is not None:
+            values |= report.values()
+            if report.mismatch.alarm is not None:
+                event(log, logging.WARNING, "logprob_mismatch", at=self._desk.ledger.policy,
+                      mean_nats=report.mismatch.alarm)  # fmt: skip
+        self.record(RecordKind.STEP, "", values, dict(found.tokens_by_staleness))
+
+    def summary(self, accuracy_after: float, *, num_remote_regions: int, digest: bytes) -> None:
+        """The last record of a run that came to its end; `digest` is of the weights that readers hold."""
+        values = self.progress.summary(
+            accuracy_after=accuracy_after, wall_s=self._now() - self._started_s, bound=self._job.staleness,
+            num_remote_regions=num_remote_regions,
+        )  # fmt: skip
+        self.record(RecordKind.SUMMARY, digest.hex(), values)
+
+
+def _of_tally(tally: Tally) -> dict[str, float]:
+    return {
+        "trajectory_bytes": float(tally.frames_bytes),
+        "trajectory_json_bytes": float(tally.frames_json_bytes),
+        "duplicate_samples": float(tally.duplicates),
+        "refused_samples": float(tally.refused),
+        "refused_messages": float(tally.refused_messages),
+        "filtered_samples": float(tally.filtered),
+        "lost_leases": float(tally.lost),
+    }
