@@ -33,6 +33,9 @@ from periplus.trajectory import (
     validate,
 )
 
+LEAST_FINITE_BITS = -(1 << 23) - 1
+"""The bits of the float32 farthest below 0, as int32: those of all finite negative numbers are at most that."""
+
 
 class Rows(NamedTuple):
     """What a sample has once, as columns. The last five count into prompts, texts, texts, PURPOSES, STOP_REASONS."""
@@ -119,8 +122,8 @@ def validate_all(trajectories: Trajectories, limits: Limits) -> None:
 def _tokens_are_fit(t: Trajectories, limits: Limits) -> bool:
     if len(t.ids) and t.ids.view(np.uint32).max() >= limits.vocab_size:  # a negative id is a large one
         return False
-    if not len(t.logprobs):
-        return True
+    if not len(t.logprobs) or t.logprobs.view(np.int32).max() <= LEAST_FINITE_BITS:  # one pass is cheaper than two
+        return bool(t.mask.all())
     # Either is NaN if any is, and then compares false.
     if not (t.logprobs.min() > -math.inf and t.logprobs.max() <= LOGPROB_TOLERANCE):
         return False

@@ -35,7 +35,7 @@ from periplus.transport import FrameKey, SeenFrames, pack_keyed, unpack_keyed
 log = logging.getLogger(__name__)
 
 SEGMENTS_PER_SPOOL = 32
-"""Room is given back by the segment, and at most one comes back after a restart though it was committed."""
+"""Room is given back by the segment: so small a part that a spool is never full of what is committed."""
 
 FULL_RETRY_S = 1.0
 """A disk may get room that nobody here gives back; a spool of its own accord never does."""

@@ -23,6 +23,8 @@ from coordinator.client.runs import Checkpoint, newest_checkpoint
 from coordinator.demo.services import AGENT, Services
 from coordinator.state import JobState
 from periplus import clock
+from periplus.audit.auditor import audit
+from periplus.audit.read import read_run
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut
 from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2, control_pb2
@@ -246,12 +248,25 @@ class _Demo:
             wall_s=sum(session["wall_s"] for session in sessions) if all_known else None,
         )
         self._write(summary, state, run)
+        await self._audit(run)
         if self._settings.as_json:
             print(summary_json(summary, job_id=ended.job_id, run_dir=str(run.root), weights_digest=_final_digest(run)))  # noqa: T201
         else:
             Console().print(summary_table(summary))
         self._say(f"run directory: {run.root} (report.html, metrics.jsonl, final/ is the model)")
         return EXIT_OK
+
+    async def _audit(self, run: RunDirectory) -> None:
+        """Hold the run to its promises. Raises: PeriplusError if it broke one."""
+        report = await asyncio.to_thread(lambda: audit(read_run(run.root, (), lambda *_: None)))
+        if not report.is_clean:
+            first = report.findings[0].message
+            raise PeriplusError(
+                f"the audit found {len(report.findings)} things wrong, the first: {first}; see them all with: "
+                f"periplus job audit {run.root}"
+            )
+        assert report.surviving is not None
+        self._say(f"audit: clean, {report.surviving.trained:,} samples trained on (periplus job audit {run.root})")
 
     def _say_how_to_go_on(self, run: RunDirectory) -> None:
         try:

@@ -42,7 +42,10 @@ from periplus.trajectories import Rows, Trajectories
 from periplus.trajectory import PURPOSES, STOP_REASONS, Trajectory
 
 LEVEL = 15
-"""Of ids and meta: docs/design/0006-trajectories.md. 0.2 us a token, where sampling one takes a hundred times that."""
+"""Of ids: docs/design/0006-trajectories.md. 0.2 us a token, where sampling one takes a hundred times that."""
+
+META_LEVEL = -1
+"""Repeats only: in so few bytes an entropy table saves 50 of them, and takes 2 us to set up."""
 
 MAX_ID = (1 << 24) - 1
 """Largest id that is carried; vocabularies have a few hundred thousand entries."""
@@ -109,7 +112,7 @@ def encode(trajectories: Sequence[Trajectory], level: int = LEVEL) -> bytes:
         compress_symbols(near_low),
     ]
     stored = [frame if section else b"" for frame, section in zip(stored, sections, strict=True)]
-    meta = compress(_COUNTS.pack(*counts[:_FIRST_SIZE], *map(len, stored)) + rest_of_meta, level)
+    meta = compress(_COUNTS.pack(*counts[:_FIRST_SIZE], *map(len, stored)) + rest_of_meta, META_LEVEL)
     return b"".join([_HEAD.pack(_LAYOUT, len(meta)), meta, *stored])
 
 

@@ -33,10 +33,10 @@ def compress_words(content: bytes, level: int) -> bytes:
 
 
 def compress_symbols(content: bytes) -> bytes:
-    """As compress, for independent symbols: entropy coding, and hardly any search for repeats, which would not pay."""
+    """As compress, for independent symbols: entropy coding, and only repeats of seven symbols or more."""
     parameters = zstandard.ZstdCompressionParameters(
-        window_log=17, hash_log=6, chain_log=6, search_log=1, min_match=7, strategy=zstandard.STRATEGY_DFAST,
-        write_checksum=True, write_content_size=True,
+        window_log=17, hash_log=14, chain_log=14, search_log=4, min_match=7, target_length=32,
+        strategy=zstandard.STRATEGY_BTOPT, write_checksum=True, write_content_size=True,
     )  # fmt: skip
     return zstandard.ZstdCompressor(compression_params=parameters).compress(content)
 

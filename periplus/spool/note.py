@@ -2,9 +2,9 @@
 
     note    (epoch u64, first sequence u64, end sequence u64) a run, little-endian, then the first 8 bytes of BLAKE3
 
-Advisory: never synced, and without it only repeats come back. An old note is as true as a new one, since retiring is for
-ever and positions are never used twice (an opening takes an epoch above those of its segments and of its note). A note
-that is not whole is none. Files are named `<number>.retired`; the highest whole one counts.
+Advisory: never synced, and without it only repeats come back. An old note is as true as a new one, since retiring is
+for ever and positions are never used twice (an opening takes an epoch above those of its segments and of its note). A
+note that is not whole is none. Files are named `<number>.retired`; the highest whole one counts.
 """
 
 import re

@@ -1,7 +1,7 @@
 """A spool read by someone who does not own it: nothing is written, cut, locked or made.
 
-For an auditor, with everything stopped. A torn tail is told as `torn` and left where it is. What was retired and is still
-on disk is read like everything else: it is evidence.
+For an auditor, with everything stopped. A torn tail is told as `torn` and left where it is. What was retired and is
+still on disk is read like everything else: it is evidence.
 """
 
 from collections.abc import Iterator

@@ -80,6 +80,8 @@ def test_after_a_crash_everything_uncommitted_is_pending_again_once_and_in_order
         again = frame_spool(disk, max_bytes=1 << 20)
         assert [one for one in again.pending if one.sequence >= 30] == [key(sequence) for sequence in range(30, 40)]
         assert len(again.pending) < 40, "whole segments went"
+        again.close()
+        again = frame_spool(disk, max_bytes=1 << 20)
         assert not await again.take(key(35), frame())
         disk.kill()
         assert frame_spool(disk, max_bytes=1 << 20).pending == again.pending

@@ -404,7 +404,10 @@ class World:
     # ---- liveness -------------------------------------------------------------------------------------------------
 
     def drain(self, room: int) -> None:
-        """Faults stop; everyone hangs but one honest worker. All batches come, and nothing is left over."""
+        """Faults stop; everyone hangs but one honest worker. All batches come, and nothing is left over.
+
+        All its rewards are equal, so that what may be filtered is.
+        """
         self.all_arrives(0, 0)
         self.workers = {}
         self.now_s = self.latest_s
@@ -430,7 +433,7 @@ class World:
         for lease in [lease for lease in z.queue if lease.start_at <= policy]:
             z.queue.remove(lease)
             self.tell(LeasesStarted("z", (lease.lease_id,), policy))
-            self.tell(ResultArrived(self.result("z", lease, policy, policy, lease.sample)))
+            self.tell(ResultArrived(self.result("z", lease, policy, policy, 0)))
         self.all_arrives(0, 0)
         self.now_s += self.limits.lease_timeout_s / 2
         self.tell(Ticked())

@@ -4,15 +4,16 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import count
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from periplus import task_process
+from periplus.algorithm import AlgorithmSection
 from periplus.audit.auditor import Report, audit
 from periplus.audit.read import read_run
 from periplus.pb.v1 import common_pb2, gateway_pb2
@@ -362,3 +363,25 @@ def test_the_task_of_a_resumed_run_names_its_fork(tmp_path: Path, cache_dir: Pat
     task = replace(run.config.task, fork=4)
     config = replace(run.config, task=task)
     assert prepare(config, lambda *_: None, lambda: 0.0).policy == Policy(4, 0)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("name", get_args(AlgorithmSection.model_fields["name"].annotation))
+def test_every_algorithm_that_a_job_can_name_trains(tmp_path: Path, cache_dir: Path, name: str, staleness: int) -> None:
+    run = train(tmp_path / "a", cache_dir, staleness=staleness, algorithm={"name": name, "group_size": 8})
+    assert run.state is TaskState.SUCCEEDED
+    steps = run.of_kind(RecordKind.STEP)
+    assert [record.policy for record in steps] == [Policy(0, 1), Policy(0, 2)]
+    assert all(record.values["grad_norm"] > 0 for record in steps)
+    assert all(("value_loss" in record.values) == (name == "ppo") for record in steps)
+    assert run.digest != checkpoint_free_digest(tmp_path, cache_dir)
+
+
+def test_critic_reference_and_their_optimizers_survive_a_resume(tmp_path: Path, cache_dir: Path) -> None:
+    settings: dict[str, Any] = {
+        "steps": 3, "algorithm": {"name": "ppo", "group_size": 8, "kl_coefficient": 0.1},
+        "train": {"groups_per_step": 4, "minibatches": 2, "epochs": 2},
+    }  # fmt: skip
+    stopped = finish(start(tmp_path / "a", cache_dir, **settings), stop_after=1)
+    resumed = start(tmp_path / "b", cache_dir, fork=1, resume_from=Path(stopped.config.task.run_dir), **settings)
+    assert finish(resumed).digest == train(tmp_path / "whole", cache_dir, **settings).digest

@@ -4,9 +4,10 @@
 give the same effects. (The state, which may hold 10^5 leases, is changed in place instead of copied; nobody else has
 it.) Leases are per sample, batches are whole groups, and two gates that do not trust each other keep the bound:
 
-- *Admission* (`_open_next`): a group is opened only while everything that is open could still be consumed within the
+- *Admission* (deal.py): a group is opened only while everything that is open could still be consumed within the
   bound (window.py), within the room for tokens, and within the depth of the pipeline. When only the bound stands in the
-  way, leases of the next version go out early: they travel and queue while the present step is trained.
+  way, leases of the next version go out early: they travel and queue while the present step is trained. They never
+  take a place that the next batch may need.
 - *Consumption* (`_form_batch`): earliest deadline first; a batch is taken only if what it leaves behind can still be
   consumed. Otherwise the trainer holds, up to `max_hold_s`, for the older groups that are missing; then these are
   dropped, and only these. A sample that is produced again, because its worker died or let its lease expire, is waited

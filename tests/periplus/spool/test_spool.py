@@ -12,7 +12,7 @@ from periplus.errors import Conflict, CorruptSpool, NotFound, SpoolFull, Storage
 from periplus.spool.files import FileLayer
 from periplus.spool.format import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Durability, Position
 from periplus.spool.reader import SpoolReader
-from periplus.spool.spool import Spool
+from periplus.spool.spool import NOTE_EVERY, Spool
 from tests.support.faulty_files import FaultyFiles, Killed
 
 FOLDER = Path("spool")
@@ -75,6 +75,62 @@ def test_segments_that_hold_nothing_live_leave_the_disk_also_from_the_middle() -
     assert again.append(b"x") == Position(2, 0)
     assert len(disk.paths()) == 1
     assert held(again) == [b"x"]
+
+
+def test_after_a_kill_only_the_last_of_what_was_retired_comes_back_and_after_closing_none() -> None:
+    disk = FaultyFiles()
+    spool = opened(disk, segment_bytes=1 << 16, max_bytes=1 << 20)
+    positions = [spool.append(b"x") for _ in range(3 * NOTE_EVERY)]
+    kept = positions[5]
+    for position in positions:
+        if position != kept:
+            spool.retire(position)
+    disk.kill()
+    again = opened(disk)
+    assert [record.position for record in again.records()] == [kept, *positions[2 * NOTE_EVERY + 1 :]]
+    again.trim(positions[-2])
+    again.close()
+    closed = opened(disk)
+    assert [record.position for record in closed.records()] == positions[-2:]
+    assert sum(path.suffix == ".retired" for path in disk.paths()) == 1
+    closed.remove()
+    assert disk.paths() == []
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_a_note_that_is_not_whole_is_none_and_costs_only_repeats(damage: str) -> None:
+    disk = FaultyFiles()
+    spool = opened(disk)
+    positions = [spool.append(b"x") for _ in range(3)]
+    spool.retire(positions[1])
+    spool.close()
+    (note,) = [path for path in disk.paths() if path.suffix == ".retired"]
+    if damage == "flip":
+        disk.content(note)[3] ^= 1
+    elif damage == "cut":
+        del disk.content(note)[-3:]
+    else:
+        disk.unlink(note)
+    again = opened(disk)
+    assert [record.position for record in again.records()] == positions
+    again.retire(positions[0])
+    again.close()
+    assert [record.position for record in opened(disk).records()] == positions[1:]
+
+
+def test_a_note_outlives_the_records_that_it_names_without_naming_others() -> None:
+    """A power cut under `process` may take a segment and leave a note of it: its epoch is not used again."""
+    disk = FaultyFiles()
+    spool = opened(disk)
+    spool.retire(spool.append(b"x"))
+    spool.close()
+    (segment,) = [path for path in disk.paths() if path.suffix == ".spool"]
+    disk.unlink(segment)
+    again = opened(disk)
+    position = again.append(b"new")
+    assert position.epoch == 2
+    disk.kill()
+    assert held(opened(disk)) == [b"new"]
 
 
 def test_an_epoch_is_not_used_twice_though_everything_was_retired() -> None:

@@ -135,11 +135,11 @@ def test_a_start_counts_once_and_only_from_the_holder_and_from_a_policy_that_exi
 
 def test_early_leases_leave_room_in_the_intake_for_a_group_that_replaces_one_of_this_version() -> None:
     """Else filtered groups would leave the step nothing to wait for but the step after it."""
-    desk = Desk(group_size=1, bound=0, intake_tokens=2 * MAX_TOKENS, filter_uniform=True, max_filtered_per_step=9)
+    desk = Desk(group_size=2, bound=0, intake_tokens=4 * MAX_TOKENS - 5, filter_uniform=True, max_filtered_per_step=9)
     desk.worker("a", 99)
     for _ in range(9):
         present = [lease for lease in desk.granted() if lease.start_at == Policy(0, 0)]
-        desk.deliver(present[-1], num_tokens=1)
+        desk.deliver(*present[-2:], num_tokens=1)
     assert len({lease.group for lease in desk.granted() if lease.start_at == Policy(0, 0)}) == 10
 
 

@@ -134,9 +134,12 @@ def test_nothing_is_held_for_while_what_is_left_behind_can_still_be_consumed() -
 
 def test_the_trainer_does_not_hold_for_a_group_that_nobody_produces() -> None:
     """Its worker died and took everything with it: whoever produces it later does so from a newer version."""
-    desk = straggling()
+    desk = Desk(group_size=1, bound=1, steps=99)
+    desk.worker("a", 9)
     desk.tell(WorkerLeft("a"))
-    desk.tell(WorkerLeft("hung"))
+    desk.deliver(lease_of(desk, 1))
+    desk.train()
+    desk.deliver(lease_of(desk, 2))
     effects = desk.tell(BatchWanted())
     assert of(effects, Holding) == []
     assert [x.group for x in of(effects, BatchReady)[0].results] == [2]

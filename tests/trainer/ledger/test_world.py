@@ -24,12 +24,12 @@ NUMBERS = st.integers(0, 14)
 
 
 def limits(
-    groups: int, size: int, bound: int, steps: int, depth: float | None, room: int, **changed: Any
+    groups: int, size: int, bound: int, steps: int, depth: float | None, room: float, **changed: Any
 ) -> LedgerLimits:
     tokens = 4
     return LedgerLimits(
         groups_per_step=groups, group_size=size, bound=bound, steps=steps, lease_timeout_s=10.0, max_hold_s=4.0,
-        max_sample_tokens=tokens, intake_tokens=tokens * size * groups * room, depth=depth, **changed,
+        max_sample_tokens=tokens, intake_tokens=int(tokens * size * groups * room), depth=depth, **changed,
     )  # fmt: skip
 
 
@@ -38,11 +38,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(
         groups=st.integers(1, 2), size=st.integers(1, 3), bound=st.integers(0, 3), steps=st.integers(1, 6),
-        depth=st.sampled_from([None, 1.0, 1.5, 3.0]), room=st.integers(1, 4), filters=st.booleans(),
-        room_of_z=st.integers(1, 5),
+        depth=st.sampled_from([None, 1.0, 1.5, 3.0]), room=st.sampled_from([1.0, 1.25, 1.5, 2.0, 4.0]),
+        filters=st.booleans(), room_of_z=st.integers(1, 5),
     )  # fmt: skip
     def begin(
-        self, groups: int, size: int, bound: int, steps: int, depth: float | None, room: int, filters: bool,
+        self, groups: int, size: int, bound: int, steps: int, depth: float | None, room: float, filters: bool,
         room_of_z: int,
     ) -> None:  # fmt: skip
         self.world = World(
@@ -78,7 +78,8 @@ def test_no_promise_is_broken_on_a_long_walk(seed: int) -> None:
     world = World(
         limits(
             groups=chance.randint(1, 3), size=chance.randint(1, 4), bound=chance.randint(0, 3), steps=20,
-            depth=chance.choice([None, 1.0, 2.0]), room=chance.randint(1, 4), filter_uniform=chance.random() < 0.5,
+            depth=chance.choice([None, 1.0, 2.0]), room=chance.choice([1.0, 1.3, 1.6, 2.0, 4.0]),
+            filter_uniform=chance.random() < 0.5,
         )
     )  # fmt: skip
     for action in chance.choices(list(ACTIONS), list(ACTIONS.values()), k=600):
