@@ -5,7 +5,7 @@ Discrete events (bench/staleness_sim): 8 regions on six continents with measured
 lengths in groups of 8, generation capacity 1.2 times the need, one worker in ten dying an hour. The need is the tokens
 of a step over the step's time; the step's time is set by the ratio of the mean unloaded group time to it. Ours is the
 trainer's own `trainer.ledger.machine.Ledger`, told the same events; beside it, with the same workers, links and
-lengths: AReaL's formula, prime-rl's sweep, a synchronous loop, and two simpler bounds (dropping late arrivals; holding).
+lengths: AReaL's formula, prime-rl's sweep, a synchronous loop, and two simpler bounds (drop late arrivals; hold).
 
 A step takes 64 groups, 512 samples: the middle of what is published for group-relative methods (128 to 8192). The
 window is 200 steps, 12,800 groups, after 20 of warm-up: a rate is then known to about one percent; discards and length
@@ -41,7 +41,6 @@ from bench.staleness_sim.ours import Ours
 from bench.staleness_sim.peers import Peer, Rule
 from bench.staleness_sim.simulator import Scheduler, Simulator
 from bench.staleness_sim.world import (
-    AHEAD,
     DEATHS_PER_HOUR,
     REGIONS,
     TOKENS_PER_S,
@@ -107,9 +106,9 @@ def world_of(case: Case) -> World:
     regions = tuple(region for region in REGIONS for _ in range(WORKERS_PER_REGION))
     return World(
         links=_links(case.data), worker_regions=regions,
-        slots=deal_slots(round(CAPACITY * need_tokens_per_s / TOKENS_PER_S), len(regions)), ahead=AHEAD,
-        tokens_per_s=TOKENS_PER_S, step_s=step_s, groups_per_step=case.groups_per_step, group_size=case.group_size,
-        bound=case.bound, deaths_per_hour=case.deaths_per_hour, outages=case.outages,
+        slots=deal_slots(round(CAPACITY * need_tokens_per_s / TOKENS_PER_S), len(regions)), tokens_per_s=TOKENS_PER_S,
+        sample_s=sample_tokens / TOKENS_PER_S, step_s=step_s, groups_per_step=case.groups_per_step,
+        group_size=case.group_size, bound=case.bound, deaths_per_hour=case.deaths_per_hour, outages=case.outages,
     )  # fmt: skip
 
 
@@ -185,7 +184,7 @@ def check_simulator() -> None:
     """A synchronous loop over one free region and equal lengths takes T + W + G + D, to the tick."""
     world = World(
         links={"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0)}, worker_regions=("here",) * 4,
-        slots=(8,) * 4, ahead=0, tokens_per_s=10.0, step_s=5.0, groups_per_step=4, group_size=8, bound=0,
+        slots=(8,) * 4, tokens_per_s=10.0, sample_s=7.0, step_s=5.0, groups_per_step=4, group_size=8, bound=0,
         deaths_per_hour=0.0, encode_s=1.0, load_s=2.0, relay_s=0.0,
     )  # fmt: skip
     source = Source(name="equal", groups=np.full((1, 8), 70))
@@ -204,10 +203,9 @@ def calibration(plan_: Plan, outcomes: Sequence[Outcome]) -> list[dict[str, obje
     }  # fmt: skip
     rows: list[dict[str, object]] = []
     for case, outcome in zip(plan_.grid, outcomes, strict=True):
-        if case.bound == 2 and (
-            known_row := known.get((Rule(case.policy), case.ratio) if case.policy != OURS else None)
-        ):
-            name, before = known_row
+        found = known.get((case.policy, case.ratio))
+        if case.bound == 2 and found is not None:
+            name, before = found
             rows.append(
                 {"policy": case.policy, "ratio": case.ratio, "figure": name, "before": before,
                  "here": round(float(getattr(outcome, name)), 4), "length_bias": round(outcome.length_bias_first, 4)}

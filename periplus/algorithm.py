@@ -96,9 +96,9 @@ class AlgorithmSection(Config):
     For ppo. Default: 0.2."""
 
     bootstrap_truncated: bool | None = None
-    """A sample that was cut off at the length limit is credited with the critic's value of where it stopped, beside its
-    reward. For ppo; set it to false where most samples end at the limit: the critic would then chase its own values.
-    Default: true."""
+    """Whether a sample that was cut off at the length limit is credited with the critic's value of where it stopped,
+    beside its reward. For ppo; only where the limit is no part of the task: else an answer that never ends is worth
+    more than one that does. Default: false."""
 
     critic_lr: float | None = Field(default=None, ge=0, le=1)
     """Peak learning rate of the critic; it follows the optimizer's schedule. For ppo. Default: optimizer.lr."""
@@ -125,7 +125,7 @@ _OWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "rloo": {"clip_low": None, "clip_high": None},
         "reinforce_plus_plus": _CLIP | {"gamma": 1.0},
         "ppo": _CLIP
-        | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2, "bootstrap_truncated": True, "critic_lr": None},
+        | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2, "bootstrap_truncated": False, "critic_lr": None},
     }
 )
 """Options that only some algorithms have, with their defaults; None: none, or taken from another key."""

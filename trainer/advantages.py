@@ -59,7 +59,7 @@ class AdvantageSettings:
     normalise: bool = True
     gamma: float = 1.0
     gae_lambda: float = 0.95
-    bootstrap_truncated: bool = True
+    bootstrap_truncated: bool = False
     overlong_filter: bool = False
     overlong_cache_tokens: int = 0
     max_tokens: int = 0

@@ -19,7 +19,6 @@ class Ours:
     """Translates messages into the ledger's events, and its effects into orders."""
 
     def __init__(self, world: World, depth: float | None = None) -> None:
-        self._world = world
         batch_tokens = world.groups_per_step * world.group_size * MAX_SAMPLE_TOKENS
         limits = values.LedgerLimits(
             groups_per_step=world.groups_per_step, group_size=world.group_size, bound=world.bound, steps=1 << 30,
@@ -40,11 +39,11 @@ class Ours:
 
     def _events(self, message: sim.Message) -> Sequence[values.Event]:
         match message:
-            case sim.Joined(worker, slots, version):
+            case sim.Joined(worker, room, version):
                 return (
                     values.WorkerJoined(worker),
                     values.PolicyReached(worker, Policy(0, version)),
-                    values.RoomOffered(worker, slots + self._world.ahead),
+                    values.RoomOffered(worker, room),
                 )
             case sim.Left(worker):
                 return (values.WorkerLeft(worker),)

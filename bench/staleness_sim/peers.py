@@ -90,8 +90,8 @@ class Peer:
     def hears(self, message: Message, now_s: float) -> Sequence[Order]:
         orders: list[Order] = []
         match message:
-            case Joined(worker, slots, _):
-                self._workers[worker] = _Worker(slots + self._world.ahead)
+            case Joined(worker, room, _):
+                self._workers[worker] = _Worker(room)
             case Left(worker):
                 for group, sample in self._workers.pop(worker).leases.values():
                     if group in self._groups:

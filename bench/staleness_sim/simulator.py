@@ -65,8 +65,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
+    """`room`: how many samples the worker offers to hold."""
+
     worker: str
-    slots: int
+    room: int
     version: int
 
 
@@ -286,7 +288,7 @@ class Simulator:
             version=self._region_version[region],
         )  # fmt: skip
         self._workers[worker.name] = worker
-        self._send_up(worker, Joined(worker.name, worker.slots, worker.version))
+        self._send_up(worker, Joined(worker.name, self.world.room(place), worker.version))
         if self.world.deaths_per_hour > 0.0:
             self._after(self._rng.expovariate(self.world.deaths_per_hour / 3600.0), self._die, worker)
 

@@ -24,9 +24,6 @@ REGIONS = (
 
 WORKERS_PER_REGION = 3
 
-AHEAD = 2
-"""Samples that a worker holds beyond its slots: more than finish within a round trip."""
-
 TOKENS_PER_S = 60.0
 """Decode rate of one slot: an 8B model on one accelerator with some tens of sequences at a time."""
 
@@ -78,15 +75,14 @@ class Outages:
 class World:
     """One setting of the simulator. Times in seconds.
 
-    `slots`: samples that each worker decodes at a time, each at `tokens_per_s`. `ahead`: samples that a worker may hold
-    beyond its slots, so that a round trip costs it nothing.
+    `slots`: samples that each worker decodes at a time, each at `tokens_per_s`. `sample_s`: the mean time of a sample.
     """
 
     links: Mapping[str, Link]
     worker_regions: tuple[str, ...]
     slots: tuple[int, ...]
-    ahead: int
     tokens_per_s: float
+    sample_s: float
     step_s: float
     groups_per_step: int
     group_size: int
@@ -99,6 +95,11 @@ class World:
     encode_s: float = ENCODE_S
     load_s: float = LOAD_S
     relay_s: float = RELAY_S
+
+    def room(self, place: int) -> int:
+        """Samples that this worker offers to hold: its slots, and as many as it ends within a round trip."""
+        within = self.slots[place] * 2.0 * self.message_s(self.worker_regions[place]) / self.sample_s
+        return self.slots[place] + round(within)
 
     def message_s(self, region: str) -> float:
         """One way between a worker of the region and the trainer, without payload."""

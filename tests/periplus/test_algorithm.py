@@ -117,7 +117,7 @@ VALUES: dict[str, list[Any]] = {
     "importance_level": ["token", "sequence", "sequence_geometric"], "importance_cap": [3.0], "importance_low": [0.4],
     "importance_high": [4.0], "kl_estimator": ["k1", "k2", "k3"], "kl_in": ["loss", "reward"], "gamma": [0.9],
     "gae_lambda": [0.9], "value_clip": [0.1], "critic_lr": [1e-4], "overlong_filter": [True],
-    "bootstrap_truncated": [False], "overlong_cache_tokens": [3],
+    "bootstrap_truncated": [True], "overlong_cache_tokens": [3],
 }  # fmt: skip
 
 

@@ -68,6 +68,8 @@ class Fork:
     eval_items: dict[int, int] = field(default_factory=dict)
     num_filtered: int = 0
     hold_until_s: float | None = None
+    revoked: list[Live] = field(default_factory=list)  # within this event
+    overdue_ages: list[int] = field(default_factory=list)  # of what was dropped for the batch that comes next
 
 
 class Books:
@@ -142,6 +144,7 @@ class Books:
     def told(self, event: Event, policy: Policy) -> None:
         """Before the effects. `policy`: the trainer's."""
         now = self.now
+        now.revoked.clear()
         match event:
             case WorkerJoined(worker_id):
                 now.reached[worker_id] = None
@@ -178,7 +181,9 @@ class Books:
                     self._granted(worker_id, lease, policy)
             case Revoked(worker_id, lease_ids):
                 for lease_id in lease_ids:
-                    assert now.live.pop(lease_id).worker_id == worker_id
+                    live = now.live.pop(lease_id)
+                    assert live.worker_id == worker_id
+                    now.revoked.append(live)
             case LeaseLost(lease, worker_id, why):
                 live = now.live.pop(lease.lease_id)
                 assert (live.lease, live.worker_id) == (lease, worker_id)
@@ -292,6 +297,8 @@ class Books:
             assert now.hold_until_s is not None
             missing = {(group, s) for s in range(limits.group_size)} - {(group, result.sample) for result in done}
             assert latest_s >= now.hold_until_s or missing <= now.lost, "a live lease is waited for"
+            cut = [live.oldest for live in now.revoked if live.lease.group == group]
+            now.overdue_ages.append(min([*cut, *(run.policy.version for result in done for run in result.policies)]))
         now.dropped.add(group)
         now.eval_groups = tuple(number for number in now.eval_groups if number != group)
         self.drops[why] += 1
@@ -308,7 +315,10 @@ class Books:
             assert self.is_history(run.policy), f"{run.policy} is of a dead branch to {consumer}"
             assert 0 <= consumer.version - run.policy.version <= limits.bound, f"{run.policy} consumed at {consumer}"
         now.consumed |= dict.fromkeys(keys, consumer.version)
-        now.num_filtered, now.hold_until_s = 0, None
+        if now.overdue_ages:
+            kept = sorted([*self.ages(consumer.version + 1), max(now.overdue_ages)])
+            assert not self.all_in_time(kept, consumer.version + 1), "one of what was dropped could have stayed"
+        now.num_filtered, now.hold_until_s, now.overdue_ages = 0, None, []
 
     def _evaluated(self, results: tuple[Result, ...]) -> None:
         now = self.now

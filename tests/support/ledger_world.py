@@ -414,12 +414,14 @@ class World:
         self.workers["z"] = Worker(gateway=0, room=room, policy=self.ledger.policy)
         for event in (WorkerJoined("z"), PolicyReached("z", self.ledger.policy), RoomOffered("z", room)):
             self.tell(event)
-        since_batch = 0
+        limits, since_batch = self.limits, 0
+        samples = limits.groups_per_step * limits.group_size * (1 + limits.max_filtered_per_step)
+        rounds = 40 + 2 * samples // room
         while self.ledger.policy.version < self.limits.steps or self.ledger.state.evaluation is not None:
             before = self.num_batches
             self._honest_round()
             since_batch = since_batch + 1 if self.num_batches == before else 0
-            assert since_batch < 60, "no batch comes any more"
+            assert since_batch < rounds, "no batch comes any more"
         state = self.ledger.state
         left = (state.groups, state.held, state.waiting, state.classes, state.whole, state.idle, state.reserved_tokens)
         assert not any(left), f"left over: {left}"

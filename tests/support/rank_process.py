@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dr_grpo": {"algorithm": {"name": "dr_grpo"}},
     "gspo": {"algorithm": {"name": "gspo"}},
     "reinforce++": {"algorithm": {"name": "reinforce_plus_plus", "kl_coefficient": 0.1}},
-    "ppo": {"algorithm": {"name": "ppo", "kl_coefficient": 0.1}},
+    "ppo": {"algorithm": {"name": "ppo", "kl_coefficient": 0.1, "bootstrap_truncated": True}},
     "minibatches": {
         "algorithm": {"name": "ppo"},
         "train": {"minibatches": 2, "epochs": 2, "micro_batch_samples": 3},

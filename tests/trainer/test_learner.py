@@ -90,7 +90,7 @@ def test_every_algorithm_makes_what_is_rewarded_likelier(model: Any, options: di
 
 
 def test_the_critic_learns_what_to_expect(model: Any) -> None:
-    options = {"name": "ppo", "critic_lr": 1e-2, "value_clip": 100.0, "bootstrap_truncated": False}
+    options = {"name": "ppo", "critic_lr": 1e-2, "value_clip": 100.0}
     learner = build(model, algorithm=options, optimizer={"lr": 1e-9})
     losses = []
     for step in range(30):

@@ -39,12 +39,12 @@ def test_options_of_advantages_and_of_the_critic_arrive_too() -> None:
     ppo = make_job(
         algorithm={
             "name": "ppo", "gamma": 0.9, "gae_lambda": 0.8, "value_clip": 0.4, "critic_lr": 5e-3, "kl_coefficient": 0.1,
-            "bootstrap_truncated": False,
+            "bootstrap_truncated": True,
         },
         optimizer={"lr": 1e-2},
     )  # fmt: skip
     got = learner_settings(ppo)
-    assert (got.advantage.gamma, got.advantage.gae_lambda, got.advantage.bootstrap_truncated) == (0.9, 0.8, False)
+    assert (got.advantage.gamma, got.advantage.gae_lambda, got.advantage.bootstrap_truncated) == (0.9, 0.8, True)
     assert got.update.value_clip == 0.4
     assert got.critic_rate == pytest.approx(0.5)
     assert (got.reward_kl_coefficient, got.reward_kl_estimator) == (0.1, KlEstimator.K1)

@@ -9,9 +9,10 @@
 V_t is the value of the state before token t; r_t is the sample's reward at its last token, less a KL penalty on each.
 *Tool gaps*: tokens that the policy did not sample carry V_{t+1} and A_{t+1} through unchanged (AReaL, verl, NeMo-RL),
 so the length of a tool's answer discounts nothing. *Truncation*: a completion that ended by itself has no value after
-it; one cut off at the length limit is bootstrapped with the critic's value of the state after its last token.
-*Assumption*: V is computed by the trainer at the step, with the critic that the step starts from: it is as fresh as can
-be.
+it; one cut off at the length limit is bootstrapped with the critic's value of the state after its last token, if
+`bootstrap_truncated` says so. Beside a final reward that makes an answer without an end worth more than one with, and
+that value is never trained itself: right where the limit is no part of the task, ruinous where it is. *Assumption*: V
+is computed by the trainer at the step, with the critic that the step starts from: it is as fresh as can be.
 
 Shapes: B rows, T completion columns, U = T + 1 states.
 """

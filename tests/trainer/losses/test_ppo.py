@@ -7,6 +7,8 @@ from tests.support.outcomes import outcomes
 from trainer.advantages import AdvantageSettings
 from trainer.losses.ppo import gae, ppo_advantages, value_loss
 
+BOOTSTRAPPED = AdvantageSettings(normalise=False, gamma=1.0, gae_lambda=1.0, bootstrap_truncated=True)
+
 
 def advantages_of(
     rewards: list[float], values: list[float], mask: list[int], *, gamma: float, gae_lambda: float, after: float = 0.0
@@ -65,7 +67,9 @@ def test_only_what_was_cut_off_is_bootstrapped_and_with_the_value_after_its_own_
         [10.0, 10.0, 10.0], [[1, 1, 0], [1, 1, 0], [1, 1, 1]], values_BU=values_BU,
         lengths_B=torch.tensor([2, 2, 3]), truncated_B=torch.tensor([True, False, True]),
     )  # fmt: skip
-    got = ppo_advantages(given_, AdvantageSettings(normalise=False, gamma=1.0, gae_lambda=1.0))
+    got = ppo_advantages(
+        given_, AdvantageSettings(normalise=False, gamma=1.0, gae_lambda=1.0, bootstrap_truncated=True)
+    )
     assert got.advantages_BT[:, 0].tolist() == [10 + 5 - 1, 10 - 1, 10 + 7 - 1]
     assert got.returns_BT is not None
     assert got.returns_BT[:, 0].tolist() == [15.0, 10.0, 17.0]
@@ -74,9 +78,11 @@ def test_only_what_was_cut_off_is_bootstrapped_and_with_the_value_after_its_own_
 def test_a_cut_off_sample_that_ends_with_a_tools_tokens_is_bootstrapped_after_them() -> None:
     values_BU = torch.tensor([[1.0, 2.0, 3.0, 7.0]])
     given_ = outcomes([0.0], [[1, 1, 0]], values_BU=values_BU, truncated_B=torch.tensor([True]))
-    got = ppo_advantages(given_, AdvantageSettings(normalise=False, gamma=1.0, gae_lambda=1.0))
+    got = ppo_advantages(
+        given_, AdvantageSettings(normalise=False, gamma=1.0, gae_lambda=1.0, bootstrap_truncated=True)
+    )
     assert got.advantages_BT[0, :2].tolist() == [6.0, 5.0]
-    ended = AdvantageSettings(normalise=False, gamma=1.0, gae_lambda=1.0, bootstrap_truncated=False)
+    ended = AdvantageSettings(normalise=False, gamma=1.0, gae_lambda=1.0)
     assert ppo_advantages(given_, ended).advantages_BT[0, :2].tolist() == [-1.0, -2.0]
 
 
