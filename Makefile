@@ -3,8 +3,10 @@
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest; PYTEST_ARGS='-k ledger' chooses
+#   make test-faults  parts of a whole runtime are killed, and it goes on (3 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
+#   make bench-staleness, bench-trajectories   need measured data beside the repository: --help says which
 #   make check      lint, format, types, imports, generated files
 #   make generate   write periplus/pb and examples/job.schema.json
 #   make clean      remove .venv, .venv-oracle and caches
@@ -27,7 +29,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-demo test test-oracle check lint format types imports generated generate clean
+.PHONY: venv demo bench-demo bench-staleness bench-trajectories test test-faults test-oracle check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -39,7 +41,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) cannot make environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[train,rollout,dev]'
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[train,rollout,bench,dev]'
 	@touch $@
 
 demo: $(READY)
@@ -47,6 +49,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-faults: $(READY)
+	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
 
 # An environment of its own: the oracles bring some fifty packages that nothing else needs. Only an installation that fails
 # is a skip; from then on a failure is one. Their warnings are theirs.
@@ -64,6 +69,12 @@ test-oracle:
 	else \
 	  echo 'test-oracle: SKIPPED, the extra `oracle` could not be installed (see above)'; \
 	fi
+
+bench-staleness: $(READY)
+	$(BIN)/python -m bench.staleness
+
+bench-trajectories: $(READY)
+	$(BIN)/python -m bench.trajectories
 
 bench-demo: $(READY)
 	$(BIN)/python bench/demo.py --control

@@ -89,10 +89,10 @@ def chat(path: Path) -> Source:
     return Source(name="chat", groups=np.array([[length] for length in lengths if length > 0]))
 
 
-def group_maxima(source: Source, group_size: int, seed: int) -> npt.NDArray[np.int64]:
-    """The longest sample of each of many groups: what an unloaded group takes, in tokens."""
+def drawn(source: Source, group_size: int, num_groups: int, seed: int) -> npt.NDArray[np.int64]:
+    """The lengths of many simulated groups: [groups, samples of each]."""
     lengths = Lengths(source, group_size, seed)
-    return np.array([max(lengths.group(number)) for number in range(20_000)])
+    return np.array([lengths.group(number) for number in range(num_groups)])
 
 
 def sources(folder: Path) -> Mapping[str, Callable[[], Source]]:

@@ -12,14 +12,16 @@ been begun late.
 - *violations*: trained samples that were begun more than `bound` versions before the version that their step starts
   from, over the whole run.
 - *rate*: steps of the window a second. *busy*: the share of its time in which the trainer trained.
-- *best rate*: the rule of the design, lambda * (T + W + wait + G_p99 + D + Q) <= bound + 1, with Q = 0,
-  lambda * T <= 1, and what the workers can produce. G is the time that a group takes when all its samples begin at
-  once, W and D are those of the slowest region. *wait* is what the capacity imposes: the samples of a step are more
-  than the slots, so with every slot free when new weights come, the first groups begin at once and the others as slots
-  come free. What enters the rule is the 99th percentile of wait + G over the groups of a step. The figure with no wait
-  at all, which no scheduler can reach that has fewer slots than samples a step, stands beside it.
+- *best rate*: the largest lambda that the rule of the design and the capacity allow: lambda * T <= 1, no more than the
+  workers can produce, and lambda * (T + W + wait + G_p99 + D + Q) <= bound + 1. W and D are those of the slowest
+  region, Q is 0. `wait + G` is what a group takes from when its version's weights are there until its last sample is
+  done, in an ideal queue: one line of samples for all slots, no round trips, no deaths, a step's groups in line
+  whenever a version comes; its 99th percentile over many steps at this very lambda enters the rule.
+- *best rate without wait*: the same with wait = 0, G of groups whose samples all begin at once. Where a step has more
+  samples than there are slots, nobody can reach it; it is stated beside the other.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,12 @@ import numpy.typing as npt
 
 from bench.staleness_sim.simulator import Attempt, Fate, Simulator
 from bench.staleness_sim.world import World
+
+IDEAL_STEPS, IDEAL_WARMUP = 72, 8
+"""Steps of the ideal queue, and how many of them fill it."""
+
+PRECISION = 1e-3
+"""Of the best rate, relative."""
 
 MAX_EXTRA_STEPS = 80
 """Steps after the window within which the cohort's fate must be known."""
@@ -86,31 +94,46 @@ class Outcome:
         return self.steps_per_s / self.best.without_wait_steps_per_s
 
 
-def best_rate(world: World, group_maxima: npt.NDArray[np.int64], sample_tokens: float) -> Best:
-    """`group_maxima`: longest samples of many groups, `sample_tokens`: mean of all samples."""
-    groups_s = group_maxima / world.tokens_per_s
-    waits_s = group_waits_s(world, sample_tokens / world.tokens_per_s)
+def best_rate(world: World, lengths: npt.NDArray[np.int64]) -> Best:
+    """`lengths`: tokens of samples, [groups, samples of each], of at least `IDEAL_STEPS` steps."""
+    took_s = lengths / world.tokens_per_s
     fixed_s = world.step_s + max(world.weights_s(region) for region in world.links)
-    fixed_s += max(world.result_s(region, round(world.group_size * sample_tokens)) for region in world.links)
-    batch = world.groups_per_step * world.group_size
-    by_others = min(1.0 / world.step_s, sum(world.slots) * world.tokens_per_s / (batch * sample_tokens))
-    by_rule, by_rule_without_wait = (
-        (world.bound + 1) / (fixed_s + float(np.percentile(sums_s, 99)))
-        for sums_s in ((waits_s[:, None] + groups_s[None, :]).ravel(), groups_s)
-    )
-    return Best(
-        steps_per_s=min(by_others, by_rule), without_wait_steps_per_s=min(by_others, by_rule_without_wait)
-    )  # fmt: skip
+    fixed_s += max(world.result_s(region, round(float(lengths.sum(axis=1).mean()))) for region in world.links)
+    shortest_s = max(world.step_s, took_s.mean() * world.groups_per_step * world.group_size / sum(world.slots))
+    without_wait_s = (fixed_s + float(np.percentile(took_s.max(axis=1), 99))) / (world.bound + 1)
+
+    def is_allowed(period_s: float) -> bool:
+        group_s = float(np.percentile(ideal_group_times_s(world, took_s, period_s), 99))
+        return fixed_s + group_s <= (world.bound + 1) * period_s
+
+    low_s, high_s = shortest_s, max(shortest_s, 4.0 * without_wait_s)
+    if is_allowed(low_s):
+        high_s = low_s
+    while high_s > low_s * (1.0 + PRECISION):
+        middle_s = (low_s + high_s) / 2.0
+        low_s, high_s = (low_s, middle_s) if is_allowed(middle_s) else (middle_s, high_s)
+    return Best(steps_per_s=1.0 / low_s, without_wait_steps_per_s=1.0 / max(shortest_s, without_wait_s))
 
 
-def group_waits_s(world: World, sample_s: float) -> npt.NDArray[np.float64]:
-    """When the last sample of each group of a step begins, counted from when the weights are there and all slots free.
+def ideal_group_times_s(world: World, took_s: npt.NDArray[np.float64], period_s: float) -> npt.NDArray[np.float64]:
+    """From the coming of a version until each of its groups is whole, if one comes every `period_s`.
 
-    Slots come free at the rate slots / sample_s.
+    All slots serve one line, in the order of the groups. Shape: [groups], of the steps after the warm-up.
     """
-    slots = sum(world.slots)
-    ranks = np.arange(1, world.groups_per_step + 1) * world.group_size
-    return np.maximum(0.0, (ranks - slots) * sample_s / slots)
+    free_at_s = [0.0] * sum(world.slots)
+    times_s: list[float] = []
+    for step in range(IDEAL_STEPS):
+        comes_s = step * period_s
+        first = step * world.groups_per_step
+        for group in took_s[first : first + world.groups_per_step].tolist():
+            whole_s = 0.0
+            for sample_s in group:
+                done_s = max(comes_s, free_at_s[0]) + sample_s
+                heapq.heapreplace(free_at_s, done_s)
+                whole_s = max(whole_s, done_s)
+            if step >= IDEAL_WARMUP:
+                times_s.append(whole_s - comes_s)
+    return np.array(times_s)
 
 
 def simulate(simulator: Simulator, window: Window, best: Best) -> Outcome:

@@ -1,16 +1,16 @@
 """Other ways to bound staleness, each from its published description, on the same dispatcher.
 
 All of them open a group only when a worker has room for a sample, and give each sample to the worker with the largest
-free share, which is the least that any balancer does; a sample whose worker died is asked for again. They differ in:
+free share, which is the least that any balancer does; a sample whose worker died is asked for again. The rules:
 
-| rule | admission of a group | in flight | at consumption |
-|---|---|---|---|
-| `areal` | accepted + running < (bound + version + 1) * B | - | first finished, first consumed; nothing is checked |
-| `prime_rl` | no whole batch waits for the trainer | groups past the bound are cut when new weights come | groups past
-the bound are dropped before the batch is formed |
-| `synchronous` | the groups of this step, with its weights | - | - |
-| `drop` | `areal`'s, dropped groups give their room back | - | groups past the bound are dropped |
-| `hold` | `areal`'s | - | oldest first; waits for every group that this step is the last to be allowed |
+- `areal`: admits while accepted + running < (bound + version + 1) * B; first finished, first consumed; checks nothing.
+- `prime_rl`: admits while no whole batch waits for the trainer; cuts groups in flight that are past the bound when a
+  version comes, and drops finished ones before a batch is formed.
+- `synchronous`: the groups of this step, with its weights.
+- `drop`: `areal`'s admission, samples begin with the version that admitted them; groups past the bound are dropped
+  before a batch is formed, and give their room back.
+- `hold`: the same admission; the oldest first, and the trainer waits for every group that this step is the last to be
+  allowed. Nothing limits how many groups come due at one step: with deaths it is late now and then.
 
 Sources: AReaL, arXiv 2505.24298, section 5.1, and its code's capacity = min(max_concurrent - running, (bound + version
 + 1) * B - (accepted + running)), counted in groups, where `max_concurrent` is here the workers' room: never too little

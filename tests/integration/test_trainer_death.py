@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.demo_process import DEADLINE_S, TINY, pids_of, read_until, run_demo, start_demo
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.faults]
 
 SHORT = (*TINY, "checkpoint.every_steps=2")
 
