@@ -47,16 +47,18 @@ class Upstream:
         self._traffic = traffic
         self._anchor_wanted = asyncio.Event()
         self._heard = False
+        self._opened = False
 
     async def run(self, jitter: Callable[[], float]) -> None:
         """Keep the way open until cancelled. `jitter()` is uniform in [0, 1)."""
         failures = 0
         while True:
-            self._heard = False
+            self._heard = self._opened = False
             try:
                 why = await failure_of(self._connection())
             finally:
-                self._hub.end_streams()
+                if self._opened:  # else nothing was said over this one: who waits below goes on waiting
+                    self._hub.end_streams()
             failures = 0 if self._heard else failures + 1
             event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=why)
             await asyncio.sleep(jitter() * min(RECONNECT_CAP_S, 0.2 * 2 ** min(failures, 10)))
@@ -75,6 +77,7 @@ class Upstream:
             opening = gateway_pb2.RolloutUp(gateway=gateway_pb2.GatewayHello(job_id=self._hub.job_id))
             await call.write(opening)
             self._traffic.sent(self._home_region, opening.ByteSize())
+            self._opened = True
             self._hub.open_way_up()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_up(call))

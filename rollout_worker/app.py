@@ -274,7 +274,9 @@ class Worker:
     async def _report(self, failed: Sequence[Failed]) -> None:
         for each in failed:
             event(log, logging.ERROR, "sample_failed", lease=each.lease.lease_id, item=each.lease.item, why=each.why)
-            message = gateway_pb2.SampleFailed(lease_id=each.lease.lease_id, why=each.why)
+            message = gateway_pb2.SampleFailed(
+                lease_id=each.lease.lease_id, why=each.why, group=each.lease.group, sample=each.lease.sample
+            )
             await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, failed=message))
 
     @property

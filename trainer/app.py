@@ -87,12 +87,12 @@ async def _train(
             try:
                 state = await running.loop.run(stop)
             except NonFiniteLoss:
-                running.desk.milestone(audit.End(how="failed"))
+                running.desk.close(audit.End(how="failed"))
                 raise
             finally:
                 for task in serving:
                     task.cancel()
-        running.desk.milestone(audit.End(how=state))
+        running.desk.close(audit.End(how=state))
         if state is TaskState.SUCCEEDED:
             digest = running.publisher.digest
             await asyncio.to_thread(export.final_model, prepared.model, prepared.tokenizer, run_directory.final, digest)

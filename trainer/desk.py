@@ -18,7 +18,7 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal
 from periplus.codec import trajectory as trajectory_codec
 from periplus.convert import policy_from_pb, trajectory_frame_from_pb
-from periplus.errors import PeriplusError, WireError
+from periplus.errors import StateError, WireError
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.spool.format import Position
@@ -98,6 +98,7 @@ class Desk:
         self._wall = wall
         self._syncs = syncs
         self._home_region = home_region
+        self._is_closed = False
         self._batch: Batch | None = None
         self._evaluation: tuple[Kept, ...] | None = None
         self._changed = asyncio.Event()
@@ -124,6 +125,7 @@ class Desk:
     async def batch(self, stop: asyncio.Event) -> Batch | None:
         """The next batch; None if asked to stop first."""
         self._apply(values.BatchWanted())
+        self._journal.flush()
         await self._until(lambda: self._batch is not None, stop)
         batch, self._batch = self._batch, None
         return batch
@@ -132,11 +134,13 @@ class Desk:
         """The batch was consumed: the next version exists."""
         self._settle(batch.kept, batch.policy.version)
         self._apply(values.StepDone())
+        self._journal.flush()
 
     async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[Kept, ...] | None:
         """One greedy sample of each item, but for those that nobody could produce; None if asked to stop first."""
         policy = self.ledger.policy
         self._apply(values.EvalAsked(tuple(items)))
+        self._journal.flush()
         await self._until(lambda: self._evaluation is not None, stop)
         found, self._evaluation = self._evaluation, None
         if found is not None:
@@ -152,6 +156,11 @@ class Desk:
         """A line that survives this process before anybody can see what it tells of."""
         self.write(record)
         self._journal.flush()
+
+    def close(self, end: audit.End) -> None:
+        """The last line. Nothing is taken in or granted any more: nobody could write it down."""
+        self.milestone(end)
+        self._is_closed = True
 
     def wake(self) -> None:
         """Whoever waits for a batch looks around."""
@@ -171,6 +180,8 @@ class Desk:
 
     async def on_message(self, message: gateway_pb2.TrainerDown) -> None:
         """One message from the gateway. What is wrong with it is counted and logged, never raised."""
+        if self._is_closed:
+            return
         if message.HasField("anchor"):
             self.on_anchor_wanted()
             return
@@ -184,7 +195,8 @@ class Desk:
                 self._on_proof(up.worker_id, up.proof)
             else:
                 self._on_worker(up)
-        except PeriplusError as error:
+                self._journal.flush()  # a lease is on record before it is on its way
+        except (WireError, StateError) as error:
             self.tally.refused_messages += 1
             event(log, logging.ERROR, "message_refused", worker=up.worker_id, why=error)
 
@@ -205,12 +217,13 @@ class Desk:
             self._apply(values.LeasesStarted(worker_id, tuple(up.started.lease_ids), policy_from_pb(up.started.policy)))
         elif up.HasField("failed"):
             event(log, logging.WARNING, "sample_failed", worker=worker_id, lease=up.failed.lease_id, why=up.failed.why)
-            self._apply(values.SampleFailed(worker_id, up.failed.lease_id))
+            self._fail(worker_id, up.failed.lease_id, up.failed.group, up.failed.sample)
 
     def _on_proof(self, worker_id: str, proof: gateway_pb2.WeightProof) -> None:
         self.on_proof(worker_id, proof)
         if proof.ok:
             self._apply(values.PolicyReached(worker_id, policy_from_pb(proof.policy)))
+            self._journal.flush()
 
     async def _commit_frames(self) -> None:
         while True:
@@ -239,21 +252,27 @@ class Desk:
         json_bytes = self.tally.as_json([each.trajectory for each in frame.kept])
         self.tally.frames_bytes += frame.num_bytes
         self.tally.frames_json_bytes += json_bytes
-        if self.regions.get(worker_id) != self._home_region:
+        if (frame.region or self.regions.get(worker_id)) != self._home_region:
             self.on_remote_frame(frame.num_bytes, json_bytes)
         self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.ledger.policy.version)
         for kept in frame.kept:
+            t = kept.trajectory
             if kept.trajectory.stop_reason is StopReason.ABANDONED:
                 self._write_result(_result(kept), audit.Verdict.ABANDONED, "")
                 self._settle((kept,), self.ledger.policy.version)
-                self._apply(values.SampleFailed(worker_id, kept.trajectory.lease_id))
+                self._fail(worker_id, t.lease_id, t.group, t.sample)
             else:
                 self._apply(values.ResultArrived(_result(kept)))
+
+    def _fail(self, worker_id: str, lease_id: int, group: int, sample: int) -> None:
+        if self.ledger.holds(worker_id, lease_id, group, sample):
+            self._apply(values.SampleFailed(worker_id, lease_id))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             self._apply(values.Ticked())
+            self._journal.flush()
 
     # ---- effects --------------------------------------------------------------------------------------------------
 

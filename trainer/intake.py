@@ -36,6 +36,9 @@ MAX_FRAME_BYTES = 64 << 20
 WAITING_BYTES = 256 << 20
 """Frames put and not taken: a second of the fastest intake; beyond, the gateway's stream is not read."""
 
+COMMIT_TOKENS = 16 << 20
+"""Tokens of one commit: some 150 MB of columns, whatever little a frame takes compressed."""
+
 DISK_RETRY_S = 5.0
 """Pause before a full disk is tried again; nothing is acknowledged meanwhile, so nothing is lost."""
 
@@ -85,7 +88,7 @@ class Intake:
         self._changed.set()
 
     async def take(self) -> tuple[Committed, ...]:
-        """Commit all that waits, at least one frame, in the order of arrival."""
+        """Commit what waits, at least one frame, in the order of arrival; what is too much at once, next time."""
         await self._changed.wait()
         self._changed.clear()
         todo, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
@@ -94,16 +97,24 @@ class Intake:
         while True:
             try:
                 await asyncio.to_thread(self._commit, todo, done)
-                return tuple(done)
+                break
             except SpoolFull as error:
                 event(log, logging.ERROR, "disk_full", why=error, retry_s=DISK_RETRY_S)
                 await asyncio.sleep(DISK_RETRY_S)
+        if todo:
+            self._waiting[:0] = todo
+            self._waiting_bytes += sum(len(frame.payload) for _, _, frame in todo)
+            self._changed.set()
+        return tuple(done)
 
     def _commit(self, todo: deque[tuple[FrameKey, str, Frame]], done: list[Committed]) -> None:
-        """Work through `todo`; what is done stays done when the disk is full."""
-        while todo:
-            done.append(self._committed(*todo[0]))
+        """Work through `todo`; what is done stays done when the disk is full, and what is too much at once waits."""
+        num_tokens = 0
+        while todo and num_tokens < COMMIT_TOKENS:
+            committed = self._committed(*todo[0])
             todo.popleft()
+            done.append(committed)
+            num_tokens += sum(len(k.trajectory.prompt_ids) + len(k.trajectory.completion_ids) for k in committed.kept)
         self._store.sync()
 
     def _committed(self, key: FrameKey, region: str, frame: Frame) -> Committed:

@@ -66,20 +66,22 @@ class Keeper:
         assert self._newest is not None
         self._desk.milestone(audit.Checkpoint(policy=policy, manifest=self._newest.digest, covers=position.n))
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
-        self._give_up_frames()
-        self._journal.flush()
+        await self._give_up_frames()
         event(log, logging.INFO, "checkpoint", policy=policy)
 
     def _save(self, content: Content) -> None:
         self._journal.sync_flushed()
         self._newest = checkpoint.save(self._run.checkpoints, content, self._at.model, self._at.learner)
 
-    def _give_up_frames(self) -> None:
+    async def _give_up_frames(self) -> None:
         oldest = checkpoint.oldest(self._run.checkpoints)
         stays = self._desk.retention.give_up(oldest.policy.version)
         if stays is not None:
-            self._desk.write(audit.Prune(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy))
-            self._store.trim(stays)
+            self._desk.milestone(
+                audit.Prune(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
+            )
+            await asyncio.to_thread(self._journal.sync_flushed)  # a frame that is gone is on record as given up
+            await asyncio.to_thread(self._store.trim, stays)
 
 
 def replayable(store: Spool, limits: Limits) -> Iterator[tuple[Position, int, Sequence[Kept]]]:

@@ -1,7 +1,7 @@
 """What readers hold, and how it gets there: one publication after another, and a full state for who asks.
 
 Publications leave in the order of their versions. A reader's proof of what its engine holds is compared with the digest
-of that version; a mismatch is counted and makes a full state go out.
+of that version; a mismatch is counted. The reader asks for a full state by itself.
 """
 
 import asyncio

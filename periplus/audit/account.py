@@ -156,6 +156,8 @@ def _results(total: Account, fork: Fork, limit: int) -> None:
                 total.abandoned_tokens.append(result.num_tokens)
             case Verdict.REFUSED:
                 total.refused[result.why] += 1
+                if result.why == "late":  # its group had been given up while it was produced
+                    total.abandoned_tokens.append(result.num_tokens)
                 counts_as_sampled = result.why in LENGTHS_COUNT_WHEN_REFUSED
         if counts_as_sampled and returned.purpose is not Purpose.EVAL:
             total.sampled += 1

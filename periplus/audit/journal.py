@@ -85,12 +85,20 @@ class AuditJournal:
 
     def flush(self) -> None:
         """Hand all lines to the operating system."""
-        if self._lines:
-            with explained(self._path):
-                self._file.write(b"\n".join(self._lines) + b"\n")
-                self._file.flush()
-            self._lines.clear()
-            self._buffered_bytes = 0
+        if not self._lines:
+            return
+        data = memoryview(b"\n".join(self._lines) + b"\n")
+        descriptor, written = self._file.fileno(), 0
+        with explained(self._path):
+            size = os.fstat(descriptor).st_size
+            try:
+                while written < len(data):
+                    written += os.write(descriptor, data[written:])
+            except OSError:
+                os.ftruncate(descriptor, size)  # the lines stay here, and are written whole or not at all
+                raise
+        self._lines.clear()
+        self._buffered_bytes = 0
 
     def sync(self) -> None:
         """Hand all lines to the disk."""

@@ -69,6 +69,7 @@ class Fork:
     num_filtered: int = 0
     hold_until_s: float | None = None
     revoked: list[Live] = field(default_factory=list)  # within this event
+    expired: dict[int, str] = field(default_factory=dict)  # lease id -> worker that is still to be told
     overdue_ages: list[int] = field(default_factory=list)  # of what was dropped for the batch that comes next
 
 
@@ -181,6 +182,8 @@ class Books:
                     self._granted(worker_id, lease, policy)
             case Revoked(worker_id, lease_ids):
                 for lease_id in lease_ids:
+                    if now.expired.pop(lease_id, None) == worker_id:
+                        continue  # it has ended already; the worker is told so
                     live = now.live.pop(lease_id)
                     assert live.worker_id == worker_id
                     now.revoked.append(live)
@@ -189,6 +192,8 @@ class Books:
                 assert (live.lease, live.worker_id) == (lease, worker_id)
                 if why is not Loss.FAILED:
                     now.lost.add((lease.group, lease.sample))
+                if why is Loss.EXPIRED:
+                    now.expired[lease.lease_id] = worker_id
             case Judged(result, arrival):
                 self._judged(result, arrival, policy, next_step)
             case GroupDropped(group, why, results):

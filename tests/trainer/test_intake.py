@@ -141,3 +141,15 @@ def test_a_full_disk_is_tried_again_and_nothing_is_lost(
     assert [kept.trajectory.sample for each in committed for kept in each.kept] == [0, 1, 2]
     assert store.num_records == 3
     assert [record.message for record in caplog.records] == ["disk_full", "disk_full"]
+
+
+def test_what_is_too_much_for_one_commit_waits_for_the_next(store: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "COMMIT_TOKENS", 1)
+
+    async def run() -> list[list[int]]:
+        intake = Intake(store, LIMITS)
+        for sequence in range(3):
+            await intake.put(key(sequence), "far", frame(sequence))
+        return [[each.key.sequence for each in await intake.take()] for _ in range(3)]
+
+    assert asyncio.run(run()) == [[0], [1], [2]]

@@ -16,15 +16,18 @@ from periplus import task_process
 from periplus.algorithm import AlgorithmSection
 from periplus.audit.auditor import Report, audit
 from periplus.audit.read import read_run
+from periplus.audit.records import End
+from periplus.codec import trajectory as trajectory_codec
 from periplus.pb.v1 import common_pb2, gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import Publication
 from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
+from periplus.trajectory import StopReason
 from tests.support.fake_link import FakeLink
 from tests.support.tiny_job import task_of, tiny_job
-from trainer import checkpoint
+from trainer import checkpoint, publish
 from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
 from trainer.setup import Prepared, prepare
@@ -329,6 +332,46 @@ def test_what_a_gateway_gets_wrong_is_counted_and_stops_nobody(tmp_path: Path, c
     assert duplicates == [8 + 32, 32], "the fake workers send each result twice"
     assert [record.values["refused_samples"] for record in run.of_kind(RecordKind.STEP)] == [0, 0]
     assert sum(steps) == 4, "a step's record counts its own, since they are added up"
+
+
+class Dying(FakeLink):
+    """A worker that gives a sample up half-way, and is gone when its frame arrives."""
+
+    sent = False
+
+    def up(self, **message: Any) -> None:
+        if "frame" in message and not self.sent:
+            self.sent = True
+            decoded = trajectory_codec.decode(message["frame"].payload, max_content_bytes=1 << 20)
+            given_up = replace(decoded[0], stop_reason=StopReason.ABANDONED, worker_id="gone")
+            frame = gateway_pb2.TrajectoryFrame()
+            frame.CopyFrom(message["frame"])
+            frame.payload, frame.sequence = trajectory_codec.encode([given_up]), 1 << 20
+            super().up(worker_id="gone", frame=frame)
+        super().up(**message)
+
+
+def test_a_sample_given_up_by_a_worker_that_is_gone_is_counted_and_stops_nobody(
+    tmp_path: Path, cache_dir: Path
+) -> None:
+    run = train(tmp_path / "a", cache_dir, link_class=Dying)
+    assert run.state is TaskState.SUCCEEDED
+    assert run.digest == train(tmp_path / "b", cache_dir).digest
+
+
+def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cache_dir: Path) -> None:
+    run = start(tmp_path / "a", cache_dir)
+    desk = run.running.desk
+    desk.close(End(how="stopped"))
+    before = run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()
+    hello = gateway_pb2.WorkerHello(region="far", bundle_digest=publish.bundle_digest(run.prepared.bundle))
+    for up in (
+        gateway_pb2.RolloutUp(worker_id="w", hello=hello),
+        gateway_pb2.RolloutUp(worker_id="w", capacity=gateway_pb2.Capacity(num_samples=8)),
+    ):
+        asyncio.run(desk.on_message(gateway_pb2.TrainerDown(up=up)))
+    assert desk.regions == {}
+    assert (run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()) == before
 
 
 class Breaking(FakeLink):

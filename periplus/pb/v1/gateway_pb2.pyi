@@ -259,17 +259,24 @@ class SampleFailed(_message.Message):
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.int
+    """repeats from fork to fork, hence the others"""
     why: _builtins.str
+    group: _builtins.int
+    sample: _builtins.int
     def __init__(
         self,
         *,
         lease_id: _builtins.int = ...,
         why: _builtins.str = ...,
+        group: _builtins.int = ...,
+        sample: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "lease_id", b"lease_id", "sample", b"sample", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

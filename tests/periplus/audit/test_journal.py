@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,7 @@ from hypothesis import strategies as st
 
 from periplus.audit.journal import AuditJournal, ChainEnd, read_lines
 from periplus.audit.records import START_OF_CHAIN, End, Lost, chain_hash, from_line
-from periplus.errors import ConfigError, Conflict, NotFound
+from periplus.errors import ConfigError, Conflict, NotFound, PeriplusError
 
 RECORD = End(how="stopped")
 
@@ -109,3 +111,28 @@ def test_any_number_of_restarts_leave_one_whole_chain(
         line = from_line(raw.rstrip(b"\n"), "here")
         assert (line.n, line.prev) == (n, chain)
         chain = chain_hash(raw.rstrip(b"\n"))
+
+
+def test_lines_that_a_full_disk_refuses_are_written_whole_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    with AuditJournal.open(path) as journal:
+        journal.append(End(how="stopped"), 1.0)
+        journal.flush()
+        write = os.write
+        calls = iter(["some", "none"])
+
+        def full(descriptor: int, data: memoryview) -> int:
+            if next(calls, "none") == "some":
+                return write(descriptor, data[:7])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        journal.append(End(how="stopped"), 2.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(PeriplusError):
+                journal.flush()
+        assert len(path.read_bytes().splitlines()) == 1
+    lines = path.read_bytes().splitlines()
+    assert [from_line(line, "here").n for line in lines] == [0, 1]

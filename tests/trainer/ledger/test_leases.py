@@ -254,3 +254,28 @@ def test_the_same_events_give_equal_effects_and_equal_state() -> None:
         each.tell(WorkerLeft("a"))
     assert desk.effects == same.effects
     assert desk.ledger.state == same.ledger.state
+
+
+def test_time_for_what_a_worker_has_queued_counts_from_when_it_last_started_something() -> None:
+    desk = Desk(group_size=2)
+    started, queued = desk.worker("a", 2)
+    desk.tell(LeasesStarted("a", (started.lease_id,), desk.policy), after_s=TIMEOUT_S - 1)
+    assert of(desk.tick(TIMEOUT_S - 1), LeaseLost) == [], "it is alive and works in order"
+    effects = desk.tick(1.0)
+    assert [lost.lease for lost in of(effects, LeaseLost)] == [started, queued]
+
+
+def test_what_expired_is_revoked_so_that_it_takes_no_room_in_its_workers_queue() -> None:
+    desk = Desk(group_size=2)
+    leases = desk.worker("a", 2)
+    revoked = of(desk.tick(TIMEOUT_S), Revoked)
+    assert [(each.worker_id, each.lease_ids) for each in revoked] == [("a", (lease.lease_id,)) for lease in leases]
+
+
+def test_who_holds_a_lease_is_told_by_the_sample_too() -> None:
+    desk = Desk(group_size=2)
+    lease, _ = desk.worker("a", 2)
+    assert desk.ledger.holds("a", lease.lease_id, lease.group, lease.sample)
+    assert not desk.ledger.holds("b", lease.lease_id, lease.group, lease.sample)
+    assert not desk.ledger.holds("a", lease.lease_id, lease.group + 1, lease.sample)
+    assert not desk.ledger.holds("a", lease.lease_id + 9, lease.group, lease.sample)
