@@ -246,6 +246,10 @@ class CheckpointSection(Config):
     keep: int = Field(default=2, ge=1, le=1000)
     """Newest checkpoints that stay on disk."""
 
+    replicate: Literal["none"] = "none"
+    """Where else checkpoints are kept. `none`: only in the trainer's region, whose loss loses the job back to what was
+    copied from there."""
+
 
 class OutputSection(Config):
     """Where results go."""

@@ -86,6 +86,8 @@ def submit(
     async def call(remote: Coordinator) -> None:
         submitted = await remote.submit(request)
         _say(f"submitted {submitted.job_id}; `periplus job watch {submitted.job_id}` shows it")
+        if job_file.checkpoint.replicate == "none":
+            _say("checkpoints stay in the trainer's region (checkpoint.replicate: none): losing it loses the job")
         if not (wait or watch):
             _print_job(submitted, form)
             return
