@@ -7,13 +7,17 @@ what a number is. Tied weights appear once, under the name that the checkpoint s
 Files are safetensors, read and written here from the published format: u64 header length, JSON header padded with
 spaces to 8 bytes, data. (The safetensors package's raw interface changed shape between releases, and the kernel needs
 no torch-side dependency.) Dtypes below one byte are refused.
+
+What is read is mapped, not loaded: opening 16 GB costs their headers, and a state larger than memory can be hashed,
+compared and encoded. Arrays are read-only. A file that is replaced (written beside and renamed, as here) stays as it
+was for who has it open; one that is cut short in place ends the process with SIGBUS at the next look.
 """
 
 import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ import numpy.typing as npt
 from periplus.errors import CorruptFrame, NotFound
 
 ELEMENT_BYTES: Mapping[str, int] = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F8_E8M0": 1,
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
     "U32": 4, "I32": 4, "F32": 4,
     "U64": 8, "I64": 8, "F64": 8, "C64": 8,
@@ -37,9 +41,14 @@ MAX_HEADER_BYTES = 100 << 20
 MAX_DIMENSIONS = 64
 """numpy's own limit."""
 
-_METADATA = "__metadata__"
-_SINGLE_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
+METADATA = "__metadata__"
+"""The one key of a header that names no tensor."""
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+MAX_INDEX_BYTES = 256 << 20
+"""An index has a line a tensor, as a header has, and a file name more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,62 +100,115 @@ def content_bytes(state: State) -> int:
     return sum(tensor.data.size for tensor in state.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SafetensorsFile:
+    """One file as it lies on disk: `head` is everything before the data, `tensors` are in the order of their data."""
+
+    path: Path
+    head: bytes
+    metadata: Mapping[str, str]
+    tensors: Mapping[str, Tensor]
+
+
 def read_safetensors(directory: Path) -> dict[str, Tensor]:
     """The state in a Hugging Face checkpoint directory, in one file or in shards.
 
     Raises: NotFound if there is none; CorruptFrame if a file breaks the format or the index.
     """
-    index_path = directory / _INDEX_FILE
-    if not index_path.is_file():
-        return read_safetensors_file(directory / _SINGLE_FILE)
+    return {name: tensor for file in checkpoint_files(directory) for name, tensor in file.tensors.items()}
+
+
+def checkpoint_files(directory: Path) -> tuple[SafetensorsFile, ...]:
+    """The files of a Hugging Face checkpoint directory by name; no tensor is in two. One file goes before an index, as
+    transformers has it.
+
+    Raises: NotFound if there is none; CorruptFrame if a file breaks the format or the index.
+    """
+    index_path = directory / INDEX_FILE
+    if (directory / SINGLE_FILE).is_file() or not index_path.is_file():
+        return (open_safetensors(directory / SINGLE_FILE),)
+    shard_of = _weight_map(index_path)
+    files = tuple(open_safetensors(directory / shard) for shard in sorted(set(shard_of.values())))
+    home: dict[str, str] = {}
+    for file in files:
+        if twice := home.keys() & file.tensors.keys():
+            name = min(twice)
+            raise CorruptFrame(f"tensor {name!r} is in {home[name]} and in {file.path.name}; remove one of the two")
+        home |= dict.fromkeys(file.tensors, file.path.name)
+    if missing := shard_of.keys() - home.keys():
+        raise CorruptFrame(f"{index_path} promises {sorted(missing)[:3]}, which no shard has; download it again")
+    return files
+
+
+def _weight_map(index_path: Path) -> dict[str, str]:
     try:
-        shard_of = {str(k): str(v) for k, v in json.loads(index_path.read_text())["weight_map"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if index_path.stat().st_size > MAX_INDEX_BYTES:
+            raise ValueError(f"it has {index_path.stat().st_size} bytes, at most {MAX_INDEX_BYTES}")
+        shard_of = {str(k): str(v) for k, v in json.loads(index_path.read_bytes())["weight_map"].items()}
+        if not shard_of:
+            raise ValueError("it lists no tensor")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFrame(f"{index_path} is no index of shards: {error}; download it again") from error
-    state: dict[str, Tensor] = {}
-    for shard in sorted(set(shard_of.values())):
+    for shard in set(shard_of.values()):
         if Path(shard).name != shard:
             raise CorruptFrame(f"{index_path} names a shard outside its directory: {shard!r}")
-        state |= read_safetensors_file(directory / shard)
-    if missing := shard_of.keys() - state.keys():
-        raise CorruptFrame(f"{index_path} promises {sorted(missing)[:3]}, which no shard has; download it again")
-    return state
+    return shard_of
 
 
 def read_safetensors_file(path: Path) -> dict[str, Tensor]:
     """The tensors of one file. Raises: NotFound, CorruptFrame."""
+    return dict(open_safetensors(path).tensors)
+
+
+def open_safetensors(path: Path) -> SafetensorsFile:
+    """One file, mapped. Raises: NotFound, CorruptFrame."""
     try:
-        raw = np.fromfile(path, dtype=np.uint8)
-    except FileNotFoundError as error:
-        raise NotFound(f"{path} does not exist; give a directory with {_SINGLE_FILE} or {_INDEX_FILE}") from error
+        raw = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound(f"{path} does not exist; give a directory with {SINGLE_FILE} or {INDEX_FILE}") from error
     try:
-        return _parse(raw)
+        return _parse(path, raw.view(np.ndarray))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFrame(f"{path} is not a safetensors file: {error}; download it again") from error
+
+
+def safetensors_order(lines: Iterable[tuple[str, str, tuple[int, ...]]]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Names, dtypes and shapes in the order of the safetensors package: wide elements first, then names, so that every
+    tensor is aligned.
+    """
+    return sorted(lines, key=lambda line: (-ELEMENT_BYTES[line[1]], line[0]))
+
+
+def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+    """What stands before the data of tensors that follow each other in this order.
+
+    Raises: ValueError for the one name that the format reserves.
+    """
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    offset = 0
+    for name, dtype, shape in lines:
+        if name == METADATA:
+            raise ValueError(f"no tensor can be named {METADATA!r} in a safetensors file")
+        end = offset + layout_bytes(dtype, shape)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
 
 
 def write_safetensors(path: Path, state: State) -> None:
     """Write one file; after a crash it is there whole or not at all.
 
-    Wide elements come first, then names in order, as the safetensors package does: so that every tensor is aligned.
     Raises: ValueError for the one name that the format reserves.
     """
-    if _METADATA in state:
-        raise ValueError(f"no tensor can be named {_METADATA!r} in a safetensors file")
-    tensors = sorted(state.items(), key=lambda item: (-ELEMENT_BYTES[item[1].dtype], item[0]))
-    header: dict[str, Any] = {_METADATA: {"format": "pt"}}
-    offset = 0
-    for name, tensor in tensors:
-        end = offset + tensor.data.size
-        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [offset, end]}
-        offset = end
-    head = json.dumps(header, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
+    lines = safetensors_order((name, tensor.dtype, tensor.shape) for name, tensor in state.items())
+    head = safetensors_head(lines, {"format": "pt"})
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
-        file.write(struct.pack("<Q", len(head)) + head)
-        for _, tensor in tensors:
-            file.write(tensor.data.data)
+        file.write(head)
+        for name, _, _ in lines:
+            file.write(state[name].data.data)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
@@ -157,20 +219,23 @@ def write_safetensors(path: Path, state: State) -> None:
         os.close(directory)
 
 
-def _parse(raw: npt.NDArray[np.uint8]) -> dict[str, Tensor]:
+def _parse(path: Path, raw: npt.NDArray[np.uint8]) -> SafetensorsFile:
     (header_bytes,) = struct.unpack("<Q", raw[:8].tobytes().ljust(8, b"\xff"))
     if header_bytes > min(MAX_HEADER_BYTES, raw.size - 8):
         raise ValueError(f"its header would have {header_bytes} bytes, the file has {raw.size}")
-    header = json.loads(raw[8 : 8 + header_bytes].tobytes())
-    header.pop(_METADATA, None)
-    data = raw[8 + header_bytes :]
-    state, covered_bytes = {}, 0
+    head = raw[: 8 + header_bytes].tobytes()
+    header = json.loads(head[8:])
+    metadata = header.pop(METADATA, None) or {}
+    if not all(type(text) is str for pair in metadata.items() for text in pair):
+        raise ValueError(f"{METADATA} holds more than texts")
+    data = raw[len(head) :]
+    tensors, covered_bytes = {}, 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         start, end = entry["data_offsets"]
         if start != covered_bytes or not start <= end <= data.size:
             raise ValueError(f"tensor {name!r} lies at {start}-{end}, expected to begin at {covered_bytes}")
-        state[name.encode().decode()] = Tensor(entry["dtype"], tuple(entry["shape"]), data[start:end])
+        tensors[name.encode().decode()] = Tensor(entry["dtype"], tuple(entry["shape"]), data[start:end])
         covered_bytes = end
     if covered_bytes != data.size:
         raise ValueError(f"{data.size - covered_bytes} bytes belong to no tensor")
-    return state
+    return SafetensorsFile(path=path, head=head, metadata=metadata, tensors=tensors)

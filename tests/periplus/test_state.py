@@ -12,6 +12,7 @@ from periplus.state import (
     State,
     Tensor,
     content_bytes,
+    open_safetensors,
     read_safetensors,
     read_safetensors_file,
     write_safetensors,
@@ -78,6 +79,30 @@ def test_the_safetensors_package_reads_what_we_write_and_we_read_what_it_writes(
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
 
 
+def test_what_is_read_is_mapped_and_stays_when_its_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, {"w": BF16})
+    tensor = read_safetensors(tmp_path)["w"]
+    write_safetensors(path, {"w": Tensor("BF16", (2, 2), np.zeros(4, "<u2"))})
+    assert tensor == BF16
+    assert not tensor.data.flags.writeable
+    assert type(tensor.data) is np.ndarray
+
+
+def test_a_file_tells_its_head_its_metadata_and_the_order_of_its_data(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(GOLDEN)
+    file = open_safetensors(tmp_path / "x")
+    assert (file.head, file.metadata, dict(file.tensors)) == (GOLDEN[:-8], {"format": "pt"}, {"w": BF16})
+
+
+def test_metadata_that_are_no_texts_are_refused_as_the_safetensors_package_does(tmp_path: Path) -> None:
+    for metadata in ('{"a":1}', "[1]", '"a"'):
+        head = f'{{"__metadata__":{metadata}}}'.encode()
+        (tmp_path / "x").write_bytes(struct.pack("<Q", len(head)) + head)
+        with pytest.raises(CorruptFrame):
+            open_safetensors(tmp_path / "x")
+
+
 def test_shards_are_joined_by_their_index(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"x": BF16})
     write_safetensors(tmp_path / "b.safetensors", {"y": BF16})
@@ -88,7 +113,16 @@ def test_shards_are_joined_by_their_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "index",
-    ["[]", "{}", "not json", '{"weight_map": {"x": "../a.safetensors"}}', '{"weight_map": {"z": "a.safetensors"}}'],
+    [
+        "[]",
+        "{}",
+        "not json",
+        '{"weight_map": {}}',
+        '{"weight_map": [1]}',
+        "[" * 100_000,
+        '{"weight_map": {"x": "../a.safetensors"}}',
+        '{"weight_map": {"z": "a.safetensors"}}',
+    ],
 )
 def test_a_bad_index_is_refused(tmp_path: Path, index: str) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"x": BF16})

@@ -1,0 +1,144 @@
+"""Part 0 of a payload: which state is described, and against which base. Little-endian:
+
+    u8   16 x format, which is 1, + relation to the base: 0 none is needed, 1 same layout, 2 another layout
+    u8   log2 of the span's bytes
+    u8[2] where there is a base: the first bytes of BLAKE3 of its layout (as JSON, below)
+    where the layout is not the base's: one zstandard frame of the layout
+
+A layout as JSON: UTF-8, no spaces, [[name, dtype, [dimensions]], ...] sorted by name. Names that are not Unicode have
+no UTF-8 and are refused on both sides.
+
+The digest tells a wrong base from a damaged payload, as far as a layout can and but for one in 65,536: a small model's
+delta has 300 bytes, so that eight bytes of digest would be a fortieth of it. That the base's *contents* are the right
+ones is proven one level up.
+
+`read` allocates at most MAX_LAYOUT_BYTES and checks all sums before anyone makes a span.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from blake3 import blake3
+
+from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, Layout, Line
+from periplus.codec.zstd import compress, decompress
+from periplus.errors import CorruptFrame, WrongBase
+from periplus.state import layout_bytes
+
+FORMAT = 1
+MAX_LAYOUT_BYTES = 16 << 20
+"""Of JSON: a mixture-of-experts checkpoint of 100,000 tensors needs half."""
+
+_LEVEL = 9
+_DIGEST_BYTES = 2
+_FIXED_BYTES = 2
+
+
+class Relation(IntEnum):
+    """Of the new state to the base."""
+
+    NO_BASE = 0
+    SAME_LAYOUT = 1
+    OTHER_LAYOUT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The meaning of part 0. `with_base` has, for each line, whether the base holds a tensor of that layout."""
+
+    layout: Layout
+    span_bytes: int
+    with_base: tuple[bool, ...]
+
+
+def write(base: Layout | None, head: Head) -> bytes:
+    """Part 0. Raises: ValueError for a span size that is no power of two."""
+    exponent = head.span_bytes.bit_length() - 1
+    if head.span_bytes != 1 << exponent:
+        raise ValueError(f"spans of {head.span_bytes} bytes; take a power of two")
+    relation = _relation(base, head.layout)
+    fixed = bytes([16 * FORMAT + relation, exponent])
+    digest = _digest(base) if base is not None else b""
+    return fixed + digest + (b"" if relation is Relation.SAME_LAYOUT else compress(_json(head.layout), _LEVEL))
+
+
+def read(part: bytes, base: Layout | None, *, max_content_bytes: int, max_spans: int) -> Head:
+    """The inverse of write. Raises: CorruptFrame, WrongBase."""
+    if len(part) < _FIXED_BYTES or part[0] >> 4 != FORMAT or part[0] & 15 not in tuple(Relation):
+        raise CorruptFrame(f"a head of {len(part)} bytes that begins with {part[:2].hex()}; this build reads format 1")
+    relation, span_bytes = Relation(part[0] & 15), 1 << min(part[1], 63)
+    if not MIN_SPAN_BYTES <= span_bytes <= MAX_SPAN_BYTES:
+        raise CorruptFrame(f"spans of 2^{part[1]} bytes; expected {MIN_SPAN_BYTES}-{MAX_SPAN_BYTES}")
+    at = _FIXED_BYTES if relation is Relation.NO_BASE else _FIXED_BYTES + _DIGEST_BYTES
+    if relation is not Relation.NO_BASE:
+        _check_base(base, part[_FIXED_BYTES:at])
+    if relation is Relation.SAME_LAYOUT:
+        if at != len(part):
+            raise CorruptFrame(f"{len(part) - at} bytes follow a head without a layout; expected none")
+        layout = base or Layout(lines=())
+    else:
+        layout = _layout(decompress(part[at:], max_content_bytes=MAX_LAYOUT_BYTES))
+    _check_sizes(layout, span_bytes, max_content_bytes, max_spans)
+    known = None if relation is Relation.NO_BASE else base
+    return Head(layout=layout, span_bytes=span_bytes, with_base=with_base(known, layout))
+
+
+def with_base(base: Layout | None, layout: Layout) -> tuple[bool, ...]:
+    """For each line, whether the base has the same one."""
+    if base is None:
+        return (False,) * len(layout.lines)
+    known = set(base.lines)
+    return tuple(line in known for line in layout.lines)
+
+
+def _relation(base: Layout | None, layout: Layout) -> Relation:
+    if base is None:
+        return Relation.NO_BASE
+    return Relation.SAME_LAYOUT if base == layout else Relation.OTHER_LAYOUT
+
+
+def _check_base(base: Layout | None, digest: bytes) -> None:
+    if base is None:
+        raise WrongBase("a delta needs a base state, and there is none; fetch an anchor")
+    if len(digest) == _DIGEST_BYTES and digest != _digest(base):
+        raise WrongBase(
+            f"the base of {len(base.lines)} tensors has layout {_digest(base).hex()}, the delta was made against "
+            f"{digest.hex()}; fetch an anchor"
+        )
+
+
+def _check_sizes(layout: Layout, span_bytes: int, max_content_bytes: int, max_spans: int) -> None:
+    if layout.content_bytes > max_content_bytes:
+        raise CorruptFrame(f"the layout declares {layout.content_bytes} bytes of tensors; at most {max_content_bytes}")
+    if (num_spans := layout.num_spans(span_bytes)) > max_spans:
+        raise CorruptFrame(f"the layout makes {num_spans} spans; at most {max_spans}")
+
+
+def _digest(layout: Layout) -> bytes:
+    return blake3(_json(layout)).digest(length=_DIGEST_BYTES)
+
+
+def _json(layout: Layout) -> bytes:
+    lines = [[line.name, line.dtype, line.shape] for line in layout.lines]
+    return json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _layout(content: bytes) -> Layout:
+    try:
+        lines = tuple(_line(*entry) for entry in json.loads(content))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptFrame(f"the layout is not readable: {error}") from error
+    names = [line.name for line in lines]
+    if names != sorted(set(names)):
+        raise CorruptFrame(f"names in the layout repeat or are not sorted: {names[:3]}...")
+    return Layout(lines=lines)
+
+
+def _line(name: Any, dtype: Any, shape: Any) -> Line:
+    if type(name) is not str or type(dtype) is not str or type(shape) is not list:
+        raise ValueError(f"no line of a layout: {name!r}, {dtype!r}, {shape!r}")
+    name.encode()
+    layout_bytes(dtype, tuple(shape))
+    return Line(name=name, dtype=dtype, shape=tuple(shape))

@@ -1,0 +1,137 @@
+"""One span as one part of a payload: the smallest of four ways to say it. The first byte says which:
+
+    0  unchanged    nothing follows; needs a base
+    1  sparse       span.py; needs a base, elements of BF16, F16 or F32
+    2  plain        one zstandard frame of the new bytes
+    3  planes       the same of their byte planes (columns.py)
+
+A span of which a tensor is not in the base, or is there in another layout, is written in one of the last two. They are
+tried only where they might win: what changed little is known to be far below any full copy of trained weights, and a
+sample of a span's blocks tells whether its content is of the kind that vanishes in zstandard.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from periplus.codec.columns import from_planes, planes
+from periplus.codec.weights import kernels
+from periplus.codec.weights import span as sparse
+from periplus.codec.weights.kernels import Bits, readonly
+from periplus.codec.weights.layout import Layout, Span
+from periplus.codec.weights.staged import StagedSpan
+from periplus.codec.zstd import compress, decompress_exactly
+from periplus.errors import CorruptFrame
+from periplus.state import ELEMENT_BYTES, State
+
+LEVEL = 1
+"""Mantissa planes are noise that no level compresses, and exponent planes are found by level 1."""
+
+SMALL_BYTES = 256 << 10
+"""Spans up to this size are compressed to learn their size, rather than sampled."""
+
+SAMPLE_BYTES = 16 << 10
+NUM_SAMPLES = 8
+
+SLACK_BYTES = 1 << 10
+"""By which a part may exceed its span: zstandard's frame around what it cannot compress."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Way(IntEnum):
+    """The first byte of a part."""
+
+    UNCHANGED = 0
+    SPARSE = 1
+    PLAIN = 2
+    PLANES = 3
+
+
+def elements(layout: Layout, span: Span, state: State) -> Bytes:
+    """The bytes of a span in a state that has its tensors; a view where the span has one piece."""
+    width = ELEMENT_BYTES[span.dtype]
+    pieces = [
+        state[layout.lines[piece.line].name].data[piece.start * width : piece.stop * width] for piece in span.pieces
+    ]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def encode_part(
+    span: Span, base: Bytes | None, new: Bytes, positions: kernels.Positions | None = None
+) -> tuple[bytes, int]:
+    """The part of a span, and how many of its elements differ (all, without a base); `positions`: where, if known."""
+    if base is None:
+        return dense(span, new), span.num_elements
+    if span.dtype not in sparse.FLOATS:
+        num_changed = _num_changed(span, base, new)
+        return (dense(span, new) if num_changed else bytes([Way.UNCHANGED])), num_changed
+    old = sparse.base_span(span, words(span, base))
+    changes = sparse.find_changes(old, words(span, new), positions)
+    return encode_changes(span, old, changes, new), len(changes.positions)
+
+
+def encode_changes(span: Span, base: sparse.BaseSpan, changes: sparse.Changes, new: Bytes) -> bytes:
+    """The part of a span whose changes are known already."""
+    if not len(changes.positions):
+        return bytes([Way.UNCHANGED])
+    part = bytes([Way.SPARSE]) + sparse.encode_span(base, changes)
+    if len(part) * 32 > len(new) and _may_be_smaller(new, ELEMENT_BYTES[span.dtype], len(part)):
+        return min(part, dense(span, new), key=len)
+    return part
+
+
+def dense(span: Span, new: Bytes) -> bytes:
+    """The smaller of plain bytes and planes, compressed."""
+    plain = bytes([Way.PLAIN]) + compress(new.tobytes(), LEVEL)
+    width = ELEMENT_BYTES[span.dtype]
+    if width == 1:
+        return plain
+    return min(plain, bytes([Way.PLANES]) + compress(planes(new, width), LEVEL), key=len)
+
+
+def decode_part(layout: Layout, span: Span, base: Bytes | None, part: bytes) -> StagedSpan:
+    """What a part says of its span. Raises: CorruptFrame."""
+    if len(part) > span.num_bytes + span.num_bytes // 64 + SLACK_BYTES:
+        raise CorruptFrame(f"a part of {len(part)} bytes for a span of {span.num_bytes}; no encoder writes so many")
+    if not part or part[0] not in tuple(Way):
+        raise CorruptFrame(f"a part of {len(part)} bytes begins with {part[:1].hex()}; expected 00 to 03")
+    way, body = Way(part[0]), memoryview(part)[1:]
+    if way in (Way.UNCHANGED, Way.SPARSE) and base is None:
+        raise CorruptFrame(f"a part that needs a base ({way.name}), for a span that has none")
+    if way is Way.UNCHANGED:
+        if body:
+            raise CorruptFrame(f"{len(body)} bytes follow an unchanged span; expected none")
+        return StagedSpan(layout=layout, span=span, positions=np.zeros(0, np.uint32), values=_none(span))
+    if way is Way.SPARSE and base is not None:
+        if span.dtype not in sparse.FLOATS:
+            raise CorruptFrame(f"a sparse span of {span.dtype}, which has no number line")
+        positions, values = sparse.decode_span(sparse.base_span(span, words(span, base)), body)
+        return StagedSpan(layout=layout, span=span, positions=positions, values=values)
+    content = np.frombuffer(decompress_exactly(body, span.num_bytes), np.uint8)
+    flat = content if way is Way.PLAIN else from_planes(content.data, ELEMENT_BYTES[span.dtype])
+    return StagedSpan(layout=layout, span=span, positions=None, values=words(span, flat))
+
+
+def words(span: Span, data: Bytes) -> Bits:
+    """Bytes as unsigned integers of the elements' width."""
+    return readonly(data.view(f"<u{ELEMENT_BYTES[span.dtype]}"))
+
+
+def _none(span: Span) -> Bits:
+    return np.zeros(0, f"<u{ELEMENT_BYTES[span.dtype]}")
+
+
+def _num_changed(span: Span, base: Bytes, new: Bytes) -> int:
+    return int(np.count_nonzero(words(span, base) != words(span, new)))
+
+
+def _may_be_smaller(new: Bytes, width: int, sparse_bytes: int) -> bool:
+    """Whether compression might beat so many bytes: by a sample, with a factor of two in hand."""
+    if len(new) <= SMALL_BYTES or sparse_bytes * 4 > len(new):
+        return True
+    starts = np.linspace(0, len(new) - SAMPLE_BYTES, NUM_SAMPLES).astype(np.int64) // width * width
+    blocks = np.concatenate([new[start : start + SAMPLE_BYTES] for start in starts])
+    smaller = min(len(compress(blocks.tobytes(), LEVEL)), len(compress(planes(blocks, width), LEVEL)))
+    return smaller * len(new) // len(blocks) < 2 * sparse_bytes

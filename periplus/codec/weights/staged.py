@@ -1,0 +1,108 @@
+"""What a payload says, decoded and not yet written: absolute new elements, so that writing it twice is harmless."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from periplus.codec.weights.layout import Layout, Piece, Span
+from periplus.state import ELEMENT_BYTES, State, Tensor
+
+Bits = npt.NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """New elements of one tensor: at positions, or from `start` on where there are none."""
+
+    name: str
+    positions: npt.NDArray[np.int64] | None
+    start: int
+    values: Bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StagedSpan:
+    """New elements of a span: at positions in the span, in rising order, or all of them where there are none."""
+
+    layout: Layout
+    span: Span
+    positions: npt.NDArray[np.uint32] | None
+    values: Bits
+
+    @property
+    def num_changed(self) -> int:
+        """How many elements are written."""
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory held."""
+        return self.values.nbytes + (0 if self.positions is None else self.positions.nbytes)
+
+    def updates(self) -> Iterator[Update]:
+        """What is written into each tensor, in the order of the span."""
+        before, taken = 0, 0
+        for piece in self.span.pieces:
+            size = piece.stop - piece.start
+            before += size
+            end = before if self.positions is None else int(np.searchsorted(self.positions, before))
+            if end > taken:
+                yield self._update(piece, before - size, slice(taken, end))
+            taken = end
+
+    def write_into(self, arrays: Mapping[str, npt.NDArray[np.uint8]]) -> None:
+        """Write into flat arrays of whole tensors, in place."""
+        width = ELEMENT_BYTES[self.span.dtype]
+        for update in self.updates():
+            target = arrays[update.name].view(f"<u{width}")
+            if update.positions is None:
+                target[update.start : update.start + len(update.values)] = update.values
+            else:
+                target[update.positions] = update.values
+
+    def _update(self, piece: Piece, first: int, which: slice) -> Update:
+        name = self.layout.lines[piece.line].name
+        positions = None
+        if self.positions is not None:
+            positions = self.positions[which].astype(np.int64) + (piece.start - first)
+        return Update(name=name, positions=positions, start=piece.start, values=self.values[which])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Staged:
+    """A whole payload."""
+
+    layout: Layout
+    with_base: tuple[bool, ...]
+    spans: tuple[StagedSpan, ...]
+
+    @property
+    def num_changed(self) -> int:
+        return sum(span.num_changed for span in self.spans)
+
+    def state(self, base: State | None) -> State:
+        """The new state: tensors with a change are new arrays, the others are the base's. Raises: KeyError."""
+        touched = {
+            self.layout.lines[piece.line].name for span in self.spans if span.num_changed for piece in span.span.pieces
+        }
+        arrays, shared = {}, {}
+        for line, known in zip(self.layout.lines, self.with_base, strict=True):
+            if known and base is not None and line.name not in touched:
+                shared[line.name] = base[line.name]
+            elif known and base is not None:
+                arrays[line.name] = base[line.name].data.copy()
+            else:
+                arrays[line.name] = np.zeros(line.num_bytes, np.uint8)
+        self.write_into(arrays)
+        return {
+            line.name: shared.get(line.name) or Tensor(line.dtype, line.shape, arrays[line.name])
+            for line in self.layout.lines
+        }
+
+    def write_into(self, arrays: Mapping[str, npt.NDArray[np.uint8]]) -> None:
+        """Write all spans into flat arrays of whole tensors, in place."""
+        for span in self.spans:
+            span.write_into(arrays)

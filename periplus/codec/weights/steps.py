@@ -1,0 +1,57 @@
+"""Steps on the wire: how far each changed element moved, away from zero or towards it. In the stack:
+
+for each exponent that has changes, in rising order, but the first: whether a new table begins   u(2)
+for each table: its entries (tables.py)
+tokens, exponent by exponent: the reader knows by now where the changes are
+the low bits of each step's magnitude, as late bits
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from periplus.codec.weights import contexts, kernels, tables
+from periplus.codec.weights.coder import SymbolReader, SymbolWriter
+from periplus.codec.weights.kernels import Ints, Steps
+
+
+def write(writer: SymbolWriter, outward: Steps, per_exponent: Ints) -> None:
+    """Append steps that stand in the order of exponents."""
+    tokens, rests = np.empty_like(outward), np.empty(len(outward), np.uint32)
+    widths = np.empty(len(outward), np.uint8)
+    counts = np.zeros((len(per_exponent), contexts.NUM_STEP_TOKENS), np.int64)
+    kernels.split_steps(outward, np.cumsum(per_exponent), contexts.DIRECT_STEPS, tokens, rests, widths, counts)
+    classes = tables.choose_classes(counts)
+    for number, (members, _) in enumerate(classes):
+        for exponent in members:
+            if number or exponent != members[0]:
+                writer.put_one(int(exponent == members[0]), 2)
+    for _, table in classes:
+        tables.write(writer, table)
+    start = 0
+    for members, table in classes:
+        end = start + int(per_exponent[members].sum())
+        writer.put(tokens[start:end], table.model())
+        start = end
+    writer.put_late_bits(rests, widths)
+
+
+def read(reader: SymbolReader, per_exponent: Ints) -> Steps:
+    """The inverse of write. Raises: CorruptFrame."""
+    sizes: list[int] = []
+    for exponent in np.flatnonzero(per_exponent):
+        if not sizes or reader.take_one(2):
+            sizes.append(0)
+        sizes[-1] += int(per_exponent[exponent])
+    models = [tables.read(reader).model() for _ in sizes]
+    tokens = [np.zeros(0, np.int32)]
+    tokens += [reader.take(count, model) for count, model in zip(sizes, models, strict=True)]
+    joined = np.concatenate(tokens)
+    rests = reader.take_late_bits(_widths()[joined])
+    outward = np.empty(len(joined), np.int32)
+    kernels.join_steps(joined, rests, contexts.DIRECT_STEPS, outward)
+    return outward
+
+
+def _widths() -> npt.NDArray[np.uint8]:
+    kinds = np.arange(contexts.NUM_STEP_TOKENS) // 2 - contexts.DIRECT_STEPS
+    return np.where(kinds < 0, 0, kinds // 2 + 2).astype(np.uint8)
