@@ -19,7 +19,7 @@ Shards that hold whole blocks compute their leaves alone; block i of a tensor is
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from blake3 import blake3
 
@@ -45,7 +45,12 @@ def tensor_digest(tensor: Tensor) -> bytes:
 
 def state_digest(state: State) -> bytes:
     """Of names, dtypes, shapes and bytes."""
-    entries = [_entry(name.encode(), tensor) for name, tensor in state.items()]
+    return digest_of((name, tensor.dtype, tensor.shape, tensor_digest(tensor)) for name, tensor in state.items())
+
+
+def digest_of(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> bytes:
+    """The state digest of (name, dtype, shape, tensor digest) each: for who holds no state in memory."""
+    entries = [_entry(name.encode(), dtype.encode(), shape, digest) for name, dtype, shape, digest in tensors]
     hashes = [blake3(entry, derive_key_context=_ENTRY).digest() for _, entry in sorted(entries)]
     return root(hashes) if hashes else blake3(b"", derive_key_context=_ENTRY).digest()
 
@@ -60,9 +65,8 @@ def root(hashes: Sequence[bytes]) -> bytes:
     return level[0]
 
 
-def _entry(name: bytes, tensor: Tensor) -> tuple[bytes, bytes]:
-    dtype, shape = tensor.dtype.encode(), tensor.shape
+def _entry(name: bytes, dtype: bytes, shape: tuple[int, ...], digest: bytes) -> tuple[bytes, bytes]:
     layout = struct.pack(
         f"<I{len(name)}sI{len(dtype)}sI{len(shape)}Q", len(name), name, len(dtype), dtype, len(shape), *shape
     )
-    return name, layout + tensor_digest(tensor)
+    return name, layout + digest

@@ -1,0 +1,231 @@
+"""A Hugging Face checkpoint directory, and the same directory with other weights in it.
+
+The weights are `model.safetensors`, or shards with their index. A tensor of the new state stays in the file that had
+its name; one of a new name goes into the last file; a shard that has none left is not written. A file whose tensors
+keep their names, dtypes and shapes keeps its head, so its order and metadata, byte for byte; else tensors are ordered
+as the safetensors package does. The index is copied where it still holds, and made anew otherwise.
+
+Everything else is copied, since transformers wants it all in one place: configuration, tokenizer, templates, code,
+subdirectories. Not copied: hidden names, links to directories, and what holds other weights or an optimizer
+(`OTHER_WEIGHTS`): these would be the old ones.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from periplus.codec.weights.layout import Layout, Line, layout_of
+from periplus.errors import CorruptFrame, NotFound
+from periplus.state import (
+    INDEX_FILE,
+    METADATA,
+    SINGLE_FILE,
+    SafetensorsFile,
+    Tensor,
+    checkpoint_files,
+    safetensors_head,
+    safetensors_order,
+)
+from periplus.weights.output import sync
+
+OTHER_WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx", ".npz"})
+"""Suffixes of files that hold tensors, and of what lists them (`.bin.index.json`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One directory, its tensors mapped."""
+
+    directory: Path
+    files: tuple[SafetensorsFile, ...]
+    state: Mapping[str, Tensor]
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFile:
+    """A file to be written: its head, and its tensors in the order of their data."""
+
+    name: str
+    head: bytes
+    lines: tuple[Line, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.head) + sum(line.num_bytes for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a directory will be: files with tensors, the index (or none), other files by their relative paths."""
+
+    files: tuple[PlannedFile, ...]
+    index: bytes | None
+    others: tuple[Path, ...]
+    left_out: tuple[Path, ...]
+
+
+def open_checkpoint(directory: Path) -> Checkpoint:
+    """Raises: NotFound, CorruptFrame."""
+    if not directory.is_dir():
+        reason = "is no directory" if directory.exists() else "does not exist"
+        raise NotFound(f"{directory} {reason}; give a checkpoint's directory, with {SINGLE_FILE} or {INDEX_FILE}")
+    files = checkpoint_files(directory)
+    state = {name: tensor for file in files for name, tensor in file.tensors.items()}
+    return Checkpoint(directory=directory, files=files, state=state, layout=layout_of(state))
+
+
+def plan(old: Checkpoint, layout: Layout) -> Plan:
+    """The directory of `old` with a state of this layout. Raises: CorruptFrame for a name that no file can hold."""
+    others, left_out = _other_files(old)
+    files = _planned_files(old, layout)
+    index_path = old.directory / INDEX_FILE
+    is_single = [file.path.name for file in old.files] == [SINGLE_FILE] or not layout.lines
+    index = None if is_single else _index(index_path.read_bytes(), old, files, layout)
+    return Plan(files=files, index=index, others=others, left_out=left_out)
+
+
+def single_file(layout: Layout) -> PlannedFile:
+    """One file for everything. Raises: CorruptFrame for a name that no file can hold."""
+    return _ordered(SINGLE_FILE, layout.lines, {"format": "pt"})
+
+
+def _planned_files(old: Checkpoint, layout: Layout) -> tuple[PlannedFile, ...]:
+    if not layout.lines:
+        return (single_file(layout),)
+    home = {name: file.path.name for file in old.files for name in file.tensors}
+    last = old.files[-1].path.name
+    planned = []
+    for file in old.files:
+        lines = tuple(line for line in layout.lines if home.get(line.name, last) == file.path.name)
+        kept = tuple(Line(name=name, dtype=t.dtype, shape=t.shape) for name, t in file.tensors.items())
+        if set(lines) == set(kept):
+            planned.append(PlannedFile(name=file.path.name, head=file.head, lines=kept))
+        elif lines:
+            planned.append(_ordered(file.path.name, lines, file.metadata))
+    return tuple(planned)
+
+
+def _ordered(name: str, lines: tuple[Line, ...], metadata: Mapping[str, str]) -> PlannedFile:
+    if any(line.name == METADATA for line in lines):
+        raise CorruptFrame(f"the delta's layout has a tensor {METADATA!r}, which no safetensors file can hold")
+    by_name = {line.name: line for line in lines}
+    ordered = safetensors_order((line.name, line.dtype, line.shape) for line in lines)
+    head = safetensors_head(ordered, metadata)
+    return PlannedFile(name=name, head=head, lines=tuple(by_name[name] for name, _, _ in ordered))
+
+
+def _index(raw: bytes, old: Checkpoint, files: tuple[PlannedFile, ...], layout: Layout) -> bytes:
+    if layout == old.layout:
+        return raw
+    tree: dict[str, Any] = json.loads(raw)
+    told = tree.get("metadata")
+    metadata = told if isinstance(told, dict) else {}
+    metadata["total_size"] = layout.content_bytes
+    if "total_parameters" in metadata:
+        metadata["total_parameters"] = sum(math.prod(line.shape) for line in layout.lines)
+    weight_map = {line.name: file.name for file in files for line in file.lines}
+    tree |= {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
+    return (json.dumps(tree, indent=2) + "\n").encode()
+
+
+def _other_files(old: Checkpoint) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    own = {INDEX_FILE, *(file.path.name for file in old.files)}
+    others: list[Path] = []
+    left_out: list[Path] = []
+    for folder, folders, names in os.walk(old.directory):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            relative = path.relative_to(old.directory)
+            if str(relative) in own or name.startswith(".") or not path.is_file():
+                continue
+            (left_out if _holds_weights(name) else others).append(relative)
+    return tuple(others), tuple(left_out)
+
+
+def _holds_weights(name: str) -> bool:
+    return Path(name.lower().removesuffix(".index.json")).suffix in OTHER_WEIGHTS
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_target(folder: Path, files: tuple[PlannedFile, ...], *, existing: bool = False) -> Iterator["Target"]:
+    """The planned files, made anew with their heads, or `existing` ones to be changed."""
+    place: dict[str, tuple[int, int]] = {}
+    descriptors: list[int] = []
+    with ExitStack() as stack:
+        for planned in files:
+            mode = "r+b" if existing else "x+b"
+            descriptor = stack.enter_context((folder / planned.name).open(mode, buffering=0)).fileno()
+            descriptors.append(descriptor)
+            at = len(planned.head)
+            for line in planned.lines:
+                place[line.name] = (descriptor, at)
+                at += line.num_bytes
+            if not existing:
+                _write_all(descriptor, planned.head, 0)
+                os.ftruncate(descriptor, at)
+        yield Target(place, descriptors)
+
+
+class Target:
+    """Tensors in open files, by name -> (descriptor, offset)."""
+
+    def __init__(self, place: Mapping[str, tuple[int, int]], descriptors: Sequence[int]) -> None:
+        self._place = place
+        self._descriptors = descriptors
+
+    def write(self, name: str, start_byte: int, data: memoryview) -> None:
+        """Bytes of one tensor."""
+        descriptor, at = self._place[name]
+        _write_all(descriptor, data, at + start_byte)
+
+    def read(self, name: str, start_byte: int, num_bytes: int) -> bytearray:
+        """The opposite."""
+        descriptor, at = self._place[name]
+        data = bytearray(num_bytes)
+        view = memoryview(data)
+        while view:
+            got = os.preadv(descriptor, [view], at + start_byte + num_bytes - len(view))
+            if not got:
+                raise EOFError(f"{name!r} was cut short while it was written")
+            view = view[got:]
+        return data
+
+    def sync(self) -> None:
+        """Until everything is on disk."""
+        for descriptor in self._descriptors:
+            os.fsync(descriptor)
+
+
+def copy_others(old: Checkpoint, planned: Plan, folder: Path) -> None:
+    """The index and the other files."""
+    if planned.index is not None:
+        (folder / INDEX_FILE).write_bytes(planned.index)
+        sync(folder / INDEX_FILE)
+    for relative in planned.others:
+        (folder / relative).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(old.directory / relative, folder / relative)
+        sync(folder / relative)
+    for made in _folders(folder):
+        sync(made)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    return (Path(path) for path, _, _ in os.walk(folder))
+
+
+def _write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

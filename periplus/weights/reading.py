@@ -1,0 +1,100 @@
+"""What needs no codec: opening and hashing a checkpoint, reading a delta's file, holding the one against the other."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from periplus.digest import digest_of, tensor_digest
+from periplus.state import State, content_bytes
+from periplus.weights.checkpoint import Checkpoint, open_checkpoint
+from periplus.weights.files import DeltaReader, Head, Tail, open_delta
+from periplus.weights.output import disk_errors
+from periplus.weights.progress import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A file that was read to its end, or written."""
+
+    path: Path
+    file_bytes: int
+    head: Head
+    tail: Tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a directory is what a delta leads to."""
+
+    delta: Delta
+    found: bytes
+    why_not: str
+
+    @property
+    def is_result(self) -> bool:
+        return self.found == self.delta.head.result_digest
+
+
+def inspect(file: Path, progress: Progress) -> Delta:
+    """Read a delta's file to its end. Raises: NotFound, CorruptFrame, UnknownCodec, StorageError."""
+    with open_delta(file) as delta:
+        total_bytes = file.stat().st_size
+        for _ in delta.parts():
+            progress(f"reading {file}", delta.file_bytes, total_bytes)
+        return finished(delta)
+
+
+def verify(directory: Path, file: Path, progress: Progress) -> Verdict:
+    """Whether the weights in `directory` are those that the delta in `file` leads to.
+
+    Raises: NotFound, CorruptFrame, UnknownCodec, StorageError.
+    """
+    delta = inspect(file, progress)
+    found = opened(directory)
+    state_digest = digest(found.state, f"hashing {directory}", progress)
+    return Verdict(delta=delta, found=state_digest, why_not=_why_not(found, state_digest, delta.head))
+
+
+def opened(directory: Path) -> Checkpoint:
+    """A checkpoint. Raises: NotFound, CorruptFrame, StorageError."""
+    with disk_errors(f"cannot read {directory}"):
+        return open_checkpoint(directory)
+
+
+def finished(delta: DeltaReader) -> Delta:
+    """After the last part."""
+    return Delta(path=delta.path, file_bytes=delta.file_bytes, head=delta.head, tail=delta.tail)
+
+
+def digest(state: State, what: str, progress: Progress) -> bytes:
+    """The state's digest, on all cores."""
+    done_bytes, total_bytes, digests = 0, content_bytes(state), []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            for tensor, digest in zip(state.values(), pool.map(tensor_digest, state.values()), strict=True):
+                digests.append(digest)
+                done_bytes += tensor.data.size
+                progress(what, done_bytes, total_bytes)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    lines = ((name, tensor.dtype, tensor.shape) for name, tensor in state.items())
+    return digest_of((*line, digest) for line, digest in zip(lines, digests, strict=True))
+
+
+def _why_not(found: Checkpoint, digest: bytes, head: Head) -> str:
+    if digest == head.result_digest:
+        return ""
+    if digest == head.base_digest:
+        return "it is what the delta starts from: not yet applied"
+    ours = {line.name: line for line in found.layout.lines}
+    theirs = {line.name: line for line in head.layout.lines}
+    for what, names in (
+        ("lacks", theirs.keys() - ours.keys()),
+        ("also has", ours.keys() - theirs.keys()),
+        ("has another dtype or shape of", {name for name in ours.keys() & theirs if ours[name] != theirs[name]}),
+    ):
+        if names:
+            return f"it {what} {min(names)!r}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    return "tensors are the same by name, dtype and shape, and differ in values"
