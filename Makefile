@@ -6,7 +6,7 @@
 #   make test-faults  parts of a whole runtime are killed, and it goes on (3 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
-#   make bench-staleness, bench-trajectories   need measured data beside the repository: --help says which
+#   make bench-staleness, bench-trajectories, bench-weights   need measured data beside the repository: --help says which
 #   make check      lint, format, types, imports, generated files
 #   make generate   write periplus/pb and examples/job.schema.json
 #   make clean      remove .venv, .venv-oracle and caches
@@ -29,7 +29,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-demo bench-staleness bench-trajectories test test-faults test-oracle check lint format types imports generated generate clean
+.PHONY: venv demo bench-demo bench-staleness bench-trajectories bench-weights test test-faults test-oracle check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -75,6 +75,9 @@ bench-staleness: $(READY)
 
 bench-trajectories: $(READY)
 	$(BIN)/python -m bench.trajectories
+
+bench-weights: $(READY)
+	$(BIN)/python -m bench.weight_codec
 
 bench-demo: $(READY)
 	$(BIN)/python bench/demo.py --control

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc.aio
 
+from coordinator.authority import open_authority
 from coordinator.config import CoordinatorConfig
 from coordinator.events import PlanFinished, RunPlanner
 from coordinator.planning import planned
@@ -62,9 +63,13 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
 
 @asynccontextmanager
 async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[None]:
-    """A coordinator behind `server`, which is bound; both end with the context."""
-    writer = Writer(State(settings=_settings(config)), _steady_unix_s(), _plan)
-    service = CoordinatorService(writer, config.heartbeat_s, importlib.metadata.version("periplus"), _job_id)
+    """A coordinator behind `server`, which is bound; both end with the context. Raises: ConfigError for its key."""
+    authority = open_authority(config.authority_key)
+    public_key = authority.public_key.hex()
+    log_event(log, logging.INFO, "job_authority", public_key=public_key, file=config.authority_key or "none")
+    writer = Writer(State(settings=_settings(config), authority_key=public_key), _steady_unix_s(), _plan)
+    version = importlib.metadata.version("periplus")
+    service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority.certify)
     control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]

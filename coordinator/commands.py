@@ -23,15 +23,23 @@ def coordinator() -> None:
 @click.option("--region", default="", metavar="NAME", help="Where it stands; only with --wan.")
 @click.option("--wan", default="", metavar="HOST:PORT", help="Control address of the WAN emulator, `periplus wan run`.")
 @click.option(
+    "--authority-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Private key that certifies the trainers of jobs; made if it is not there. Without it: a new one each start.",
+)
+@click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Written once it serves: its address."
 )
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes: the parent is gone.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
-def run(listen: str, region: str, wan: str, ready_file: Path | None, stop_on_stdin_eof: bool, log_level: str) -> int:
+def run(
+    listen: str, region: str, wan: str, authority_key: Path | None, ready_file: Path | None, stop_on_stdin_eof: bool,
+    log_level: str,
+) -> int:  # fmt: skip
     """Run a coordinator in the foreground. Logs go to standard error."""
     telemetry.configure(log_level, sys.stderr)
-    config = resolve(CoordinatorConfig(listen=listen, region=region, wan=wan))
+    config = resolve(CoordinatorConfig(listen=listen, region=region, wan=wan, authority_key=authority_key))
     reason = asyncio.run(app.run(config, ready_file, stop_on_stdin_eof))
     return errors.EXIT_INTERRUPTED if reason is StopReason.SIGINT else errors.EXIT_OK

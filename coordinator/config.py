@@ -1,5 +1,7 @@
 """What an operator sets for the coordinator. Resolved once in the command, printed at start, taken apart in app.py."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from periplus.config import Config
@@ -17,6 +19,9 @@ class CoordinatorConfig(Config):
 
     region: str = ""
     """Where the coordinator stands, for the emulator only; empty without one."""
+
+    authority_key: Path | None = None
+    """File of the job authority's private key, made if it is not there; None: a new key for each start."""
 
     heartbeat_s: float = Field(default=1.0, gt=0, le=60)
     """Seconds between an agent's heartbeats, told to it in the welcome."""

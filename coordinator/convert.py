@@ -5,11 +5,16 @@ Raises, unless said otherwise: WireError, for a message that breaks the protocol
 
 import math
 import re
+from collections.abc import Callable
 
 from coordinator.events import (
     AgentEvent,
+    CertificateRequested,
     HeartbeatSeen,
     LinkMeasured,
+    Order,
+    RefuseCertificate,
+    SendCertificate,
     SendDesired,
     SendProbe,
     Stamp,
@@ -18,11 +23,13 @@ from coordinator.events import (
 )
 from coordinator.joblog import JobEvent
 from coordinator.state import Hello, Inventory, Job, JobState, Link, Region, State
+from periplus.convert import certificate_to_pb
 from periplus.errors import ConfigError, WireError
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.policy import Policy
+from periplus.publication import Certificate
 from periplus.record import Record, RecordKind
-from periplus.task import Role, Task, TaskReport, TaskState
+from periplus.task import PUBLIC_KEY_BYTES, Role, Task, TaskReport, TaskState
 
 REGION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
 
@@ -84,6 +91,8 @@ def agent_event_from_pb(region: str, message: control_pb2.AgentMessage) -> Agent
             return TaskReported(stamp, report_from_pb(message.task))
         case "step":
             return StepRecorded(stamp, message.step.job_id, record_from_pb(message.step))
+        case "certify":
+            return _certificate_request_from_pb(stamp, message.certify)
         case body:
             raise WireError(f"region {region} sent {body or 'an empty message'} within its session")
 
@@ -99,6 +108,15 @@ def _measurement_from_pb(stamp: Stamp, link: control_pb2.LinkMeasurement) -> Lin
     return LinkMeasured(
         stamp=stamp, dst_region=link.dst_region, rtt_s=link.rtt_s, throughput_bits_per_s=link.throughput_bits_per_s
     )
+
+
+def _certificate_request_from_pb(stamp: Stamp, request: control_pb2.CertificateRequest) -> CertificateRequested:
+    if len(request.public_key) != PUBLIC_KEY_BYTES:
+        raise WireError(
+            f"region {stamp.region} asked for a certificate of a key of {len(request.public_key)} bytes for job "
+            f"{request.job_id[:80]}; an Ed25519 key has {PUBLIC_KEY_BYTES}"
+        )
+    return CertificateRequested(stamp=stamp, job_id=request.job_id, fork=request.fork, public_key=request.public_key)
 
 
 def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
@@ -137,8 +155,8 @@ def policy_from_pb(message: common_pb2.Policy) -> Policy:
 # ---- to agents -------------------------------------------------------------------------------------------------------
 
 
-def order_to_pb(order: SendDesired | SendProbe) -> control_pb2.CoordinatorMessage:
-    """What an agent is told to do. Never raises."""
+def order_to_pb(order: Order, certify: Callable[[str, int, bytes], Certificate]) -> control_pb2.CoordinatorMessage:
+    """What an agent is told; `certify` signs for a job, a fork and a public key. Never raises."""
     match order:
         case SendDesired():
             desired = control_pb2.DesiredTasks(revision=order.revision, tasks=map(_task_to_pb, order.tasks))
@@ -148,6 +166,22 @@ def order_to_pb(order: SendDesired | SendProbe) -> control_pb2.CoordinatorMessag
                 dst_region=order.dst_region, gateway_address=order.gateway_address, payload_bytes=order.payload_bytes
             )
             return control_pb2.CoordinatorMessage(epoch=order.epoch, probe=probe)
+        case SendCertificate():
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, certificate=_certified_to_pb(order, certify))
+        case RefuseCertificate():
+            answer = control_pb2.CertificateAnswer(job_id=order.job_id, fork=order.fork, refused=order.reason)
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, certificate=answer)
+
+
+def _certified_to_pb(
+    order: SendCertificate, certify: Callable[[str, int, bytes], Certificate]
+) -> control_pb2.CertificateAnswer:
+    answer = control_pb2.CertificateAnswer(job_id=order.job_id, fork=order.fork)
+    try:
+        answer.certificate.CopyFrom(certificate_to_pb(certify(order.job_id, order.fork, order.public_key)))
+    except ValueError as error:
+        answer.refused = f"the trainer's key cannot be certified: {error}"
+    return answer
 
 
 def _task_to_pb(task: Task) -> control_pb2.Task:
@@ -162,6 +196,7 @@ def _task_to_pb(task: Task) -> control_pb2.Task:
         resume_from=task.resume_from,
         plan_json=task.plan_json,
         stopping=task.stopping,
+        authority_key=bytes.fromhex(task.authority_key),
     )
 
 

@@ -66,6 +66,16 @@ class StepRecorded:
     record: Record
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateRequested:
+    """The trainer of this fork has made its key."""
+
+    stamp: Stamp
+    job_id: str
+    fork: int
+    public_key: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
     """`job_id` is used unless the request resumes a job under its old id."""
@@ -103,7 +113,7 @@ class Ticked:
     """Time has passed: about once a second."""
 
 
-AgentEvent = HeartbeatSeen | LinkMeasured | TaskReported | StepRecorded
+AgentEvent = HeartbeatSeen | LinkMeasured | TaskReported | StepRecorded | CertificateRequested
 Event = RegionJoined | RegionLeft | AgentEvent | JobSubmitted | JobCancelled | PlanFinished | Ticked
 
 # ---- effects ---------------------------------------------------------------------------------------------------------
@@ -126,6 +136,26 @@ class SendProbe:
     dst_region: str
     gateway_address: str
     payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendCertificate:
+    """Sign that this key is the trainer's of this fork of this job."""
+
+    region: str
+    epoch: int
+    job_id: str
+    fork: int
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseCertificate:
+    region: str
+    epoch: int
+    job_id: str
+    fork: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +182,7 @@ class RunPlanner:
     regions: frozenset[str]
 
 
-Effect = SendDesired | SendProbe | FenceSession | Publish | RunPlanner
+Order = SendDesired | SendProbe | SendCertificate | RefuseCertificate
+"""What goes down a region's session."""
+
+Effect = Order | FenceSession | Publish | RunPlanner

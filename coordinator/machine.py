@@ -10,6 +10,7 @@
 - The trainer decides a job: its end is the job's end. Rollout workers may come and go; a job fails for want of them
   only when all have failed for good. A trainer is never started twice, since that would repeat a fork: if its agent
   lost it, the job has failed and says how to resume.
+- A trainer signs its weights with a key of its own, which is certified once a fork (`certificates.py`).
 - Silence is not death: a disconnected region keeps its tasks, and a silent one is only marked. A coordinator that lost
   its memory orders nothing in a region that runs a job it does not know, so that the job goes on to its end.
 
@@ -20,8 +21,10 @@ Errors (Conflict, NotFound, StateError) are raised before the caller's state is 
 from dataclasses import replace
 from typing import assert_never
 
+from coordinator.certificates import answer_to
 from coordinator.events import (
     AgentEvent,
+    CertificateRequested,
     Effect,
     Event,
     FenceSession,
@@ -35,6 +38,7 @@ from coordinator.events import (
     RegionJoined,
     RegionLeft,
     RunPlanner,
+    SendCertificate,
     SendDesired,
     SendProbe,
     Stamp,
@@ -81,7 +85,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
     """
     draft = _Draft(state)
     match event:
-        case HeartbeatSeen() | LinkMeasured() | TaskReported() | StepRecorded():
+        case HeartbeatSeen() | LinkMeasured() | TaskReported() | StepRecorded() | CertificateRequested():
             if not _accept(draft, event.stamp, now_s):
                 return state, ()
             _agent_event(draft, event, now_s)
@@ -229,6 +233,8 @@ def _agent_event(draft: _Draft, event: AgentEvent, now_s: float) -> None:
             _report(draft, name, report)
         case StepRecorded(_, job_id, record):
             _record(draft, name, job_id, record)
+        case CertificateRequested():
+            _certify(draft, event)
         case _:
             assert_never(event)
 
@@ -297,6 +303,13 @@ def _record(draft: _Draft, name: str, job_id: str, record: Record) -> None:
     draft.put_job(replace(job, policy=policy, last_record=record))
     _advance(draft, job_id, JobState.RUNNING)
     draft.effects.append(Publish(job_id, record))
+
+
+def _certify(draft: _Draft, request: CertificateRequested) -> None:
+    answer = answer_to(draft.state, request)
+    if isinstance(answer, SendCertificate):
+        draft.put_job(replace(draft.state.jobs[request.job_id], trainer_key=request.public_key))
+    draft.effects.append(answer)
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------

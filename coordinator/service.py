@@ -16,19 +16,25 @@ from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
 from periplus.job import JobFile
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
+from periplus.publication import Certificate
 
 HELLO_DEADLINE_S = 10.0
 """From the opening of a session to its hello: three round trips around the world, with room for a busy machine."""
 
 
 class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
-    """Translates between the protocol and the writer. `make_job_id` gives a new id that begins with the name."""
+    """Translates between the protocol and the writer. `make_job_id` gives a new id that begins with the name;
+    `certify` signs for a job, a fork and a public key."""
 
-    def __init__(self, writer: Writer, heartbeat_s: float, version: str, make_job_id: Callable[[str], str]) -> None:
+    def __init__(
+        self, writer: Writer, heartbeat_s: float, version: str, make_job_id: Callable[[str], str],
+        certify: Callable[[str, int, bytes], Certificate],
+    ) -> None:  # fmt: skip
         self._writer = writer
         self._heartbeat_s = heartbeat_s
         self._version = version
         self._make_job_id = make_job_id
+        self._certify = certify
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """One agent, from its hello to the end of the stream."""
@@ -41,7 +47,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(hello.region, request_iterator))
                 while True:
-                    await context.write(convert.order_to_pb(await session.get()))
+                    await context.write(convert.order_to_pb(await session.get(), self._certify))
         finally:
             await self._writer.leave(hello.region, session)
 

@@ -158,7 +158,8 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`infeasible_on`: the free regions on which it has no placement because of `conflict`, while others are in use."""
+    """`infeasible_on`: the free regions on which it has no placement because of `conflict`, while others are in use.
+    `trainer_key`: the one that was certified for the trainer of this fork, empty before it asked."""
 
     job_id: str
     request: JobRequest
@@ -171,6 +172,7 @@ class Job:
     placement: Placement | None = None
     tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
     cancelling: bool = False
+    trainer_key: bytes = b""
     infeasible_on: frozenset[str] = frozenset()
     conflict: str = ""
 
@@ -192,9 +194,11 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything. `planning`: the job that the planner works on; `unmeasured`: when a pair's last probe gave up."""
+    """Everything. `planning`: the job that the planner works on; `unmeasured`: when a pair's last probe gave up;
+    `authority_key`: public, in hexadecimal, of the job authority."""
 
     settings: Settings
+    authority_key: str
     regions: Mapping[str, Region] = field(default_factory=dict)
     links: Mapping[Pair, Link] = field(default_factory=dict)
     unmeasured: Mapping[Pair, float] = field(default_factory=dict)
@@ -281,4 +285,5 @@ def _task(state: State, job: Job, task_id: str, role: Role) -> Task:
         task_id=task_id, job_id=job.job_id, role=role, job_json=job.request.job_json, trainer_region=home.region,
         trainer_gateway=home.gateway_address, fork=job.fork, resume_from=job.request.resume_from,
         plan_json=job.placement.plan_json, stopping=job.cancelling and role is Role.TRAINER,
+        authority_key=state.authority_key,
     )  # fmt: skip

@@ -15,11 +15,14 @@ from coordinator.events import (
     Effect,
     Event,
     FenceSession,
+    Order,
     PlanFinished,
     Publish,
+    RefuseCertificate,
     RegionJoined,
     RegionLeft,
     RunPlanner,
+    SendCertificate,
     SendDesired,
     SendProbe,
     Ticked,
@@ -41,8 +44,6 @@ MAX_OUTBOX = 64
 
 TICK_S = 1.0
 """Timeouts are tens of seconds; watchers see the fleet as often."""
-
-Order = SendDesired | SendProbe
 
 
 class AgentSession:
@@ -176,7 +177,8 @@ class Writer:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case SendDesired() | SendProbe():
+            case SendDesired() | SendProbe() | SendCertificate() | RefuseCertificate():
+                _log_answer(effect)
                 if session := self._sessions.get((effect.region, effect.epoch)):
                     session.put(effect)
             case FenceSession(region, epoch):
@@ -210,3 +212,17 @@ class Writer:
             self._watchers[job_id] -= 1
             if not self._watchers[job_id]:
                 del self._watchers[job_id]
+
+
+def _log_answer(order: Order) -> None:
+    match order:
+        case SendCertificate():
+            log_event(
+                log, logging.INFO, "trainer_certified", job=order.job_id, fork=order.fork, region=order.region,
+                public_key=order.public_key.hex(),
+            )  # fmt: skip
+        case RefuseCertificate():
+            log_event(
+                log, logging.WARNING, "certificate_refused", job=order.job_id, fork=order.fork, region=order.region,
+                why=order.reason,
+            )  # fmt: skip

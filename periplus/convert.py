@@ -11,7 +11,15 @@ from periplus.codec.frame import Frame, codec_id
 from periplus.errors import CorruptFrame
 from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2
 from periplus.policy import Policy
-from periplus.publication import Chunk, Closing, Opening, PublicationKind, PublicationRecord
+from periplus.publication import (
+    Attestation,
+    Certificate,
+    Chunk,
+    Closing,
+    Opening,
+    PublicationKind,
+    PublicationRecord,
+)
 from periplus.record import Record, RecordKind
 from periplus.transport import FrameKey
 
@@ -37,10 +45,10 @@ def publication_record_to_pb(record: PublicationRecord) -> gateway_pb2.Publicati
         case Opening():
             return gateway_pb2.PublicationRecord(opening=_opening_to_pb(record))
         case Chunk():
-            return gateway_pb2.PublicationRecord(chunk=gateway_pb2.Chunk(index=record.index, data=record.data))
+            chunk = gateway_pb2.Chunk(index=record.index, data=record.data, signature=record.signature)
+            return gateway_pb2.PublicationRecord(chunk=chunk)
         case Closing():
-            closing = gateway_pb2.Closing(payload_digest=record.payload_digest, state_digest=record.state_digest)
-            return gateway_pb2.PublicationRecord(closing=closing)
+            return gateway_pb2.PublicationRecord(closing=_closing_to_pb(record))
         case _:
             assert_never(record)
 
@@ -51,11 +59,26 @@ def publication_record_from_pb(message: gateway_pb2.PublicationRecord) -> Public
         case "opening":
             return _opening_from_pb(message.opening)
         case "chunk":
-            return Chunk(message.chunk.index, message.chunk.data)
+            return Chunk(message.chunk.index, message.chunk.data, message.chunk.signature)
         case "closing":
-            return Closing(payload_digest=message.closing.payload_digest, state_digest=message.closing.state_digest)
+            return _closing_from_pb(message.closing)
         case _:
             raise CorruptFrame("a publication record is neither opening, chunk nor closing; is the peer newer?")
+
+
+def certificate_to_pb(certificate: Certificate) -> common_pb2.Certificate:
+    """The authority's word on a publisher's key."""
+    return common_pb2.Certificate(
+        job_id=certificate.job_id, fork=certificate.fork, public_key=certificate.public_key,
+        signature=certificate.signature,
+    )  # fmt: skip
+
+
+def certificate_from_pb(message: common_pb2.Certificate) -> Certificate:
+    """The inverse; what it is worth is for Trust to say."""
+    return Certificate(
+        job_id=message.job_id, fork=message.fork, public_key=message.public_key, signature=message.signature
+    )
 
 
 def trajectory_frame_to_pb(frame: Frame) -> gateway_pb2.TrajectoryFrame:
@@ -146,9 +169,13 @@ def _opening_to_pb(opening: Opening) -> gateway_pb2.Opening:
         policy=policy_to_pb(opening.policy),
         base=None if opening.base is None else policy_to_pb(opening.base),
         codec=_codec_to_pb(opening.codec),
-        payload_bytes=opening.payload_bytes,
-        num_chunks=opening.num_chunks,
+        max_payload_bytes=opening.max_payload_bytes,
+        max_chunks=opening.max_chunks,
         content_bytes=opening.content_bytes,
+        base_digest=opening.base_digest,
+        certificate=None if opening.certificate is None else certificate_to_pb(opening.certificate),
+        signature=opening.signature,
+        attested=None if opening.attested is None else _attestation_to_pb(opening.attested),
     )
 
 
@@ -164,10 +191,48 @@ def _opening_from_pb(message: gateway_pb2.Opening) -> Opening:
         policy=policy_from_pb(message.policy),
         base=policy_from_pb(message.base) if message.HasField("base") else None,
         codec=codec_id(message.codec),
-        payload_bytes=message.payload_bytes,
-        num_chunks=message.num_chunks,
+        max_payload_bytes=message.max_payload_bytes,
+        max_chunks=message.max_chunks,
         content_bytes=message.content_bytes,
+        base_digest=message.base_digest,
+        certificate=certificate_from_pb(message.certificate) if message.HasField("certificate") else None,
+        signature=message.signature,
+        attested=_attestation_from_pb(message.attested) if message.HasField("attested") else None,
     )
+
+
+def _closing_to_pb(closing: Closing) -> gateway_pb2.Closing:
+    return gateway_pb2.Closing(
+        num_chunks=closing.num_chunks,
+        payload_bytes=closing.payload_bytes,
+        root=closing.root,
+        state_digest=closing.state_digest,
+        probe_logprobs=closing.probe_logprobs,
+        signature=closing.signature,
+    )
+
+
+def _closing_from_pb(message: gateway_pb2.Closing) -> Closing:
+    return Closing(
+        num_chunks=message.num_chunks,
+        payload_bytes=message.payload_bytes,
+        root=message.root,
+        state_digest=message.state_digest,
+        probe_logprobs=tuple(message.probe_logprobs),
+        signature=message.signature,
+    )
+
+
+def _attestation_to_pb(attestation: Attestation) -> gateway_pb2.Attestation:
+    return gateway_pb2.Attestation(
+        opening=_opening_to_pb(attestation.opening), closing=_closing_to_pb(attestation.closing)
+    )
+
+
+def _attestation_from_pb(message: gateway_pb2.Attestation) -> Attestation:
+    if message.opening.HasField("attested"):
+        raise CorruptFrame("a derived publication is attested by another derived one; only a trainer attests")
+    return Attestation(opening=_opening_from_pb(message.opening), closing=_closing_from_pb(message.closing))
 
 
 def _by_sender(keys: Iterable[FrameKey]) -> dict[tuple[str, int], list[int]]:

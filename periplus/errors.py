@@ -11,6 +11,7 @@
     ├── TimedOut             an answer came too late                                          exit 8
     ├── WireError            bytes that break the protocol: the peer's fault, never retried   exit 1
     │   ├── CorruptFrame     checksum, length or layout
+    │   ├── Forged           a signature or certificate that does not verify, or of another job
     │   ├── UnknownCodec     a codec id that this build does not have
     │   └── WrongBase        a delta against a state that the reader does not hold
     ├── StorageError         a disk refuses to write, to sync or to read                      exit 1
@@ -64,6 +65,9 @@ class WireError(PeriplusError): ...
 class CorruptFrame(WireError): ...
 
 
+class Forged(WireError): ...
+
+
 class UnknownCodec(WireError): ...
 
 
@@ -110,6 +114,7 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     TimedOut: ErrorMeaning(_S.DEADLINE_EXCEEDED, True, 8),
     WireError: ErrorMeaning(_S.DATA_LOSS, False, 1),
     CorruptFrame: ErrorMeaning(_S.DATA_LOSS, False, 1),
+    Forged: ErrorMeaning(_S.DATA_LOSS, False, 1),
     UnknownCodec: ErrorMeaning(_S.DATA_LOSS, False, 1),
     WrongBase: ErrorMeaning(_S.DATA_LOSS, False, 1),
     StorageError: ErrorMeaning(_S.INTERNAL, False, 1),

@@ -182,16 +182,17 @@ class NetworkSection(Config):
     """What trajectories that a gateway or the ledger has acknowledged survive: the death of a `process`, or of its
     `machine` too, at the price of a disk sync for each group of them."""
 
-    chunk_kib: int = Field(default=256, ge=16, le=2048)
-    """Size of a weight chunk in KiB."""
-
     spool_mib: int = Field(default=256, ge=16, le=1_048_576)
     """Room in MiB that each region's gateway has for results which the trainer has not committed yet; when it is full
     the region's workers pause."""
 
-    anchor_every_versions: int = Field(default=50, ge=1)
-    """Every so many versions the full weights are handed to the trainer's gateway beside the delta, for readers that
-    join late."""
+    chain_versions: int = Field(default=8, ge=1, le=256)
+    """How many versions each region's gateway keeps as deltas on top of its full copy of the weights: readers that far
+    behind catch up by what they lack, others by the copy."""
+
+    check_engine_every_versions: int = Field(default=10, ge=1)
+    """Every so many versions, and after each recovery, a worker hashes what its engine itself holds and compares
+    log-probabilities of fixed prompts with the trainer's."""
 
 
 class PlanSection(Config):

@@ -20,8 +20,8 @@ from periplus.pb.v1 import common_pb2
 CALL_DEADLINE_S = 10.0
 """For unary calls between processes: three round trips around the world, with room for a busy machine."""
 
-MAX_MESSAGE_BYTES = 4 << 20
-"""Chunks are 256 KiB and control messages far smaller; what is larger is an error."""
+MAX_MESSAGE_BYTES = 12 << 20
+"""A chunk of a publication has up to 10 MiB, control messages are far smaller; what is larger is an error."""
 
 CHUNK_BYTES = 256 << 10
 """Payload of one streamed message: gRPC in Python is fastest between 256 KiB and 4 MiB."""

@@ -18,6 +18,9 @@ EXIT_FAILED = 1
 EXIT_STOPPED = 75
 """Stopped on request with its state saved: not a failure, and not to be restarted (EX_TEMPFAIL of sysexits.h)."""
 
+PUBLIC_KEY_BYTES = 32
+"""Of a raw Ed25519 public key."""
+
 
 class Role(StrEnum):
     TRAINER = "trainer"
@@ -37,7 +40,8 @@ ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One process that the coordinator wants in a region. `stopping`: save your state and end."""
+    """One process that the coordinator wants in a region. `stopping`: save your state and end. `authority_key`: the
+    coordinator's job authority, in hexadecimal; readers of the job's weights accept the trainers that it certified."""
 
     task_id: str
     job_id: str
@@ -49,6 +53,7 @@ class Task:
     resume_from: str
     plan_json: str
     stopping: bool
+    authority_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """Everything that one worker process needs to know."""
+    """Everything that one worker process needs to know; `authority_key` as in its task."""
 
     task_id: str
     job_id: str
@@ -78,6 +83,7 @@ class TaskSpec:
     run_dir: str
     status_file: str
     num_threads: int
+    authority_key: str
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1)
@@ -92,6 +98,20 @@ class TaskSpec:
             raise ConfigError(
                 f"{path} is no task file ({error}); agents write these, start one with `periplus agent`"
             ) from error
+
+
+def authority_key_of(task: Task | TaskSpec) -> bytes:
+    """The task's authority key as raw bytes. Raises: ConfigError if it is none."""
+    try:
+        key = bytes.fromhex(task.authority_key)
+    except ValueError:
+        key = b""
+    if len(key) != PUBLIC_KEY_BYTES:
+        raise ConfigError(
+            f"task {task.task_id} names {task.authority_key[:80]!r} as its job authority's key, which is not "
+            f"{PUBLIC_KEY_BYTES} bytes in hexadecimal; are coordinator, agent and worker of one version?"
+        )
+    return key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

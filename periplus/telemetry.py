@@ -121,7 +121,12 @@ _ALL = (
     Metric("step_s", "s", "Wall time of the step, waiting included."),
     Metric("wait_s", "s", "Time the trainer waited for samples."),
     Metric("train_s", "s", "Time of forward, backward and optimizer."),
-    Metric("publish_s", "s", "Time to encode the new version and hand it to the gateway."),
+    Metric("publish_s", "s", "Time from the new version's snapshot until all of it was handed to the gateway."),
+    Metric("snapshot_s", "s", "The part of publish_s that training waits for: rounding, and the probe."),
+    Metric("encode_s", "s", "The part of publish_s in which parts of the new version were compared and encoded."),
+    Metric("transfer_s", "s", "Longest time from a version's opening to its closing at a reader, since the last step."),
+    Metric("apply_s", "s", "Longest time to decode a version into a reader's copy on its host, since the last step."),
+    Metric("pause_s", "s", "Longest time that an engine stood still for new weights, since the last step."),
     Metric("eval_s", "s", "Time of the evaluation."),
     Metric("warmup_s", "s", "Time of the supervised warm-up."),
     Metric("warmup_examples", "examples", "Examples the warm-up trained on."),
@@ -130,6 +135,9 @@ _ALL = (
     # Bytes.
     Metric("delta_bytes", "bytes", "Size of the version's published delta.", _C),
     Metric("full_weights_bytes", "bytes", "Size of the same version as a full bf16 file.", _C),
+    Metric("weights_ratio", "ratio", "Size of the run's versions as full bf16 files, over what was published."),
+    Metric("delta_density", "fraction", "Elements whose bits differ from the version before."),
+    Metric("delta_bits_per_change", "bits", "Size of a delta for each element that differs, everything included."),
     Metric("trajectory_bytes", "bytes", "Size of the trajectories received since the last step, as sent.", _C),
     Metric("trajectory_json_bytes", "bytes", "Size of the same trajectories as JSON.", _C),
     Metric("wan_bytes", "bytes", "Payload between regions, both directions, control included."),
@@ -149,6 +157,10 @@ _ALL = (
     Metric("filtered_samples", "samples", "Samples of groups that all had the same reward, and were replaced.", _C),
     Metric("lost_leases", "leases", "Leases since the last step that ended without their sample.", _C),
     Metric("weight_digest_mismatches", "events", "Versions whose digest differed at a reader; promised: zero.", _C),
+    Metric("weight_proofs", "proofs", "Versions since the last step that a reader proved to hold.", _C),
+    Metric("weight_fallbacks", "proofs", "Those of them that came as a full state or a fold, not as deltas.", _C),
+    Metric("weight_checks", "proofs", "Those of them for which an engine's own tensors were hashed and probed.", _C),
+    Metric("probe_max_difference", "nats", "Largest difference of a probed log-probability at a reader."),
 )
 METRICS = MappingProxyType({metric.name: metric for metric in _ALL})
 

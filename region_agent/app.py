@@ -9,19 +9,20 @@ import logging
 import random
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from periplus import clock, rpc
 from periplus.errors import PeriplusError
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process import StopReason, wait_for_stop, write_ready_file
-from periplus.task import TaskReport
+from periplus.task import TaskReport, authority_key_of
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
+from region_agent.certificates import CertificateDesk
 from region_agent.config import AgentConfig
 from region_agent.convert import report_to_pb, task_from_pb
-from region_agent.frames import folder_of, give_up_oldest, open_frames, remove_if_empty
+from region_agent.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
 from region_agent.hub import JobHub
 from region_agent.hubs import Hubs
 from region_agent.probe import probe
@@ -31,6 +32,8 @@ from region_agent.session import CoordinatorSession, SessionHandlers
 from region_agent.supervisor import Supervisor, WorkerSettings
 from region_agent.traffic import Traffic
 from region_agent.upstream import Upstream
+from region_agent.weights import folders
+from region_agent.weights.keeper import Keeper
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,8 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
         advertised = config.advertise or address
         await router.attach(advertised)
         agent = Agent(config, address=address, advertised=advertised, router=router, hubs=hubs, traffic=traffic)
-        gateway_pb2_grpc.add_GatewayServicer_to_server(GatewayService(hubs, traffic, agent.pass_record), server)
+        service = GatewayService(hubs, traffic, agent.pass_record, agent.certificate)
+        gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
         await server.start()
         event(log, logging.INFO, "gateway_listening", region=config.region, address=address)
 
@@ -69,17 +73,38 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
             await server.stop(grace=0.5)
             for job_id in hubs.job_ids():
                 release(hubs.drop(job_id))
+            folders.remove_if_empty(config.state_dir)
             remove_if_empty(config.state_dir)
 
 
 def release(hub: JobHub) -> None:
-    """The hub was dropped: what its spool still holds stays for the job's resumption, unless the job is done."""
+    """The hub was dropped and its keeper has ended: what its spool still holds, and its weights, stay for the job's
+    resumption, unless the job is done."""
     frames = len(hub.frames.pending)
+    try:
+        hub.keeper.close(job_is_done=hub.job_is_done)
+    except PeriplusError as error:
+        event(log, logging.ERROR, "weights_not_closed", job=hub.job_id, why=error)
     try:
         if hub.frames.close(job_is_done=hub.job_is_done):
             event(log, logging.WARNING, "spool_kept", job=hub.job_id, frames=frames)
     except PeriplusError as error:
         event(log, logging.ERROR, "spool_not_closed", job=hub.job_id, frames=frames, why=error)
+
+
+def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Keeper]:
+    """What a job's gateway keeps on disk; for a thread: after a restart, what is there is read. Raises: Conflict,
+    StorageError."""
+    frames = open_frames(
+        folder_of(config.state_dir, task.job_id), config.region, durability=task.durability, max_bytes=task.spool_bytes
+    )
+    try:
+        key = authority_key_of(task)
+        weights = folders.folder_of(config.state_dir, task.job_id, key)
+        return frames, Keeper.open(task.job_id, key, weights, chain_versions=task.chain_versions)
+    except BaseException:
+        frames.close()
+        raise
 
 
 class Agent:
@@ -98,7 +123,8 @@ class Agent:
         self._stopping = False
         self._reported: dict[str, TaskReport] = {}
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # home gateway, and what keeps the way open
-        self._unusable: dict[str, str] = {}  # job id -> why its spool cannot be opened
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights cannot be opened
         self._limits = Limits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
         self._supervisor = Supervisor(
             WorkerSettings(
@@ -107,8 +133,11 @@ class Agent:
             )
         )  # fmt: skip
         self._tasks = asyncio.TaskGroup()
-        handlers = SessionHandlers(hello=self._hello, heartbeat=self._heartbeat, desired=self._on_desired,
-                                   probe=self._on_probe)  # fmt: skip
+        self._certificates = CertificateDesk(config.coordinator, self._send)
+        handlers = SessionHandlers(
+            hello=self._hello, heartbeat=self._heartbeat, questions=self._certificates.questions,
+            desired=self._on_desired, probe=self._on_probe, certificate=self._certificates.answered,
+        )  # fmt: skip
         self._session = CoordinatorSession(config.coordinator, router, handlers)
 
     async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> StopReason:
@@ -128,12 +157,21 @@ class Agent:
                 if self._session.connected.is_set():
                     await asyncio.wait({session}, timeout=LAST_WORDS_S)
                 session.cancel()
-                for _, upstream in self._upstreams.values():
-                    upstream.cancel()
+                for job_id in self._hubs.job_ids():
+                    self._hubs.get(job_id).keeper.stop()
+                for running in (*(upstream for _, upstream in self._upstreams.values()), *self._keepers.values()):
+                    running.cancel()
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
         """A training record on its way to the coordinator."""
-        self._session.send(control_pb2.AgentMessage(step=record))
+        self._send(control_pb2.AgentMessage(step=record))
+
+    async def certificate(self, job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
+        """The coordinator's word on a trainer's key, or why there is none."""
+        return await self._certificates.ask(job_id, fork, public_key)
+
+    def _send(self, message: control_pb2.AgentMessage) -> None:
+        self._session.send(message)
 
     # ---- session handlers -----------------------------------------------------------------------------------------
 
@@ -185,32 +223,41 @@ class Agent:
 
     async def _open_and_drop_hubs(self) -> None:
         jobs = {task.job_id: task for task in self._desired.values()}
-        for job_id in self._hubs.job_ids() - jobs.keys():
-            if job_id in self._upstreams:
-                self._upstreams.pop(job_id)[1].cancel()
-            release(self._hubs.drop(job_id))
-            try:
-                give_up_oldest(self._config.state_dir, in_use=jobs.keys())
-            except PeriplusError as error:
-                event(log, logging.WARNING, "spools_not_tidied", why=error)
+        for job_id in self._hubs.job_ids():
+            if job_id not in jobs or self._hubs.get(job_id).authority_key != authority_key_of(jobs[job_id]):
+                await self._drop_hub(job_id, jobs)
         for job_id, task in jobs.items():
             if job_id in self._hubs.job_ids() or await self._open_hub(task):
                 self._keep_upstream(task)
 
-    async def _open_hub(self, task: LocalTask) -> bool:
-        """In a thread: after a restart, what was spooled is read. False if it cannot be now; it is tried again."""
+    async def _drop_hub(self, job_id: str, jobs: Mapping[str, LocalTask]) -> None:
+        if job_id in self._upstreams:
+            self._upstreams.pop(job_id)[1].cancel()
+        hub = self._hubs.drop(job_id)
+        keeping = self._keepers.pop(job_id)
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await asyncio.to_thread(release, hub)
+        state_dir = self._config.state_dir
+        in_use = [folders.folder_of(state_dir, task.job_id, authority_key_of(task)) for task in jobs.values()]
         try:
-            frames = await asyncio.to_thread(
-                open_frames, folder_of(self._config.state_dir, task.job_id), self._config.region,
-                durability=task.durability, max_bytes=task.spool_bytes,
-            )  # fmt: skip
+            give_up_oldest(state_dir, in_use=jobs.keys())
+            await asyncio.to_thread(folders.give_up_oldest, state_dir, in_use)
+        except PeriplusError as error:
+            event(log, logging.WARNING, "spools_not_tidied", why=error)
+
+    async def _open_hub(self, task: LocalTask) -> bool:
+        """False if it cannot be now; it is tried again."""
+        try:
+            frames, keeper = await asyncio.to_thread(open_stores, self._config, task)
         except PeriplusError as error:
             if self._unusable.get(task.job_id) != str(error):
                 event(log, logging.ERROR, "spool_unusable", job=task.job_id, why=error)
             self._unusable[task.job_id] = str(error)
             return False
         self._unusable.pop(task.job_id, None)
-        self._hubs.open(task.job_id, frames)
+        hub = self._hubs.open(task.job_id, frames, keeper)
+        self._keepers[task.job_id] = self._tasks.create_task(keeper.run(hub.settled))
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
         return True

@@ -13,7 +13,6 @@ from periplus import errors, telemetry
 from periplus.command import DefaultGroup
 from periplus.config import validate
 from periplus.process import StopReason
-from region_agent.app import run as run_agent
 from region_agent.config import AgentConfig, resolve
 from region_agent.frames import STATE
 
@@ -61,6 +60,8 @@ def run(
     stop_on_stdin_eof: bool, log_level: str,
 ) -> int:  # fmt: skip
     """Run the agent until it is asked to stop."""
+    from region_agent.app import run as run_agent  # the weight codec's compiler takes a second to load
+
     telemetry.configure(log_level, sys.stderr)
     config = validate(
         AgentConfig,

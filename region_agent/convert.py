@@ -4,7 +4,7 @@ from periplus.errors import WireError
 from periplus.job import JobFile
 from periplus.pb.v1 import control_pb2
 from periplus.spool.format import Durability
-from periplus.task import Role, TaskReport, TaskState
+from periplus.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState
 from region_agent.reconcile import LocalTask
 
 _ROLE = {control_pb2.ROLE_TRAINER: Role.TRAINER, control_pb2.ROLE_ROLLOUT: Role.ROLLOUT}
@@ -18,10 +18,15 @@ _STATE = {
 
 
 def task_from_pb(message: control_pb2.Task) -> LocalTask:
-    """One desired task. Raises: ConfigError for a job, WireError for a role, of a newer version."""
+    """One desired task. Raises: ConfigError for a job, WireError for a role or a key, of another version."""
     if message.role not in _ROLE:
         raise WireError(
             f"task {message.task_id} has the role {message.role}; is the coordinator newer than this agent?"
+        )
+    if len(message.authority_key) != PUBLIC_KEY_BYTES:
+        raise WireError(
+            f"task {message.task_id} names a job authority's key of {len(message.authority_key)} bytes instead of "
+            f"{PUBLIC_KEY_BYTES}; is the coordinator older than this agent?"
         )
     job = JobFile.from_json(message.job_json)
     return LocalTask(
@@ -38,7 +43,9 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         max_restarts=job.failure.max_worker_restarts,
         durability=Durability(job.network.durability),
         spool_bytes=job.network.spool_mib << 20,
+        chain_versions=job.network.chain_versions,
         stopping=message.stopping,
+        authority_key=message.authority_key.hex(),
     )
 
 

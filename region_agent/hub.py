@@ -2,8 +2,9 @@
 
 A hub has rollout workers below it (its own region's, or a remote region's by way of that region's gateway) and one way
 up: to the job's trainer in the home region, to the home gateway elsewhere. What goes up is one bounded queue; what
-goes down is one bounded queue a stream, found by worker id; publications are one log with a cursor a reader. Bounds
-are back-pressure: who puts into a full queue waits, and gRPC stops reading from the peer that caused it.
+goes down is one bounded queue a stream, found by worker id; publications are one log with a cursor a reader, and what
+the log completes is the keeper's (weights/), which makes what readers need beyond it. Bounds are back-pressure: who
+puts into a full queue waits, and gRPC stops reading from the peer that caused it.
 
 Frames of its own region's workers go through the spool (frames.py): taken, acknowledged to the worker, sent up, and
 kept until the trainer says that its ledger has them. Frames of other regions are passed on: their own gateways keep
@@ -17,22 +18,27 @@ it may say that the job is done.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from periplus import clock
 from periplus.convert import keyed_frame_from_pb, keys_from_pb
+from periplus.errors import Fenced, PeriplusError, StorageError, WireError
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
-from periplus.publication import Opening, PublicationKind, PublicationLog, PublicationRecord
+from periplus.publication import Assembler, Closing, Opening, Publication, PublicationKind, PublicationRecord
+from periplus.telemetry import event
 from periplus.transport import FrameKey
 from region_agent.frames import FrameSpool
 from region_agent.outgoing import Outgoing
+from region_agent.weights.keeper import Keeper
+from region_agent.weights.restore import MAX_CONTENT_BYTES
+
+log = logging.getLogger(__name__)
 
 DOWN_QUEUE_MESSAGES = 64
 """Lease batches waiting for one stream; the ledger grants no more than workers asked for, so this hardly fills."""
-
-LOG_BYTES = 256 << 20
-"""Publications kept for readers of one job; the trainer is asked for an anchor before this is exceeded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,12 +76,13 @@ class Trainer:
 class JobHub:
     """State shared by the handlers and the upstream client of one job in one gateway."""
 
-    def __init__(self, job_id: str, region: str, frames: FrameSpool) -> None:
+    def __init__(self, job_id: str, region: str, frames: FrameSpool, keeper: Keeper) -> None:
         self.job_id = job_id
         self.region = region
         self.frames = frames
+        self.keeper = keeper
         self.up = Outgoing()
-        self.log = PublicationLog(max_bytes=LOG_BYTES)
+        self.log = keeper.log
         self.trainer: Trainer | None = None
         self.dropped = False
         self.job_is_done = False
@@ -84,7 +91,16 @@ class JobHub:
         self._routes: list[Route] = []
         self._had_trainer = False
         self._changed = asyncio.Event()
+        self.wants_signed = False  # of the anchor that is asked for: the trainer's own
+        self.num_refused: dict[str, int] = {}  # records, by the name of the error
         self._anchor_requested = False
+        self._coming = ""  # what the next closing closes
+        self._for_copy: Assembler | None = None
+
+    @property
+    def authority_key(self) -> bytes:
+        """Whose certificates are believed here."""
+        return self.keeper.authority_key
 
     # ---- rollout streams ------------------------------------------------------------------------------------------
 
@@ -188,6 +204,7 @@ class JobHub:
     def drop(self) -> None:
         """The job has no task here any more: end every stream below and every subscription."""
         self.dropped = True
+        self.keeper.stop()
         self.end_streams()
 
     async def _put_up(self, message: gateway_pb2.RolloutUp) -> None:
@@ -221,19 +238,84 @@ class JobHub:
             await self._changed.wait()
 
     async def append(self, record: PublicationRecord) -> None:
-        """One more record from the way up; readers are woken."""
-        self.log.append(record)
-        if isinstance(record, Opening) and record.kind is PublicationKind.ANCHOR:
-            self._anchor_requested = False
+        """One more signed record from the way up; readers are woken. Raises: WireError, Fenced; nothing has changed."""
+        try:
+            completed = self.log.append(record)
+        except (WireError, Fenced) as error:
+            self._refuse(error)
+            raise
+        self.keeper.take(completed)
+        if isinstance(record, Opening):
+            self._coming = record.kind.value
+        elif isinstance(record, Closing) and self._coming == PublicationKind.ANCHOR.value:
+            self._anchor_requested = self.wants_signed = False
         self._wake()
-        if self.log.wants_anchor and self.trainer is not None:  # relays ask only when a reader has no way
-            await self.request_anchor()
 
-    async def request_anchor(self) -> None:
-        """Ask above for a full state, once until one comes."""
+    async def append_from_above(self, record: PublicationRecord) -> None:
+        """The same from a gateway, which may also send what it has derived: that is for the copy here, not for readers.
+
+        So is what is older than readers' newest, as long as the copy is missing or behind.
+        Raises: WireError, Fenced, StorageError; the next subscription then asks for what the trainer signed.
+        """
+        if isinstance(record, Opening):
+            is_for_copy = record.is_derived or self._is_repair(record)
+            self._for_copy = Assembler(self.keeper.trust, max_content_bytes=MAX_CONTENT_BYTES) if is_for_copy else None
+        if self._for_copy is None:
+            await self.append(record)
+            return
+        try:
+            completed = self._for_copy.feed(record)
+            if completed is not None:
+                self._for_copy = None
+                await self._become(completed)
+        except (WireError, Fenced) as error:
+            self._refuse(error)
+            raise
+
+    def _is_repair(self, opening: Opening) -> bool:
+        newest, policy = self.log.newest, opening.policy
+        if newest is None or newest.fork != policy.fork:
+            return False
+        match opening.kind:
+            case PublicationKind.ANCHOR:
+                return policy < newest and self.keeper.have is None
+            case PublicationKind.DELTA:
+                return policy <= newest and self.keeper.is_behind
+            case _:
+                return False
+
+    async def _become(self, publication: Publication) -> None:
+        opening = publication.opening
+        if opening.kind is PublicationKind.DELTA and not opening.is_derived:
+            self.keeper.take(publication)
+            return
+        try:
+            await self.keeper.become(publication)
+        except (WireError, StorageError):
+            self.wants_signed = True
+            raise
+        self._anchor_requested = False
+        self._wake()
+
+    async def request_anchor(self, why: str, *, signed: bool) -> None:
+        """Ask above for a full state, once until one comes. `signed`: none that a gateway made."""
+        self.wants_signed = self.wants_signed or signed
         if not self._anchor_requested:
             self._anchor_requested = True
+            event(log, logging.INFO, "anchor_requested", job=self.job_id, why=why, signed=signed)
             await self.up.put(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
+
+    async def settled(self) -> None:
+        """The keeper has done what there was: readers may have a way now, or the copy is gone."""
+        self._wake()
+        if self.keeper.lacks_copy(clock.monotonic_s()):
+            await self.request_anchor("the copy was refused", signed=False)
+
+    def _refuse(self, error: PeriplusError) -> None:
+        name = type(error).__name__
+        self.num_refused[name] = self.num_refused.get(name, 0) + 1
+        event(log, logging.WARNING, "publication_refused", job=self.job_id, error=name, count=self.num_refused[name],
+              why=error)  # fmt: skip
 
     def _wake(self) -> None:
         self.num_changes += 1

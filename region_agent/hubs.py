@@ -3,6 +3,7 @@
 from periplus.errors import NotFound
 from region_agent.frames import FrameSpool
 from region_agent.hub import JobHub
+from region_agent.weights.keeper import Keeper
 
 
 class Hubs:
@@ -19,14 +20,14 @@ class Hubs:
             raise NotFound(f"job {job_id!r} is not known to the gateway of {self._region}; is it planned there?")
         return hub
 
-    def open(self, job_id: str, frames: FrameSpool) -> JobHub:
-        """A hub for a job that has none."""
+    def open(self, job_id: str, frames: FrameSpool, keeper: Keeper) -> JobHub:
+        """A hub for a job that has none. Whoever opens it runs its keeper."""
         assert job_id not in self._hubs
-        hub = self._hubs[job_id] = JobHub(job_id, self._region, frames)
+        hub = self._hubs[job_id] = JobHub(job_id, self._region, frames, keeper)
         return hub
 
     def drop(self, job_id: str) -> JobHub:
-        """End what the job's readers and workers have open, and forget it. Its frames are the caller's to close."""
+        """End what the job's readers and workers have open, and forget it. The caller closes its frames and weights."""
         hub = self._hubs.pop(job_id)
         hub.drop()
         return hub

@@ -19,12 +19,13 @@ from periplus.task import Role, Task, TaskOutcome, TaskReport, TaskState
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask(Task):
     """A task, with what its job says to the agent: where its run lies, how often to start a dead worker again, and how
-    frames are kept for it."""
+    frames and weights are kept for it."""
 
     output_dir: str
     max_restarts: int
     durability: Durability = Durability.PROCESS
     spool_bytes: int = 256 << 20
+    chain_versions: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

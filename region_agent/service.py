@@ -6,23 +6,32 @@ counted as traffic to that region.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, assert_never
 
 import grpc.aio
 
 from periplus.convert import publication_record_from_pb, publication_record_to_pb, spooled_to_pb
-from periplus.errors import Conflict, Fenced, NotFound, StateError, Unreachable
+from periplus.errors import Conflict, Fenced, NotFound, StateError, StorageError, Unreachable, WireError
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.publication import NeedsAnchor, Restart, Wait
+from periplus.publication import Cursor, Derive, NeedsAnchor, PublicationRecord, Send, Wait
+from periplus.task import PUBLIC_KEY_BYTES
+from periplus.telemetry import event
 from region_agent.hub import JobHub, Route, Trainer, policy_of
 from region_agent.hubs import Hubs
 from region_agent.traffic import Traffic
+from region_agent.weights.keeper import Along
+
+log = logging.getLogger(__name__)
 
 REGION_KEY = "periplus-region"
 
 FLUSH_S = 2.0
 """For what waited for a stream that is ended here: far peers need a second, a dead one is not worth more."""
+
+Certify = Callable[[str, int, bytes], Awaitable[control_pb2.CertificateAnswer]]
+"""Job, fork and a trainer's public key; the answer comes within `certificates.ANSWER_DEADLINE_S`."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -30,10 +39,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class GatewayService(gateway_pb2_grpc.GatewayServicer):
     """See proto/periplus/pb/v1/gateway.proto."""
 
-    def __init__(self, hubs: Hubs, traffic: Traffic, records: Callable[[control_pb2.StepRecord], None]) -> None:
+    def __init__(
+        self, hubs: Hubs, traffic: Traffic, records: Callable[[control_pb2.StepRecord], None], certify: Certify
+    ) -> None:
         self._hubs = hubs
         self._traffic = traffic
         self._records = records
+        self._certify = certify
 
     async def Rollout(self, request_iterator: AsyncIterator[gateway_pb2.RolloutUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """One worker, or one remote gateway with all of its workers."""
@@ -64,31 +76,54 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
 
     async def Subscribe(self, request: gateway_pb2.SubscribeRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """Publications for one reader until it leaves."""
-        hub = self._hubs.get(request.job_id)
-        peer = _region(context)
-        cursor = hub.log.open(policy_of(request), request.has_bundle)
-        while not hub.dropped:
-            seen, outcome = hub.num_changes, hub.log.next(cursor)
-            if isinstance(outcome, Wait):
-                await hub.changed(seen)
-            elif isinstance(outcome, NeedsAnchor):
-                await hub.request_anchor()
-                await hub.changed(seen)
-            elif isinstance(outcome, Restart):
-                cursor = hub.log.open(None, outcome.has_bundle)
-            else:
-                cursor = outcome.cursor
-                message = publication_record_to_pb(outcome.record)
-                if peer:
-                    self._traffic.sent(peer, message.ByteSize())
-                await context.write(message)
+        hub, peer = self._hubs.get(request.job_id), _region(context)
+        distrust = request.distrust_copies
+        if distrust:
+            hub.keeper.doubt()
+        cursor = hub.log.open(
+            policy_of(request), request.has_bundle, distrust=distrust, wants_anchor=distrust and bool(peer)
+        )
+
+        sent_bytes = 0
+
+        async def write(record: PublicationRecord) -> None:
+            nonlocal sent_bytes
+            message = publication_record_to_pb(record)
+            sent_bytes += message.ByteSize()
+            if peer:
+                self._traffic.sent(peer, message.ByteSize())
+            await context.write(message)
+
+        try:
+            while not hub.dropped:
+                seen, outcome = hub.num_changes, hub.log.next(cursor)
+                match outcome:
+                    case Send(record, after):
+                        cursor = after
+                        await write(record)
+                    case Wait():
+                        await hub.changed(seen)
+                    case NeedsAnchor() if not cursor.distrust:  # what it was sent along is dropped meanwhile
+                        cursor = hub.log.open(cursor.have, cursor.has_bundle)
+                    case NeedsAnchor():
+                        await hub.request_anchor(f"{request.reader_id} takes only what is signed", signed=True)
+                        await hub.changed(seen)
+                    case Derive():
+                        cursor = await _derive(hub, cursor, outcome, write, is_remote=bool(peer))
+                    case _:
+                        assert_never(outcome)
+        finally:
+            event(log, logging.INFO, "subscription_ended", job=hub.job_id, reader=request.reader_id,
+                  region=peer or "here", num_bytes=sent_bytes, have=cursor.have or "none")  # fmt: skip
         raise NotFound(f"job {hub.job_id} has no task in this region any more")
 
     async def Train(self, request_iterator: AsyncIterator[gateway_pb2.TrainerUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
-        """The job's trainer."""
+        """The job's trainer. If its hello has a key, the first message down is its certificate, or why it has none."""
         first = await _first(request_iterator)
         if not first.HasField("hello"):
             raise StateError("a trainer's stream must open with a hello that names the job; this one did not")
+        if len(first.hello.public_key) not in (0, PUBLIC_KEY_BYTES):
+            raise WireError(f"a trainer's key has {PUBLIC_KEY_BYTES} bytes, not {len(first.hello.public_key)}")
         hub = self._hubs.get(first.hello.job_id)
         trainer = hub.claim_trainer(first.hello.fork)
         if trainer is None:
@@ -98,7 +133,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             )
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_feed_trainer(hub, context))
+                tasks.create_task(self._feed_trainer(hub, first.hello, context))
                 tasks.create_task(_until_replaced(hub, trainer))
                 async for message in request_iterator:
                     if message.HasField("down"):
@@ -108,6 +143,13 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 raise Unreachable("the trainer closed its stream")
         finally:
             hub.release_trainer(trainer)
+
+    async def _feed_trainer(self, hub: JobHub, hello: gateway_pb2.TrainerHello, context: Context) -> None:
+        if hello.public_key:
+            answer = await self._certify(hub.job_id, hello.fork, hello.public_key)
+            await context.write(gateway_pb2.TrainerDown(certificate=answer))
+        while True:
+            await context.write(await hub.next_up())
 
     async def Publish(
         self, request_iterator: AsyncIterator[gateway_pb2.PublicationRecord], context: Context
@@ -135,6 +177,28 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             received_bytes += len(chunk.data)
             if not chunk.data or chunk.last:
                 yield gateway_pb2.ProbeAck(sequence=chunk.sequence, received_bytes=received_bytes)
+
+
+async def _derive(
+    hub: JobHub, cursor: Cursor, asked: Derive, write: Callable[[PublicationRecord], Awaitable[None]], *,
+    is_remote: bool,
+) -> Cursor:  # fmt: skip
+    seen = hub.num_changes
+    answer = await hub.keeper.derive(asked.have, asked.chain_bytes, is_remote=is_remote)
+    if isinstance(answer, Along):
+        return hub.log.along(cursor)
+    if answer is None:
+        await hub.request_anchor(f"nothing leads from {asked.have or 'nothing'} to the newest weights", signed=False)
+        await hub.changed(seen)
+        return cursor
+    try:
+        async with contextlib.aclosing(answer.records) as records:
+            async for record in records:
+                await write(record)
+    except (Unreachable, StorageError) as error:  # of the making, not of this stream: begin anew
+        event(log, logging.WARNING, "derived_broken", job=hub.job_id, policy=answer.policy, why=error)
+        return cursor
+    return hub.log.after(cursor, answer.policy)
 
 
 async def _first(messages: AsyncIterator[Any]) -> Any:
@@ -173,8 +237,3 @@ async def _until_replaced(hub: JobHub, trainer: Trainer) -> None:
 
 def _replaced(hub: JobHub, fork: int, by_fork: int) -> Fenced:
     return Fenced(f"a trainer of fork {by_fork} took job {hub.job_id} over from fork {fork}; stop")
-
-
-async def _feed_trainer(hub: JobHub, context: Context) -> None:
-    while True:
-        await context.write(await hub.next_up())

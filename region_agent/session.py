@@ -2,14 +2,14 @@
 
 What goes up waits in a bounded outbox; when it is full the oldest training record is given up (they are in the run
 directory too), never a report. What tasks do now is told whole in the Hello of each session, so reports from before it
-are not sent: they would take the coordinator back in time. While there is no coordinator the region goes on with the
-tasks it was last given.
+are not sent: they would take the coordinator back in time. Questions without an answer are asked again in each session.
+While there is no coordinator the region goes on with the tasks it was last given.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 import grpc.aio
@@ -31,18 +31,24 @@ RECONNECT_CAP_S = 15.0
 WELCOME_DEADLINE_S = 10.0
 """From dialling to the welcome: a few round trips around the world, with room for a busy machine."""
 
+TOLD_ANEW = frozenset({"task", "heartbeat", "certify"})
+"""Kinds of messages from before a session that its beginning makes void."""
+
 Messages = AsyncIterator[control_pb2.CoordinatorMessage]
 SessionCall = grpc.aio.StreamStreamCall[control_pb2.AgentMessage, control_pb2.CoordinatorMessage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHandlers:
-    """What the agent does for the session. All are called on the event loop and must not block."""
+    """What the agent does for the session. All are called on the event loop and must not block. `questions`: those
+    without an answer yet, to be asked when a session begins."""
 
     hello: Callable[[], control_pb2.Hello]
+    questions: Callable[[], Iterable[control_pb2.AgentMessage]]
     heartbeat: Callable[[], control_pb2.Heartbeat]
     desired: Callable[[control_pb2.DesiredTasks], None]
     probe: Callable[[control_pb2.ProbeOrder], None]
+    certificate: Callable[[control_pb2.CertificateAnswer], None]
 
 
 class CoordinatorSession:
@@ -102,7 +108,8 @@ class CoordinatorSession:
 
     async def _greet(self, call: SessionCall, messages: Messages) -> tuple[int, float]:
         hello = self._handlers.hello()
-        self._outbox = deque(old for old in self._outbox if not old.HasField("task") and not old.HasField("heartbeat"))
+        self._outbox = deque(old for old in self._outbox if old.WhichOneof("body") not in TOLD_ANEW)
+        self._outbox.extend(self._handlers.questions())
         try:
             async with asyncio.timeout(WELCOME_DEADLINE_S):
                 await call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
@@ -123,6 +130,8 @@ class CoordinatorSession:
                 self._handlers.desired(message.desired)
             elif message.HasField("probe"):
                 self._handlers.probe(message.probe)
+            elif message.HasField("certificate"):
+                self._handlers.certificate(message.certificate)
         raise Unreachable(f"the coordinator at {self._address} ended the session")
 
     async def _write(self, call: SessionCall, epoch: int) -> None:

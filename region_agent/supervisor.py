@@ -120,6 +120,7 @@ class Supervisor:
             task_id=task.task_id, job_id=task.job_id, role=task.role, region=settings.region, job_json=task.job_json,
             plan_json=task.plan_json, fork=task.fork, resume_from=task.resume_from, gateway=settings.gateway,
             run_dir=str(run.root), status_file=str(scratch / STATUS_FILE), num_threads=settings.num_threads,
+            authority_key=task.authority_key,
         )  # fmt: skip
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")

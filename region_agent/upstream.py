@@ -4,7 +4,9 @@ Towards the home gateway this end behaves as a worker does. When anything breaks
 the streams below are ended (their workers say hello again, over the next connection), and after a pause with full
 jitter the way is dialled anew. A worker's messages are passed on only after its hello went over the present
 connection; frames need none, for they are the spool's, and all that is not committed goes again over each new
-connection. When a reader below has no way to the newest state, this end subscribes again, as one that has nothing.
+connection. The subscription begins from what the copy and its chain here lead to: the gateway above sends what is
+cheapest from there. When there is no copy and a reader below needs one, this end subscribes again as one that has
+nothing; when what a gateway derived did not lead where it should, as one that takes only what the trainer signed.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ import grpc.aio
 
 from periplus import rpc
 from periplus.convert import publication_record_from_pb
-from periplus.errors import Unreachable
+from periplus.errors import StorageError, Unreachable, WireError
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
 from periplus.telemetry import event
@@ -102,7 +104,7 @@ class Upstream:
                 self._traffic.sent(self._home_region, message.up.ByteSize())
 
     async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
-        have = self._hub.log.newest
+        have = self._hub.keeper.have
         self._anchor_wanted.clear()
         while True:
             async with asyncio.TaskGroup() as tasks:
@@ -115,13 +117,22 @@ class Upstream:
     async def _read_subscription(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None
     ) -> None:
+        distrust = self._hub.wants_signed
+        if distrust:  # an anchor of this or newer; an older one would be refused
+            have = self._hub.log.newest
         request = gateway_pb2.SubscribeRequest(
             job_id=self._hub.job_id, reader_id=self._region, has_state=have is not None,
             have=None if have is None else common_pb2.Policy(fork=have.fork, version=have.version),
-            has_bundle=self._hub.log.has_bundle,
+            has_bundle=self._hub.log.has_bundle, distrust_copies=distrust,
         )  # fmt: skip
         with rpc.remote_errors(address):
             async for record in stub.Subscribe(request, metadata=((REGION_KEY, self._region),)):
                 self._heard = True
-                await self._hub.append(publication_record_from_pb(record))
+                try:
+                    await self._hub.append_from_above(publication_record_from_pb(record))
+                except (WireError, StorageError):
+                    if distrust or not self._hub.wants_signed:
+                        raise
+                    self._anchor_wanted.set()  # it was derived: subscribe anew, as one that distrusts
+                    return
         raise Unreachable(f"the gateway at {address} ended the subscription")

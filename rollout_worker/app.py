@@ -1,8 +1,8 @@
 """Composition root of a rollout worker: one subscription, one lease stream, one loop that works.
 
-The loop alternates between two things and never overlaps them: bring the engine to the newest complete publication,
-then generate one batch of leases that may start. So weights change only between batches, every token of a batch has
-one policy, and what was proven is what served. Both run in a thread; streams go on meanwhile.
+The loop alternates between two things and never overlaps them: bring the engine to the newest proven version
+(reader.py), then generate one batch of leases that may start. So weights change only between batches, every token of a
+batch has one policy, and what was proven is what served. Both run in a thread; streams go on meanwhile.
 
 The worker talks to its own gateway only. When the gateway's streams end it says hello again for up to
 `GATEWAY_PATIENCE_S`, and sends again what the gateway had not spooled (outbox.py). A sample that the environment or the
@@ -12,7 +12,6 @@ engine cannot produce is reported, and the others of its batch are not lost (iso
 import asyncio
 import logging
 import tempfile
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,32 +23,27 @@ from periplus import clock, rpc
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
-from periplus.convert import policy_to_pb, publication_record_from_pb
+from periplus.convert import policy_to_pb
 from periplus.digest import payload_digest
-from periplus.errors import PeriplusError, Unreachable, WireError
+from periplus.errors import PeriplusError, Unreachable
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
-from periplus.publication import Assembler, Publication, PublicationKind
 from periplus.telemetry import event
 from periplus.trajectory import Trajectory
 from rollout_worker.config import WorkerConfig
-from rollout_worker.convert import lease_from_pb
+from rollout_worker.convert import Proof, lease_from_pb, proof_to_pb
 from rollout_worker.episode import EpisodeSettings, sample_batch
+from rollout_worker.incoming import Bundle
 from rollout_worker.isolate import Failed, sample_what_can_be
 from rollout_worker.model import Loaded, load_bundle
 from rollout_worker.outbox import Outbox
 from rollout_worker.queue import Lease, LeaseQueue
+from rollout_worker.reader import ReaderSettings, WeightReader
 from rollout_worker.weights import EngineWeights
 
 log = logging.getLogger(__name__)
 
 GATEWAY_PATIENCE_S = 60.0
 """How long a worker goes on without its gateway: longer than an agent's restart, shorter than a person's patience."""
-
-PENDING_PUBLICATIONS = 8
-"""Complete publications that wait for a batch to end; beyond, the subscription is not read."""
-
-MAX_PAYLOAD_BYTES = 64 << 30
-"""Cap of one publication: above any model that one region's host memory holds."""
 
 RETRY_S = 0.5
 """Pause before a lost stream is opened again."""
@@ -70,24 +64,25 @@ class Worker:
         self._job = config.job
         self._worker_id = config.task.task_id
         self._queue = LeaseQueue()
-        self._pending: deque[Publication] = deque()
         self._out = Outbox(self._worker_id, epoch)
         self._num_barren = 0
         self._wake = asyncio.Event()
-        self._drained = asyncio.Event()
-        self._resubscribe = asyncio.Event()
         self._finished = asyncio.Event()
         self._bundle_ready = asyncio.Event()
         self._loaded: Loaded | None = None
-        self._weights: EngineWeights | None = None
         self._bundle_digest = b""
+        settings = ReaderSettings(
+            job_id=self._job_id, reader_id=self._worker_id, gateway=config.task.gateway,
+            authority_key=config.authority_key, check_every_versions=self._job.network.check_engine_every_versions,
+        )  # fmt: skip
+        self._reader = WeightReader(settings, self._report_proof, self._wake.set)
 
     async def run(self) -> None:
         """Work until finished. Raises: Unreachable when the gateway stays away."""
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:
                 running = [
-                    tasks.create_task(self._keep(self._subscription)),
+                    tasks.create_task(self._keep(self._reader.subscription)),
                     tasks.create_task(self._keep(self._leases)),
                     tasks.create_task(self._work(Path(scratch))),
                 ]
@@ -112,44 +107,6 @@ class Worker:
                 raise why
             event(log, logging.WARNING, "gateway_stream_lost", worker=self._worker_id, why=why)
             await asyncio.sleep(RETRY_S)
-
-    async def _subscription(self) -> None:
-        gateway = self._config.task.gateway
-        weights = self._weights
-        have = weights.policy if weights is not None else None
-        self._resubscribe.clear()
-        if have is None:
-            self._pending.clear()
-        request = gateway_pb2.SubscribeRequest(
-            job_id=self._job_id, reader_id=self._worker_id, has_state=have is not None,
-            have=None if have is None else policy_to_pb(have), has_bundle=self._loaded is not None,
-        )  # fmt: skip
-        async with rpc.channel(gateway) as channel:
-            with rpc.remote_errors(gateway):
-                call = gateway_pb2_grpc.GatewayStub(channel).Subscribe(request)
-                reading = asyncio.ensure_future(self._read_publications(call))
-                again = asyncio.ensure_future(self._resubscribe.wait())
-                try:
-                    await asyncio.wait({reading, again}, return_when=asyncio.FIRST_COMPLETED)
-                    if reading.done():
-                        reading.result()
-                finally:
-                    reading.cancel()
-                    again.cancel()
-        raise Unreachable(f"subscribing again at {gateway} from an anchor")
-
-    async def _read_publications(self, call: grpc.aio.UnaryStreamCall) -> None:  # type: ignore[type-arg]
-        assembler = Assembler(max_payload_bytes=MAX_PAYLOAD_BYTES, max_content_bytes=MAX_PAYLOAD_BYTES)
-        async for message in call:
-            publication = assembler.feed(publication_record_from_pb(message))
-            if publication is None:
-                continue
-            while len(self._pending) >= PENDING_PUBLICATIONS:
-                self._drained.clear()
-                await self._drained.wait()
-            self._pending.append(publication)
-            self._wake.set()
-        raise Unreachable(f"the gateway at {self._config.task.gateway} ended the subscription")
 
     async def _leases(self) -> None:
         await self._bundle_ready.wait()  # nothing can be worked on before
@@ -193,57 +150,29 @@ class Worker:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._pending:
-                publication = self._pending.popleft()
-                self._drained.set()
-                await self._take_publication(publication, scratch)
-            if self._weights is not None and self._queue.has_startable(self._weights.policy):
+            if self._loaded is None and self._reader.bundle is not None:
+                await self._load(self._reader.bundle, scratch)
+            await self._reader.swap()
+            if self._queue.has_startable(self._reader.policy):
                 await self._sample()
                 self._wake.set()
 
-    async def _take_publication(self, publication: Publication, scratch: Path) -> None:
-        opening = publication.opening
-        if opening.kind is PublicationKind.BUNDLE:
-            if self._loaded is None:
-                files = files_decoder(opening.codec)(publication.payload, max_content_bytes=opening.content_bytes)
-                self._loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
-                self._weights = EngineWeights(self._loaded.engine.tensors())
-                self._bundle_digest = payload_digest(publication.payload)
-                self._bundle_ready.set()
-                event(log, logging.INFO, "bundle_loaded", files=len(files))
-            return
-        if self._weights is None:
-            raise WireError("weights came before the bundle that they belong to")
-        if self._weights.policy is None and opening.kind is PublicationKind.DELTA:
-            return  # of the subscription that is being given up; an anchor is on its way
-        if self._weights.policy is not None and opening.policy <= self._weights.policy:
-            return
-        await self._prove(self._weights, publication)
+    async def _load(self, bundle: Bundle, scratch: Path) -> None:
+        payload = b"".join(bundle.parts)
+        files = files_decoder(bundle.opening.codec)(payload, max_content_bytes=bundle.opening.content_bytes)
+        self._loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
+        self._reader.attach(EngineWeights(self._loaded.engine, self._job.seed))
+        self._bundle_digest = payload_digest(payload)
+        self._bundle_ready.set()
+        event(log, logging.INFO, "bundle_loaded", files=len(files))
 
-    async def _prove(self, weights: EngineWeights, publication: Publication) -> None:
-        opening = publication.opening
-        started_s = clock.monotonic_s()
-        try:
-            digest = await asyncio.to_thread(weights.apply, publication, opening.content_bytes)
-            why = "the engine's digest differs from the published one"
-        except WireError as error:
-            digest, why = b"", str(error)
-        ok = weights.policy == opening.policy
-        proof = gateway_pb2.WeightProof(policy=policy_to_pb(opening.policy), state_digest=digest, ok=ok)
-        await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, proof=proof))
-        if ok:
-            event(log, logging.DEBUG, "weights", policy=opening.policy, apply_s=clock.monotonic_s() - started_s)
-        else:
-            event(log, logging.ERROR, "weights_refused", policy=opening.policy, why=why)
-            self._pending.clear()
-            self._resubscribe.set()
+    async def _report_proof(self, proof: Proof) -> None:
+        await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, proof=proof_to_pb(proof)))
 
     async def _sample(self) -> None:
-        loaded, weights = self._loaded, self._weights
+        loaded, policy = self._loaded, self._reader.policy
         assert loaded is not None
-        assert weights is not None
-        assert weights.policy is not None
-        policy = weights.policy
+        assert policy is not None
         leases = self._queue.take(policy, self._config.batch_rows)
         settings = EpisodeSettings(
             seed=self._job.seed, temperature=self._job.sampling.temperature,

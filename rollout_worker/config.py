@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from periplus.job import JobFile
-from periplus.task import TaskSpec
+from periplus.task import TaskSpec, authority_key_of
 
 BATCH_ROWS = 64
 """Rows of a decode batch on a CPU: larger ones no longer raise tokens per second of a small model on one core."""
@@ -27,3 +27,8 @@ class WorkerConfig:
         return cls(
             task=task, job=JobFile.from_json(task.job_json), batch_rows=BATCH_ROWS, capacity=BATCHES_HELD * BATCH_ROWS
         )
+
+    @property
+    def authority_key(self) -> bytes:
+        """Raw; weights are read from trainers that it certified. Raises: ConfigError if the task holds none."""
+        return authority_key_of(self.task)

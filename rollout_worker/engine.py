@@ -4,7 +4,10 @@ An engine turns requests into completions with the weights that it holds now. Th
 weights: together with the seed it keys the randomness, so that a sample is a function of (weights, seed, version,
 group, sample) and of nothing else: not of the worker, of the other requests or of their order. The torch engine keeps
 this promise bitwise. An engine decides neither what to sample nor when its weights change: `tensors` hands out the
-live parameters and the weight store writes into them between calls.
+live parameters and the reader writes into them between calls. `logprobs` answers the probe (periplus/probe.py): what
+the engine computes now, by the modules that generate.
+
+Shapes: S sequences, T tokens of each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -53,6 +58,15 @@ class Engine(Protocol):
         """One completion a request, in the order of the requests."""
         ...
 
+    def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Of each token given those before it, at temperature 1. *Shapes*: ids S x T; returns S x (T - 1)."""
+        ...
+
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The live parameters by checkpoint name, tied weights once."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids lie below."""
         ...

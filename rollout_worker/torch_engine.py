@@ -9,7 +9,7 @@ Decoding ends early once all rows ended; a row that ended computes on, and its o
 
 The engine knows no text: prompts and completions are token ids.
 
-Shapes: R rows, P prompt width, N new tokens, K = P + N cache width, V vocabulary.
+Shapes: R rows, P prompt width, N new tokens, K = P + N cache width, V vocabulary; S x T ids of the probe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import StaticCache
 
@@ -60,9 +61,23 @@ class TorchEngine:
             start += len(rows)
         return [completions[index] for index in range(len(requests))]
 
+    @torch.inference_mode()
+    def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Of each token given those before it, at temperature 1. *Shapes*: ids S x T; returns S x (T - 1)."""
+        ids_ST = torch.from_numpy(ids)
+        logits_STV = self.model(input_ids=ids_ST, use_cache=False).logits
+        logprobs_STV = torch.log_softmax(logits_STV[:, :-1].float(), dim=-1)
+        found_ST: npt.NDArray[np.float32] = logprobs_STV.gather(2, ids_ST[:, 1:, None])[:, :, 0].numpy()
+        return found_ST
+
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The live parameters by checkpoint name, tied weights once."""
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids lie below."""
+        return int(self.model.config.vocab_size)
 
     def _check(self, request: SampleRequest) -> None:
         if not 0 < len(request.prompt_ids) <= self.prompt_tokens:

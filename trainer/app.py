@@ -1,6 +1,9 @@
 """Composition root of the trainer: prepare in a thread, then the gateway's streams and the training loop in one
 TaskGroup.
 
+The trainer makes its signing key at its start, and it dies with the process: the coordinator certifies it for this fork
+alone, over the gateway's stream, while the model is prepared.
+
 A trainer that loses its gateway stops as if it had been asked to, between two steps and with a checkpoint saved, and
 then fails with what happened to the gateway."""
 
@@ -14,16 +17,17 @@ import yaml
 
 from periplus import clock
 from periplus.audit import records as audit
-from periplus.errors import NonFiniteLoss, Unreachable
+from periplus.errors import Denied, NonFiniteLoss, TimedOut, Unreachable
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
+from periplus.publication import PublisherKey
 from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory, write_atomically
 from periplus.task import TaskState
 from periplus.telemetry import event
 from periplus.view.report import render_report
 from periplus.view.summary import summary_from, summary_json
-from trainer import export
+from trainer import export, publish
 from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
 from trainer.gateway import GatewayLink
@@ -36,14 +40,14 @@ CLOSE_DEADLINE_S = 10.0
 
 
 async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
-    """Train one job in one fork. Raises: ConfigError, Unreachable, NonFiniteLoss."""
+    """Train one job in one fork. Raises: ConfigError, Unreachable, NonFiniteLoss, Denied, TimedOut."""
     torch.set_num_threads(config.task.num_threads)
     run_directory = RunDirectory(Path(config.task.run_dir))
     run_directory.create()
     write_atomically(run_directory.config, yaml.safe_dump(json.loads(config.job.to_json()), sort_keys=False))
     write_atomically(run_directory.plan, config.task.plan_json or "{}")
-    chunk_bytes = config.job.network.chunk_kib << 10
-    link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, chunk_bytes)
+    key = PublisherKey.generate()
+    link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, key.public_key)
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     lost: list[Unreachable] = []
 
@@ -62,11 +66,12 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
 
     async with asyncio.TaskGroup() as tasks:
         streams = tasks.create_task(serve())
+        tasks.create_task(asyncio.to_thread(publish.compile_codec))  # beside the warm-up
         try:
             state = TaskState.STOPPED
             prepared = await _prepare(config, run_directory, link, stop)
             if prepared is not None:
-                state = await _train(config, prepared, link, run_directory, stop, ready)
+                state = await _train(config, prepared, link, key, run_directory, stop, ready)
                 await _close(link, config.task.job_id)
         finally:
             streams.cancel()
@@ -76,17 +81,18 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
 
 
 async def _train(
-    config: TrainerConfig, prepared: Prepared, link: GatewayLink, run_directory: RunDirectory, stop: asyncio.Event,
-    ready: "asyncio.Future[Running]",
+    config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run_directory: RunDirectory,
+    stop: asyncio.Event, ready: "asyncio.Future[Running]",
 ) -> TaskState:  # fmt: skip
     """Everything from the first lease to the exported model."""
-    with assembled(config, prepared, link, run_directory, clock.monotonic_s) as running:
+    with assembled(config, prepared, link, key, run_directory, clock.monotonic_s) as running:
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(running.desk.run()), tasks.create_task(running.publisher.run())]
             ready.set_result(running)
             try:
                 state = await running.loop.run(stop)
-            except NonFiniteLoss:
+            except (NonFiniteLoss, Denied, TimedOut):
+                await running.publisher.drained()
                 running.desk.close(audit.End(how="failed"))
                 raise
             finally:

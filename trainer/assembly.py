@@ -12,11 +12,12 @@ from periplus import clock
 from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.job import JobFile
+from periplus.probe import probe_prompts
+from periplus.publication import PublisherKey
 from periplus.run_directory import RunDirectory
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.trajectory import Limits
-from trainer import publish
 from trainer.config import TrainerConfig
 from trainer.dataset import item_order
 from trainer.desk import Desk
@@ -49,8 +50,9 @@ class Running:
 
 @contextmanager
 def assembled(
-    config: TrainerConfig, prepared: Prepared, link: GatewayLink, run: RunDirectory, now: Callable[[], float]
-) -> Iterator[Running]:
+    config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run: RunDirectory,
+    now: Callable[[], float],
+) -> Iterator[Running]:  # fmt: skip
     """Open the journal and the store, and build what works with them. Raises: Conflict, CorruptSpool, StorageError."""
     job, job_id = config.job, config.task.job_id
     durability = Durability(job.network.durability)
@@ -65,13 +67,13 @@ def assembled(
         desk = Desk(
             ledger=ledger_of(job, prepared), intake=Intake(store, limits), journal=journal, link=link,
             retention=Retention(job.output.trajectories_mib << 20),
-            bundle_digest=publish.bundle_digest(prepared.bundle), home_region=config.task.region,
+            bundle_digest=prepared.bundle.digest, home_region=config.task.region,
             syncs=durability is Durability.MACHINE, now=now, wall=clock.unix_s,
         )  # fmt: skip
         scribe = Scribe(job, run, link, desk, prepared.progress, now)
         publisher = Publisher(
-            job_id, prepared.model, prepared.policy, link=link, desk=desk, scribe=scribe,
-            anchor_every_versions=job.network.anchor_every_versions,
+            job_id, prepared.model, prepared.policy, key=key, link=link, desk=desk, scribe=scribe,
+            prompts_RP=probe_prompts(job.seed, limits.vocab_size), num_threads=config.task.num_threads, now=now,
         )  # fmt: skip
         keeper = Keeper(job, job_id, run, prepared, journal=journal, store=store, desk=desk)
         _begin(config, prepared, run, desk)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from periplus.job import JobFile
-from periplus.task import TaskSpec
+from periplus.task import TaskSpec, authority_key_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +27,8 @@ class TrainerConfig:
             cache_dir=Path(cache_home) / "periplus" / "models",
             resume_from=Path(task.resume_from) if task.resume_from else None,
         )
+
+    @property
+    def authority_key(self) -> bytes:
+        """Raw, of the authority whose certificate it needs. Raises: ConfigError if the task holds none."""
+        return authority_key_of(self.task)

@@ -1,8 +1,9 @@
 """Protobuf <-> the trainer's values."""
 
-from periplus.convert import policy_to_pb
+from periplus.convert import policy_from_pb, policy_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.trajectory import Purpose
+from trainer.delivery import Proof
 from trainer.ledger.values import Granted, Lease, Revoked
 
 _PURPOSE = {Purpose.TRAIN: gateway_pb2.PURPOSE_TRAIN, Purpose.EVAL: gateway_pb2.PURPOSE_EVAL}
@@ -19,6 +20,16 @@ def revoked_to_pb(revoked: Revoked) -> gateway_pb2.RolloutDown:
     return gateway_pb2.RolloutDown(
         worker_id=revoked.worker_id, revoked=gateway_pb2.LeasesRevoked(lease_ids=revoked.lease_ids)
     )
+
+
+def proof_from_pb(message: gateway_pb2.WeightProof) -> Proof:
+    """What a reader says that it holds."""
+    return Proof(
+        policy=policy_from_pb(message.policy), digest=message.state_digest, ok=message.ok, why=message.why,
+        engine_checked=message.engine_checked, fallback=message.fallback,
+        probe_max_difference=message.probe_max_difference, transfer_s=message.transfer_s, apply_s=message.apply_s,
+        pause_s=message.pause_s,
+    )  # fmt: skip
 
 
 def _lease_to_pb(lease: Lease) -> gateway_pb2.Lease:

@@ -1,38 +1,49 @@
 """The trainer's two streams to its own gateway: messages both ways, publications one way.
 
-Sending never blocks the caller: what goes out waits in two bounded queues, each with one writer, since a gRPC stream
-takes one write at a time. A trainer without its gateway cannot go on: when a stream ends, `run` raises.
+Messages never block the caller: they wait in a bounded queue. Records of publications wait in another one, and who
+publishes waits while it is full, so a slow gateway slows encoding and no memory grows. Each queue has one writer, since
+a gRPC stream takes one write at a time. A trainer without its gateway cannot go on: when a stream ends, `run` raises.
+
+The hello carries the trainer's public key; the coordinator's certificate of it comes back on the same stream, through
+the gateway's agent. Whoever signs asks for it with `certificate`.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from periplus import rpc
-from periplus.convert import publication_record_to_pb, record_to_pb
-from periplus.errors import Unreachable
-from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
-from periplus.publication import Publication, split
+from periplus.convert import certificate_from_pb, publication_record_to_pb, record_to_pb
+from periplus.errors import Denied, PeriplusError, TimedOut, Unreachable
+from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.publication import Certificate, PublicationRecord
 from periplus.record import Record
 
 OUT_MESSAGES = 4096
 """Lease batches and records waiting; a gateway on the same machine takes thousands a second."""
 
-OUT_PUBLICATIONS = 4
-"""Encoded versions waiting; beyond, the trainer waits for its gateway rather than run ahead of all readers."""
+OUT_RECORDS = 8
+"""Records of publications waiting, of at most 10 MiB each: enough that encoding and sending do not wait for each other
+at every part."""
+
+CERTIFICATE_DEADLINE_S = 330.0
+"""For a coordinator that is being restarted while a trainer starts. The gateway answers within 300 s, if only that it
+heard nothing; this is for a gateway that does not."""
 
 
 class GatewayLink:
     """Open for one trainer of one fork, from `run` until it is cancelled."""
 
-    def __init__(self, address: str, job_id: str, fork: int, chunk_bytes: int) -> None:
+    def __init__(self, address: str, job_id: str, fork: int, public_key: bytes = b"") -> None:
         self._address = address
         self._job_id = job_id
         self._fork = fork
-        self._chunk_bytes = chunk_bytes
+        self._public_key = public_key
+        self._answer: Certificate | PeriplusError | None = None
+        self._answered = asyncio.Event()
         self._messages: asyncio.Queue[gateway_pb2.TrainerUp | None] = asyncio.Queue(OUT_MESSAGES)
         self._closing = False
         self._ended = asyncio.Event()
-        self._publications: asyncio.Queue[Publication] = asyncio.Queue(OUT_PUBLICATIONS)
+        self._records: asyncio.Queue[PublicationRecord] = asyncio.Queue(OUT_RECORDS)
 
     async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]) -> None:
         """Serve both streams. Raises: Unreachable, Conflict when another trainer has the job."""
@@ -43,15 +54,16 @@ class GatewayLink:
                 raise
         finally:
             self._ended.set()
-            while not self._publications.empty():  # nobody reads them any more; who waits for room goes on
-                self._publications.get_nowait()
-                self._publications.task_done()
+            self._answered.set()
+            while not self._records.empty():  # nobody reads them any more; who waits for room goes on
+                self._records.get_nowait()
+                self._records.task_done()
 
     async def close(self) -> None:
         """Say that nothing more comes, and wait until the gateway has read all that was queued, or is gone."""
         if self._ended.is_set():
             return
-        await self._publications.join()
+        await self._records.join()
         self._closing = True
         await self._messages.put(None)
         await self._ended.wait()
@@ -75,10 +87,27 @@ class GatewayLink:
         if not self._messages.full():
             self._messages.put_nowait(gateway_pb2.TrainerUp(record=record_to_pb(self._job_id, record)))
 
-    async def publish(self, publication: Publication) -> None:
-        """Queue a publication behind the earlier ones; given up when the gateway is gone, as `run` says."""
+    async def publish(self, record: PublicationRecord) -> None:
+        """Queue a record behind the earlier ones, when there is room; given up when the gateway is gone, as `run`
+        says."""
         if not self._ended.is_set():
-            await self._publications.put(publication)
+            await self._records.put(record)
+
+    async def certificate(self, stop: asyncio.Event) -> Certificate | None:
+        """The coordinator's word for the key in the hello; None if asked to stop first, or if the gateway is gone, as
+        `run` says. Raises: TimedOut if no answer came, Denied if the coordinator refuses."""
+        try:
+            async with asyncio.timeout(CERTIFICATE_DEADLINE_S):
+                await _either(self._answered, stop)
+        except TimeoutError as error:
+            raise TimedOut(
+                f"the coordinator did not certify the key of job {self._job_id}, fork {self._fork}, within "
+                f"{CERTIFICATE_DEADLINE_S:.0f} s: nothing can be published; is it up, and does the agent behind "
+                f"{self._address} reach it? Then resume the job"
+            ) from error
+        if isinstance(self._answer, PeriplusError):
+            raise self._answer
+        return self._answer
 
     async def _serve(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]) -> None:
         async with rpc.channel(self._address) as channel:
@@ -94,7 +123,7 @@ class GatewayLink:
     ) -> None:  # fmt: skip
         with rpc.remote_errors(self._address):
             call = stub.Train()
-            hello = gateway_pb2.TrainerHello(job_id=self._job_id, fork=self._fork)
+            hello = gateway_pb2.TrainerHello(job_id=self._job_id, fork=self._fork, public_key=self._public_key)
             await call.write(gateway_pb2.TrainerUp(hello=hello))
 
             async def write() -> None:
@@ -104,17 +133,41 @@ class GatewayLink:
 
             tasks.create_task(write())
             async for message in call:
-                await on_message(message)
+                if message.HasField("certificate"):
+                    self._certified(message.certificate)
+                else:
+                    await on_message(message)
         raise Unreachable(f"the gateway at {self._address} ended the trainer's stream")
+
+    def _certified(self, answer: control_pb2.CertificateAnswer) -> None:
+        certificate = certificate_from_pb(answer.certificate)
+        asked = (self._job_id, self._fork, self._public_key)
+        why = answer.refused
+        if not why and (certificate.job_id, certificate.fork, certificate.public_key) != asked:
+            why = f"the answer is for job {certificate.job_id!r}, fork {certificate.fork}, or for another key"
+        self._answer = certificate
+        if why:
+            self._answer = Denied(
+                f"the key of the trainer of job {self._job_id}, fork {self._fork}, is not certified: {why}; nothing "
+                "can be published, resume the job to start a new fork"
+            )
+        self._answered.set()
 
     async def _publish(self, stub: "gateway_pb2_grpc.GatewayAsyncStub") -> None:
         with rpc.remote_errors(self._address):
-            await stub.Publish(self._records())
+            await stub.Publish(self._published())
         raise Unreachable(f"the gateway at {self._address} ended the publishing stream")
 
-    async def _records(self) -> AsyncIterator[gateway_pb2.PublicationRecord]:
+    async def _published(self) -> AsyncIterator[gateway_pb2.PublicationRecord]:
         while True:
-            publication = await self._publications.get()
-            for record in split(publication, self._chunk_bytes):
-                yield publication_record_to_pb(record)
-            self._publications.task_done()
+            yield publication_record_to_pb(await self._records.get())
+            self._records.task_done()
+
+
+async def _either(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()

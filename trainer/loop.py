@@ -1,9 +1,11 @@
 """The training loop: ask for a batch, inspect it, step, publish, checkpoint. The shell around pure parts.
 
-Messages change the ledger on the event loop (desk.py); forward, backward and encoding run in one thread at a time, so
-the loop's order alone decides what is trained on what. A step is: take a batch, refuse what the gate refuses, train on
-the rest, write down what the optimizer was given, let the version rise, publish it: in this order, for a reader may
-answer with the new version before publishing has ended.
+Messages change the ledger on the event loop (desk.py); forward and backward run in one thread at a time, so the loop's
+order alone decides what is trained on what. A step is: take a batch, refuse what the gate refuses, train on the rest,
+write down what the optimizer was given, let the version rise, hand a snapshot of it to the publisher: in this order,
+for a reader may answer with the new version before publishing has ended. The next step begins while the snapshot is
+encoded and sent; the step's record is written once that is done, and nothing that speaks of the version (a checkpoint,
+an evaluation, the end) begins before.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import numpy as np
 
 from periplus.audit import records as audit
 from periplus.environment.environment import EXACT
+from periplus.errors import Denied, TimedOut
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.record import RecordKind
@@ -21,6 +24,7 @@ from periplus.task import TaskState
 from periplus.trajectory import content_digest
 from trainer.batch import sample_of
 from trainer.config import TrainerConfig
+from trainer.delivery import Sent
 from trainer.desk import Batch, Desk
 from trainer.gate import Inspection, admit, inspect
 from trainer.gateway import GatewayLink
@@ -51,15 +55,24 @@ class TrainingLoop:
         self._now = now
 
     async def run(self, stop: asyncio.Event) -> TaskState:
-        """Train to the last step, or until `stop`. Returns how it ended; the run directory holds the rest."""
-        await self._publisher.first(self._at.bundle)
+        """Train to the last step, or until `stop`. Returns how it ended; the run directory holds the rest.
+
+        Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified."""
+        try:
+            certificate = await self._link.certificate(stop)
+        except (Denied, TimedOut):
+            await self._checkpoint()  # a warm-up may have taken minutes
+            raise
+        if certificate is None:
+            return await self._save(stopped=True)
+        await self._publisher.first(self._at.bundle, certificate)
         if self._scribe.progress.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
                 return await self._save(stopped=True)
             self._scribe.progress = replace(self._scribe.progress, accuracy_before=accuracy)
             if self._job.checkpoint.every_steps:  # a warm-up may take minutes, and is not repeated from here on
-                await self._keeper.checkpoint(self._scribe.progress_now())
+                await self._checkpoint()
         self._scribe.phase("training")
         while self._policy.version < self._job.steps:
             if stop.is_set() or not await self._step(stop):
@@ -96,15 +109,14 @@ class TrainingLoop:
         train_s = self._now() - train_started_s
         found = inspect(fit, consumer, bound, lineage)
         self._consumed(batch, trained, report, found)
-        publish_started_s = self._now()
-        payload_bytes = await self._publisher.next_version(consumer.next())
-        publish_s = self._now() - publish_started_s
-        self._scribe.step(
-            report, fit, found, num_dropped=len(batch.kept) - len(fit),
-            values={"step_s": self._now() - started_s, "wait_s": waited_s, "train_s": train_s,
-                    "publish_s": publish_s, "lr": rate, "delta_bytes": float(payload_bytes),
-                    "full_weights_bytes": float(self._publisher.full_bytes)},
-        )  # fmt: skip
+        values = {"wait_s": waited_s, "train_s": train_s, "lr": rate}
+
+        def published(sent: Sent) -> None:
+            dropped, policy = len(batch.kept) - len(fit), consumer.next()
+            self._scribe.step(policy, report, fit, found, num_dropped=dropped, values=values | sent.values())
+
+        await self._publisher.next_version(consumer.next(), published)
+        values["step_s"] = self._now() - started_s  # the publisher has not run since
         return True
 
     def _train(self, kept: Sequence[Kept], consumer: Policy, rate: float) -> StepReport | None:
@@ -135,7 +147,7 @@ class TrainingLoop:
     async def _between_steps(self, stop: asyncio.Event) -> None:
         job, version = self._job, self._policy.version
         if job.checkpoint.every_steps and version % job.checkpoint.every_steps == 0 and version < job.steps:
-            await self._keeper.checkpoint(self._scribe.progress_now())
+            await self._checkpoint()
         if job.eval.every_steps and version % job.eval.every_steps == 0 and version < job.steps:
             await self._evaluate("during", stop)
 
@@ -143,6 +155,7 @@ class TrainingLoop:
 
     async def _evaluate(self, when: str, stop: asyncio.Event) -> float | None:
         """Greedy accuracy of the present policy on the held-out problems; None if asked to stop."""
+        await self._publisher.drained()
         self._scribe.phase(f"evaluating {when} training")
         started_s, items = self._now(), self._at.dataset.splits.held_out
         results = await self._desk.evaluation(items, stop)
@@ -156,9 +169,13 @@ class TrainingLoop:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     async def _save(self, *, stopped: bool) -> TaskState:
-        await self._keeper.checkpoint(self._scribe.progress_now())
+        await self._checkpoint()
         self._scribe.phase("stopped, checkpoint saved" if stopped else "last step done, checkpoint saved")
         return TaskState.STOPPED if stopped else TaskState.SUCCEEDED
+
+    async def _checkpoint(self) -> None:
+        await self._publisher.drained()
+        await self._keeper.checkpoint(self._scribe.progress_now())
 
     def _finish(self, accuracy_after: float) -> None:
         remote = {region for region in self._desk.regions.values() if region != self._config.task.region}

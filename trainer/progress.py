@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from trainer.delivery import Proof, Sent, larger
 from trainer.gate import Inspection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`*_bytes` are payload; `rl_s` is the wall time of reinforcement learning without evaluations."""
+    """`*_bytes` are payload; `rl_s` is the wall time of reinforcement learning without evaluations; `compared_*` and
+    `changed_elements` are of deltas, `delta_bytes` of all versions."""
 
     accuracy_before: float = 0.0
     warmup_s: float = 0.0
@@ -23,6 +25,12 @@ class Progress:
     num_published: float = 0.0
     full_weights_bytes: float = 0.0
     delta_bytes: float = 0.0
+    compared_elements: float = 0.0
+    changed_elements: float = 0.0
+    compared_payload_bytes: float = 0.0
+    weight_fallbacks: float = 0.0
+    weight_checks: float = 0.0
+    pause_s: float = 0.0
     remote_trajectory_bytes: float = 0.0
     remote_trajectory_json_bytes: float = 0.0
     previous_wall_s: float = 0.0
@@ -39,13 +47,30 @@ class Progress:
             dropped_samples=self.dropped_samples + num_dropped,
         )
 
-    def published(self, payload_bytes: int, content_bytes: int) -> "Progress":
+    def published(self, sent: Sent) -> "Progress":
         """One version went out."""
-        return replace(
+        total = replace(
             self,
             num_published=self.num_published + 1,
-            delta_bytes=self.delta_bytes + payload_bytes,
-            full_weights_bytes=self.full_weights_bytes + content_bytes,
+            delta_bytes=self.delta_bytes + sent.payload_bytes,
+            full_weights_bytes=self.full_weights_bytes + sent.content_bytes,
+        )
+        if not sent.is_delta:
+            return total
+        return replace(
+            total,
+            compared_elements=self.compared_elements + sent.num_elements,
+            changed_elements=self.changed_elements + sent.num_changed,
+            compared_payload_bytes=self.compared_payload_bytes + sent.payload_bytes,
+        )
+
+    def proven(self, proof: Proof) -> "Progress":
+        """A reader said what it holds."""
+        return replace(
+            self,
+            weight_fallbacks=self.weight_fallbacks + proof.fallback,
+            weight_checks=self.weight_checks + proof.engine_checked,
+            pause_s=larger(self.pause_s, proof.pause_s),
         )
 
     def received(self, frame_bytes: int, json_bytes: int) -> "Progress":
@@ -69,7 +94,7 @@ class Progress:
     def summary(self, *, accuracy_after: float, wall_s: float, bound: int, num_remote_regions: int) -> dict[str, float]:
         """The values of the run's summary record, under their registered names."""
         full_bytes = self.full_weights_bytes * num_remote_regions + self.remote_trajectory_json_bytes
-        return {
+        values = {
             "accuracy_before": self.accuracy_before,
             "accuracy_after": accuracy_after,
             "warmup_s": self.warmup_s,
@@ -86,4 +111,14 @@ class Progress:
             "staleness_violations": self.staleness_violations,
             "dropped_samples": self.dropped_samples,
             "weight_digest_mismatches": self.weight_digest_mismatches,
+            "weight_fallbacks": self.weight_fallbacks,
+            "weight_checks": self.weight_checks,
+            "pause_s": self.pause_s,
         }
+        if self.delta_bytes:
+            values["weights_ratio"] = self.full_weights_bytes / self.delta_bytes
+        if self.compared_elements:
+            values["delta_density"] = self.changed_elements / self.compared_elements
+        if self.changed_elements:
+            values["delta_bits_per_change"] = 8 * self.compared_payload_bytes / self.changed_elements
+        return values

@@ -1,7 +1,8 @@
-"""From the trainer's weights to publications: the bundle once, then anchors and deltas, each with its digest.
+"""From the trainer's weights to signed publications: the bundle once, then anchors and deltas, each with its digest.
 
 Masters stay float32; what is published, sampled from and hashed is their bfloat16 rounding. A delta is lossless between
-two published states; when it would be no smaller than the full state, an anchor is published in its place.
+two published states; where it would save next to nothing, an anchor is published in its place. Nothing here waits or
+sends: publisher.py does.
 """
 
 from dataclasses import dataclass
@@ -11,13 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from periplus.codec import delta, files
+from periplus.codec import files
 from periplus.codec.frame import CodecId
-from periplus.digest import payload_digest, state_digest
+from periplus.codec.weights.encoder import Encoder, encode
+from periplus.digest import payload_digest
 from periplus.environment.of_job import DATA_FILE
 from periplus.errors import ConfigError
 from periplus.policy import Policy
-from periplus.publication import Publication, PublicationKind, publication
+from periplus.publication import (
+    Certificate,
+    Publication,
+    PublicationKind,
+    PublicationWriter,
+    PublisherKey,
+    bundle_parts,
+    signed_publication,
+)
 from periplus.state import State, Tensor, content_bytes
 
 BUNDLE_FILES = (
@@ -34,13 +44,50 @@ BUNDLE_FILES = (
 """What a worker needs beside the weights, as Hugging Face names it; those that exist are sent."""
 
 
+SAMPLE_BYTES = 512 << 10
+"""Of a state, to tell whether a delta pays: encoded both ways in about 10 ms."""
+
+SAMPLE_BLOCK_BYTES = 8 << 10
+"""Long enough that runs of unchanged rows show, short enough that 64 of them see the whole state."""
+
+WORTH = 0.98
+"""A delta that is larger than this share of the full state gives way to it, since that one needs no base."""
+
+
+COMPILED_ELEMENTS = (1 << 10, 1 << 20)
+"""A span of each kind: positions of few elements are coded by other loops than those of many."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What readers hold now: the base of the next delta."""
+    """What readers hold now: the base of the next delta. `probe`: log-probabilities of the fixed prompts under it."""
 
     policy: Policy
     state: State
     digest: bytes
+    probe: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who signs: the trainer of one fork, with the coordinator's word for its key."""
+
+    job_id: str
+    key: PublisherKey
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What a worker needs beside weights. `content_bytes`: after decoding."""
+
+    payload: bytes
+    content_bytes: int
+
+    @property
+    def digest(self) -> bytes:
+        """What a worker's hello must show."""
+        return payload_digest(self.payload)
 
 
 def bf16_state(model: Any) -> State:
@@ -76,45 +123,62 @@ def load_float32(model: Any, state: State) -> None:
             parameter.copy_(torch.from_numpy(values.copy()))
 
 
-def bundle(job_id: str, policy: Policy, model_dir: Path, data_file: Path | None) -> Publication:
+def bundle(model_dir: Path, data_file: Path | None) -> Bundle:
     """Tokenizer, model configuration and data file."""
     content: dict[str, bytes] = {
         name: (model_dir / name).read_bytes() for name in BUNDLE_FILES if (model_dir / name).is_file()
     }
     if data_file is not None:
         content[DATA_FILE] = data_file.read_bytes()
-    payload = files.encode(content)
-    return publication(
-        job_id=job_id, kind=PublicationKind.BUNDLE, policy=policy, base=None, codec=CodecId.FILES_ZSTD,
-        payload=payload, content_bytes=len(files.content(content)),
+    return Bundle(payload=files.encode(content), content_bytes=len(files.content(content)))
+
+
+def bundle_publication(author: Author, policy: Policy, bundle_: Bundle) -> Publication:
+    """The bundle, signed."""
+    return signed_publication(
+        author.key, author.certificate, job_id=author.job_id, kind=PublicationKind.BUNDLE, policy=policy,
+        codec=CodecId.FILES_ZSTD, content_bytes=bundle_.content_bytes, parts=bundle_parts(bundle_.payload),
     )  # fmt: skip
 
 
-def anchor(job_id: str, published: Published) -> Publication:
-    """The full state, for readers that have nothing to build on."""
-    payload = delta.PlanesZstd().encode(None, published.state)
-    return publication(
-        job_id=job_id, kind=PublicationKind.ANCHOR, policy=published.policy, base=None,
-        codec=CodecId.STATE_PLANES_ZSTD, payload=payload, content_bytes=content_bytes(published.state),
-        state_digest=published.digest,
+def state_writer(author: Author, encoder: Encoder, policy: Policy, base: Published | None) -> PublicationWriter:
+    """Signs the parts of an encoder: an anchor where there is no base."""
+    return PublicationWriter(
+        author.key, author.certificate, job_id=author.job_id,
+        kind=PublicationKind.ANCHOR if base is None else PublicationKind.DELTA, policy=policy,
+        base=None if base is None else base.policy, base_digest=b"" if base is None else base.digest,
+        codec=CodecId.WEIGHTS, max_chunks=encoder.num_parts, content_bytes=encoder.content_bytes,
     )  # fmt: skip
 
 
-def next_version(job_id: str, base: Published, policy: Policy, state: State) -> tuple[Published, Publication]:
-    """The publication that brings readers from `base` to `state`, and what they hold afterwards."""
-    published = Published(policy=policy, state=state, digest=state_digest(state))
-    codec, payload = delta.choose(base.state, state)
-    is_delta = codec is CodecId.STATE_XOR_ZSTD
-    kind = PublicationKind.DELTA if is_delta else PublicationKind.ANCHOR
-    return published, publication(
-        job_id=job_id, kind=kind, policy=policy, base=base.policy if is_delta else None, codec=codec, payload=payload,
-        content_bytes=content_bytes(state), state_digest=published.digest,
-    )  # fmt: skip
+def delta_pays(base: State, state: State) -> bool:
+    """Whether a delta is smaller than the full state, judged by a sample of both."""
+    if base.keys() != state.keys():
+        return False
+    stride = max(1, content_bytes(state) // SAMPLE_BYTES)
+    sampled = {name: _sample(tensor, stride) for name, tensor in state.items()}
+    sampled_base = {name: _sample(tensor, stride) for name, tensor in base.items()}
+    delta_bytes, full_bytes = (sum(map(len, encode(b, sampled)[1:])) for b in (sampled_base, None))
+    return delta_bytes < WORTH * full_bytes
 
 
-def bundle_digest(publication_: Publication) -> bytes:
-    """What a worker's hello must show."""
-    return payload_digest(publication_.payload)
+def compile_codec() -> None:
+    """Encode two small deltas, so that the codec's loops are compiled: on a machine's first run that takes some 20 s,
+    and the first version should not wait for it; later runs find them on disk."""
+    for num_elements in COMPILED_ELEMENTS:
+        base = np.arange(num_elements, dtype=np.uint16)
+        new = base.copy()
+        new[:: num_elements // 16] ^= 1
+        old, now = ({"w": Tensor("BF16", (num_elements,), bits)} for bits in (base, new))
+        encode(old, now)
+
+
+def _sample(tensor: Tensor, stride: int) -> Tensor:
+    data = tensor.data
+    starts = range(0, data.size, stride * SAMPLE_BLOCK_BYTES)
+    blocks = [data[start : start + SAMPLE_BLOCK_BYTES] for start in starts]
+    taken = np.concatenate(blocks) if blocks else data
+    return Tensor(dtype=tensor.dtype, shape=(taken.size * tensor.num_elements // max(data.size, 1),), data=taken)
 
 
 def _bf16(tensor: torch.Tensor) -> Tensor:

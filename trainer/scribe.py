@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from periplus.job import JobFile
-from periplus.publication import Publication
+from periplus.policy import Policy
 from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.telemetry import check_names, event
 from periplus.trajectory import Trajectory
+from trainer.delivery import Proof, ProofTally, Sent
 from trainer.desk import Desk, Tally
 from trainer.gate import Inspection
 from trainer.gateway import GatewayLink
@@ -36,6 +37,7 @@ class Scribe:
         self._now = now
         self._started_s = now()
         self._mismatches_recorded = progress.weight_digest_mismatches
+        self._proofs = ProofTally()
         desk.on_remote_frame = self._received
 
     def progress_now(self) -> Progress:
@@ -44,13 +46,14 @@ class Scribe:
 
     def record(
         self, kind: RecordKind, text: str = "", values: dict[str, float] | None = None,
-        staleness_tokens: dict[int, int] | None = None,
+        staleness_tokens: dict[int, int] | None = None, policy: Policy | None = None,
     ) -> None:  # fmt: skip
-        """Write one record to the run directory and send it to the watchers."""
+        """Write one record, of the present policy or an earlier one, to the run directory and send it to the
+        watchers."""
         check_names(values or {})
         record = Record(
-            kind=kind, policy=self._desk.ledger.policy, time_s=self._now() - self._started_s, values=values or {},
-            staleness_tokens=staleness_tokens or {}, text=text,
+            kind=kind, policy=policy or self._desk.ledger.policy, time_s=self._now() - self._started_s,
+            values=values or {}, staleness_tokens=staleness_tokens or {}, text=text,
         )  # fmt: skip
         self._run.append(record)
         self._link.record(record)
@@ -59,9 +62,14 @@ class Scribe:
         """The run does something else now."""
         self.record(RecordKind.PHASE, text)
 
-    def published(self, publication: Publication) -> None:
+    def published(self, sent: Sent) -> None:
         """One version went out."""
-        self.progress = self.progress.published(len(publication.payload), publication.opening.content_bytes)
+        self.progress = self.progress.published(sent)
+
+    def proven(self, proof: Proof) -> None:
+        """A reader said what it holds."""
+        self.progress = self.progress.proven(proof)
+        self._proofs.add(proof)
 
     def mismatched(self) -> None:
         """A reader holds other weights than were published."""
@@ -71,17 +79,20 @@ class Scribe:
         self.progress = self.progress.received(frame_bytes, json_bytes)
 
     def step(
-        self, report: StepReport | None, trained: Sequence[Trajectory], found: Inspection, *, num_dropped: int,
-        values: dict[str, float],
+        self, policy: Policy, report: StepReport | None, trained: Sequence[Trajectory], found: Inspection, *,
+        num_dropped: int, values: dict[str, float],
     ) -> None:  # fmt: skip
-        """One batch was consumed; `trained` is what the optimizer saw, `found` the ages of its tokens."""
+        """One batch was consumed, and `policy` came of it and was published; `trained` is what the optimizer saw,
+        `found` the ages of its tokens."""
         num_tokens = sum(len(trajectory.completion_ids) for trajectory in trained)
         tally, self._desk.tally = self._desk.tally, Tally()
         num_dropped += tally.dropped
         self.progress = self.progress.consumed(found, num_tokens, num_dropped, values["step_s"])
         rewards = [trajectory.reward for trajectory in trained]
-        values |= _of_tally(tally) | {
-            "step": float(self._desk.ledger.policy.version),
+        proofs, self._proofs = self._proofs, ProofTally()
+        values |= _of_tally(tally) | proofs.values()
+        values |= {
+            "step": float(policy.version),
             "steps_total": float(self._job.steps),
             "num_samples": float(len(trained)),
             "completion_tokens": float(num_tokens),
@@ -99,9 +110,9 @@ class Scribe:
         if report is not None:
             values |= report.values()
             if report.mismatch.alarm is not None:
-                event(log, logging.WARNING, "logprob_mismatch", at=self._desk.ledger.policy,
+                event(log, logging.WARNING, "logprob_mismatch", at=policy,
                       mean_nats=report.mismatch.alarm)  # fmt: skip
-        self.record(RecordKind.STEP, "", values, dict(found.tokens_by_staleness))
+        self.record(RecordKind.STEP, "", values, dict(found.tokens_by_staleness), policy)
 
     def summary(self, accuracy_after: float, *, num_remote_regions: int, digest: bytes) -> None:
         """The last record of a run that came to its end; `digest` is of the weights that readers hold."""

@@ -9,7 +9,6 @@ from typing import Any
 from periplus.environment.of_job import environment_of
 from periplus.job import JobFile
 from periplus.policy import Lineage, Policy
-from periplus.publication import Publication
 from periplus.record import RecordKind
 from trainer import checkpoint, publish
 from trainer.checkpoint import Manifest
@@ -18,6 +17,7 @@ from trainer.dataset import Dataset, deal, warmup_examples
 from trainer.learner import Learner
 from trainer.model import load_model, resolve_model_dir
 from trainer.progress import Progress
+from trainer.publish import Bundle
 from trainer.recipe import build_learner, warmup_settings
 from trainer.warmup import warm_up
 
@@ -33,7 +33,7 @@ class Prepared:
     model: Any
     tokenizer: Any
     learner: Learner
-    bundle: Publication
+    bundle: Bundle
     dataset: Dataset
     policy: Policy
     lineage: Lineage
@@ -67,7 +67,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     return Prepared(
         model=model, tokenizer=tokenizer, learner=learner, dataset=dataset, policy=policy,
         lineage=lineage, restored=manifest, progress=progress,
-        bundle=publish.bundle(config.task.job_id, policy, model_dir, data_file),
+        bundle=publish.bundle(model_dir, data_file),
     )  # fmt: skip
 
 

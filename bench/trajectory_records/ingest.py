@@ -19,8 +19,9 @@ from pathlib import Path
 from periplus import rpc
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.codec.trajectory import encode
-from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Lineage, Policy
+from periplus.publication import JobAuthority
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.trajectory import Limits, PolicyRun, Trajectory
@@ -28,6 +29,7 @@ from region_agent.frames import FrameSpool
 from region_agent.hubs import Hubs
 from region_agent.service import GatewayService
 from region_agent.traffic import Traffic
+from region_agent.weights.keeper import Keeper
 from trainer.desk import Desk
 from trainer.gateway import GatewayLink
 from trainer.intake import Intake
@@ -101,7 +103,7 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
         max_sample_tokens=limits.max_completion_tokens,
         intake_tokens=num_groups * group_size * limits.max_completion_tokens,
     )  # fmt: skip
-    link = GatewayLink(address, JOB, 0, 1 << 18)
+    link = GatewayLink(address, JOB, 0)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:
         desk = Desk(
@@ -133,8 +135,14 @@ async def _serve(pipe: Connection, payloads: Sequence[bytes], folder: Path) -> N
     hubs, server = Hubs("home"), rpc.server()
     address = rpc.bind(server, "127.0.0.1:0")
     spool = FrameSpool.open(folder / "gateway", "home", durability=Durability.PROCESS, max_bytes=1 << 20)
-    hub = hubs.open(JOB, spool)
-    gateway_pb2_grpc.add_GatewayServicer_to_server(GatewayService(hubs, Traffic(), lambda _: None), server)
+    authority = JobAuthority.generate()
+    hub = hubs.open(JOB, spool, Keeper.open(JOB, authority.public_key, folder / "weights", chain_versions=8))
+
+    async def certify(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
+        return control_pb2.CertificateAnswer(refused="nothing is published here")
+
+    service = GatewayService(hubs, Traffic(), lambda _: None, certify)
+    gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
     pipe.send(address)
     while hub.trainer is None:  # noqa: ASYNC110  # there is no event for it

@@ -284,11 +284,11 @@ async def _elsewhere(remote: Coordinator, found: control_pb2.Job, folder: Path) 
 
 
 def _resume_from(request: control_pb2.SubmitJobRequest, checkpoint: runs.Checkpoint) -> None:
-    policy = checkpoint.policy
+    policy = checkpoint.resume_policy
     request.resume_from = str(checkpoint.run_dir)
     request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
     request.resume_job_id = checkpoint.job_id
-    _say(f"resumes {checkpoint.job_id} from its checkpoint {policy}")
+    _say(f"resumes {checkpoint.job_id} from its checkpoint {checkpoint.policy}")
 
 
 def _find_region(regions: list[control_pb2.Region], name: str) -> control_pb2.Region:

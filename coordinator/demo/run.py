@@ -179,11 +179,11 @@ class _Demo:
         settings = self._settings
         request = control_pb2.SubmitJobRequest(request_id=settings.request_id, job_json=settings.job.to_json())
         if settings.resume is not None:
-            policy = settings.resume.policy
+            policy = settings.resume.resume_policy
             request.resume_from = str(settings.resume.run_dir)
             request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
             request.resume_job_id = settings.resume.job_id
-            self._say(f"resuming {settings.resume.job_id} from its checkpoint {policy}")
+            self._say(f"resuming {settings.resume.job_id} from its checkpoint {settings.resume.policy}")
         return request
 
     # ---- the job --------------------------------------------------------------------------------------------------

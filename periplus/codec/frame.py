@@ -30,9 +30,8 @@ class CodecId(IntEnum):
     """Mirrors the enum Codec of common.proto, value for value."""
 
     TRAJECTORY_COLUMNS_ZSTD = 1
-    STATE_PLANES_ZSTD = 2
-    STATE_XOR_ZSTD = 3
     FILES_ZSTD = 4
+    WEIGHTS = 5
 
 
 @dataclass(frozen=True, slots=True)

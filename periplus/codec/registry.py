@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from periplus.codec import files, trajectory
-from periplus.codec.delta import PlanesZstd, StateCodec, XorZstd
 from periplus.codec.frame import CodecId, codec_id
 from periplus.errors import UnknownCodec
 from periplus.trajectories import Trajectories
 from periplus.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from periplus.codec.weights.decoder import Decoder
 
 __all__ = [
     "FILES",
@@ -19,24 +21,29 @@ __all__ = [
     "codec_id",
     "columns_decoder",
     "files_decoder",
-    "state_codec",
+    "state_decoder",
     "trajectory_decoder",
 ]
 
 _T = TypeVar("_T")
 
-STATES: Mapping[CodecId, StateCodec] = MappingProxyType(
-    {codec.codec_id: codec for codec in (PlanesZstd(), XorZstd())},
-)
+
+def _weights() -> "type[Decoder]":
+    from periplus.codec.weights.decoder import Decoder  # numba comes with it: only for who decodes states
+
+    return Decoder
+
+
+STATES: "Mapping[CodecId, Callable[[], type[Decoder]]]" = MappingProxyType({CodecId.WEIGHTS: _weights})
 TRAJECTORIES: Mapping[CodecId, Callable[..., Trajectories]] = MappingProxyType(
     {CodecId.TRAJECTORY_COLUMNS_ZSTD: trajectory.decode_columns}
 )
 FILES: Mapping[CodecId, Callable[..., dict[str, bytes]]] = MappingProxyType({CodecId.FILES_ZSTD: files.decode})
 
 
-def state_codec(value: int) -> StateCodec:
-    """The codec of a state's payload. Raises: UnknownCodec for one that is unknown, or not of states."""
-    return _find(STATES, value, "states")
+def state_decoder(value: int) -> "type[Decoder]":
+    """What reads a state's parts. Raises: UnknownCodec for one that is unknown, or not of states."""
+    return _find(STATES, value, "states")()
 
 
 def columns_decoder(value: int) -> Callable[..., Trajectories]:

@@ -153,6 +153,16 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
         line_chart("Throughput", [*_raw_and_smooth(of("tokens_per_s"), window)], unit="tokens/s", from_zero=True),
         line_chart("Published weights", [delta, full], unit="bytes a version", logarithmic=True, tick=units.size),
         line_chart(
+            "Where a version's time goes",
+            [
+                Series(label="encoding", points=smoothed(of("encode_s"), window)),
+                Series(label="transfer", points=smoothed(of("transfer_s"), window), colour="muted"),
+                Series(label="engine paused", points=smoothed(of("pause_s"), window), colour="c2"),
+            ],
+            unit=f"seconds, slowest reader, mean of {window} steps",
+            from_zero=True,
+        ),
+        line_chart(
             "Where a step's time goes",
             [
                 Series(label="whole step", points=smoothed(of("step_s"), window), colour="muted"),

@@ -23,7 +23,8 @@ _BAR_CELLS = 44
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The values of the demo's JSON. `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories."""
+    """The values of the demo's JSON. `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories;
+    `delta_density` and `delta_bits_per_change` are of all deltas together, `pause_s` is the longest."""
 
     accuracy_before: float | None
     accuracy_after: float | None
@@ -39,6 +40,11 @@ class Summary:
     staleness_violations: int
     weight_digest_mismatches: int
     regions: tuple[str, ...]
+    weights_ratio: float | None = None
+    delta_density: float | None = None
+    delta_bits_per_change: float | None = None
+    weight_fallbacks: int | None = None
+    pause_s: float | None = None
 
     def values(self) -> dict[str, float]:
         """The numbers under their registered names, for the summary Record."""
@@ -73,6 +79,11 @@ def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary
         staleness_violations=promised("staleness_violations"),
         weight_digest_mismatches=promised("weight_digest_mismatches"),
         regions=tuple(regions),
+        weights_ratio=_finite(values.get("weights_ratio")),
+        delta_density=_finite(values.get("delta_density")),
+        delta_bits_per_change=_finite(values.get("delta_bits_per_change")),
+        weight_fallbacks=count("weight_fallbacks"),
+        pause_s=_finite(values.get("pause_s")),
     )
 
 
@@ -120,10 +131,25 @@ def _rows(summary: Summary) -> list[tuple[str, Text]]:
         ("warm-up", Text(warmup)),
         ("accuracy", accuracy),
         ("throughput", Text(_exact(summary.tokens_per_s, "tokens/s"))),
+        ("published weights", Text(_weights(summary))),
+        ("longest engine pause", Text(_milliseconds(summary.pause_s))),
         ("largest staleness", staleness),
         ("staleness violations", promise(summary.staleness_violations)),
         ("digest mismatches", promise(summary.weight_digest_mismatches)),
     ]
+
+
+def _weights(summary: Summary) -> str:
+    ratio, density, bits = summary.weights_ratio, summary.delta_density, summary.delta_bits_per_change
+    if ratio is None:
+        return "not measured"
+    if density is None or bits is None:
+        return f"{ratio:.3g}x smaller than bf16"
+    return f"{ratio:.3g}x smaller than bf16, {bits:.1f} bits a change, {units.percent(density)} changed"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{seconds * 1e3:.3g} ms"
 
 
 def promise(count: int) -> Text:

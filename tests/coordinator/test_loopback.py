@@ -11,13 +11,18 @@ import grpc.aio
 import pytest
 
 from coordinator.app import serving
+from coordinator.authority import open_authority
 from coordinator.client.connection import Coordinator, connect, job_state
 from coordinator.config import CoordinatorConfig
 from periplus import rpc
 from periplus.__main__ import run as periplus
+from periplus.codec.frame import CodecId
+from periplus.convert import certificate_from_pb
 from periplus.errors import ConfigError, Conflict, Fenced, NotFound, StateError, Unreachable, WireError
 from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc
+from periplus.policy import Policy
+from periplus.publication import Certificate, Opening, PublicationKind, PublisherKey, Trust
 
 DEADLINE_S = 10.0
 Session = Any
@@ -84,6 +89,13 @@ class FakeAgent:
     async def until_desired(self) -> None:
         await self.until(lambda: bool(self.desired))
 
+    async def certificate(self, job_id: str, public_key: bytes, fork: int = 0) -> control_pb2.CertificateAnswer:
+        """Ask for one, and do as told until the answer is there."""
+        await self.send(certify=control_pb2.CertificateRequest(job_id=job_id, fork=fork, public_key=public_key))
+        while not (message := await self.read()).HasField("certificate"):
+            continue
+        return message.certificate
+
 
 async def _status(call: Session, address: str) -> Exception:
     error = grpc.aio.AioRpcError(await call.code(), await call.initial_metadata(), await call.trailing_metadata())
@@ -91,10 +103,10 @@ async def _status(call: Session, address: str) -> Exception:
 
 
 @asynccontextmanager
-async def coordinator() -> AsyncIterator[str]:
+async def coordinator(authority_key: Path | None = None) -> AsyncIterator[str]:
     server = rpc.server()
     address = rpc.bind(server, "127.0.0.1:0")
-    async with serving(CoordinatorConfig(listen=address), server):
+    async with serving(CoordinatorConfig(listen=address, authority_key=authority_key), server):
         yield address
 
 
@@ -224,6 +236,63 @@ def test_a_repeated_submission_gets_the_same_job_and_a_wrong_one_a_reason() -> N
     play(scene)
 
 
+# ---- certificates ----------------------------------------------------------------------------------------------------
+
+
+def test_the_authority_that_tasks_name_certifies_the_trainer_and_nobody_else(tmp_path: Path) -> None:
+    async def run() -> None:
+        keys = []
+        for _ in range(2):
+            async with (
+                asyncio.timeout(DEADLINE_S),
+                coordinator(tmp_path / "authority") as address,
+                connect(address) as remote,
+                FakeAgent(address, "eu") as eu,
+            ):
+                job_id = (await remote.submit(submission())).job_id
+                await eu.until_desired()
+                (key,) = {task.authority_key for task in eu.desired.values()}
+                keys.append(key)
+                trainer = PublisherKey.generate()
+                answer = await eu.certificate(job_id, trainer.public_key)
+                assert (answer.job_id, answer.fork, answer.refused) == (job_id, 0, "")
+                certificate = certificate_from_pb(answer.certificate)
+                assert certificate == (await _again(eu, job_id, trainer.public_key))
+                assert open_authority(tmp_path / "authority").certify(job_id, 0, trainer.public_key) == certificate
+                Trust(key, job_id).check_opening(trainer.sign_opening(opening(job_id), certificate))
+                second = await eu.certificate(job_id, PublisherKey.generate().public_key)
+                assert "another key" in second.refused
+                assert not second.HasField("certificate")
+                assert (await eu.certificate("other", trainer.public_key)).refused.startswith("no job 'other'")
+        assert len(set(keys)) == 1
+
+    asyncio.run(run())
+
+
+async def _again(agent: FakeAgent, job_id: str, public_key: bytes) -> Certificate:
+    return certificate_from_pb((await agent.certificate(job_id, public_key)).certificate)
+
+
+def opening(job_id: str) -> Opening:
+    return Opening(
+        job_id=job_id, kind=PublicationKind.ANCHOR, policy=Policy(0, 1), codec=CodecId.WEIGHTS, max_payload_bytes=1,
+        max_chunks=1, content_bytes=1,
+    )  # fmt: skip
+
+
+def test_a_key_that_anybody_can_sign_for_is_refused_and_the_session_goes_on() -> None:
+    async def scene(address: str) -> None:
+        async with connect(address) as remote, FakeAgent(address, "eu") as eu:
+            job_id = (await remote.submit(submission())).job_id
+            await eu.until_desired()
+            answer = await eu.certificate(job_id, bytes(32))
+            assert "cannot be certified" in answer.refused
+            assert not answer.HasField("certificate")
+            assert (await eu.certificate(job_id, bytes(32))).refused
+
+    play(scene)
+
+
 # ---- sessions --------------------------------------------------------------------------------------------------------
 
 
@@ -264,10 +333,11 @@ def test_an_agent_that_leaves_is_shown_as_disconnected_and_may_be_replaced() -> 
         {"link": control_pb2.LinkMeasurement(src_region="eu", dst_region="us", throughput_bits_per_s=-1)},
         {"task": control_pb2.TaskReport(task_id="j/trainer", job_id="j")},
         {"step": control_pb2.StepRecord(job_id="j", kind="nonsense")},
+        {"certify": control_pb2.CertificateRequest(job_id="j", public_key=b"short")},
         {"hello": control_pb2.Hello(region="eu")},
         {},
     ],
-    ids=["another region's link", "impossible link", "no state", "unknown kind", "second hello", "empty"],
+    ids=["another region's link", "impossible link", "no state", "unknown kind", "no key", "second hello", "empty"],
 )
 def test_a_message_that_breaks_the_protocol_ends_its_session(body: dict[str, Any]) -> None:
     async def scene(address: str) -> None:
@@ -400,6 +470,22 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(tmp_path: Path, capsys: pyt
     against(scene)
 
 
+def test_a_fork_that_saved_nothing_is_not_granted_again_by_a_coordinator_that_forgot_it(tmp_path: Path) -> None:
+    file, run_dir = tmp_path / "job.yaml", tmp_path / "sums-1"
+    file.write_text(JOB_YAML)
+    (run_dir / "checkpoints" / "0.9").mkdir(parents=True)
+    (run_dir / "checkpoints" / "0.9" / "manifest.json").write_text('{"fork": 0, "version": 9, "job_id": "sums-1"}')
+    (run_dir / "metrics.jsonl").write_text('{"fork": 0}\n{"fork": 3}\nno record\n{"fork": 7')
+
+    async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
+        async with FakeAgent(address, "eu") as eu:
+            assert await command("job", "submit", str(file), "--resume", str(run_dir)) == 0
+            await eu.until(lambda: "sums-1/trainer" in eu.desired)
+            assert eu.desired["sums-1/trainer"].fork == 4
+
+    against(scene)
+
+
 def test_logs_on_this_machine_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(JOB_YAML)
@@ -456,6 +542,7 @@ def test_a_taken_port_is_a_conflict(capsys: pytest.CaptureFixture[str]) -> None:
         (["--listen", "nowhere"], "is not HOST:PORT"),
         (["--wan", "127.0.0.1:1"], "--wan is given without --region"),
         (["--region", "eu"], "--region is given without --wan"),
+        (["--listen", "127.0.0.1:0", "--authority-key", "/dev/null"], "the job authority's key /dev/null"),
     ],
 )
 def test_contradictory_settings_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.events import (
+    CertificateRequested,
     Effect,
     Event,
     FenceSession,
@@ -21,9 +22,11 @@ from coordinator.events import (
     PlanFinished,
     PlannerFailed,
     Publish,
+    RefuseCertificate,
     RegionJoined,
     RegionLeft,
     RunPlanner,
+    SendCertificate,
     SendDesired,
     SendProbe,
     Stamp,
@@ -55,6 +58,8 @@ from planner.plan import Infeasible
 
 SETTINGS = Settings(silent_after_s=10, probe_payload_bytes=1024, probe_timeout_s=20, probe_retry_s=60)
 REGIONS = ("ap", "eu", "us")
+AUTHORITY_KEY = "ab" * 32
+KEYS = (b"k" * 32, b"l" * 32)
 
 
 def hello(region: str, boot_id: str = "boot", tasks: tuple[TaskReport, ...] = ()) -> Hello:
@@ -85,7 +90,7 @@ class Run:
     """A machine driven by hand, with the effects of the last event."""
 
     def __init__(self) -> None:
-        self.state = State(settings=SETTINGS)
+        self.state = State(settings=SETTINGS, authority_key=AUTHORITY_KEY)
         self.now_s = 1000.0
         self.effects: tuple[Effect, ...] = ()
 
@@ -110,6 +115,12 @@ class Run:
 
     def says(self, region: str, task_id: str, state: TaskState, message: str = "") -> tuple[Effect, ...]:
         return self.do(TaskReported(self.stamp(region), report(task_id, state, message)))
+
+    def asks(self, region: str, fork: int = 0, key: bytes = KEYS[0], job_id: str = "j") -> Effect:
+        """The answer to a trainer's question."""
+        asked = CertificateRequested(stamp=self.stamp(region), job_id=job_id, fork=fork, public_key=key)
+        (answer,) = self.do(asked)
+        return answer
 
     def place(self, job_id: str, trainer: str, *rollouts: str, workers: int = 1) -> None:
         placement = Placement(
@@ -152,6 +163,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.num_jobs = 0
         self.told: dict[str, JobState] = {}
         self.down: dict[str, tuple[str, ...]] = {}
+        self.certified: dict[tuple[str, int], bytes] = {}
 
     def do(self, event: Event) -> None:
         before = self.run.state
@@ -174,6 +186,12 @@ class AnyHistory(RuleBasedStateMachine):
             case SendDesired(region, epoch, _, tasks):
                 assert epoch == self.run.state.regions[region].epoch
                 self.down[region] = tuple(task.task_id for task in tasks)
+            case SendCertificate():
+                job = self.run.state.jobs[effect.job_id]
+                assert job.trainer
+                assert (job.trainer.region, job.fork, job.ended) == (effect.region, effect.fork, False)
+                key = self.certified.setdefault((effect.job_id, effect.fork), effect.public_key)
+                assert key == effect.public_key, "a fork has two keys"
 
     @initialize(regions=st.sets(_names), num_jobs=st.integers(0, 2))
     def a_fleet_has_gathered(self, regions: set[str], num_jobs: int) -> None:
@@ -284,6 +302,16 @@ class AnyHistory(RuleBasedStateMachine):
         if region in self.run.state.regions:
             job_id = data.draw(st.sampled_from(sorted(self.run.state.jobs)))
             self.do(StepRecorded(self.run.stamp(region), job_id, record(version)))
+
+    @precondition(lambda self: self.run.state.jobs)
+    @rule(data=st.data(), fork=st.integers(0, 2), key=st.sampled_from(KEYS))
+    def trainer_asks(self, data: st.DataObject, fork: int, key: bytes) -> None:
+        job = self.run.state.jobs[data.draw(st.sampled_from(sorted(self.run.state.jobs)))]
+        there = job.trainer.region if job.trainer else "eu"
+        region, fork = (there, job.fork) if data.draw(st.booleans()) else (data.draw(_names), fork)
+        if region in self.run.state.regions:
+            stamp = self.run.stamp(region)
+            self.do(CertificateRequested(stamp=stamp, job_id=job.job_id, fork=fork, public_key=key))
 
     @invariant()
     def a_job_has_at_most_one_trainer_and_an_ended_job_nothing(self) -> None:
@@ -484,6 +512,7 @@ def test_every_task_carries_what_its_agent_needs(run: Run) -> None:
     [task] = desired_tasks(run.state, "us")
     assert (task.job_id, task.role, task.trainer_region, task.trainer_gateway) == ("j", Role.ROLLOUT, "eu", "eu:1")
     assert (task.fork, task.resume_from, task.job_json, task.plan_json) == (0, "", "{}", "{}")
+    assert task.authority_key == AUTHORITY_KEY
 
 
 def test_a_failed_trainer_fails_the_job_with_its_message(run: Run) -> None:
@@ -600,6 +629,56 @@ def test_a_trainer_that_fails_while_it_is_cancelled_says_so(run: Run) -> None:
     run.says("eu", "j/trainer", TaskState.FAILED, "disk full")
     assert run.job().state is JobState.FAILED
     assert "disk full" in run.job().reason
+
+
+# ---- certificates ----------------------------------------------------------------------------------------------------
+
+
+def test_a_trainer_gets_a_certificate_of_its_key_and_the_same_again(run: Run) -> None:
+    for _ in range(2):
+        answer = run.asks("eu")
+        assert answer == SendCertificate(region="eu", epoch=1, job_id="j", fork=0, public_key=KEYS[0])
+    assert run.job().trainer_key == KEYS[0]
+    run.do(RegionJoined(hello("eu", tasks=(report("j/trainer", TaskState.RUNNING),)), 1))
+    again = run.asks("eu")
+    assert isinstance(again, SendCertificate)
+    assert again.epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("region", "fork", "key", "job_id", "why"),
+    [
+        ("eu", 0, KEYS[1], "j", "has a trainer with another key already"),
+        ("eu", 1, KEYS[0], "j", "is at fork 0; a trainer of fork 1 is not followed"),
+        ("us", 0, KEYS[0], "j", "is placed in eu, not in us"),
+        ("eu", 0, KEYS[0], "k", "is placed in no region yet, not in eu"),
+        ("eu", 0, KEYS[0], "old", "no job 'old' here"),
+    ],
+)
+def test_nobody_else_gets_one(run: Run, region: str, fork: int, key: bytes, job_id: str, why: str) -> None:
+    run.asks("eu")
+    run.do(JobSubmitted("r2", "k", request()))
+    jobs = run.state.jobs
+    answer = run.asks(region, fork, key, job_id)
+    assert isinstance(answer, RefuseCertificate)
+    assert (answer.region, answer.epoch, answer.job_id, answer.fork) == (region, 1, job_id, fork)
+    assert why in answer.reason
+    assert run.state.jobs == jobs
+
+
+def test_an_ended_job_gets_none_and_its_next_fork_may_have_another_key(run: Run) -> None:
+    run.asks("eu")
+    run.says("eu", "j/trainer", TaskState.FAILED)
+    answer = run.asks("eu")
+    assert isinstance(answer, RefuseCertificate)
+    assert "has failed" in answer.reason
+    run.says("us", "j/rollout-us-0", TaskState.STOPPED)
+    resume = request(resume_from="runs/j", resume_policy=Policy(0, 9), resume_job_id="j")
+    run.do(JobSubmitted("r2", "unused", resume))
+    run.place("j", "us", "eu")
+    assert isinstance(run.asks("eu", fork=1, key=KEYS[1]), RefuseCertificate)
+    assert isinstance(run.asks("us", fork=0), RefuseCertificate)
+    assert isinstance(run.asks("us", fork=1, key=KEYS[1]), SendCertificate)
 
 
 # ---- plans are proposals ---------------------------------------------------------------------------------------------

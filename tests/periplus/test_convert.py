@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -6,6 +7,8 @@ from hypothesis import strategies as st
 
 from periplus.codec.frame import CodecId, Frame
 from periplus.convert import (
+    certificate_from_pb,
+    certificate_to_pb,
     committed_to_pb,
     keyed_frame_from_pb,
     keyed_frame_to_pb,
@@ -23,30 +26,52 @@ from periplus.convert import (
 from periplus.errors import CorruptFrame, UnknownCodec
 from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2
 from periplus.policy import Policy
-from periplus.publication import Chunk, Closing, Opening, PublicationKind, PublicationRecord
+from periplus.publication import (
+    Assembler,
+    Attestation,
+    Certificate,
+    Chunk,
+    Closing,
+    Opening,
+    Publication,
+    PublicationKind,
+    PublicationRecord,
+)
 from periplus.record import Record, RecordKind
 from periplus.transport import FrameKey
+from tests.support.signed import Signer, derived, trust
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 policies = st.builds(Policy, u32, u64)
-openings = st.builds(
+certificates = st.builds(Certificate, job_id=texts, fork=u32, public_key=st.binary(), signature=st.binary())
+signed_openings = st.builds(
     Opening,
     job_id=texts,
     kind=st.sampled_from(PublicationKind),
     policy=policies,
     base=st.none() | policies,
+    base_digest=st.binary(),
     codec=st.sampled_from(CodecId),
-    payload_bytes=u64,
-    num_chunks=u32,
+    max_payload_bytes=u64,
+    max_chunks=u32,
     content_bytes=u64,
+    certificate=st.none() | certificates,
+    signature=st.binary(),
 )
-publication_records = (
-    openings
-    | st.builds(Chunk, u32, st.binary())
-    | st.builds(Closing, payload_digest=st.binary(), state_digest=st.binary())
+closings = st.builds(
+    Closing,
+    num_chunks=u32,
+    payload_bytes=u64,
+    root=st.binary(),
+    state_digest=st.binary(),
+    probe_logprobs=st.lists(st.floats(width=32, allow_nan=False), max_size=5).map(tuple),
+    signature=st.binary(),
 )
+attestations = st.builds(Attestation, opening=signed_openings, closing=closings)
+openings = st.builds(replace, signed_openings, attested=st.none() | attestations)
+publication_records = openings | st.builds(Chunk, u32, st.binary(), st.binary()) | closings
 step_records = st.builds(
     Record,
     kind=st.sampled_from(RecordKind),
@@ -56,11 +81,17 @@ step_records = st.builds(
     staleness_tokens=st.dictionaries(u32, u64, max_size=3),
     text=texts,
 )
-GOLDEN_OPENING = "0a1a0a016a10031a040801100722040801100628033009380340ac02"
+GOLDEN_OPENING = "0a2d0a016a10031a040801100722040801100628053009380340ac024a0164520b0a016a10011a014b2201435a0153"
+GOLDEN_CHUNK = "120808031201781a0153"
+GOLDEN_CLOSING = "1a17080210091a01722201732a080000c0bf0000803e320153"
 OPENING = Opening(
-    job_id="j", kind=PublicationKind.DELTA, policy=Policy(1, 7), base=Policy(1, 6), codec=CodecId.STATE_XOR_ZSTD,
-    payload_bytes=9, num_chunks=3, content_bytes=300,
+    job_id="j", kind=PublicationKind.DELTA, policy=Policy(1, 7), base=Policy(1, 6), codec=CodecId.WEIGHTS,
+    max_payload_bytes=9, max_chunks=3, content_bytes=300, base_digest=b"d", signature=b"S",
+    certificate=Certificate(job_id="j", fork=1, public_key=b"K", signature=b"C"),
 )  # fmt: skip
+CLOSING = Closing(
+    num_chunks=2, payload_bytes=9, root=b"r", state_digest=b"s", probe_logprobs=(-1.5, 0.25), signature=b"S"
+)
 
 
 @given(policies)
@@ -72,6 +103,35 @@ def test_any_policy_survives(policy: Policy) -> None:
 def test_any_publication_record_survives_the_wire(record: PublicationRecord) -> None:
     wire = publication_record_to_pb(record).SerializeToString()
     assert publication_record_from_pb(gateway_pb2.PublicationRecord.FromString(wire)) == record
+
+
+@given(certificates)
+def test_any_certificate_survives_the_wire(certificate: Certificate) -> None:
+    wire = certificate_to_pb(certificate).SerializeToString()
+    assert certificate_from_pb(common_pb2.Certificate.FromString(wire)) == certificate
+
+
+TARGET = Signer().delta(1, 2)
+
+
+@pytest.mark.parametrize("sent", [Signer().bundle(), Signer().anchor(1), TARGET, derived(TARGET)], ids=str)
+def test_what_was_signed_is_believed_after_the_wire(sent: Publication) -> None:
+    assembler = Assembler(trust(), max_content_bytes=1000)
+    for record in sent.records():
+        wire = publication_record_to_pb(record).SerializeToString()
+        done = assembler.feed(publication_record_from_pb(gateway_pb2.PublicationRecord.FromString(wire)))
+    assert done == sent
+
+
+def test_an_attestation_by_another_derived_one_is_refused_however_deep() -> None:
+    nested = publication_record_to_pb(derived(TARGET).opening).opening
+    for _ in range(20):
+        outer = gateway_pb2.Opening()
+        outer.CopyFrom(nested)
+        outer.attested.opening.CopyFrom(nested)
+        with pytest.raises(CorruptFrame, match="another derived"):
+            publication_record_from_pb(gateway_pb2.PublicationRecord(opening=outer))
+        nested = outer
 
 
 @given(step_records)
@@ -120,18 +180,25 @@ def test_the_wire_bytes_of_an_opening_are_frozen() -> None:
     assert publication_record_to_pb(OPENING).SerializeToString(deterministic=True).hex() == GOLDEN_OPENING
 
 
+def test_the_wire_bytes_of_chunks_and_closings_are_frozen() -> None:
+    chunk = publication_record_to_pb(Chunk(3, b"x", b"S")).SerializeToString(deterministic=True)
+    closing = publication_record_to_pb(CLOSING).SerializeToString(deterministic=True)
+    assert (chunk.hex(), closing.hex()) == (GOLDEN_CHUNK, GOLDEN_CLOSING)
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
         ({"kind": 0}, CorruptFrame),
         ({"kind": 9}, CorruptFrame),
         ({"codec": 0}, UnknownCodec),
+        ({"codec": 2}, UnknownCodec),
         ({"codec": 99}, UnknownCodec),
         ({"policy": None}, CorruptFrame),
     ],
 )
 def test_an_opening_that_leaves_out_or_makes_up_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
-    fields: dict[str, Any] = {"kind": 2, "codec": 2, "policy": common_pb2.Policy()} | change
+    fields: dict[str, Any] = {"kind": 2, "codec": 5, "policy": common_pb2.Policy()} | change
     with pytest.raises(error):
         publication_record_from_pb(gateway_pb2.PublicationRecord(opening=gateway_pb2.Opening(**fields)))
 

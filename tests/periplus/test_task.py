@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from periplus.task import (
     TaskOutcome,
     TaskSpec,
     TaskState,
+    authority_key_of,
 )
 
 SPEC = TaskSpec(
     task_id="j/eu/rollout-0", job_id="j", role=Role.ROLLOUT, region="eu", job_json="{}", plan_json="", fork=1,
-    resume_from="", gateway="127.0.0.1:1", run_dir="/r", status_file="/r/s", num_threads=2,
+    resume_from="", gateway="127.0.0.1:1", run_dir="/r", status_file="/r/s", num_threads=2, authority_key="ab" * 32,
 )  # fmt: skip
 
 
@@ -41,6 +43,16 @@ def test_what_is_no_task_file_is_a_config_error_that_names_it(tmp_path: Path, te
 def test_a_missing_task_file_is_a_config_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         TaskSpec.load(tmp_path / "nowhere")
+
+
+def test_the_authoritys_key_is_32_bytes_in_hexadecimal() -> None:
+    assert authority_key_of(SPEC) == bytes.fromhex("ab" * 32)
+
+
+@pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "xy" * 32, "ab" * 31 + "a"])
+def test_another_key_is_a_config_error_that_names_the_task(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"j/eu/rollout-0.*job authority"):
+        authority_key_of(dataclasses.replace(SPEC, authority_key=text))
 
 
 @given(st.sampled_from(TaskState), st.text(max_size=20), st.integers(-15, 255))

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from periplus.errors import Conflict, NotFound
+from periplus import rpc
+from periplus.convert import certificate_to_pb
+from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile
-from periplus.pb.v1 import control_pb2
+from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process import StopReason
+from periplus.publication import JobAuthority, PublisherKey
 from periplus.spool.format import Durability
 from periplus.task import Role
 from region_agent.app import run
@@ -24,9 +27,11 @@ from region_agent.frames import folder_of, open_frames
 from region_agent.supervisor import MODULE_OF
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
+from tests.support.keys import AUTHORITY
 
 WORKER = "tests.region_agent.tiny_worker"
 TASK = f"{JOB}/rollout:us:0"
+KEY = PublisherKey.generate().public_key
 JOB_JSON = JobFile.model_validate({"name": "sums", "environment": {"name": "chain_sum"}, "steps": 3}).to_json()
 
 
@@ -56,7 +61,7 @@ async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task
 def desired(*, home: str = "127.0.0.1:1", stopping: bool = False, num_tasks: int = 1) -> control_pb2.CoordinatorMessage:
     task = control_pb2.Task(
         task_id=TASK, job_id=JOB, role=control_pb2.ROLE_ROLLOUT, job_json=JOB_JSON, trainer_region="eu",
-        trainer_gateway=home, stopping=stopping,
+        trainer_gateway=home, stopping=stopping, authority_key=AUTHORITY.public_key,
     )  # fmt: skip
     return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks))
 
@@ -66,8 +71,13 @@ def states(fake: FakeCoordinator) -> list[int]:
 
 
 def worker_pid(tmp_path: Path) -> int:
-    found = list(tmp_path.rglob("running"))
-    return int(found[0].read_text() or 0) if found else 0
+    return int(written(tmp_path, "running") or 0)
+
+
+def written(tmp_path: Path, name: str) -> str:
+    """By the worker."""
+    found = list(tmp_path.rglob(name))
+    return found[0].read_text() if found else ""
 
 
 def test_tasks_go_on_while_the_coordinator_is_away_and_are_told_to_the_next_one(tmp_path: Path) -> None:
@@ -133,6 +143,107 @@ def test_when_the_home_gateway_has_moved_the_region_follows_it(tmp_path: Path) -
             async with Worker(fake.hellos[0].gateway_address, "w1"):
                 await until(lambda: after.came == ["w1 hello"])
                 await until(lambda: before.came == ["w1 hello", "w1 gone"])
+
+    play(scene)
+
+
+@asynccontextmanager
+async def trainer_with_key(address: str) -> AsyncIterator[Any]:
+    """Its stream, opened by a hello with a key and a record."""
+    async with rpc.channel(address) as channel:
+        call: Any = gateway_pb2_grpc.GatewayStub(channel).Train()
+        hello = gateway_pb2.TrainerHello(job_id=JOB, fork=3, public_key=KEY)
+        await call.write(gateway_pb2.TrainerUp(hello=hello))
+        await call.write(gateway_pb2.TrainerUp(record=control_pb2.StepRecord(job_id=JOB, kind="phase", time_s=7.0)))
+        yield call
+        call.cancel()
+
+
+def answer(**fields: Any) -> control_pb2.CoordinatorMessage:
+    return control_pb2.CoordinatorMessage(certificate=control_pb2.CertificateAnswer(job_id=JOB, fork=3, **fields))
+
+
+def test_a_trainer_gets_its_certificate_first_and_from_the_next_coordinator_if_the_first_one_dies(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        first, second = FakeCoordinator(), FakeCoordinator()
+        certificate = certificate_to_pb(AUTHORITY.certify(JOB, 3, KEY))
+        request = control_pb2.CertificateRequest(job_id=JOB, fork=3, public_key=KEY)
+        async with served(first) as coordinator:
+            running = agent(tmp_path, coordinator)
+            await running.__aenter__()
+            first.orders.put_nowait(desired())
+            await until(lambda: bool(states(first)))
+            gateway_address = first.hellos[0].gateway_address
+            training = trainer_with_key(gateway_address)
+            call = await training.__aenter__()
+            await until(lambda: first.asked() == [request] and first.steps() == [7.0])
+        async with served(second, coordinator), Worker(gateway_address, "w1"):
+            await until(lambda: second.asked() == [request])
+            second.orders.put_nowait(answer(certificate=certificate))
+            assert (await call.read()).certificate.certificate == certificate
+            assert (await call.read()).up.worker_id == "w1"
+            await training.__aexit__(None, None, None)
+            await running.__aexit__(None, None, None)
+
+    play(scene)
+
+
+def test_a_trainer_that_the_coordinator_refuses_hears_why(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(desired())
+            await until(lambda: bool(states(fake)))
+            async with trainer_with_key(fake.hellos[0].gateway_address) as call:
+                await until(lambda: bool(fake.asked()))
+                fake.orders.put_nowait(answer(refused="not you"))
+                assert (await call.read()).certificate.refused == "not you"
+
+    play(scene)
+
+
+def test_a_process_is_told_whose_certificates_count(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(desired())
+            await until(lambda: worker_pid(tmp_path) > 0)
+            assert written(tmp_path, "authority_key") == AUTHORITY.public_key.hex()
+
+    play(scene)
+
+
+def test_a_task_without_an_authority_is_refused_and_the_session_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        wrong = desired()
+        wrong.desired.tasks[0].ClearField("authority_key")
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(wrong)
+            await until(lambda: len(fake.hellos) == 2)
+            lost = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "coordinator_lost"]
+            assert "authority's key of 0 bytes" in str(lost[0]["why"])
+            assert states(fake) == []
+
+    play(scene)
+
+
+def test_a_job_of_another_authority_gets_a_hub_of_its_own(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        other = JobAuthority.generate()
+        again = desired()
+        again.desired.tasks[0].authority_key = other.public_key
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(desired())
+            await until(lambda: bool(states(fake)))
+            async with Worker(fake.hellos[0].gateway_address, "w1") as worker:
+                fake.orders.put_nowait(again)
+                assert isinstance(await worker.ended(), Unreachable)
 
     play(scene)
 

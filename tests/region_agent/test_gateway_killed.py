@@ -17,6 +17,7 @@ from periplus.pb.v1 import control_pb2
 from periplus.transport import FrameKey, SeenFrames
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, until
+from tests.support.keys import AUTHORITY
 
 pytestmark = pytest.mark.processes
 
@@ -32,7 +33,7 @@ def desired(home: str, durability: str, *, num_tasks: int = 1) -> control_pb2.Co
     )
     task = control_pb2.Task(
         task_id=f"{JOB}/rollout:us:0", job_id=JOB, role=control_pb2.ROLE_ROLLOUT, job_json=job.to_json(),
-        trainer_region="home", trainer_gateway=home, stopping=True,
+        trainer_region="home", trainer_gateway=home, stopping=True, authority_key=AUTHORITY.public_key,
     )  # fmt: skip
     return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks))
 

@@ -32,7 +32,8 @@ STOPPED = TaskOutcome(state=TaskState.STOPPED, message="")
 def task(role: Role = Role.ROLLOUT, *, task_id: str = "t", fork: int = 0, stopping: bool = False) -> LocalTask:
     return LocalTask(
         task_id=task_id, job_id="j", role=role, job_json="{}", trainer_region="a", trainer_gateway="a:1", fork=fork,
-        resume_from="", plan_json="{}", stopping=stopping, output_dir="runs", max_restarts=3,
+        resume_from="", plan_json="{}", stopping=stopping, authority_key="ab" * 32,
+        output_dir="runs", max_restarts=3,
     )  # fmt: skip
 
 

@@ -1,15 +1,17 @@
 """A gateway over real gRPC: who is routed where, who hears of whom, and what readers get."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from periplus import rpc
-from periplus.errors import Conflict, CorruptFrame, Fenced, NotFound, StateError, Unreachable
+from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, Unreachable
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
-from periplus.publication import Closing, PublicationLog, split
+from periplus.publication import Closing, PublicationKind, derived_publication
 from region_agent.hub import DOWN_QUEUE_MESSAGES, JobHub
+from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import (
     JOB,
     Reader,
@@ -20,9 +22,12 @@ from tests.support.gateways import (
     delta,
     frame_spool,
     gateway,
+    keeper,
     play,
+    state_of,
     until,
 )
+from tests.support.versions import Versions, small_states
 
 # ---- rollout streams -------------------------------------------------------------------------------------------------
 
@@ -122,7 +127,7 @@ def test_what_waits_for_a_stream_that_is_ended_is_delivered_first() -> None:
 
 def test_who_waits_for_room_towards_a_stream_goes_on_when_it_ends() -> None:
     async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool())
+        hub = JobHub(JOB, "home", frame_spool(), keeper())
         route = hub.open_route("")
         hello = gateway_pb2.RolloutUp(worker_id="w1", hello=gateway_pb2.WorkerHello(job_id=JOB))
         await hub.take_up(route, hello)
@@ -197,7 +202,7 @@ def test_a_fenced_trainer_cannot_publish_into_the_publication_of_its_successor()
             await until(lambda: home.hub.log.has_bundle)
             async with Trainer(home.address, fork=1) as new, Reader(home.address, has_bundle=True) as reader:
                 await until(lambda: home.hub.trainer is not None and home.hub.trainer.fork == 1)
-                opening, *rest = split(anchor(5, fork=1), 64)
+                opening, *rest = anchor(5, fork=1).records()
                 new.publish_record(opening)
                 await until(lambda: home.hub.num_changes > 4)
                 old.publish(anchor(6))
@@ -224,14 +229,28 @@ def test_training_records_are_passed_on() -> None:
 def test_a_publication_that_breaks_the_rules_is_refused_and_readers_never_see_it_end() -> None:
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer, Reader(home.address, has_bundle=True) as reader:
-            opening, *chunks, _ = split(anchor(1), 64)
-            for record in (opening, *chunks, Closing(payload_digest=bytes(32), state_digest=bytes(32))):
+            *records, closing = anchor(1).records()
+            assert isinstance(closing, Closing)
+            for record in (*records, replace(closing, state_digest=bytes(32))):
                 trainer.publish_record(record)
-            with pytest.raises(CorruptFrame), rpc.remote_errors(home.address):
+            with pytest.raises(Forged), rpc.remote_errors(home.address):
                 await trainer.publishing
             async with Trainer(home.address, fork=1) as next_:
                 next_.publish(anchor(2, fork=1))
                 await until(lambda: reader.names() == ["anchor 1.2"])
+            assert home.hub.num_refused == {"Forged": 1}
+
+    play(scene)
+
+
+def test_a_trainer_cannot_publish_what_looks_derived() -> None:
+    async def scene() -> None:
+        async with gateway() as home, Trainer(home.address) as trainer:
+            attestation = anchor(1).attestation
+            parts = anchor(1).payload_parts
+            trainer.publish(derived_publication(attestation, kind=PublicationKind.ANCHOR, parts=parts))
+            with pytest.raises(CorruptFrame, match="derived"), rpc.remote_errors(home.address):
+                await trainer.publishing
 
     play(scene)
 
@@ -239,24 +258,28 @@ def test_a_publication_that_breaks_the_rules_is_refused_and_readers_never_see_it
 # ---- readers ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_reader_gets_bundle_newest_anchor_and_deltas_and_then_what_comes() -> None:
+def test_a_late_reader_gets_the_bundle_a_way_to_the_newest_state_and_then_what_comes() -> None:
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), anchor(2), delta(2, 3))
             await until(lambda: home.hub.log.newest == Policy(0, 3))
             async with Reader(home.address) as reader:
-                await until(lambda: len(reader.got) == 3)
+                await until(lambda: reader.policy == Policy(0, 3))
                 trainer.publish(delta(3, 5))
-                await until(lambda: len(reader.got) == 4)
-                assert reader.names() == ["bundle 0.0", "anchor 0.2", "delta 0.3", "delta 0.5"]
+                await until(lambda: reader.policy == Policy(0, 5))
+                assert reader.names()[0] == "bundle 0.0"
+                assert reader.names()[-1] == "delta 0.5"
+                assert reader.state() == state_of(5)
 
     play(scene)
 
 
 def test_a_reader_that_has_a_state_gets_only_the_deltas_from_there() -> None:
+    made = Versions(small_states(4))
+
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
-            trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), delta(2, 3))
+            trainer.publish(made.bundle(), made.anchor(0), *made.chain(0, 3))
             await until(lambda: home.hub.log.newest == Policy(0, 3))
             async with Reader(home.address, have=Policy(0, 1), has_bundle=True) as reader:
                 await until(lambda: len(reader.got) == 2)
@@ -273,60 +296,63 @@ def test_chunks_are_forwarded_before_the_publication_is_complete() -> None:
             Reader(home.address, has_bundle=True) as one,
             Reader(home.address, has_bundle=True) as two,
         ):
-            *head, closing = split(anchor(1), 64)
+            *head, closing = anchor(1, num_bytes=4000, chunk_bytes=1 << 10).records()
             for i, record in enumerate(head):
                 trainer.publish_record(record)
                 await until(lambda i=i: one.num_chunks == two.num_chunks == i)  # type: ignore[misc]
             assert one.got == two.got == []
             trainer.publish_record(closing)
             await until(lambda: one.names() == two.names() == ["anchor 0.1"])
-            assert one.got[0].payload == anchor(1).payload
+            assert one.state() == two.state() == state_of(1, num_bytes=4000)
 
     play(scene)
 
 
-def test_a_reader_too_slow_for_what_is_kept_restarts_from_an_anchor() -> None:
+def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway() -> None:
     async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            home.hub.log = PublicationLog(max_bytes=3 << 20)
-            async with Reader(home.address, has_bundle=True) as slow:
-                trainer.publish(anchor(0))
-                await until(lambda: slow.names() == ["anchor 0.0"])
-                slow.may_read.clear()
-                for version in range(1, 33):
-                    trainer.publish(delta(version - 1, version, num_bytes=1 << 20), chunk_bytes=1 << 18)
-                trainer.publish(anchor(32))
-                await until(lambda: home.hub.log.newest == Policy(0, 32) and not home.hub.log.wants_anchor)
-                trainer.publish(delta(32, 33))
-                slow.may_read.set()
-                await until(lambda: "delta 0.33" in slow.names())
-                names = slow.names()
-                skipped = names.index("anchor 0.32")
-                assert names[1:skipped] == [f"delta 0.{version}" for version in range(1, skipped)]
-                assert skipped < 32, "it was not too slow"
-                assert names[skipped:] == ["anchor 0.32", "delta 0.33"]
+        async with (
+            gateway(weights=keeper(chain_versions=2)) as home,
+            Trainer(home.address) as trainer,
+            Reader(home.address, has_bundle=True) as slow,
+        ):
+            size = 1 << 20
+            trainer.publish(anchor(0, num_bytes=size))
+            await until(lambda: slow.names() == ["anchor 0.0"])
+            slow.may_read.clear()
+            for version in range(1, 25):
+                trainer.publish(delta(version - 1, version, num_bytes=size, chunk_bytes=1 << 18))
+                await until(lambda version=version: home.hub.log.newest == Policy(0, version))  # type: ignore[misc]
+            await until(lambda: home.hub.keeper.copy_policy == Policy(0, 23), deadline_s=30)
+            slow.may_read.set()
+            await until(lambda: slow.policy == Policy(0, 24))
+            assert slow.state() == state_of(24, num_bytes=size)
+            assert len(slow.got) < 20, "it was not too slow"
+            assert any(each.opening.is_derived for each in slow.got)
+            assert trainer.came == []
 
     play(scene)
 
 
 def test_newcomers_without_a_way_to_the_newest_state_cause_one_request_for_an_anchor() -> None:
     async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            home.hub.log = PublicationLog(max_bytes=1000)
-            trainer.publish(anchor(0), *(delta(i, i + 1, num_bytes=400) for i in range(4)))
+        disk = FaultyWeightFiles()
+        async with gateway(weights=keeper(disk)) as home, Trainer(home.address) as trainer:
+            disk.room_bytes = 0  # no copy
+            home.hub.log._max_bytes = 1000
+            trainer.publish(anchor(0, num_bytes=400), *(delta(i, i + 1, num_bytes=400) for i in range(4)))
             await until(lambda: home.hub.log.newest == Policy(0, 4))
-            await until(lambda: trainer.came == ["anchor?"])
             async with (
                 Reader(home.address, has_bundle=True) as one,
                 Reader(home.address, has_bundle=True) as two,
                 Reader(home.address, has_bundle=True, have=Policy(0, 4)) as old,
             ):
+                await until(lambda: trainer.came == ["anchor?"])
                 trainer.publish(delta(4, 5, num_bytes=400))
                 await until(lambda: old.names() == ["delta 0.5"])
                 assert trainer.came == ["anchor?"]
-                trainer.publish(anchor(5))
+                trainer.publish(anchor(5, num_bytes=400))
                 await until(lambda: one.names() == two.names() == ["anchor 0.5"])
-                trainer.publish(delta(5, 6))
+                trainer.publish(delta(5, 6, num_bytes=400))
                 await until(lambda: all(reader.names()[-1] == "delta 0.6" for reader in (one, two, old)))
                 assert "anchor 0.5" not in old.names()
                 assert trainer.came == ["anchor?"]

@@ -27,10 +27,13 @@ class Agent:
         self.desired: list[control_pb2.DesiredTasks] = []
         self.probes: list[control_pb2.ProbeOrder] = []
         self.tasks: list[control_pb2.TaskReport] = []
+        self.questions: list[control_pb2.AgentMessage] = []
+        self.answers: list[control_pb2.CertificateAnswer] = []
         self._region, self._boot_id = region, boot_id
         handlers = SessionHandlers(
-            hello=self._hello, heartbeat=control_pb2.Heartbeat, desired=self.desired.append, probe=self.probes.append
-        )
+            hello=self._hello, heartbeat=control_pb2.Heartbeat, questions=lambda: self.questions,
+            desired=self.desired.append, probe=self.probes.append, certificate=self.answers.append,
+        )  # fmt: skip
         self.session = CoordinatorSession(address, WanRouter(region, None), handlers)
 
     def _hello(self) -> control_pb2.Hello:
@@ -64,7 +67,10 @@ def test_a_session_greets_beats_and_hands_on_orders() -> None:
             async with agent.running():
                 fake.orders.put_nowait(control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(revision=3)))
                 fake.orders.put_nowait(control_pb2.CoordinatorMessage(probe=control_pb2.ProbeOrder(dst_region="eu")))
-                await until(lambda: bool(agent.desired and agent.probes) and len(fake.came) >= 3)
+                answer = control_pb2.CertificateAnswer(job_id="j", refused="no")
+                fake.orders.put_nowait(control_pb2.CoordinatorMessage(certificate=answer))
+                await until(lambda: bool(agent.desired and agent.probes and agent.answers) and len(fake.came) >= 3)
+                assert agent.answers == [answer]
             assert fake.hellos[0].region == "us"
             assert agent.desired[0].revision == 3
             assert agent.probes[0].dst_region == "eu"
@@ -108,6 +114,26 @@ def test_a_report_from_before_the_hello_is_not_repeated_after_it() -> None:
                 assert not any(message.HasField("task") for message in fake.came)
                 agent.report(control_pb2.TASK_STATE_STOPPED)
                 await until(lambda: any(message.HasField("task") for message in fake.came))
+
+    play(scene)
+
+
+def test_questions_without_an_answer_are_asked_once_in_each_session() -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as address:
+            agent = Agent(address)
+            agent.questions = [control_pb2.AgentMessage(certify=control_pb2.CertificateRequest(job_id="j", fork=1))]
+            agent.session.send(agent.questions[0])
+            async with agent.running():
+                for num_sessions in (1, 2):
+                    await until(lambda n=num_sessions: len(fake.asked()) == n)  # type: ignore[misc]
+                    fake.orders.put_nowait(Fenced("a newer session took over"))
+                agent.questions = []
+                await until(lambda: len(fake.hellos) == 3)
+                agent.step(1)
+                await until(lambda: fake.steps() == [1])
+            assert [(asked.job_id, asked.fork) for asked in fake.asked()] == [("j", 1)] * 2
 
     play(scene)
 

@@ -13,7 +13,7 @@ from periplus.spool.format import Durability
 from periplus.transport import FrameKey, SeenFrames
 from region_agent.hub import JobHub
 from tests.support.faulty_files import FaultyFiles
-from tests.support.gateways import JOB, frame_spool
+from tests.support.gateways import JOB, frame_spool, keeper
 
 ROUTINE = ("put", "to gateway", "acknowledge", "to worker", "up", "to ledger", "down")
 FAULTS = ("cut worker", "cut up", "kill", "power", "fork")
@@ -39,7 +39,7 @@ class World:
 
     async def start_gateway(self) -> None:
         frames = frame_spool(self.disk, region="far", durability=Durability.MACHINE, max_bytes=1 << 24)
-        self.hub = JobHub(JOB, "far", frames)
+        self.hub = JobHub(JOB, "far", frames, keeper())
         assert self.acknowledged - self.ledger <= set(frames.pending), "an acknowledged frame is nowhere"
         await self.connect_worker()
         self.connect_up()

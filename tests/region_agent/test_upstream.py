@@ -5,8 +5,7 @@ from contextlib import AsyncExitStack
 
 from periplus.errors import Unreachable
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
-from periplus.publication import Chunk, PublicationLog, split
+from periplus.publication import Chunk
 from tests.support.gateways import (
     JOB,
     Reader,
@@ -16,8 +15,10 @@ from tests.support.gateways import (
     bundle,
     delta,
     gateway,
+    keeper,
     play,
     remote_gateway,
+    state_of,
     until,
 )
 
@@ -56,17 +57,18 @@ def test_each_chunk_crosses_once_for_two_readers_and_before_the_publication_is_c
             Reader(far.address) as one,
             Reader(far.address) as two,
         ):
-            *head, closing = split(anchor(0, num_bytes=200_000), 4096)
+            *head, closing = anchor(0, num_bytes=200_000, chunk_bytes=4096).records()
             trainer.publish(bundle())
             for record in head:
                 trainer.publish_record(record)
-            num_chunks = 2 + sum(isinstance(record, Chunk) for record in head)
+            num_chunks = 1 + sum(isinstance(record, Chunk) for record in head)
             await until(lambda: one.num_chunks == two.num_chunks == num_chunks)
             assert one.names() == two.names() == ["bundle 0.0"]
             trainer.publish_record(closing)
             await until(lambda: one.names() == two.names() == ["bundle 0.0", "anchor 0.0"])
-            assert one.got[1].payload == two.got[1].payload == anchor(0, num_bytes=200_000).payload
-            assert 200_100 < home.traffic.sent_bytes["far"] < 1.02 * 200_100
+            assert one.state() == two.state() == state_of(0, num_bytes=200_000)
+            payload_bytes = one.got[1].payload_bytes
+            assert payload_bytes < home.traffic.sent_bytes["far"] < 1.05 * payload_bytes
 
     play(scene)
 
@@ -124,61 +126,6 @@ def test_a_message_of_a_worker_that_did_not_greet_is_not_passed_on() -> None:
     play(scene)
 
 
-def test_a_remote_newcomer_without_an_anchor_gets_one_by_subscribing_anew_while_others_read_on() -> None:
-    async def scene() -> None:
-        async with (
-            gateway() as home,
-            Trainer(home.address) as trainer,
-            remote_gateway(home.address) as far,
-            Reader(far.address, has_bundle=True) as old,
-        ):
-            far.hub.log = PublicationLog(max_bytes=1000)  # 5 deltas of 200, the home gateway keeps all
-            trainer.publish(bundle(), anchor(0), *(delta(i, i + 1) for i in range(8)))
-            await until(lambda: len(old.got) == 9)
-            sent_bytes = home.traffic.sent_bytes["far"]
-            async with Reader(far.address, has_bundle=True) as newcomer:
-                trainer.publish(delta(8, 9))
-                await until(lambda: newcomer.names()[-1:] == ["delta 0.9"] and old.names()[-1] == "delta 0.9")
-                trainer.publish(delta(9, 10))
-                await until(lambda: newcomer.names()[-1] == "delta 0.10" and old.names()[-1] == "delta 0.10")
-                assert newcomer.names()[0] == "anchor 0.0"
-                assert old.names() == ["anchor 0.0", *(f"delta 0.{version}" for version in range(1, 11))]
-                assert "anchor?" not in trainer.came, "the home gateway has one"
-                assert home.traffic.sent_bytes["far"] < sent_bytes + 1.5 * sent_bytes
-
-    play(scene)
-
-
-def test_a_relay_that_has_no_anchor_does_not_fetch_one_that_nobody_needs() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer, remote_gateway(home.address) as far:
-            far.hub.log = PublicationLog(max_bytes=1000)
-            trainer.publish(bundle(), anchor(0), *(delta(i, i + 1) for i in range(30)))
-            await until(lambda: far.hub.log.newest == Policy(0, 30))
-            assert home.traffic.sent_bytes["far"] < 2 * (300 + 30 * 200) + 32 * 100
-
-    play(scene)
-
-
-def test_a_request_for_an_anchor_that_was_lost_with_the_connection_is_made_again() -> None:
-    async def scene() -> None:
-        async with AsyncExitStack() as stack:
-            home = await stack.enter_async_context(gateway())
-            trainer = await stack.enter_async_context(Trainer(home.address))
-            far = await stack.enter_async_context(remote_gateway(home.address))
-            far.hub.log = PublicationLog(max_bytes=1000)
-            trainer.publish(bundle(), anchor(0), *(delta(i, i + 1) for i in range(8)))
-            await until(lambda: far.hub.log.newest == Policy(0, 8))
-            await home.server.stop(None)
-            newcomer = await stack.enter_async_context(Reader(far.address, has_bundle=True))
-            home = await stack.enter_async_context(gateway(address=home.address))
-            trainer = await stack.enter_async_context(Trainer(home.address))
-            trainer.publish(bundle(), anchor(8))
-            await until(lambda: newcomer.names() == ["anchor 0.8"])
-
-    play(scene)
-
-
 def test_an_upstream_waits_until_its_job_is_known_at_home() -> None:
     async def scene() -> None:
         async with gateway() as home:
@@ -186,7 +133,7 @@ def test_an_upstream_waits_until_its_job_is_known_at_home() -> None:
             home.hubs.drop(JOB)
             async with remote_gateway(home.address) as far, Reader(far.address, has_bundle=True) as reader:
                 await asyncio.sleep(0.05)
-                home.hubs.open(JOB, home.frames)
+                home.hubs.open(JOB, home.frames, keeper())
                 assert home.hub is not hub
                 async with Trainer(home.address) as trainer:
                     trainer.publish(bundle(), anchor(0))

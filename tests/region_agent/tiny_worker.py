@@ -31,6 +31,7 @@ def make_work(spec: TaskSpec) -> Work:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "ignore":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        await asyncio.to_thread(Path(spec.run_dir, "authority_key").write_text, spec.authority_key)
         note("running", os.getpid())
         await stop.wait()
         if spec.job_json == "ignore":

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from periplus import rpc
 from periplus.codec.registry import trajectory_decoder
 from periplus.convert import policy_from_pb, policy_to_pb, trajectory_frame_from_pb
-from periplus.digest import state_digest
 from periplus.job import JobFile
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
+from periplus.probe import PROBE_TOLERANCE_NATS, probe_prompts
+from periplus.publication import Publication
 from periplus.task import Role
 from periplus.trajectory import Trajectory
 from region_agent.frames import FrameSpool
@@ -31,8 +32,9 @@ from rollout_worker.model import Loaded, load_bundle
 from tests.support import strategies
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import JOB, frame_spool, gateway, play
+from tests.support.publishing import Author, published_by
 from tests.support.tiny_job import task_of, tiny_job
-from trainer import publish
+from trainer import probe, publish
 from trainer.gateway import GatewayLink
 from trainer.model import load_model, resolve_model_dir
 from trainer.publish import Published
@@ -52,26 +54,33 @@ class Scene:
     num_leases: int = 0
 
     def __post_init__(self) -> None:
+        self.author = Author(JOB)
         self.model: Any = load_model(self.model_dir)[0]
-        state = publish.bf16_state(self.model)
-        self.published = Published(policy=Policy(0, 0), state=state, digest=state_digest(state))
+        self.published = self.version(Policy(0, 0))
+
+    def version(self, policy: Policy) -> Published:
+        """With the trainer's own probe, which the worker's must agree with."""
+        found = probe.logprobs(self.model, probe_prompts(self.job.seed, self.model.config.vocab_size))
+        return published_by(self.model, policy, tuple(found.reshape(-1).tolist()))
+
+    async def publish(self, publication: Publication) -> None:
+        for record in publication.records():
+            await self.link.publish(record)
 
     async def publish_first(self) -> None:
-        data_file = Path(self.job.data.path or "")
-        await self.link.publish(publish.bundle(JOB, Policy(0, 0), self.model_dir, data_file))
+        await self.publish(self.author.bundle(publish.bundle(self.model_dir, Path(self.job.data.path or ""))))
         await self.publish_anchor()
 
     async def publish_anchor(self) -> None:
-        await self.link.publish(publish.anchor(JOB, self.published))
+        await self.publish(self.author.anchor(self.published))
 
     async def publish_delta(self, *, times: int = 1) -> None:
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.view(-1)[self.published.policy.version] += 0.5
-        policy, state = self.published.policy.next(), publish.bf16_state(self.model)
-        self.published, delta = publish.next_version(JOB, self.published, policy, state)
+        base, self.published = self.published, self.version(self.published.policy.next())
         for _ in range(times):
-            await self.link.publish(delta)
+            await self.publish(self.author.delta(base, self.published))
 
     def lease(self, worker_id: str, version: int) -> None:
         self.num_leases += 1
@@ -120,12 +129,14 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def scene(
-    model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, frames: FrameSpool | None = None
-) -> AsyncIterator[Scene]:
+    model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, frames: FrameSpool | None = None,
+    *, check_every: int = 10,
+) -> AsyncIterator[Scene]:  # fmt: skip
     monkeypatch.setattr(app, "RETRY_S", 0.005)
     async with gateway(frames=frames) as home:
-        link = GatewayLink(home.address, JOB, 0, chunk_bytes=16 << 10)
-        it = Scene(job=tiny_job(folder), model_dir=model_dir, folder=folder, address=home.address, link=link)
+        link = GatewayLink(home.address, JOB, 0)
+        job = tiny_job(folder, network={"check_engine_every_versions": check_every})
+        it = Scene(job=job, model_dir=model_dir, folder=folder, address=home.address, link=link)
 
         def load(*arguments: Any) -> Loaded:
             loaded = load_bundle(*arguments)
@@ -148,31 +159,30 @@ def trajectories(up: gateway_pb2.RolloutUp) -> tuple[Trajectory, ...]:
 
 
 @pytest.mark.parametrize("bit", [23, 0])
-def test_a_flipped_bit_fails_the_next_proof_and_the_worker_recovers_from_an_anchor_and_generates_again(
+def test_a_flipped_bit_of_the_engine_is_reported_repaired_and_generates_nothing_in_between(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bit: int
 ) -> None:
     """Bit 23 makes another bfloat16; bit 0 makes a value that no bfloat16 is."""
 
     async def run() -> None:
-        async with scene(model_dir, tmp_path, monkeypatch) as it, it.worker():
+        async with scene(model_dir, tmp_path, monkeypatch, check_every=1) as it, it.worker():
             await it.publish_first()
-            assert await it.proof() == (0, True)
+            first = (await it.next("proof")).proof
+            assert (first.ok, first.engine_checked) == (True, True)
+            assert first.probe_max_difference < PROBE_TOLERANCE_NATS / 4
+            assert it.published.probe
             it.lease("w", 0)
             assert trajectories(await it.next("frame"))[0].policies[0].policy == Policy(0, 0)
 
             it.engines[0]["model.layers.0.self_attn.q_proj.weight"].view(torch.int32)[3, 4] ^= 1 << bit
+            it.lease("w", 1)
             await it.publish_delta()
             assert await it.proof() == (1, False)
-            it.lease("w", 0)
-            unproven = await it.next("proof", "frame")
-            assert unproven.HasField("proof"), "it generated with weights that it had not proven"
-            assert unproven.proof.ok
-            if unproven.proof.policy.version == 0:
-                assert (await it.next("proof")).proof.ok
-            it.lease("w", 1)
-            frames = [await it.next("frame")]
-            while all(t.policies[0].policy != Policy(0, 1) for t in trajectories(frames[-1])):
-                frames.append(await it.next("frame"))
+            again = await it.next("proof", "started", "frame")
+            assert again.HasField("proof"), "it generated with weights that it had not proven"
+            assert (again.proof.ok, again.proof.engine_checked) == (True, True)
+            assert again.proof.state_digest == it.published.digest
+            assert trajectories(await it.next("frame"))[0].policies[0].policy == Policy(0, 1)
             held = {name: tensor.bfloat16() for name, tensor in it.engines[0].items()}
             for name, parameter in it.model.named_parameters():
                 assert torch.equal(held[name], parameter.detach().bfloat16())
@@ -258,7 +268,7 @@ def test_a_worker_outlives_its_gateway_and_goes_on_with_the_next_one(
                 await worker.enter_async_context(first.worker())
                 await first.proven()
             async with gateway(address=first.address) as home:
-                link = GatewayLink(home.address, JOB, 0, chunk_bytes=16 << 10)
+                link = GatewayLink(home.address, JOB, 0)
                 serving = asyncio.create_task(link.run(first.messages.put))
                 first.link = link
                 await first.next("hello")
@@ -289,7 +299,7 @@ def test_what_the_gateway_had_not_spooled_comes_again_over_the_next_one(
                 await asyncio.sleep(0.2)
                 assert first.messages.empty(), "a frame that is not spooled went up"
             async with gateway(address=first.address) as home:
-                link = GatewayLink(home.address, JOB, 1, chunk_bytes=16 << 10)
+                link = GatewayLink(home.address, JOB, 1)
                 serving = asyncio.create_task(link.run(first.messages.put))
                 up = await first.next("frame")
                 assert [t.lease_id for t in trajectories(up)] == [1]

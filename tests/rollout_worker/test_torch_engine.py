@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -151,6 +152,21 @@ def test_live_tensors_name_tied_weights_once_and_writing_them_changes_the_output
         tensor.copy_(saved[name])
     assert after != before
     assert engine.generate([request(1)], seed=0, version=0) == before
+
+
+def test_the_probe_sees_what_generation_computes(engine: TorchEngine) -> None:
+    """Log-probabilities of sampled tokens, by the cached decoder and by one plain pass."""
+    asked = [request(group, length=5, max_new_tokens=4) for group in range(12)]
+    for one, completion in zip(asked, engine.generate(asked, seed=1, version=0), strict=True):
+        ids = np.array([one.prompt_ids + completion.token_ids], dtype=np.int64)
+        found = engine.logprobs(np.repeat(ids, 4, axis=0))
+        assert found.shape == (4, ids.shape[1] - 1)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found[0, 4:], completion.logprobs, atol=1e-4)
+
+
+def test_the_vocabulary_is_the_models(engine: TorchEngine) -> None:
+    assert engine.vocab_size == VOCAB
 
 
 @pytest.mark.parametrize(

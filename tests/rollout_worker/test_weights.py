@@ -1,142 +1,188 @@
-"""What an engine holds is what is proven: against real publications of a real model after a real change."""
+"""What an engine holds, and what it computes with: against real deltas of a real model."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from periplus.codec.weights.decoder import Decoder
+from periplus.codec.weights.encoder import encode
+from periplus.codec.weights.layout import layout_of
+from periplus.codec.weights.staged import Staged, Update
 from periplus.digest import state_digest
 from periplus.errors import CorruptFrame, WrongBase
-from periplus.policy import Policy
-from periplus.publication import Publication
-from periplus.state import Tensor
+from periplus.probe import PROBE_TOLERANCE_NATS
+from periplus.state import State
 from rollout_worker.weights import EngineWeights
-from trainer import publish
-from trainer.model import load_model, resolve_model_dir
-from trainer.publish import Published
+from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
 
-MAX_BYTES = 1 << 30
-
-
-class Trained:
-    """A trainer's end: a model, and the publications of its versions."""
-
-    def __init__(self, cache: Path) -> None:
-        self.model: Any = load_model(resolve_model_dir("builtin:qwen3-tiny", cache, 0))[0]
-        state = publish.bf16_state(self.model)
-        self.published = Published(policy=Policy(0, 0), state=state, digest=state_digest(state))
-        self.versions = [publish.anchor("j", self.published)]
-
-    def step(self, element: int = 0) -> Publication:
-        """Change one element of each tensor by more than its rounding."""
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.view(-1)[element] += 0.5
-        policy, state = self.published.policy.next(), publish.bf16_state(self.model)
-        self.published, publication = publish.next_version("j", self.published, policy, state)
-        self.versions.append(publication)
-        return publication
+STATES = model_states(3)
+DIGESTS = [state_digest(state) for state in STATES]
+NAME = "model.layers.1.mlp.up_proj.weight"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    trained = Trained(tmp_path_factory.mktemp("models"))
-    trained.step(0)
-    trained.step(1)
-    return trained
+def probe() -> Callable[[State], tuple[float, ...]]:
+    return prober()
 
 
 @pytest.fixture
-def tensors(trained: Trained) -> dict[str, torch.Tensor]:
-    """A random engine's, which an anchor must overwrite."""
-    return {name: torch.randn_like(parameter) for name, parameter in trained.model.named_parameters()}
+def model() -> Any:
+    return tiny_model()
 
 
 @pytest.fixture
-def engine(tensors: dict[str, torch.Tensor], trained: Trained) -> EngineWeights:
-    weights = EngineWeights(tensors)
-    weights.apply(trained.versions[0], MAX_BYTES)
-    assert weights.policy == Policy(0, 0)
+def weights(model: Any) -> EngineWeights:
+    """At version 0."""
+    weights = EngineWeights(tiny_engine(model), SEED)
+    weights.check_fits(layout_of(STATES[0]))
+    weights.write_all(STATES[0])
     return weights
 
 
+def staged(base: int | None, new: int) -> Staged:
+    base_state = None if base is None else STATES[base]
+    parts = list(encode(base_state, STATES[new]))
+    decoder = Decoder(base_state, max_content_bytes=1 << 24, max_parts=len(parts))
+    for part in parts:
+        decoder.feed(part)
+    return decoder.staged()
+
+
+def updates(base: int | None, new: int) -> list[Update]:
+    return [update for span in staged(base, new).spans for update in span.updates()]
+
+
 def flip(tensor: torch.Tensor, bit: int, element: int = 5) -> None:
-    bits = tensor.view(torch.int32).view(-1)
-    bits[element] ^= 1 << bit
+    tensor.view(torch.int32).view(-1)[element] ^= 1 << bit
 
 
-def test_anchor_and_deltas_lead_to_the_digest_that_the_trainer_published(
-    engine: EngineWeights, trained: Trained
+def test_deltas_lead_to_the_digest_that_was_published_and_to_exactly_these_values(
+    weights: EngineWeights, model: Any
 ) -> None:
-    for version in trained.versions[1:]:
-        assert engine.apply(version, MAX_BYTES) == version.closing.state_digest
-        assert engine.policy == version.opening.policy
-    assert engine.read() == trained.published.state
+    for version in (1, 2):
+        weights.write(updates(version - 1, version))
+        assert weights.check(DIGESTS[version], ()).is_sound
+    assert weights.read() == STATES[2]
+    for name, parameter in model.named_parameters():
+        bits = torch.from_numpy(STATES[2][name].data.copy()).view(torch.bfloat16).view(parameter.shape)
+        assert torch.equal(parameter, bits.float())
 
 
-@pytest.mark.parametrize("bit", [16, 22, 23, 30, 31])
-def test_one_flipped_element_makes_the_next_proof_fail_and_an_anchor_heals_it(
-    engine: EngineWeights, tensors: dict[str, torch.Tensor], trained: Trained, bit: int
+@pytest.mark.parametrize("base", [0, None])
+def test_writing_twice_changes_nothing(weights: EngineWeights, base: int | None) -> None:
+    for _ in range(2):
+        weights.write(updates(base, 1))
+        assert weights.check(DIGESTS[1], ()).digest == DIGESTS[1]
+
+
+def test_what_was_written_in_part_is_written_again_in_full(weights: EngineWeights) -> None:
+    """As after a death between two tensors, or when versions that the engine has are written again on its way."""
+    every = [*updates(0, 1), *updates(1, 2)]
+    for done in range(0, len(every), 7):
+        weights.write(every[:done])
+        weights.write(every)
+        assert weights.check(DIGESTS[2], ()).is_sound
+
+
+@pytest.mark.parametrize("bit", [0, 15, 16, 23, 31])
+def test_one_flipped_bit_of_one_weight_is_found(weights: EngineWeights, model: Any, bit: int) -> None:
+    flip(model.get_parameter(NAME), bit)
+    finding = weights.check(DIGESTS[0], ())
+    assert not finding.is_sound
+    assert NAME in finding.why or DIGESTS[0].hex() in finding.why
+    weights.write_all(STATES[0])
+    assert weights.check(DIGESTS[0], ()).is_sound
+
+
+def test_a_flip_below_what_bfloat16_can_hold_names_its_tensor(weights: EngineWeights, model: Any) -> None:
+    flip(model.get_parameter(NAME), 3)
+    with pytest.raises(CorruptFrame, match=r"up_proj"):
+        state_digest(weights.read())
+
+
+def test_a_sound_engine_answers_the_probe_as_the_trainer_does(
+    weights: EngineWeights, probe: Callable[[State], tuple[float, ...]]
 ) -> None:
-    flip(tensors["model.layers.1.mlp.up_proj.weight"], bit)
-    assert engine.apply(trained.versions[1], MAX_BYTES) != trained.versions[1].closing.state_digest
-    assert engine.policy is None
-    engine.apply(trained.versions[0], MAX_BYTES)
-    engine.apply(trained.versions[1], MAX_BYTES)
-    assert engine.policy == Policy(0, 1)
+    finding = weights.check(DIGESTS[0], probe(STATES[0]))
+    assert finding.is_sound
+    assert finding.max_difference is not None
+    assert finding.max_difference < PROBE_TOLERANCE_NATS / 10
 
 
-@pytest.mark.parametrize("bit", [0, 15])
-def test_a_flip_below_what_bfloat16_can_hold_is_found_too(
-    engine: EngineWeights, tensors: dict[str, torch.Tensor], trained: Trained, bit: int
+def test_a_layer_that_computes_with_another_tensor_is_right_to_the_hash_and_wrong_to_the_probe(
+    weights: EngineWeights, model: Any, probe: Callable[[State], tuple[float, ...]]
 ) -> None:
-    flip(tensors["model.norm.weight"], bit)
-    with pytest.raises(CorruptFrame, match=r"model\.norm\.weight"):
-        engine.apply(trained.versions[1], MAX_BYTES)
-    assert engine.policy is None
-    engine.apply(trained.versions[0], MAX_BYTES)
-    assert engine.policy == Policy(0, 0)
+    layer = model.model.layers[1].mlp.up_proj
+    layer.weight = torch.nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
+    weights.write(updates(0, 1))
+    finding = weights.check(DIGESTS[1], probe(STATES[1]))
+    assert finding.digest == DIGESTS[1]
+    assert not finding.is_sound
+    assert "computes with others" in finding.why
 
 
-def test_a_delta_applied_twice_is_refused_and_writes_nothing(engine: EngineWeights, trained: Trained) -> None:
-    engine.apply(trained.versions[1], MAX_BYTES)
-    before = engine.read()
-    with pytest.raises(WrongBase):
-        engine.apply(trained.versions[1], MAX_BYTES)
-    assert engine.read() == before
-    assert engine.policy is None, "what is not proven must not serve"
-
-
-def test_a_delta_from_another_version_is_refused(engine: EngineWeights, trained: Trained) -> None:
-    with pytest.raises(WrongBase, match="anchor"):
-        engine.apply(trained.versions[2], MAX_BYTES)
-
-
-def test_a_payload_that_is_not_what_the_closing_promises_is_not_proven(engine: EngineWeights, trained: Trained) -> None:
-    version = trained.versions[1]
-    engine.apply(replace(version, closing=replace(version.closing, state_digest=b"\0" * 32)), MAX_BYTES)
-    assert engine.policy is None
-
-
-@pytest.mark.parametrize("change", ["shape", "dtype"])
-def test_a_state_that_does_not_fit_the_engine_is_refused_before_anything_is_written(
-    engine: EngineWeights, trained: Trained, change: str
+@pytest.mark.parametrize("factor", [1.01, 0.0, float("nan")])
+def test_a_scale_that_reading_back_does_not_see_is_found_by_the_probe(
+    weights: EngineWeights, model: Any, probe: Callable[[State], tuple[float, ...]], factor: float
 ) -> None:
-    before, state = engine.read(), dict(trained.published.state)
+    model.model.layers[0].self_attn.v_proj.register_forward_hook(lambda module, inputs, output: output * factor)
+    finding = weights.check(DIGESTS[0], probe(STATES[0]))
+    assert finding.digest == DIGESTS[0]
+    assert not finding.is_sound
+
+
+def test_two_tensors_that_were_swapped_are_found(
+    weights: EngineWeights, model: Any, probe: Callable[[State], tuple[float, ...]]
+) -> None:
+    first, second = model.model.layers[0].mlp, model.model.layers[1].mlp
+    first.up_proj, second.up_proj = second.up_proj, first.up_proj
+    assert not weights.check(DIGESTS[0], probe(STATES[0])).is_sound
+
+
+def test_without_a_reference_the_probe_is_not_run(weights: EngineWeights) -> None:
+    assert weights.check(DIGESTS[0], ()).max_difference is None
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype", "missing", "more"])
+def test_a_state_that_is_not_of_the_engines_model_is_refused(weights: EngineWeights, change: str) -> None:
+    state = dict(STATES[0])
     norm = state["model.norm.weight"]
-    dtype, shape = ("F16", norm.shape) if change == "dtype" else (norm.dtype, (1, *norm.shape))
-    state["model.norm.weight"] = Tensor(dtype, shape, norm.data)
-    with pytest.raises(WrongBase, match=r"model\.norm\.weight"):
-        engine.write(state)
-    assert engine.read() == before
+    match change:
+        case "shape":
+            state["model.norm.weight"] = replace(norm, shape=(1, *norm.shape))
+        case "dtype":
+            state["model.norm.weight"] = replace(norm, dtype="F16")
+        case "missing":
+            del state["model.norm.weight"]
+        case "more":
+            state["model.other.weight"] = norm
+    with pytest.raises(WrongBase, match=r"model\.(norm|other)\.weight"):
+        weights.check_fits(layout_of(state))
 
 
-def test_the_engine_computes_with_exactly_the_published_values(
-    engine: EngineWeights, tensors: dict[str, torch.Tensor], trained: Trained
+def test_an_engine_in_bfloat16_is_written_and_read_without_a_detour_and_may_round_as_it_does(
+    probe: Callable[[State], tuple[float, ...]],
 ) -> None:
-    for version in trained.versions[1:]:
-        engine.apply(version, MAX_BYTES)
-    for name, parameter in trained.model.named_parameters():
-        assert torch.equal(tensors[name], parameter.detach().bfloat16().float())
+    model = tiny_model()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    weights = EngineWeights(tiny_engine(model), SEED)
+    weights.check_fits(layout_of(STATES[0]))
+    weights.write(updates(None, 0))
+    assert weights.check(DIGESTS[0], ()).is_sound
+    weights.write_all(STATES[0])
+    weights.write(updates(0, 1))
+    finding = weights.check(DIGESTS[1], probe(STATES[1]))
+    assert finding.is_sound
+    assert finding.max_difference is not None
+    assert finding.max_difference > PROBE_TOLERANCE_NATS
+    assert weights.read() == STATES[1]
+
+
+def test_an_engine_of_another_precision_is_refused() -> None:
+    weights = EngineWeights(tiny_engine(tiny_model().to(torch.float16)), SEED)
+    with pytest.raises(ValueError, match="float16"):
+        weights.write_all(STATES[0])

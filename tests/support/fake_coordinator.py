@@ -47,6 +47,9 @@ class FakeCoordinator(Servicer):  # type: ignore[misc]
     def steps(self) -> list[float]:
         return [message.step.time_s for message in self.came if message.HasField("step")]
 
+    def asked(self) -> list[control_pb2.CertificateRequest]:
+        return [message.certify for message in self.came if message.HasField("certify")]
+
 
 @asynccontextmanager
 async def served(fake: Any, address: str = "127.0.0.1:0") -> AsyncIterator[str]:

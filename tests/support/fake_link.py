@@ -9,25 +9,47 @@ from typing import Any
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
+from periplus.codec.weights.decoder import decode
 from periplus.convert import trajectory_frame_to_pb
-from periplus.digest import payload_digest
+from periplus.digest import payload_digest, state_digest
 from periplus.job import JobFile
 from periplus.pb.v1 import gateway_pb2
-from periplus.publication import Publication, PublicationKind
+from periplus.policy import Policy
+from periplus.publication import (
+    Assembler,
+    Certificate,
+    Publication,
+    PublicationKind,
+    PublicationRecord,
+    PublisherKey,
+    Trust,
+)
 from periplus.record import Record
+from periplus.state import State
 from rollout_worker.convert import lease_from_pb
 from rollout_worker.episode import EpisodeSettings, sample_batch
 from rollout_worker.model import load_bundle
 from rollout_worker.queue import LeaseQueue
 from rollout_worker.weights import EngineWeights
+from tests.support.keys import AUTHORITY
 from trainer.gateway import GatewayLink
+
+JOB = "job-1"
+MAX_BYTES = 1 << 30
 
 
 class FakeLink(GatewayLink):
-    """Workers w0, w1, ... that share one engine; `seed` decides who answers when, each result twice."""
+    """Workers w0, w1, ... that share one engine; `seed` decides who answers when, each result twice.
 
-    def __init__(self, job: JobFile, folder: Path, num_workers: int, seed: int) -> None:
+    The trainer that signs with `key` is certified."""
+
+    def __init__(self, job: JobFile, folder: Path, num_workers: int, seed: int, fork: int = 0) -> None:
         self._job, self._folder, self._random = job, folder, random.Random(seed)
+        self._fork, self.key = fork, PublisherKey.generate()
+        self._assembler = Assembler(Trust(AUTHORITY.public_key, JOB), max_content_bytes=MAX_BYTES)
+        self._state: State | None = None
+        self.policy: Policy | None = None
+        self.published: list[Publication] = []
         self._queues = {f"w{number}": LeaseQueue() for number in range(num_workers)}
         self.on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]
         self._delivering: set[asyncio.Future[None]] = set()
@@ -41,28 +63,46 @@ class FakeLink(GatewayLink):
         self.acknowledged += message.committed.sequences
         for lease in message.leases.leases:
             self._queues[message.worker_id].add(lease_from_pb(lease))
-        asyncio.get_running_loop().call_soon(self._answer)
+        asyncio.get_running_loop().call_soon(self._reply)
 
     def record(self, record: Record) -> None:
         self.before_each()
         self.on_record(record)
 
-    async def publish(self, publication: Publication) -> None:
+    async def certificate(self, stop: asyncio.Event) -> Certificate | None:
+        return AUTHORITY.certify(JOB, self._fork, self.key.public_key)
+
+    async def publish(self, record: PublicationRecord) -> None:
         self.before_each()
-        if publication.opening.kind is PublicationKind.BUNDLE:
-            files = files_decoder(publication.opening.codec)(publication.payload, max_content_bytes=1 << 30)
+        publication = self._assembler.feed(record)
+        if publication is not None:
+            self.published.append(publication)
+            self._take(publication)
+
+    def _take(self, publication: Publication) -> None:
+        opening, parts = publication.opening, publication.payload_parts
+        if opening.kind is PublicationKind.BUNDLE:
+            payload = b"".join(parts)
+            files = files_decoder(opening.codec)(payload, max_content_bytes=MAX_BYTES)
             self._loaded = load_bundle(files, self._folder, self._job, batch_rows=8)
-            self.weights = EngineWeights(self._loaded.engine.tensors())
-            hello = gateway_pb2.WorkerHello(region="far", bundle_digest=payload_digest(publication.payload))
+            self._weights = EngineWeights(self._loaded.engine, self._job.seed)
+            hello = gateway_pb2.WorkerHello(region="far", bundle_digest=payload_digest(payload))
             for worker_id in self._queues:
                 self.up(worker_id=worker_id, hello=hello)
                 self.up(worker_id=worker_id, capacity=gateway_pb2.Capacity(num_samples=16))
-        elif self.weights.policy is None or publication.opening.policy > self.weights.policy:
-            self.weights.apply(publication, 1 << 30)
-            asyncio.get_running_loop().call_soon(self._answer)
+        elif self.policy is None or opening.policy > self.policy:
+            assert opening.base is None or opening.base == self.policy
+            base = None if opening.base is None else self._state
+            self._state = decode(base, parts, max_content_bytes=opening.content_bytes)
+            assert state_digest(self._state) == publication.closing.state_digest
+            self._weights.write_all(self._state)
+            finding = self._weights.check(publication.closing.state_digest, publication.closing.probe_logprobs)
+            assert finding.is_sound, finding.why
+            self.policy = opening.policy
+            asyncio.get_running_loop().call_soon(self._reply)
 
-    def _answer(self) -> None:
-        policy = self.weights.policy
+    def _reply(self) -> None:
+        policy = self.policy
         able = [name for name, queue in self._queues.items() if policy is not None and queue.has_startable(policy)]
         if not able or policy is None:
             return
@@ -76,7 +116,7 @@ class FakeLink(GatewayLink):
             message.epoch, message.sequence = 1, self._num_frames
             self._num_frames += 1
             self.up(worker_id=worker_id, frame=message)
-        asyncio.get_running_loop().call_soon(self._answer)
+        asyncio.get_running_loop().call_soon(self._reply)
 
     def up(self, **message: Any) -> None:
         """Deliver a message as the gateway's stream does: in order, one after the other."""

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc.aio
-from blake3 import blake3
+import numpy as np
 
 from periplus import rpc
 from periplus.codec.frame import CodecId, Frame
+from periplus.codec.weights.decoder import decode
+from periplus.codec.weights.encoder import encode
 from periplus.convert import (
+    certificate_to_pb,
     committed_to_pb,
     keyed_frame_from_pb,
     keyed_frame_to_pb,
@@ -21,6 +24,7 @@ from periplus.convert import (
     publication_record_from_pb,
     publication_record_to_pb,
 )
+from periplus.digest import state_digest
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
 from periplus.publication import (
@@ -29,11 +33,14 @@ from periplus.publication import (
     Publication,
     PublicationKind,
     PublicationRecord,
-    publication,
-    split,
+    PublisherKey,
+    Trust,
+    bundle_parts,
+    signed_publication,
 )
 from periplus.spool.files import FileLayer
 from periplus.spool.format import Durability
+from periplus.state import State, Tensor
 from periplus.transport import FrameKey
 from periplus.wan.client import WanRouter
 from region_agent.frames import FrameSpool
@@ -42,11 +49,15 @@ from region_agent.hubs import Hubs
 from region_agent.service import REGION_KEY, GatewayService
 from region_agent.traffic import Traffic
 from region_agent.upstream import Upstream
+from region_agent.weights.files import WeightFiles
+from region_agent.weights.keeper import Keeper
 from tests.support.faulty_files import FaultyFiles
+from tests.support.faulty_weights import FaultyWeightFiles
+from tests.support.keys import AUTHORITY
 
 JOB = "job-1"
 DEADLINE_S = 10.0
-CHUNK_BYTES = 64
+CHUNK_BYTES = 1 << 10
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -57,9 +68,9 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def until(true: Callable[[], bool], *, deadline_s: float = DEADLINE_S) -> None:
     """For what happens in other tasks of this loop and cannot be awaited."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(deadline_s):
         while not true():  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0.002)
 
@@ -67,31 +78,43 @@ async def until(true: Callable[[], bool]) -> None:
 # ---- publications ----------------------------------------------------------------------------------------------------
 
 
-def bundle(fork: int = 0) -> Publication:
-    return publication(
-        job_id=JOB, kind=PublicationKind.BUNDLE, policy=Policy(fork, 0), codec=CodecId.FILES_ZSTD, payload=b"t" * 100,
-        content_bytes=100,
+def state_of(version: int, fork: int = 0, num_bytes: int = 300) -> State:
+    """Noise of an own, so that a delta costs what a full state does; one layout for one `num_bytes`."""
+    noise = np.random.default_rng([fork, version]).integers(0, 1 << 16, num_bytes // 2, dtype=np.uint16)
+    return {"w": Tensor("BF16", (num_bytes // 2,), noise)}
+
+
+def bundle(fork: int = 0, *, chunk_bytes: int = CHUNK_BYTES) -> Publication:
+    payload = b"t" * 100
+    return _signed(
+        fork, kind=PublicationKind.BUNDLE, policy=Policy(fork, 0), codec=CodecId.FILES_ZSTD,
+        content_bytes=len(payload), parts=bundle_parts(payload, chunk_bytes),
     )  # fmt: skip
 
 
-def anchor(version: int, fork: int = 0, num_bytes: int = 300) -> Publication:
-    policy = Policy(fork, version)
-    return publication(
-        job_id=JOB, kind=PublicationKind.ANCHOR, policy=policy, codec=CodecId.STATE_PLANES_ZSTD,
-        payload=bytes([version % 251]) * num_bytes, content_bytes=num_bytes, state_digest=_digest(policy),
+def anchor(version: int, fork: int = 0, num_bytes: int = 300, *, chunk_bytes: int = CHUNK_BYTES) -> Publication:
+    state = state_of(version, fork, num_bytes)
+    return _signed(
+        fork, kind=PublicationKind.ANCHOR, policy=Policy(fork, version), codec=CodecId.WEIGHTS,
+        content_bytes=num_bytes, parts=encode(None, state, span_bytes=chunk_bytes), state_digest=state_digest(state),
     )  # fmt: skip
 
 
-def delta(base: int, version: int, fork: int = 0, num_bytes: int = 200) -> Publication:
-    policy = Policy(fork, version)
-    return publication(
-        job_id=JOB, kind=PublicationKind.DELTA, policy=policy, base=Policy(fork, base), codec=CodecId.STATE_XOR_ZSTD,
-        payload=bytes([version % 251]) * num_bytes, content_bytes=num_bytes, state_digest=_digest(policy),
+def delta(
+    base: int, version: int, fork: int = 0, num_bytes: int = 300, *, chunk_bytes: int = CHUNK_BYTES
+) -> Publication:
+    """`num_bytes` is that of both states."""
+    old, state = state_of(base, fork, num_bytes), state_of(version, fork, num_bytes)
+    return _signed(
+        fork, kind=PublicationKind.DELTA, policy=Policy(fork, version), base=Policy(fork, base),
+        base_digest=state_digest(old), codec=CodecId.WEIGHTS, content_bytes=num_bytes,
+        parts=encode(old, state, span_bytes=chunk_bytes), state_digest=state_digest(state),
     )  # fmt: skip
 
 
-def _digest(policy: Policy) -> bytes:
-    return blake3(str(policy).encode()).digest()
+def _signed(fork: int, **fields: Any) -> Publication:
+    key = PublisherKey.from_private_bytes(bytes([fork + 1]) * 32)
+    return signed_publication(key, AUTHORITY.certify(JOB, fork, key.public_key), job_id=JOB, **fields)
 
 
 def name(publication_: Publication) -> str:
@@ -131,29 +154,47 @@ def frame_spool(
     )
 
 
+async def certified(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
+    """What a coordinator would say."""
+    certificate = certificate_to_pb(AUTHORITY.certify(job_id, fork, public_key))
+    return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, certificate=certificate)
+
+
+def keeper(disk: WeightFiles | None = None, *, chain_versions: int = 8) -> Keeper:
+    """In memory, unless `disk` says where."""
+    disk = disk or FaultyWeightFiles()
+    return Keeper.open(JOB, AUTHORITY.public_key, Path("/weights"), chain_versions=chain_versions, layer=disk)
+
+
 @asynccontextmanager
 async def gateway(
-    region: str = "home", address: str = "127.0.0.1:0", frames: FrameSpool | None = None
-) -> AsyncIterator[Gateway]:
+    region: str = "home", address: str = "127.0.0.1:0", frames: FrameSpool | None = None,
+    weights: Keeper | None = None,
+) -> AsyncIterator[Gateway]:  # fmt: skip
     hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
     bound = rpc.bind(server, address)
     it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool(region=region))
-    hubs.open(JOB, it.frames)
-    gateway_pb2_grpc.add_GatewayServicer_to_server(GatewayService(hubs, traffic, it.records.append), server)
+    hub = hubs.open(JOB, it.frames, weights or keeper())
+    service = GatewayService(hubs, traffic, it.records.append, certified)
+    gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
+    keeping = asyncio.create_task(hub.keeper.run(hub.settled))
     try:
         yield it
     finally:
         await server.stop(None)
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
 
 
 @asynccontextmanager
 async def remote_gateway(
     home_address: str, region: str = "far", control: str | None = None, *, address: str = "127.0.0.1:0",
-    frames: FrameSpool | None = None,
+    frames: FrameSpool | None = None, weights: Keeper | None = None,
 ) -> AsyncIterator[Gateway]:  # fmt: skip
     """A gateway with an upstream to the one at `home_address`."""
-    async with gateway(region, address, frames) as it, WanRouter(region, control) as router:
+    async with gateway(region, address, frames, weights) as it, WanRouter(region, control) as router:
         upstream = Upstream(
             it.hub, region=region, home_region="home", home_gateway=home_address, router=router, traffic=it.traffic
         )
@@ -295,9 +336,9 @@ class Trainer(_Client):
             for message in committed_to_pb(region or self.regions[index], [self.keys[index]]):
                 await self.send(message)
 
-    def publish(self, *publications: Publication, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def publish(self, *publications: Publication) -> None:
         for each in publications:
-            for record in split(each, chunk_bytes):
+            for record in each.records():
                 self.publish_record(record)
 
     def publish_record(self, record: PublicationRecord) -> None:
@@ -308,15 +349,16 @@ class Reader(_Client):
     """One subscription, and the publications that it completed."""
 
     def __init__(
-        self, address: str, *, have: Policy | None = None, has_bundle: bool = False, region: str = "", job_id: str = JOB
-    ) -> None:
+        self, address: str, *, have: Policy | None = None, has_bundle: bool = False, region: str = "",
+        job_id: str = JOB, distrust_copies: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(address)
         self._metadata = ((REGION_KEY, region),) if region else ()
         self._request = gateway_pb2.SubscribeRequest(
             job_id=job_id, reader_id="r", has_state=have is not None, has_bundle=has_bundle,
-            have=None if have is None else policy_to_pb(have),
+            have=None if have is None else policy_to_pb(have), distrust_copies=distrust_copies,
         )  # fmt: skip
-        self._assembler = Assembler(max_payload_bytes=1 << 30, max_content_bytes=1 << 30)
+        self._assembler = Assembler(Trust(AUTHORITY.public_key, job_id), max_content_bytes=1 << 30)
         self.got: list[Publication] = []
         self.num_chunks = 0
         self.may_read = asyncio.Event()
@@ -333,3 +375,19 @@ class Reader(_Client):
 
     def names(self) -> list[str]:
         return [name(each) for each in self.got]
+
+    def state(self) -> State:
+        """What the publications led to, each proven by its digest."""
+        state: State | None = None
+        for each in self.got:
+            if each.opening.kind is not PublicationKind.BUNDLE:
+                is_delta = each.opening.kind is PublicationKind.DELTA
+                state = decode(state if is_delta else None, each.payload_parts, max_content_bytes=1 << 30)
+                assert state_digest(state) == each.closing.state_digest, f"{each.opening} leads elsewhere"
+        assert state is not None
+        return state
+
+    @property
+    def policy(self) -> Policy | None:
+        """Of the newest state that it got."""
+        return self.got[-1].opening.policy if self.got else None

@@ -109,6 +109,11 @@ def summary() -> Summary:
         staleness_violations=0,
         weight_digest_mismatches=0,
         regions=REGIONS,
+        weights_ratio=47.25,
+        delta_density=0.125,
+        delta_bits_per_change=9.8,
+        weight_fallbacks=2,
+        pause_s=0.0032,
     )
 
 
@@ -163,6 +168,10 @@ def _step(rng: random.Random, step: int, time_s: float) -> Record:
             "wait_s": step_s - train_s - 0.06,
             "train_s": train_s,
             "publish_s": 0.06,
+            "encode_s": 0.02 + 0.002 * math.sin(step),
+            "transfer_s": 0.05 + 0.005 * math.sin(2 * step),
+            "apply_s": 0.004,
+            "pause_s": 0.003 + 0.0002 * math.sin(3 * step),
             "tokens_per_s": tokens / step_s,
             "delta_bytes": 41_000 + rng.gauss(0, 2500) + 30_000 * math.exp(-step / 10),
             "full_weights_bytes": FULL_WEIGHTS_BYTES,

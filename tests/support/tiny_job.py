@@ -6,6 +6,7 @@ from typing import Any
 
 from periplus.job import JobFile, resolve
 from periplus.task import Role, TaskSpec
+from tests.support.keys import AUTHORITY
 
 NUM_PROBLEMS = 40
 
@@ -29,4 +30,5 @@ def task_of(job: JobFile, role: Role, folder: Path, *, gateway: str = "", fork: 
         task_id=task_id or f"job-1/home/{role}", job_id="job-1", role=role, region="home", job_json=job.to_json(),
         plan_json="", fork=fork, resume_from="", gateway=gateway, run_dir=str(folder / "run"),
         status_file=str(folder / "status.json"), num_threads=1,
+        authority_key=AUTHORITY.public_key.hex(),
     )  # fmt: skip

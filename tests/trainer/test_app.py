@@ -2,20 +2,30 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from periplus.errors import Unreachable
+from periplus import rpc
+from periplus.errors import Denied, Unreachable
+from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
-from periplus.task import Role
+from periplus.record import RecordKind
+from periplus.run_directory import RunDirectory
+from periplus.task import Role, TaskState
+from rollout_worker import app as worker_app
+from rollout_worker.config import WorkerConfig
+from tests.support import gateways
 from tests.support.gateways import gateway, play, until
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import app, checkpoint
 from trainer.config import TrainerConfig
 from trainer.gateway import GatewayLink
+
+WHOLE_RUN_DEADLINE_S = 90.0
 
 
 def test_a_trainer_that_loses_its_gateway_saves_once_and_fails_with_what_happened(
@@ -46,6 +56,60 @@ def test_a_trainer_that_loses_its_gateway_saves_once_and_fails_with_what_happene
     assert checkpoint.newest(tmp_path / "run" / "checkpoints").policy == Policy(0, 0)
 
 
+def test_a_trainer_whose_key_is_not_certified_keeps_what_it_prepared_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
+        return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, refused="fork 0 has another trainer")
+
+    monkeypatch.setattr(gateways, "certified", refuse)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+
+    async def run() -> None:
+        job = tiny_job(tmp_path)
+        async with gateway() as home:
+            task = task_of(job, Role.TRAINER, tmp_path, gateway=home.address)
+            config = TrainerConfig.of_task(task)
+            config = replace(config, cache_dir=tmp_path / "models")
+            with pytest.raises(ExceptionGroup) as raised:
+                await app.run(config, asyncio.Event())
+        error = rpc.first_of(raised.value)
+        assert isinstance(error, Denied)
+        assert "fork 0 has another trainer" in str(error)
+
+    play(run)
+    assert checkpoint.newest(tmp_path / "run" / "checkpoints").policy == Policy(0, 0)
+    assert b'"failed"' in (tmp_path / "run" / "audit.jsonl").read_bytes().splitlines()[-1]
+
+
+def test_a_worker_behind_a_real_gateway_proves_every_version_and_its_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    job = tiny_job(tmp_path, steps=4, staleness=1, network={"check_engine_every_versions": 2})
+
+    async def run() -> None:
+        async with gateway() as home:
+            task = task_of(job, Role.TRAINER, tmp_path, gateway=home.address)
+            trainer = replace(TrainerConfig.of_task(task), cache_dir=tmp_path / "models")
+            of_worker = task_of(job, Role.ROLLOUT, tmp_path, gateway=home.address, task_id="job-1/home/rollout-0")
+            working = asyncio.create_task(worker_app.run(WorkerConfig.of_task(of_worker)))
+            assert await app.run(trainer, asyncio.Event()) is TaskState.SUCCEEDED
+            await working
+
+    with asyncio.Runner() as runner:
+        runner.run(asyncio.wait_for(run(), WHOLE_RUN_DEADLINE_S))
+    records = RunDirectory(tmp_path / "run").records()
+    steps = [record.values for record in records if record.kind is RecordKind.STEP]
+    assert [values["step"] for values in steps] == [1, 2, 3, 4]
+    assert sum(values["weight_proofs"] for values in steps) >= 3, "the last proof may come after the last step's record"
+    summary = records[-1].values
+    assert (summary["weight_digest_mismatches"], summary["weight_fallbacks"]) == (0, 0)
+    assert summary["weight_checks"] >= 2
+    assert 0 < summary["pause_s"] < WHOLE_RUN_DEADLINE_S
+    assert summary["weights_ratio"] > 1
+
+
 def test_a_gateway_that_is_slow_to_close_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -54,6 +118,6 @@ def test_a_gateway_that_is_slow_to_close_is_a_warning(
             await asyncio.Event().wait()
 
     monkeypatch.setattr(app, "CLOSE_DEADLINE_S", 0.0)
-    asyncio.run(app._close(Slow("nowhere", "job-1", 0, 1 << 10), "job-1"))
+    asyncio.run(app._close(Slow("nowhere", "job-1", 0), "job-1"))
     (record,) = caplog.records
     assert (record.levelno, record.message) == (logging.WARNING, "gateway_slow_to_close")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from periplus.policy import Policy
 from periplus.telemetry import check_names
 from periplus.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory, token_ids
+from trainer.delivery import Sent
 from trainer.gate import admit, inspect
 from trainer.progress import Progress
 
@@ -88,8 +89,14 @@ def test_what_is_admitted_has_no_violation_and_nothing_fit_is_refused(rows: list
     assert fit == tuple(t for t in batch if t.group not in bad)
 
 
+SENT = Sent(
+    is_delta=True, payload_bytes=10, content_bytes=20, num_elements=10, num_changed=3, snapshot_s=0.1, encode_s=0.2,
+    publish_s=0.3,
+)  # fmt: skip
+
+
 def test_sums_survive_a_checkpoint_and_an_older_build_that_knew_fewer() -> None:
-    progress = replace(Progress(), steps=3.0, staleness_violations=1.0).published(10, 20).received(5, 50)
+    progress = replace(Progress(), steps=3.0, staleness_violations=1.0).published(SENT).received(5, 50)
     kept = progress.to_mapping()
     assert Progress.of_mapping(kept) == progress
     del kept["delta_bytes"]

@@ -18,16 +18,18 @@ from periplus.audit.auditor import Report, audit
 from periplus.audit.read import read_run
 from periplus.audit.records import End
 from periplus.codec import trajectory as trajectory_codec
+from periplus.convert import policy_to_pb
 from periplus.pb.v1 import common_pb2, gateway_pb2
 from periplus.policy import Policy
-from periplus.publication import Publication
+from periplus.probe import NUM_LOGPROBS
+from periplus.publication import Closing, PublicationRecord
 from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
 from periplus.trajectory import StopReason
 from tests.support.fake_link import FakeLink
 from tests.support.tiny_job import task_of, tiny_job
-from trainer import checkpoint, publish
+from trainer import checkpoint
 from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
 from trainer.setup import Prepared, prepare
@@ -95,8 +97,10 @@ def start(
     run_directory.create()
     clock = iter(range(1, 1_000_000))
     prepared = prepare(config, lambda *_: None, lambda: next(clock) / 1000)
-    link = link_class(job, folder, workers, order)
-    running = OPENED.enter_context(assembled(config, prepared, link, run_directory, lambda: next(clock) / 1000))
+    link = link_class(job, folder, workers, order, fork)
+    running = OPENED.enter_context(
+        assembled(config, prepared, link, link.key, run_directory, lambda: next(clock) / 1000)
+    )
     link.on_message = running.desk.on_message
     return Run(config, link, prepared, running)
 
@@ -147,7 +151,7 @@ def test_a_synchronous_run_has_one_result_whoever_answered_and_in_whichever_orde
     first_policy = checkpoint_free_digest(tmp_path, cache_dir)
     assert runs[0].digest != first_policy, "nothing was learnt: the test would prove nothing"
     for run in runs:
-        assert run.link.weights.policy == Policy(0, 2)
+        assert run.link.policy == Policy(0, 2)
         assert (run.summary["steps"], run.summary["staleness_max"], run.summary["staleness_violations"]) == (2, 0, 0)
         assert run.summary["weight_digest_mismatches"] == 0
         assert run.summary["dropped_samples"] == 0
@@ -156,6 +160,56 @@ def test_a_synchronous_run_has_one_result_whoever_answered_and_in_whichever_orde
 def checkpoint_free_digest(folder: Path, cache_dir: Path) -> bytes:
     """Of the untrained model."""
     return start(folder / "untrained", cache_dir).digest
+
+
+def test_every_version_is_signed_probed_and_told_of_with_what_it_cost(tmp_path: Path, cache_dir: Path) -> None:
+    run = train(tmp_path / "a", cache_dir, steps=3, staleness=1)
+    openings = [publication.opening for publication in run.link.published]
+    assert [f"{opening.kind} {opening.policy}" for opening in openings] == [
+        "bundle 0.0", "anchor 0.0", "delta 0.1", "delta 0.2", "delta 0.3",
+    ]  # fmt: skip
+    assert all(len(p.closing.probe_logprobs) == NUM_LOGPROBS for p in run.link.published[1:])
+    steps = run.of_kind(RecordKind.STEP)
+    assert [record.policy for record in steps] == [Policy(0, 1), Policy(0, 2), Policy(0, 3)]
+    for record, publication in zip(steps, run.link.published[2:], strict=True):
+        values = record.values
+        assert values["delta_bytes"] == publication.payload_bytes
+        assert 0 < values["delta_density"] <= 1
+        assert 0 < values["delta_bits_per_change"] < 16
+        assert min(values["publish_s"] - values["encode_s"], values["snapshot_s"], values["encode_s"]) > 0
+    sent_bytes = sum(publication.payload_bytes for publication in run.link.published[1:])
+    assert run.summary["wan_delta_bytes"] == sent_bytes, "one remote region"
+    assert 0 < run.summary["delta_density"] <= 1
+
+
+def test_what_readers_report_of_their_swaps_stands_in_the_steps_record(tmp_path: Path, cache_dir: Path) -> None:
+    run = train(tmp_path / "a", cache_dir, link_class=Reporting)
+    first = run.of_kind(RecordKind.STEP)[0].values
+    assert (first["transfer_s"], first["apply_s"], first["pause_s"]) == (1.5, 0.75, 0.25)
+    assert (first["weight_proofs"], first["weight_fallbacks"], first["weight_checks"]) == (2, 1, 1)
+    assert first["probe_max_difference"] == 2e-5
+    second = run.of_kind(RecordKind.STEP)[1].values
+    assert (second["weight_proofs"], second["weight_fallbacks"], second["weight_checks"]) == (1, 1, 0)
+    assert "probe_max_difference" not in second
+    assert (run.summary["weight_fallbacks"], run.summary["weight_checks"], run.summary["pause_s"]) == (2, 1, 0.25)
+
+
+class Reporting(FakeLink):
+    """A reader that proves each state before its closing is out: as a fallback, then with a check, in turn."""
+
+    async def publish(self, record: PublicationRecord) -> None:
+        await super().publish(record)
+        if not isinstance(record, Closing) or not record.state_digest:
+            return
+        policy = self.published[-1].opening.policy
+        checked = policy.version % 2 == 1
+        proof = gateway_pb2.WeightProof(
+            policy=policy_to_pb(policy), state_digest=record.state_digest, ok=True, engine_checked=checked,
+            fallback=not checked, probe_max_difference=2e-5 if checked else 0.0, transfer_s=1.5, apply_s=0.75,
+            pause_s=0.25,
+        )  # fmt: skip
+        up = gateway_pb2.RolloutUp(worker_id="w0", proof=proof)
+        await self.on_message(gateway_pb2.TrainerDown(up=up))
 
 
 def test_another_seed_is_another_run(tmp_path: Path, cache_dir: Path) -> None:
@@ -288,8 +342,8 @@ def test_evaluations_during_training_do_not_change_what_is_learnt(tmp_path: Path
 class Answering(FakeLink):
     """Workers whose results reach the trainer while a publication is still under way."""
 
-    async def publish(self, publication: Publication) -> None:
-        await super().publish(publication)
+    async def publish(self, record: PublicationRecord) -> None:
+        await super().publish(record)
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -298,9 +352,7 @@ class Answering(FakeLink):
 def test_a_result_of_the_new_version_that_overtakes_the_end_of_its_publication_is_accepted(
     tmp_path: Path, cache_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = train(
-        tmp_path / "a", cache_dir, link_class=Answering, staleness=1, steps=4, network={"anchor_every_versions": 1}
-    )
+    run = train(tmp_path / "a", cache_dir, link_class=Answering, staleness=1, steps=4)
     assert run.state is TaskState.SUCCEEDED
     assert not [r for r in caplog.records if getattr(r, "fields", {}).get("why") == "too_old"]
 
@@ -308,8 +360,10 @@ def test_a_result_of_the_new_version_that_overtakes_the_end_of_its_publication_i
 class Corrupting(FakeLink):
     """A gateway that passes on what is no trajectory, of nobody, and a proof that fails."""
 
-    async def publish(self, publication: Publication) -> None:
-        await super().publish(publication)
+    async def publish(self, record: PublicationRecord) -> None:
+        await super().publish(record)
+        if not isinstance(record, Closing):
+            return
         frame = gateway_pb2.TrajectoryFrame(codec=common_pb2.CODEC_TRAJECTORY_COLUMNS_ZSTD, payload=b"no frame")
         for up in (
             gateway_pb2.RolloutUp(worker_id="w0", frame=frame),
@@ -364,7 +418,7 @@ def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cac
     desk = run.running.desk
     desk.close(End(how="stopped"))
     before = run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()
-    hello = gateway_pb2.WorkerHello(region="far", bundle_digest=publish.bundle_digest(run.prepared.bundle))
+    hello = gateway_pb2.WorkerHello(region="far", bundle_digest=run.prepared.bundle.digest)
     for up in (
         gateway_pb2.RolloutUp(worker_id="w", hello=hello),
         gateway_pb2.RolloutUp(worker_id="w", capacity=gateway_pb2.Capacity(num_samples=8)),
@@ -379,8 +433,10 @@ class Breaking(FakeLink):
 
     model: Any
 
-    async def publish(self, publication: Publication) -> None:
-        await super().publish(publication)
+    async def publish(self, record: PublicationRecord) -> None:
+        await super().publish(record)
+        if not isinstance(record, Closing):
+            return
         with torch.no_grad():
             next(self.model.parameters()).fill_(float("nan"))
 

@@ -1,17 +1,21 @@
-"""Publications of a real optimizer's steps, read by the readers' own code; and the export of what was published."""
+"""Publications of a real optimizer's steps, decoded as readers do; and the export of what was published."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from periplus.codec.frame import CodecId
 from periplus.codec.registry import files_decoder
+from periplus.codec.weights.decoder import decode
 from periplus.digest import payload_digest, state_digest
 from periplus.policy import Policy
-from periplus.publication import PublicationKind
-from rollout_worker.weights import EngineWeights
+from periplus.publication import Assembler, Publication, PublicationKind
+from periplus.state import State, Tensor, content_bytes
+from tests.support.publishing import Author, published_by
 from trainer import export, publish
 from trainer.model import load_model, resolve_model_dir
 from trainer.publish import Published
@@ -30,8 +34,7 @@ def actor(model_dir: Path) -> Any:
 
 
 def first(actor: Any) -> Published:
-    state = publish.bf16_state(actor)
-    return Published(policy=Policy(0, 0), state=state, digest=state_digest(state))
+    return published_by(actor, Policy(0, 0))
 
 
 def step(actor: Any, rate: float) -> None:
@@ -41,43 +44,64 @@ def step(actor: Any, rate: float) -> None:
     optimizer.step()
 
 
-def reader(actor: Any, published: Published) -> EngineWeights:
-    weights = EngineWeights({name: torch.randn_like(p) for name, p in actor.named_parameters()})
-    weights.apply(publish.anchor("j", published), MAX_BYTES)
-    return weights
+def held_after(base: Published, publication: Publication) -> State:
+    held = None if publication.opening.base is None else base.state
+    return decode(held, publication.payload_parts, max_content_bytes=publication.opening.content_bytes)
 
 
 def test_the_delta_of_an_optimizer_step_brings_a_reader_to_the_published_digest(actor: Any) -> None:
-    base = first(actor)
-    weights = reader(actor, base)
+    author, base = Author(), first(actor)
     step(actor, 1e-5)
-    published, delta = publish.next_version("j", base, Policy(0, 1), publish.bf16_state(actor))
+    published = published_by(actor, Policy(0, 1))
+    delta = author.delta(base, published)
     assert (delta.opening.kind, delta.opening.base) == (PublicationKind.DELTA, Policy(0, 0))
-    assert len(delta.payload) < len(publish.anchor("j", published).payload) / 2
-    assert weights.apply(delta, MAX_BYTES) == published.digest == delta.closing.state_digest
-    assert weights.read() == published.state
+    assert (delta.opening.base_digest, delta.opening.codec) == (base.digest, CodecId.WEIGHTS)
+    assert delta.payload_bytes < author.anchor(published).payload_bytes / 2
+    assert held_after(base, delta) == published.state
+    assert delta.closing.state_digest == published.digest
 
 
-def test_a_change_of_everything_falls_back_to_an_anchor_that_needs_no_base(actor: Any) -> None:
+def test_readers_that_trust_the_authority_take_what_an_author_signs(actor: Any) -> None:
+    author, base = Author(), first(actor)
+    step(actor, 1e-4)
+    published = published_by(actor, Policy(0, 1), probe=(-1.0, -2.5))
+    for made in (author.anchor(base), author.delta(base, published)):
+        assembler = Assembler(author.trust(), max_content_bytes=MAX_BYTES)
+        assert [assembler.feed(record) for record in made.records()][-1] == made
+
+
+def test_a_delta_pays_after_an_optimizer_step_and_not_where_everything_is_new(actor: Any) -> None:
     base = first(actor)
+    step(actor, 1e-2)
+    assert publish.delta_pays(base.state, publish.bf16_state(actor)), "most elements moved a little"
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter.copy_(torch.randn_like(parameter))
-    published, anchor = publish.next_version("j", base, Policy(0, 1), publish.bf16_state(actor))
-    assert (anchor.opening.kind, anchor.opening.base) == (PublicationKind.ANCHOR, None)
-    assert reader(actor, base).apply(anchor, MAX_BYTES) == published.digest
+    state = publish.bf16_state(actor)
+    assert not publish.delta_pays(base.state, state)
+    assert not publish.delta_pays({name: base.state[name] for name in sorted(base.state)[1:]}, state)
+
+
+def test_the_sample_that_decides_is_small_and_sees_all_of_a_large_state() -> None:
+    generator = np.random.default_rng(0)
+    bits = generator.integers(0, 1 << 16, 16 << 20, dtype=np.uint16)
+    large = {"w": Tensor("BF16", (bits.size,), bits)}
+    stride = content_bytes(large) // publish.SAMPLE_BYTES
+    assert publish._sample(large["w"], stride).data.size == publish.SAMPLE_BYTES
+    half = bits.copy()
+    half[: bits.size // 2] ^= generator.integers(0, 1 << 16, bits.size // 2, dtype=np.uint16)
+    assert publish.delta_pays(large, {"w": Tensor("BF16", (bits.size,), half)})
 
 
 def test_a_step_below_bfloat16s_resolution_publishes_the_same_state_under_the_next_version(actor: Any) -> None:
     base = first(actor)
-    weights = reader(actor, base)
     with torch.no_grad():
         next(actor.parameters()).view(-1)[0] *= 1 + 1e-6
-    published, delta = publish.next_version("j", base, Policy(0, 1), publish.bf16_state(actor))
+    published = published_by(actor, Policy(0, 1))
+    delta = Author().delta(base, published)
     assert published.digest == base.digest
-    assert len(delta.payload) < 4096
-    weights.apply(delta, MAX_BYTES)
-    assert weights.policy == Policy(0, 1)
+    assert delta.payload_bytes < 4096
+    assert held_after(base, delta) == base.state
 
 
 def test_a_published_state_does_not_change_when_training_goes_on(actor: Any) -> None:
@@ -94,13 +118,15 @@ def test_tied_weights_are_published_once(actor: Any) -> None:
 def test_the_bundle_holds_what_a_worker_needs_and_no_weights(model_dir: Path, tmp_path: Path) -> None:
     data = tmp_path / "problems.jsonl"
     data.write_text("{}")
-    bundle = publish.bundle("j", Policy(0, 0), model_dir, data)
-    content = files_decoder(bundle.opening.codec)(bundle.payload, max_content_bytes=bundle.opening.content_bytes)
+    bundle = publish.bundle(model_dir, data)
+    signed = Author().bundle(bundle)
+    payload = b"".join(signed.payload_parts)
+    content = files_decoder(signed.opening.codec)(payload, max_content_bytes=signed.opening.content_bytes)
     assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= content.keys()
     assert not any(name.endswith(".safetensors") for name in content)
     assert b"{}" in content.values()
-    assert publish.bundle_digest(bundle) == payload_digest(bundle.payload)
-    assert publish.bundle("j", Policy(0, 0), model_dir, data).payload == bundle.payload, "one job, one digest"
+    assert bundle.digest == payload_digest(payload)
+    assert publish.bundle(model_dir, data).payload == payload, "one job, one digest"
 
 
 def test_the_final_model_loads_with_transformers_and_is_what_was_published(

@@ -24,17 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bperiplus/pb/v1/common.proto\x12\x0bperiplus.v1\"\'\n\x06Policy\x12\x0c\n\x04\x66ork\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\"A\n\x0b\x45rrorDetail\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08*\x8e\x01\n\x05\x43odec\x12\x15\n\x11\x43ODEC_UNSPECIFIED\x10\x00\x12!\n\x1d\x43ODEC_TRAJECTORY_COLUMNS_ZSTD\x10\x01\x12\x1b\n\x17\x43ODEC_STATE_PLANES_ZSTD\x10\x02\x12\x18\n\x14\x43ODEC_STATE_XOR_ZSTD\x10\x03\x12\x14\n\x10\x43ODEC_FILES_ZSTD\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bperiplus/pb/v1/common.proto\x12\x0bperiplus.v1\"\'\n\x06Policy\x12\x0c\n\x04\x66ork\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\"R\n\x0b\x43\x65rtificate\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\r\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"A\n\x0b\x45rrorDetail\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08*v\n\x05\x43odec\x12\x15\n\x11\x43ODEC_UNSPECIFIED\x10\x00\x12!\n\x1d\x43ODEC_TRAJECTORY_COLUMNS_ZSTD\x10\x01\x12\x14\n\x10\x43ODEC_FILES_ZSTD\x10\x04\x12\x11\n\rCODEC_WEIGHTS\x10\x05\"\x04\x08\x02\x10\x02\"\x04\x08\x03\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'periplus.pb.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CODEC']._serialized_start=153
-  _globals['_CODEC']._serialized_end=295
+  _globals['_CODEC']._serialized_start=236
+  _globals['_CODEC']._serialized_end=354
   _globals['_POLICY']._serialized_start=44
   _globals['_POLICY']._serialized_end=83
-  _globals['_ERRORDETAIL']._serialized_start=85
-  _globals['_ERRORDETAIL']._serialized_end=150
+  _globals['_CERTIFICATE']._serialized_start=85
+  _globals['_CERTIFICATE']._serialized_end=167
+  _globals['_ERRORDETAIL']._serialized_start=169
+  _globals['_ERRORDETAIL']._serialized_end=234
 # @@protoc_insertion_point(module_scope)

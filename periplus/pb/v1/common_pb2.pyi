@@ -26,12 +26,10 @@ class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType
     CODEC_UNSPECIFIED: _Codec.ValueType  # 0
     CODEC_TRAJECTORY_COLUMNS_ZSTD: _Codec.ValueType  # 1
     """periplus/codec/trajectory.py"""
-    CODEC_STATE_PLANES_ZSTD: _Codec.ValueType  # 2
-    """periplus/codec/delta.py: a full state, byte planes"""
-    CODEC_STATE_XOR_ZSTD: _Codec.ValueType  # 3
-    """periplus/codec/delta.py: XOR against the base state, byte planes"""
     CODEC_FILES_ZSTD: _Codec.ValueType  # 4
     """periplus/codec/files.py: a bundle of small files"""
+    CODEC_WEIGHTS: _Codec.ValueType  # 5
+    """periplus/codec/weights: a full state, or the difference to a base"""
 
 class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
     """Payload compression and layout. Every value has exactly one codec in periplus/codec/registry.py (a test holds this)."""
@@ -39,12 +37,10 @@ class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
 CODEC_UNSPECIFIED: Codec.ValueType  # 0
 CODEC_TRAJECTORY_COLUMNS_ZSTD: Codec.ValueType  # 1
 """periplus/codec/trajectory.py"""
-CODEC_STATE_PLANES_ZSTD: Codec.ValueType  # 2
-"""periplus/codec/delta.py: a full state, byte planes"""
-CODEC_STATE_XOR_ZSTD: Codec.ValueType  # 3
-"""periplus/codec/delta.py: XOR against the base state, byte planes"""
 CODEC_FILES_ZSTD: Codec.ValueType  # 4
 """periplus/codec/files.py: a bundle of small files"""
+CODEC_WEIGHTS: Codec.ValueType  # 5
+"""periplus/codec/weights: a full state, or the difference to a base"""
 Global___Codec: _TypeAlias = Codec  # noqa: Y015
 
 @_typing.final
@@ -72,6 +68,38 @@ class Policy(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Policy: _TypeAlias = Policy  # noqa: Y015
+
+@_typing.final
+class Certificate(_message.Message):
+    """The coordinator's word that the trainer of this fork of this job signs with this key. No expiry: a higher fork ends it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    FORK_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    fork: _builtins.int
+    public_key: _builtins.bytes
+    """Ed25519, raw"""
+    signature: _builtins.bytes
+    """Ed25519 by the coordinator's job authority, over periplus/publication/signing.py's bytes"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        fork: _builtins.int = ...,
+        public_key: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "job_id", b"job_id", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Certificate: _TypeAlias = Certificate  # noqa: Y015
 
 @_typing.final
 class ErrorDetail(_message.Message):

@@ -103,6 +103,7 @@ class AgentMessage(_message.Message):
     LINK_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    CERTIFY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """of the Welcome; 0 in the Hello"""
     sequence: _builtins.int
@@ -117,6 +118,8 @@ class AgentMessage(_message.Message):
     def task(self) -> Global___TaskReport: ...
     @_builtins.property
     def step(self) -> Global___StepRecord: ...
+    @_builtins.property
+    def certify(self) -> Global___CertificateRequest: ...
     def __init__(
         self,
         *,
@@ -127,16 +130,75 @@ class AgentMessage(_message.Message):
         link: Global___LinkMeasurement | None = ...,
         task: Global___TaskReport | None = ...,
         step: Global___StepRecord | None = ...,
+        certify: Global___CertificateRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "step", b"step", "task", b"task"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "step", b"step", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "epoch", b"epoch", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "sequence", b"sequence", "step", b"step", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "epoch", b"epoch", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "sequence", b"sequence", "step", b"step", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "link", "task", "step"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "link", "task", "step", "certify"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
+
+@_typing.final
+class CertificateRequest(_message.Message):
+    """A trainer has made its key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    FORK_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    fork: _builtins.int
+    public_key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        fork: _builtins.int = ...,
+        public_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "job_id", b"job_id", "public_key", b"public_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CertificateRequest: _TypeAlias = CertificateRequest  # noqa: Y015
+
+@_typing.final
+class CertificateAnswer(_message.Message):
+    """The certificate, or why there is none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    FORK_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    fork: _builtins.int
+    refused: _builtins.str
+    @_builtins.property
+    def certificate(self) -> _common_pb2.Certificate: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        fork: _builtins.int = ...,
+        certificate: _common_pb2.Certificate | None = ...,
+        refused: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "fork", b"fork", "job_id", b"job_id", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CertificateAnswer: _TypeAlias = CertificateAnswer  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
@@ -406,6 +468,7 @@ class CoordinatorMessage(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     DESIRED_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -413,6 +476,8 @@ class CoordinatorMessage(_message.Message):
     def desired(self) -> Global___DesiredTasks: ...
     @_builtins.property
     def probe(self) -> Global___ProbeOrder: ...
+    @_builtins.property
+    def certificate(self) -> Global___CertificateAnswer: ...
     def __init__(
         self,
         *,
@@ -420,12 +485,13 @@ class CoordinatorMessage(_message.Message):
         welcome: Global___Welcome | None = ...,
         desired: Global___DesiredTasks | None = ...,
         probe: Global___ProbeOrder | None = ...,
+        certificate: Global___CertificateAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "desired", b"desired", "probe", b"probe", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "probe", b"probe", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "desired", b"desired", "epoch", b"epoch", "probe", b"probe", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "epoch", b"epoch", "probe", b"probe", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "probe"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "probe", "certificate"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -492,6 +558,7 @@ class Task(_message.Message):
     RESUME_FROM_FIELD_NUMBER: _builtins.int
     PLAN_JSON_FIELD_NUMBER: _builtins.int
     STOPPING_FIELD_NUMBER: _builtins.int
+    AUTHORITY_KEY_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     role: Global___Role.ValueType
@@ -508,6 +575,8 @@ class Task(_message.Message):
     """periplus.plan/1"""
     stopping: _builtins.bool
     """finish: checkpoint, then exit"""
+    authority_key: _builtins.bytes
+    """Ed25519, raw: whose certificates readers of this job's weights accept"""
     def __init__(
         self,
         *,
@@ -521,10 +590,11 @@ class Task(_message.Message):
         resume_from: _builtins.str = ...,
         plan_json: _builtins.str = ...,
         stopping: _builtins.bool = ...,
+        authority_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority_key", b"authority_key", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -616,7 +686,7 @@ class SubmitJobRequest(_message.Message):
     resume_job_id: _builtins.str
     @_builtins.property
     def resume_policy(self) -> _common_pb2.Policy:
-        """of the checkpoint in it"""
+        """newest of the run in it: the fork that is granted lies above"""
 
     def __init__(
         self,

@@ -26,17 +26,17 @@ from periplus.pb.v1 import common_pb2 as periplus_dot_pb_dot_v1_dot_common__pb2
 from periplus.pb.v1 import control_pb2 as periplus_dot_pb_dot_v1_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cperiplus/pb/v1/gateway.proto\x12\x0bperiplus.v1\x1a\x1bperiplus/pb/v1/common.proto\x1a\x1cperiplus/pb/v1/control.proto\"\x89\x03\n\tRolloutUp\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x05hello\x18\x02 \x01(\x0b\x32\x18.periplus.v1.WorkerHelloH\x00\x12)\n\x08\x63\x61pacity\x18\x03 \x01(\x0b\x32\x15.periplus.v1.CapacityH\x00\x12-\n\x05\x66rame\x18\x04 \x01(\x0b\x32\x1c.periplus.v1.TrajectoryFrameH\x00\x12)\n\x05proof\x18\x05 \x01(\x0b\x32\x18.periplus.v1.WeightProofH\x00\x12\'\n\x04gone\x18\x06 \x01(\x0b\x32\x17.periplus.v1.WorkerGoneH\x00\x12-\n\x07started\x18\x07 \x01(\x0b\x32\x1a.periplus.v1.LeasesStartedH\x00\x12+\n\x06\x66\x61iled\x18\x08 \x01(\x0b\x32\x19.periplus.v1.SampleFailedH\x00\x12,\n\x07gateway\x18\t \x01(\x0b\x32\x19.periplus.v1.GatewayHelloH\x00\x42\x06\n\x04\x62ody\"\x1e\n\x0cGatewayHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"D\n\x0bWorkerHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x15\n\rbundle_digest\x18\x03 \x01(\x0c\"\x1f\n\x08\x43\x61pacity\x12\x13\n\x0bnum_samples\x18\x01 \x01(\r\"v\n\x0fTrajectoryFrame\x12!\n\x05\x63odec\x18\x01 \x01(\x0e\x32\x12.periplus.v1.Codec\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0e\n\x06region\x18\x05 \x01(\t\"G\n\rLeasesStarted\x12\x11\n\tlease_ids\x18\x01 \x03(\x04\x12#\n\x06policy\x18\x02 \x01(\x0b\x32\x13.periplus.v1.Policy\"L\n\x0cSampleFailed\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\x04\x12\x0e\n\x06sample\x18\x04 \x01(\r\"T\n\x0bWeightProof\x12#\n\x06policy\x18\x01 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x14\n\x0cstate_digest\x18\x02 \x01(\x0c\x12\n\n\x02ok\x18\x03 \x01(\x08\"\x1c\n\nWorkerGone\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x8b\x02\n\x0bRolloutDown\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x06leases\x18\x02 \x01(\x0b\x32\x17.periplus.v1.LeaseBatchH\x00\x12%\n\x06\x66inish\x18\x03 \x01(\x0b\x32\x13.periplus.v1.FinishH\x00\x12-\n\x07revoked\x18\x04 \x01(\x0b\x32\x1a.periplus.v1.LeasesRevokedH\x00\x12-\n\x07spooled\x18\x05 \x01(\x0b\x32\x1a.periplus.v1.FramesSpooledH\x00\x12\x31\n\tcommitted\x18\x06 \x01(\x0b\x32\x1c.periplus.v1.FramesCommittedH\x00\x42\x06\n\x04\x62ody\"\"\n\rLeasesRevoked\x12\x11\n\tlease_ids\x18\x01 \x03(\x04\"1\n\rFramesSpooled\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tsequences\x18\x02 \x03(\x04\"C\n\x0f\x46ramesCommitted\x12\x0e\n\x06region\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tsequences\x18\x03 \x03(\x04\"\xb0\x01\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\x04\x12\x0e\n\x06sample\x18\x03 \x01(\r\x12\x0c\n\x04item\x18\x04 \x01(\x04\x12%\n\x08start_at\x18\x05 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x1a\n\x12\x63onsume_by_version\x18\x06 \x01(\x04\x12%\n\x07purpose\x18\x07 \x01(\x0e\x32\x14.periplus.v1.Purpose\"0\n\nLeaseBatch\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.periplus.v1.Lease\"\x18\n\x06\x46inish\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x94\x01\n\tTrainerUp\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.periplus.v1.TrainerHelloH\x00\x12(\n\x04\x64own\x18\x02 \x01(\x0b\x32\x18.periplus.v1.RolloutDownH\x00\x12)\n\x06record\x18\x03 \x01(\x0b\x32\x17.periplus.v1.StepRecordH\x00\x42\x06\n\x04\x62ody\",\n\x0cTrainerHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\r\"i\n\x0bTrainerDown\x12$\n\x02up\x18\x01 \x01(\x0b\x32\x16.periplus.v1.RolloutUpH\x00\x12,\n\x06\x61nchor\x18\x02 \x01(\x0b\x32\x1a.periplus.v1.AnchorRequestH\x00\x42\x06\n\x04\x62ody\"\x0f\n\rAnchorRequest\"\xf2\x01\n\x07Opening\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12*\n\x04kind\x18\x02 \x01(\x0e\x32\x1c.periplus.v1.PublicationKind\x12#\n\x06policy\x18\x03 \x01(\x0b\x32\x13.periplus.v1.Policy\x12!\n\x04\x62\x61se\x18\x04 \x01(\x0b\x32\x13.periplus.v1.Policy\x12!\n\x05\x63odec\x18\x05 \x01(\x0e\x32\x12.periplus.v1.Codec\x12\x15\n\rpayload_bytes\x18\x06 \x01(\x04\x12\x12\n\nnum_chunks\x18\x07 \x01(\r\x12\x15\n\rcontent_bytes\x18\x08 \x01(\x04\"$\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"7\n\x07\x43losing\x12\x16\n\x0epayload_digest\x18\x01 \x01(\x0c\x12\x14\n\x0cstate_digest\x18\x02 \x01(\x0c\"\x92\x01\n\x11PublicationRecord\x12\'\n\x07opening\x18\x01 \x01(\x0b\x32\x14.periplus.v1.OpeningH\x00\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.periplus.v1.ChunkH\x00\x12\'\n\x07\x63losing\x18\x03 \x01(\x0b\x32\x14.periplus.v1.ClosingH\x00\x42\x06\n\x04\x62ody\"+\n\x0fPublishResponse\x12\x18\n\x10num_publications\x18\x01 \x01(\x04\"\x7f\n\x10SubscribeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\treader_id\x18\x02 \x01(\t\x12\x11\n\thas_state\x18\x03 \x01(\x08\x12!\n\x04have\x18\x04 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x12\n\nhas_bundle\x18\x05 \x01(\x08\":\n\nProbeChunk\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"4\n\x08ProbeAck\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x16\n\x0ereceived_bytes\x18\x02 \x01(\x04*G\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x10\n\x0cPURPOSE_EVAL\x10\x02*\x89\x01\n\x0fPublicationKind\x12 \n\x1cPUBLICATION_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17PUBLICATION_KIND_BUNDLE\x10\x01\x12\x1b\n\x17PUBLICATION_KIND_ANCHOR\x10\x02\x12\x1a\n\x16PUBLICATION_KIND_DELTA\x10\x03\x32\xdf\x02\n\x07Gateway\x12?\n\x07Rollout\x12\x16.periplus.v1.RolloutUp\x1a\x18.periplus.v1.RolloutDown(\x01\x30\x01\x12L\n\tSubscribe\x12\x1d.periplus.v1.SubscribeRequest\x1a\x1e.periplus.v1.PublicationRecord0\x01\x12=\n\x05Train\x12\x16.periplus.v1.TrainerUp\x1a\x18.periplus.v1.TrainerDown(\x01\x30\x01\x12I\n\x07Publish\x12\x1e.periplus.v1.PublicationRecord\x1a\x1c.periplus.v1.PublishResponse(\x01\x12;\n\x05Probe\x12\x17.periplus.v1.ProbeChunk\x1a\x15.periplus.v1.ProbeAck(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cperiplus/pb/v1/gateway.proto\x12\x0bperiplus.v1\x1a\x1bperiplus/pb/v1/common.proto\x1a\x1cperiplus/pb/v1/control.proto\"\x89\x03\n\tRolloutUp\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x05hello\x18\x02 \x01(\x0b\x32\x18.periplus.v1.WorkerHelloH\x00\x12)\n\x08\x63\x61pacity\x18\x03 \x01(\x0b\x32\x15.periplus.v1.CapacityH\x00\x12-\n\x05\x66rame\x18\x04 \x01(\x0b\x32\x1c.periplus.v1.TrajectoryFrameH\x00\x12)\n\x05proof\x18\x05 \x01(\x0b\x32\x18.periplus.v1.WeightProofH\x00\x12\'\n\x04gone\x18\x06 \x01(\x0b\x32\x17.periplus.v1.WorkerGoneH\x00\x12-\n\x07started\x18\x07 \x01(\x0b\x32\x1a.periplus.v1.LeasesStartedH\x00\x12+\n\x06\x66\x61iled\x18\x08 \x01(\x0b\x32\x19.periplus.v1.SampleFailedH\x00\x12,\n\x07gateway\x18\t \x01(\x0b\x32\x19.periplus.v1.GatewayHelloH\x00\x42\x06\n\x04\x62ody\"\x1e\n\x0cGatewayHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"D\n\x0bWorkerHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x15\n\rbundle_digest\x18\x03 \x01(\x0c\"\x1f\n\x08\x43\x61pacity\x12\x13\n\x0bnum_samples\x18\x01 \x01(\r\"v\n\x0fTrajectoryFrame\x12!\n\x05\x63odec\x18\x01 \x01(\x0e\x32\x12.periplus.v1.Codec\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0e\n\x06region\x18\x05 \x01(\t\"G\n\rLeasesStarted\x12\x11\n\tlease_ids\x18\x01 \x03(\x04\x12#\n\x06policy\x18\x02 \x01(\x0b\x32\x13.periplus.v1.Policy\"L\n\x0cSampleFailed\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\x04\x12\x0e\n\x06sample\x18\x04 \x01(\r\"\xdf\x01\n\x0bWeightProof\x12#\n\x06policy\x18\x01 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x14\n\x0cstate_digest\x18\x02 \x01(\x0c\x12\n\n\x02ok\x18\x03 \x01(\x08\x12\x0b\n\x03why\x18\x04 \x01(\t\x12\x16\n\x0e\x65ngine_checked\x18\x05 \x01(\x08\x12\x1c\n\x14probe_max_difference\x18\x06 \x01(\x01\x12\x12\n\ntransfer_s\x18\x07 \x01(\x01\x12\x0f\n\x07\x61pply_s\x18\x08 \x01(\x01\x12\x0f\n\x07pause_s\x18\t \x01(\x01\x12\x10\n\x08\x66\x61llback\x18\n \x01(\x08\"\x1c\n\nWorkerGone\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x8b\x02\n\x0bRolloutDown\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x06leases\x18\x02 \x01(\x0b\x32\x17.periplus.v1.LeaseBatchH\x00\x12%\n\x06\x66inish\x18\x03 \x01(\x0b\x32\x13.periplus.v1.FinishH\x00\x12-\n\x07revoked\x18\x04 \x01(\x0b\x32\x1a.periplus.v1.LeasesRevokedH\x00\x12-\n\x07spooled\x18\x05 \x01(\x0b\x32\x1a.periplus.v1.FramesSpooledH\x00\x12\x31\n\tcommitted\x18\x06 \x01(\x0b\x32\x1c.periplus.v1.FramesCommittedH\x00\x42\x06\n\x04\x62ody\"\"\n\rLeasesRevoked\x12\x11\n\tlease_ids\x18\x01 \x03(\x04\"1\n\rFramesSpooled\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tsequences\x18\x02 \x03(\x04\"C\n\x0f\x46ramesCommitted\x12\x0e\n\x06region\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tsequences\x18\x03 \x03(\x04\"\xb0\x01\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\x04\x12\x0e\n\x06sample\x18\x03 \x01(\r\x12\x0c\n\x04item\x18\x04 \x01(\x04\x12%\n\x08start_at\x18\x05 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x1a\n\x12\x63onsume_by_version\x18\x06 \x01(\x04\x12%\n\x07purpose\x18\x07 \x01(\x0e\x32\x14.periplus.v1.Purpose\"0\n\nLeaseBatch\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.periplus.v1.Lease\"\x18\n\x06\x46inish\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x94\x01\n\tTrainerUp\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.periplus.v1.TrainerHelloH\x00\x12(\n\x04\x64own\x18\x02 \x01(\x0b\x32\x18.periplus.v1.RolloutDownH\x00\x12)\n\x06record\x18\x03 \x01(\x0b\x32\x17.periplus.v1.StepRecordH\x00\x42\x06\n\x04\x62ody\"@\n\x0cTrainerHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\r\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\"\xa0\x01\n\x0bTrainerDown\x12$\n\x02up\x18\x01 \x01(\x0b\x32\x16.periplus.v1.RolloutUpH\x00\x12,\n\x06\x61nchor\x18\x02 \x01(\x0b\x32\x1a.periplus.v1.AnchorRequestH\x00\x12\x35\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0b\x32\x1e.periplus.v1.CertificateAnswerH\x00\x42\x06\n\x04\x62ody\"\x0f\n\rAnchorRequest\"\xf9\x02\n\x07Opening\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12*\n\x04kind\x18\x02 \x01(\x0e\x32\x1c.periplus.v1.PublicationKind\x12#\n\x06policy\x18\x03 \x01(\x0b\x32\x13.periplus.v1.Policy\x12!\n\x04\x62\x61se\x18\x04 \x01(\x0b\x32\x13.periplus.v1.Policy\x12!\n\x05\x63odec\x18\x05 \x01(\x0e\x32\x12.periplus.v1.Codec\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x04\x12\x12\n\nmax_chunks\x18\x07 \x01(\r\x12\x15\n\rcontent_bytes\x18\x08 \x01(\x04\x12\x13\n\x0b\x62\x61se_digest\x18\t \x01(\x0c\x12-\n\x0b\x63\x65rtificate\x18\n \x01(\x0b\x32\x18.periplus.v1.Certificate\x12\x11\n\tsignature\x18\x0b \x01(\x0c\x12*\n\x08\x61ttested\x18\x0c \x01(\x0b\x32\x18.periplus.v1.Attestation\"[\n\x0b\x41ttestation\x12%\n\x07opening\x18\x01 \x01(\x0b\x32\x14.periplus.v1.Opening\x12%\n\x07\x63losing\x18\x02 \x01(\x0b\x32\x14.periplus.v1.Closing\"7\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x83\x01\n\x07\x43losing\x12\x12\n\nnum_chunks\x18\x01 \x01(\r\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04root\x18\x03 \x01(\x0c\x12\x14\n\x0cstate_digest\x18\x04 \x01(\x0c\x12\x16\n\x0eprobe_logprobs\x18\x05 \x03(\x02\x12\x11\n\tsignature\x18\x06 \x01(\x0c\"\x92\x01\n\x11PublicationRecord\x12\'\n\x07opening\x18\x01 \x01(\x0b\x32\x14.periplus.v1.OpeningH\x00\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.periplus.v1.ChunkH\x00\x12\'\n\x07\x63losing\x18\x03 \x01(\x0b\x32\x14.periplus.v1.ClosingH\x00\x42\x06\n\x04\x62ody\"+\n\x0fPublishResponse\x12\x18\n\x10num_publications\x18\x01 \x01(\x04\"\x98\x01\n\x10SubscribeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\treader_id\x18\x02 \x01(\t\x12\x11\n\thas_state\x18\x03 \x01(\x08\x12!\n\x04have\x18\x04 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x12\n\nhas_bundle\x18\x05 \x01(\x08\x12\x17\n\x0f\x64istrust_copies\x18\x06 \x01(\x08\":\n\nProbeChunk\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"4\n\x08ProbeAck\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x16\n\x0ereceived_bytes\x18\x02 \x01(\x04*G\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x10\n\x0cPURPOSE_EVAL\x10\x02*\x89\x01\n\x0fPublicationKind\x12 \n\x1cPUBLICATION_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17PUBLICATION_KIND_BUNDLE\x10\x01\x12\x1b\n\x17PUBLICATION_KIND_ANCHOR\x10\x02\x12\x1a\n\x16PUBLICATION_KIND_DELTA\x10\x03\x32\xdf\x02\n\x07Gateway\x12?\n\x07Rollout\x12\x16.periplus.v1.RolloutUp\x1a\x18.periplus.v1.RolloutDown(\x01\x30\x01\x12L\n\tSubscribe\x12\x1d.periplus.v1.SubscribeRequest\x1a\x1e.periplus.v1.PublicationRecord0\x01\x12=\n\x05Train\x12\x16.periplus.v1.TrainerUp\x1a\x18.periplus.v1.TrainerDown(\x01\x30\x01\x12I\n\x07Publish\x12\x1e.periplus.v1.PublicationRecord\x1a\x1c.periplus.v1.PublishResponse(\x01\x12;\n\x05Probe\x12\x17.periplus.v1.ProbeChunk\x1a\x15.periplus.v1.ProbeAck(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'periplus.pb.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PURPOSE']._serialized_start=2801
-  _globals['_PURPOSE']._serialized_end=2872
-  _globals['_PUBLICATIONKIND']._serialized_start=2875
-  _globals['_PUBLICATIONKIND']._serialized_end=3012
+  _globals['_PURPOSE']._serialized_start=3367
+  _globals['_PURPOSE']._serialized_end=3438
+  _globals['_PUBLICATIONKIND']._serialized_start=3441
+  _globals['_PUBLICATIONKIND']._serialized_end=3578
   _globals['_ROLLOUTUP']._serialized_start=105
   _globals['_ROLLOUTUP']._serialized_end=498
   _globals['_GATEWAYHELLO']._serialized_start=500
@@ -51,48 +51,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEASESSTARTED']._serialized_end=826
   _globals['_SAMPLEFAILED']._serialized_start=828
   _globals['_SAMPLEFAILED']._serialized_end=904
-  _globals['_WEIGHTPROOF']._serialized_start=906
-  _globals['_WEIGHTPROOF']._serialized_end=990
-  _globals['_WORKERGONE']._serialized_start=992
-  _globals['_WORKERGONE']._serialized_end=1020
-  _globals['_ROLLOUTDOWN']._serialized_start=1023
-  _globals['_ROLLOUTDOWN']._serialized_end=1290
-  _globals['_LEASESREVOKED']._serialized_start=1292
-  _globals['_LEASESREVOKED']._serialized_end=1326
-  _globals['_FRAMESSPOOLED']._serialized_start=1328
-  _globals['_FRAMESSPOOLED']._serialized_end=1377
-  _globals['_FRAMESCOMMITTED']._serialized_start=1379
-  _globals['_FRAMESCOMMITTED']._serialized_end=1446
-  _globals['_LEASE']._serialized_start=1449
-  _globals['_LEASE']._serialized_end=1625
-  _globals['_LEASEBATCH']._serialized_start=1627
-  _globals['_LEASEBATCH']._serialized_end=1675
-  _globals['_FINISH']._serialized_start=1677
-  _globals['_FINISH']._serialized_end=1701
-  _globals['_TRAINERUP']._serialized_start=1704
-  _globals['_TRAINERUP']._serialized_end=1852
-  _globals['_TRAINERHELLO']._serialized_start=1854
-  _globals['_TRAINERHELLO']._serialized_end=1898
-  _globals['_TRAINERDOWN']._serialized_start=1900
-  _globals['_TRAINERDOWN']._serialized_end=2005
-  _globals['_ANCHORREQUEST']._serialized_start=2007
-  _globals['_ANCHORREQUEST']._serialized_end=2022
-  _globals['_OPENING']._serialized_start=2025
-  _globals['_OPENING']._serialized_end=2267
-  _globals['_CHUNK']._serialized_start=2269
-  _globals['_CHUNK']._serialized_end=2305
-  _globals['_CLOSING']._serialized_start=2307
-  _globals['_CLOSING']._serialized_end=2362
-  _globals['_PUBLICATIONRECORD']._serialized_start=2365
-  _globals['_PUBLICATIONRECORD']._serialized_end=2511
-  _globals['_PUBLISHRESPONSE']._serialized_start=2513
-  _globals['_PUBLISHRESPONSE']._serialized_end=2556
-  _globals['_SUBSCRIBEREQUEST']._serialized_start=2558
-  _globals['_SUBSCRIBEREQUEST']._serialized_end=2685
-  _globals['_PROBECHUNK']._serialized_start=2687
-  _globals['_PROBECHUNK']._serialized_end=2745
-  _globals['_PROBEACK']._serialized_start=2747
-  _globals['_PROBEACK']._serialized_end=2799
-  _globals['_GATEWAY']._serialized_start=3015
-  _globals['_GATEWAY']._serialized_end=3366
+  _globals['_WEIGHTPROOF']._serialized_start=907
+  _globals['_WEIGHTPROOF']._serialized_end=1130
+  _globals['_WORKERGONE']._serialized_start=1132
+  _globals['_WORKERGONE']._serialized_end=1160
+  _globals['_ROLLOUTDOWN']._serialized_start=1163
+  _globals['_ROLLOUTDOWN']._serialized_end=1430
+  _globals['_LEASESREVOKED']._serialized_start=1432
+  _globals['_LEASESREVOKED']._serialized_end=1466
+  _globals['_FRAMESSPOOLED']._serialized_start=1468
+  _globals['_FRAMESSPOOLED']._serialized_end=1517
+  _globals['_FRAMESCOMMITTED']._serialized_start=1519
+  _globals['_FRAMESCOMMITTED']._serialized_end=1586
+  _globals['_LEASE']._serialized_start=1589
+  _globals['_LEASE']._serialized_end=1765
+  _globals['_LEASEBATCH']._serialized_start=1767
+  _globals['_LEASEBATCH']._serialized_end=1815
+  _globals['_FINISH']._serialized_start=1817
+  _globals['_FINISH']._serialized_end=1841
+  _globals['_TRAINERUP']._serialized_start=1844
+  _globals['_TRAINERUP']._serialized_end=1992
+  _globals['_TRAINERHELLO']._serialized_start=1994
+  _globals['_TRAINERHELLO']._serialized_end=2058
+  _globals['_TRAINERDOWN']._serialized_start=2061
+  _globals['_TRAINERDOWN']._serialized_end=2221
+  _globals['_ANCHORREQUEST']._serialized_start=2223
+  _globals['_ANCHORREQUEST']._serialized_end=2238
+  _globals['_OPENING']._serialized_start=2241
+  _globals['_OPENING']._serialized_end=2618
+  _globals['_ATTESTATION']._serialized_start=2620
+  _globals['_ATTESTATION']._serialized_end=2711
+  _globals['_CHUNK']._serialized_start=2713
+  _globals['_CHUNK']._serialized_end=2768
+  _globals['_CLOSING']._serialized_start=2771
+  _globals['_CLOSING']._serialized_end=2902
+  _globals['_PUBLICATIONRECORD']._serialized_start=2905
+  _globals['_PUBLICATIONRECORD']._serialized_end=3051
+  _globals['_PUBLISHRESPONSE']._serialized_start=3053
+  _globals['_PUBLISHRESPONSE']._serialized_end=3096
+  _globals['_SUBSCRIBEREQUEST']._serialized_start=3099
+  _globals['_SUBSCRIBEREQUEST']._serialized_end=3251
+  _globals['_PROBECHUNK']._serialized_start=3253
+  _globals['_PROBECHUNK']._serialized_end=3311
+  _globals['_PROBEACK']._serialized_start=3313
+  _globals['_PROBEACK']._serialized_end=3365
+  _globals['_GATEWAY']._serialized_start=3581
+  _globals['_GATEWAY']._serialized_end=3932
 # @@protoc_insertion_point(module_scope)

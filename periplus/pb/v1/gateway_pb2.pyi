@@ -291,9 +291,29 @@ class WeightProof(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     STATE_DIGEST_FIELD_NUMBER: _builtins.int
     OK_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    ENGINE_CHECKED_FIELD_NUMBER: _builtins.int
+    PROBE_MAX_DIFFERENCE_FIELD_NUMBER: _builtins.int
+    TRANSFER_S_FIELD_NUMBER: _builtins.int
+    APPLY_S_FIELD_NUMBER: _builtins.int
+    PAUSE_S_FIELD_NUMBER: _builtins.int
+    FALLBACK_FIELD_NUMBER: _builtins.int
     state_digest: _builtins.bytes
     ok: _builtins.bool
     """false: it differed from the closing, and the worker asked for an anchor"""
+    why: _builtins.str
+    engine_checked: _builtins.bool
+    """the digest is of the engine's own tensors, and the probe was run"""
+    probe_max_difference: _builtins.float
+    """nats, where it was run"""
+    transfer_s: _builtins.float
+    """from the opening to the closing"""
+    apply_s: _builtins.float
+    """decoding and writing the host's copy"""
+    pause_s: _builtins.float
+    """generation stood still for this long"""
+    fallback: _builtins.bool
+    """it came as a full state or a fold, since the plain chain did not reach"""
     @_builtins.property
     def policy(self) -> _common_pb2.Policy: ...
     def __init__(
@@ -302,10 +322,17 @@ class WeightProof(_message.Message):
         policy: _common_pb2.Policy | None = ...,
         state_digest: _builtins.bytes = ...,
         ok: _builtins.bool = ...,
+        why: _builtins.str = ...,
+        engine_checked: _builtins.bool = ...,
+        probe_max_difference: _builtins.float = ...,
+        transfer_s: _builtins.float = ...,
+        apply_s: _builtins.float = ...,
+        pause_s: _builtins.float = ...,
+        fallback: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ok", b"ok", "policy", b"policy", "state_digest", b"state_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "engine_checked", b"engine_checked", "fallback", b"fallback", "ok", b"ok", "pause_s", b"pause_s", "policy", b"policy", "probe_max_difference", b"probe_max_difference", "state_digest", b"state_digest", "transfer_s", b"transfer_s", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -566,17 +593,21 @@ class TrainerHello(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     FORK_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     fork: _builtins.int
+    public_key: _builtins.bytes
+    """the trainer asks for a certificate of it"""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         fork: _builtins.int = ...,
+        public_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "job_id", b"job_id", "public_key", b"public_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -588,21 +619,25 @@ class TrainerDown(_message.Message):
 
     UP_FIELD_NUMBER: _builtins.int
     ANCHOR_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def up(self) -> Global___RolloutUp: ...
     @_builtins.property
     def anchor(self) -> Global___AnchorRequest: ...
+    @_builtins.property
+    def certificate(self) -> _control_pb2.CertificateAnswer: ...
     def __init__(
         self,
         *,
         up: Global___RolloutUp | None = ...,
         anchor: Global___AnchorRequest | None = ...,
+        certificate: _control_pb2.CertificateAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "body", b"body", "up", b"up"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "body", b"body", "certificate", b"certificate", "up", b"up"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "body", b"body", "up", b"up"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "body", b"body", "certificate", b"certificate", "up", b"up"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["up", "anchor"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["up", "anchor", "certificate"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -627,6 +662,10 @@ Global___AnchorRequest: _TypeAlias = AnchorRequest  # noqa: Y015
 
 @_typing.final
 class Opening(_message.Message):
+    """What is about to come, and caps on what it will need. Signed by the trainer, unless a gateway made it from its own copy:
+    then `attested` has the trainer's signed opening and closing of the version that it leads to, and nothing else is signed.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
@@ -634,22 +673,33 @@ class Opening(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
     CODEC_FIELD_NUMBER: _builtins.int
-    PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
-    NUM_CHUNKS_FIELD_NUMBER: _builtins.int
+    MAX_PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_CHUNKS_FIELD_NUMBER: _builtins.int
     CONTENT_BYTES_FIELD_NUMBER: _builtins.int
+    BASE_DIGEST_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    ATTESTED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     kind: Global___PublicationKind.ValueType
     codec: _common_pb2.Codec.ValueType
-    payload_bytes: _builtins.int
-    num_chunks: _builtins.int
+    max_payload_bytes: _builtins.int
+    max_chunks: _builtins.int
     content_bytes: _builtins.int
     """after decoding: the cap of what a reader allocates"""
+    base_digest: _builtins.bytes
+    """of a delta: the state digest of its base"""
+    signature: _builtins.bytes
     @_builtins.property
     def policy(self) -> _common_pb2.Policy: ...
     @_builtins.property
     def base(self) -> _common_pb2.Policy:
         """of a delta"""
 
+    @_builtins.property
+    def certificate(self) -> _common_pb2.Certificate: ...
+    @_builtins.property
+    def attested(self) -> Global___Attestation: ...
     def __init__(
         self,
         *,
@@ -658,35 +708,68 @@ class Opening(_message.Message):
         policy: _common_pb2.Policy | None = ...,
         base: _common_pb2.Policy | None = ...,
         codec: _common_pb2.Codec.ValueType = ...,
-        payload_bytes: _builtins.int = ...,
-        num_chunks: _builtins.int = ...,
+        max_payload_bytes: _builtins.int = ...,
+        max_chunks: _builtins.int = ...,
         content_bytes: _builtins.int = ...,
+        base_digest: _builtins.bytes = ...,
+        certificate: _common_pb2.Certificate | None = ...,
+        signature: _builtins.bytes = ...,
+        attested: Global___Attestation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attested", b"attested", "base", b"base", "certificate", b"certificate", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "codec", b"codec", "content_bytes", b"content_bytes", "job_id", b"job_id", "kind", b"kind", "num_chunks", b"num_chunks", "payload_bytes", b"payload_bytes", "policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attested", b"attested", "base", b"base", "base_digest", b"base_digest", "certificate", b"certificate", "codec", b"codec", "content_bytes", b"content_bytes", "job_id", b"job_id", "kind", b"kind", "max_chunks", b"max_chunks", "max_payload_bytes", b"max_payload_bytes", "policy", b"policy", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Opening: _TypeAlias = Opening  # noqa: Y015
 
 @_typing.final
+class Attestation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENING_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opening(self) -> Global___Opening: ...
+    @_builtins.property
+    def closing(self) -> Global___Closing: ...
+    def __init__(
+        self,
+        *,
+        opening: Global___Opening | None = ...,
+        closing: Global___Closing | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "opening", b"opening"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "opening", b"opening"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attestation: _TypeAlias = Attestation  # noqa: Y015
+
+@_typing.final
 class Chunk(_message.Message):
+    """One part of the payload. The signature covers the opening, the index, the length and the content."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     data: _builtins.bytes
+    signature: _builtins.bytes
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
         data: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "index", b"index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "index", b"index", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -696,20 +779,36 @@ Global___Chunk: _TypeAlias = Chunk  # noqa: Y015
 class Closing(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    PAYLOAD_DIGEST_FIELD_NUMBER: _builtins.int
+    NUM_CHUNKS_FIELD_NUMBER: _builtins.int
+    PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
     STATE_DIGEST_FIELD_NUMBER: _builtins.int
-    payload_digest: _builtins.bytes
+    PROBE_LOGPROBS_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    num_chunks: _builtins.int
+    payload_bytes: _builtins.int
+    root: _builtins.bytes
+    """Merkle root of the chunks' content hashes"""
     state_digest: _builtins.bytes
     """of the state after applying; empty for a bundle"""
+    signature: _builtins.bytes
+    @_builtins.property
+    def probe_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """of the fixed prompts under this version; empty where it was not probed"""
+
     def __init__(
         self,
         *,
-        payload_digest: _builtins.bytes = ...,
+        num_chunks: _builtins.int = ...,
+        payload_bytes: _builtins.int = ...,
+        root: _builtins.bytes = ...,
         state_digest: _builtins.bytes = ...,
+        probe_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload_digest", b"payload_digest", "state_digest", b"state_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_chunks", b"num_chunks", "payload_bytes", b"payload_bytes", "probe_logprobs", b"probe_logprobs", "root", b"root", "signature", b"signature", "state_digest", b"state_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -773,10 +872,13 @@ class SubscribeRequest(_message.Message):
     HAS_STATE_FIELD_NUMBER: _builtins.int
     HAVE_FIELD_NUMBER: _builtins.int
     HAS_BUNDLE_FIELD_NUMBER: _builtins.int
+    DISTRUST_COPIES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     reader_id: _builtins.str
     has_state: _builtins.bool
     has_bundle: _builtins.bool
+    distrust_copies: _builtins.bool
+    """what a gateway made from its own copy did not lead where it should: only the trainer's own"""
     @_builtins.property
     def have(self) -> _common_pb2.Policy:
         """meaningful when has_state"""
@@ -789,10 +891,11 @@ class SubscribeRequest(_message.Message):
         has_state: _builtins.bool = ...,
         have: _common_pb2.Policy | None = ...,
         has_bundle: _builtins.bool = ...,
+        distrust_copies: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["have", b"have"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_bundle", b"has_bundle", "has_state", b"has_state", "have", b"have", "job_id", b"job_id", "reader_id", b"reader_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["distrust_copies", b"distrust_copies", "has_bundle", b"has_bundle", "has_state", b"has_state", "have", b"have", "job_id", b"job_id", "reader_id", b"reader_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

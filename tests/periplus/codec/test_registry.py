@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from periplus.codec.registry import (
@@ -6,11 +10,14 @@ from periplus.codec.registry import (
     TRAJECTORIES,
     CodecId,
     files_decoder,
-    state_codec,
+    state_decoder,
     trajectory_decoder,
 )
+from periplus.codec.weights.decoder import Decoder
 from periplus.errors import UnknownCodec
 from periplus.pb.v1 import common_pb2
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_registry_and_the_proto_enum_agree_both_ways() -> None:
@@ -23,17 +30,23 @@ def test_every_codec_id_has_exactly_one_codec() -> None:
     assert sorted(registered) == sorted(CodecId)
 
 
-def test_a_state_codec_is_found_under_its_own_id() -> None:
-    for codec in STATES:
-        assert state_codec(codec.value).codec_id is codec
+def test_states_are_read_by_the_weight_codec() -> None:
+    assert list(STATES) == [CodecId.WEIGHTS]
+    assert state_decoder(CodecId.WEIGHTS) is Decoder
+
+
+def test_who_decodes_no_state_does_not_wait_for_its_compiler() -> None:
+    program = "import sys, periplus.codec.registry, periplus.convert; print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_an_id_that_is_unknown_or_of_another_kind_is_refused() -> None:
-    for find in (state_codec, trajectory_decoder, files_decoder):
-        for value in (0, 99, -1):
+    for find in (state_decoder, trajectory_decoder, files_decoder):
+        for value in (0, 2, 3, 99, -1):
             with pytest.raises(UnknownCodec):
                 find(value)
     with pytest.raises(UnknownCodec, match="FILES_ZSTD"):
-        state_codec(CodecId.FILES_ZSTD)
+        state_decoder(CodecId.FILES_ZSTD)
     with pytest.raises(UnknownCodec):
-        files_decoder(CodecId.STATE_PLANES_ZSTD)
+        files_decoder(CodecId.WEIGHTS)

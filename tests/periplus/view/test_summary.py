@@ -36,6 +36,11 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "staleness_violations",
         "weight_digest_mismatches",
         "regions",
+        "weights_ratio",
+        "delta_density",
+        "delta_bits_per_change",
+        "weight_fallbacks",
+        "pause_s",
     }
 
 
@@ -70,4 +75,7 @@ def test_the_table_compares_the_bytes_and_says_whether_promises_held() -> None:
     text = table()
     for words in ["31.8 %  ->  73.8 %", "497 MB", "14.8 MB", "34x less", "0  kept", "3 of 4", "2,914 tokens/s"]:
         assert words in text, words
+    assert "47.2x smaller than bf16, 9.8 bits a change, 12.5 % changed" in text
+    assert "3.2 ms" in text
+    assert "not measured" in table(weights_ratio=None)
     assert "BROKEN" in table(staleness_violations=2)

@@ -1,0 +1,76 @@
+"""The job authority's private key: in a file that only its owner reads, or made anew for the life of the process.
+
+With a file, workers and gateways accept certificates from before a restart; without one, each coordinator is another
+authority, and what runs keeps the one that it was started under.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from periplus.errors import ConfigError
+from periplus.publication import JobAuthority
+
+KEY_BYTES = 32
+"""Of a raw Ed25519 private key."""
+
+
+def open_authority(path: Path | None) -> JobAuthority:
+    """The authority whose key is in this file; the file is made if it is not there.
+
+    Raises: ConfigError if the file cannot be made or read, holds no key, or lets others read it.
+    """
+    if path is None:
+        return JobAuthority.generate()
+    try:
+        if not path.exists():
+            _make(path)
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(2 * KEY_BYTES + 2)
+    except OSError as error:
+        raise ConfigError(f"the job authority's key {path} cannot be used: {error}; give another file") from error
+    if mode & 0o077:
+        raise ConfigError(f"the job authority's key {path} is open to others (mode {mode:03o}); chmod 600 it")
+    return JobAuthority.from_private_bytes(_key(path, text))
+
+
+def _make(path: Path) -> None:
+    """Whole or not at all; of two that start at once, the first one's stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(JobAuthority.generate().private_bytes.hex().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            return
+        _sync_folder(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _key(path: Path, text: bytes) -> bytes:
+    try:
+        key = bytes.fromhex(text.decode("ascii"))
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(
+            f"{path} holds no job authority's key, which is {2 * KEY_BYTES} hexadecimal digits; give another file, or "
+            "move this one away and a new key is made: running jobs keep the old one"
+        )
+    return key

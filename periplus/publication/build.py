@@ -1,0 +1,157 @@
+"""Making publications: the trainer's, signed part by part as they are encoded, and a gateway's, derived from its copy.
+
+A writer is used in the order of the wire: `opening`, `chunk` for each part, `closing` once. It keeps hashes, no parts.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from blake3 import blake3
+
+from periplus.codec.frame import CodecId
+from periplus.digest import root
+from periplus.errors import CorruptFrame
+from periplus.policy import Policy
+from periplus.publication.order import check_closing, check_opening, payload_cap
+from periplus.publication.signing import PublisherKey
+from periplus.publication.values import (
+    BUNDLE_CHUNK_BYTES,
+    MAX_CHUNK_BYTES,
+    Attestation,
+    Certificate,
+    Chunk,
+    Closing,
+    Opening,
+    Publication,
+    PublicationKind,
+)
+
+_ANY_CONTENT_BYTES = 1 << 62
+
+
+class _Writer:
+    """Counts and hashes of the parts so far, within the opening's caps. Raises: ValueError, as readers would."""
+
+    def __init__(self, opening: Opening) -> None:
+        try:
+            check_opening(opening, max_content_bytes=_ANY_CONTENT_BYTES)
+        except CorruptFrame as error:
+            raise ValueError(f"readers would refuse this opening: {error}") from error
+        self.opening = opening
+        self._hashes: list[bytes] = []
+        self._payload_bytes = 0
+
+    def _next(self, data: bytes) -> tuple[int, bytes]:
+        index, payload_bytes = len(self._hashes), self._payload_bytes + len(data)
+        if not 0 < len(data) <= MAX_CHUNK_BYTES:
+            raise ValueError(f"part {index} of {self.opening} has {len(data)} bytes, not 1 to {MAX_CHUNK_BYTES}")
+        if index >= self.opening.max_chunks or payload_bytes > self.opening.max_payload_bytes:
+            caps = f"{self.opening.max_chunks} parts and {self.opening.max_payload_bytes} bytes"
+            raise ValueError(f"part {index} of {self.opening} ends at byte {payload_bytes}, beyond its {caps}")
+        content_hash = blake3(data).digest()
+        self._hashes.append(content_hash)
+        self._payload_bytes = payload_bytes
+        return index, content_hash
+
+    def _closing(self, state_digest: bytes, probe: Sequence[float]) -> Closing:
+        if not self._hashes:
+            raise ValueError(f"{self.opening} has no part")
+        closing = Closing(
+            num_chunks=len(self._hashes), payload_bytes=self._payload_bytes, root=root(self._hashes),
+            state_digest=state_digest, probe_logprobs=tuple(probe),
+        )  # fmt: skip
+        float32 = struct.unpack(f"<{len(closing.probe_logprobs)}f", closing.probe_bytes)
+        closing = replace(closing, probe_logprobs=float32)
+        try:
+            check_closing(self.opening, closing)
+        except CorruptFrame as error:
+            raise ValueError(f"readers would refuse this closing: {error}") from error
+        return closing
+
+
+class PublicationWriter(_Writer):
+    """The trainer's: each record leaves signed. `max_payload_bytes`: what the format allows, unless given."""
+
+    def __init__(
+        self, key: PublisherKey, certificate: Certificate, *, job_id: str, kind: PublicationKind, policy: Policy,
+        base: Policy | None = None, base_digest: bytes = b"", codec: CodecId, max_payload_bytes: int | None = None,
+        max_chunks: int, content_bytes: int,
+    ) -> None:  # fmt: skip
+        """Raises: ValueError for an opening that readers would refuse."""
+        if max_payload_bytes is None:
+            max_payload_bytes = payload_cap(content_bytes, max_chunks)
+        opening = Opening(
+            job_id=job_id, kind=kind, policy=policy, base=base, base_digest=base_digest, codec=codec,
+            max_payload_bytes=max_payload_bytes, max_chunks=max_chunks, content_bytes=content_bytes,
+        )  # fmt: skip
+        super().__init__(opening)
+        self.opening = key.sign_opening(opening, certificate)
+        self._key = key
+
+    def chunk(self, data: bytes) -> Chunk:
+        """The next part. Raises: ValueError beyond the caps of the opening."""
+        index, content_hash = self._next(data)
+        return self._key.sign_hashed_chunk(self.opening, index, data, content_hash)
+
+    def closing(self, state_digest: bytes = b"", probe: Sequence[float] = ()) -> Closing:
+        """The end; `probe` is rounded to float32, as the wire does. Raises: ValueError for one that is not finite."""
+        return self._key.sign_closing(self.opening, self._closing(state_digest, probe))
+
+
+class DerivedWriter(_Writer):
+    """A gateway's: unsigned parts that lead to what the trainer attested."""
+
+    def __init__(
+        self, attestation: Attestation, *, kind: PublicationKind, base: Policy | None = None, base_digest: bytes = b"",
+        max_chunks: int,
+    ) -> None:  # fmt: skip
+        """Raises: ValueError for an opening that readers would refuse."""
+        target = attestation.opening
+        opening = Opening(
+            job_id=target.job_id, kind=kind, policy=target.policy, base=base, base_digest=base_digest,
+            codec=target.codec, max_payload_bytes=payload_cap(target.content_bytes, max_chunks),
+            max_chunks=max_chunks, content_bytes=target.content_bytes, attested=attestation,
+        )  # fmt: skip
+        super().__init__(opening)
+        self._promised = attestation.closing
+
+    def chunk(self, data: bytes) -> Chunk:
+        """The next part. Raises: ValueError beyond the caps of the opening."""
+        index, _ = self._next(data)
+        return Chunk(index, data)
+
+    def closing(self) -> Closing:
+        """The end: what was attested, with the root of these parts."""
+        return self._closing(self._promised.state_digest, self._promised.probe_logprobs)
+
+
+def signed_publication(
+    key: PublisherKey, certificate: Certificate, *, job_id: str, kind: PublicationKind, policy: Policy,
+    base: Policy | None = None, base_digest: bytes = b"", codec: CodecId, content_bytes: int, parts: Iterable[bytes],
+    state_digest: bytes = b"", probe: Sequence[float] = (),
+) -> Publication:  # fmt: skip
+    """A complete one, with caps that just fit. Raises: ValueError."""
+    payload = tuple(parts)
+    writer = PublicationWriter(
+        key, certificate, job_id=job_id, kind=kind, policy=policy, base=base, base_digest=base_digest, codec=codec,
+        max_payload_bytes=sum(map(len, payload)), max_chunks=len(payload), content_bytes=content_bytes,
+    )  # fmt: skip
+    chunks = tuple(writer.chunk(part) for part in payload)
+    return Publication(opening=writer.opening, chunks=chunks, closing=writer.closing(state_digest, probe))
+
+
+def derived_publication(
+    attestation: Attestation, *, kind: PublicationKind, base: Policy | None = None, base_digest: bytes = b"",
+    parts: Iterable[bytes],
+) -> Publication:  # fmt: skip
+    """A complete one. Raises: ValueError."""
+    payload = tuple(parts)
+    writer = DerivedWriter(attestation, kind=kind, base=base, base_digest=base_digest, max_chunks=len(payload))
+    chunks = tuple(writer.chunk(part) for part in payload)
+    return Publication(opening=writer.opening, chunks=chunks, closing=writer.closing())
+
+
+def bundle_parts(payload: bytes, chunk_bytes: int = BUNDLE_CHUNK_BYTES) -> tuple[bytes, ...]:
+    """A payload that is not made of parts, cut into some."""
+    return tuple(payload[start : start + chunk_bytes] for start in range(0, len(payload), chunk_bytes))

@@ -1,0 +1,222 @@
+"""What may come after what: the order and sizes of one stream of records, and of one job's versions.
+
+Cheap checks come before signatures, and signatures before anything is kept: what is not the publisher's costs a
+verification and no memory. Every refusal leaves all as it was.
+"""
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+from blake3 import blake3
+
+from periplus.digest import DIGEST_BYTES, root
+from periplus.errors import CorruptFrame, Fenced, WrongBase
+from periplus.policy import Policy
+from periplus.publication.signing import Trust
+from periplus.publication.values import (
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_JOB_ID_BYTES,
+    MAX_PROBE_LOGPROBS,
+    Chunk,
+    Closing,
+    Opening,
+    Publication,
+    PublicationKind,
+    PublicationRecord,
+)
+
+MIN_CONTENT_BYTES_A_CHUNK = 64
+"""A chunk costs its holder some 300 bytes of memory, so that many tiny ones of a small state are refused."""
+
+SPARE_CHUNKS = 1024
+_MAX_CONTENT_BYTES = 1 << 62
+
+
+class Admission(StrEnum):
+    """What an opening means to who holds a version. A repeat is read and checked, and changes nothing."""
+
+    NEW = "new"
+    REPEAT = "repeat"
+
+
+def payload_cap(content_bytes: int, max_chunks: int) -> int:
+    """The most that a payload may have: stored plainly, 2 % for layout, and what each part costs in headers."""
+    return content_bytes + content_bytes // 50 + (1 << 20) + 256 * max_chunks
+
+
+def check_opening(opening: Opening, *, max_content_bytes: int) -> None:
+    """Everything about an opening that needs neither history nor keys. Raises: CorruptFrame."""
+    o, is_delta = opening, opening.kind is PublicationKind.DELTA
+    content_cap = min(max_content_bytes, _MAX_CONTENT_BYTES)
+    _check(len(o.job_id) <= MAX_JOB_ID_BYTES, "length of the job's id", len(o.job_id), o)
+    _check(0 <= o.content_bytes <= content_cap, f"content_bytes (0 to {content_cap})", o.content_bytes, o)
+    chunks_cap = min(MAX_CHUNKS, SPARE_CHUNKS + o.content_bytes // MIN_CONTENT_BYTES_A_CHUNK)
+    _check(0 < o.max_chunks <= chunks_cap, f"max_chunks (1 to {chunks_cap})", o.max_chunks, o)
+    cap_bytes = payload_cap(o.content_bytes, o.max_chunks)
+    _check(0 < o.max_payload_bytes <= cap_bytes, f"max_payload_bytes (1 to {cap_bytes})", o.max_payload_bytes, o)
+    _check(is_delta == (o.base is not None), "base (a delta has one, nothing else does)", o.base, o)
+    _check(o.base is None or o.base < o.policy, "base (older than the policy)", o.base, o)
+    num_digest_bytes = DIGEST_BYTES if is_delta else 0
+    _check(len(o.base_digest) == num_digest_bytes, "base digest", o.base_digest[:64].hex(), o)
+    if o.attested is not None:
+        _check(o.attested.opening.attested is None, "attestation (by another derived one)", "nested", o)
+        check_opening(o.attested.opening, max_content_bytes=max_content_bytes)
+        check_closing(o.attested.opening, o.attested.closing)
+
+
+def check_closing(opening: Opening, closing: Closing) -> None:
+    """Everything about a closing that needs neither the chunks nor keys. Raises: CorruptFrame."""
+    is_bundle = opening.kind is PublicationKind.BUNDLE
+    num_chunks, num_probes = closing.num_chunks, len(closing.probe_logprobs)
+    _check(0 < num_chunks <= opening.max_chunks, "num_chunks", num_chunks, opening)
+    _check(0 < closing.payload_bytes <= opening.max_payload_bytes, "payload_bytes", closing.payload_bytes, opening)
+    _check(len(closing.root) == DIGEST_BYTES, "length of the root", len(closing.root), opening)
+    digest_is_right = len(closing.state_digest) == (0 if is_bundle else DIGEST_BYTES)
+    _check(digest_is_right, "state digest", closing.state_digest[:64].hex(), opening)
+    max_probes = 0 if is_bundle else MAX_PROBE_LOGPROBS
+    _check(num_probes <= max_probes, f"number of probes (at most {max_probes})", num_probes, opening)
+    _check(all(map(math.isfinite, closing.probe_logprobs)), "probe (a log-probability is finite)", "", opening)
+
+
+def admit(opening: Opening, *, newest: Policy | None, newest_digest: bytes, highest_fork: int) -> Admission:
+    """Whether `opening` continues what is held: `newest`, proven to be `newest_digest`.
+
+    REPEAT: the version that is held; at its closing the caller compares state digests by `check_repeat`. A bundle is
+    judged by its fork alone. Raises: Fenced for the past, WrongBase for a delta from something else.
+    """
+    check_fork(opening, highest_fork)
+    if opening.kind is PublicationKind.BUNDLE or (newest is None and opening.base is None):
+        return Admission.NEW
+    if newest is not None and opening.policy == newest:
+        return Admission.REPEAT
+    if newest is not None and opening.policy < newest:
+        raise Fenced(f"{opening} would roll back what is at {newest}; stop publishing it")
+    if opening.base is not None and (opening.base, opening.base_digest) != (newest, newest_digest):
+        digests = f"{opening.base_digest.hex()[:16]}, held {newest_digest.hex()[:16]}"
+        raise WrongBase(
+            f"{opening} is from {opening.base} (digest {digests}), here is {newest or 'nothing'}; publish an anchor"
+        )
+    return Admission.NEW
+
+
+def check_fork(opening: Opening, highest_fork: int) -> None:
+    """Raises: Fenced."""
+    if opening.policy.fork < highest_fork:
+        raise Fenced(f"{opening} is of an old fork, fork {highest_fork} has taken over; stop publishing")
+
+
+def check_repeat(opening: Opening, closing: Closing, held_digest: bytes) -> None:
+    """That a version which is held has come again unchanged. Raises: Fenced."""
+    if closing.state_digest != held_digest:
+        raise Fenced(
+            f"{opening} would replace what is held: state digest {closing.state_digest.hex()}, held is "
+            f"{held_digest.hex()}; a version has one content, stop publishing"
+        )
+
+
+class Intake:
+    """One stream of records -> checked order, sizes, signatures and root. Keeps no chunk.
+
+    After an error the stream is of no use, though the intake is what it was: end it, subscribe anew.
+    """
+
+    def __init__(self, trust: Trust, *, max_content_bytes: int) -> None:
+        self._trust = trust
+        self._max_content_bytes = max_content_bytes
+        self._opening: Opening | None = None
+        self._hashes: list[bytes] = []
+        self._payload_bytes = 0
+
+    @property
+    def opening(self) -> Opening | None:
+        """Of the publication that is coming."""
+        return self._opening
+
+    def take(self, record: PublicationRecord) -> Opening | None:
+        """The opening of the publication that this record completes. Raises: CorruptFrame, Forged."""
+        if isinstance(record, Opening):
+            self.check_opening(record)
+            self.begin(record)
+            return None
+        if isinstance(record, Chunk):
+            self._take_chunk(self._begun(record), record)
+            return None
+        opening = self.check_closing(record)
+        self.end()
+        return opening
+
+    def check_opening(self, opening: Opening) -> None:
+        """Whether `take` would take it; then `begin`. Raises: CorruptFrame, Forged."""
+        check_opening(opening, max_content_bytes=self._max_content_bytes)
+        self._trust.check_opening(opening)
+
+    def begin(self, opening: Opening) -> None:
+        """Go on with an opening that was checked; an unfinished publication before it is dropped."""
+        self._opening, self._hashes, self._payload_bytes = opening, [], 0
+
+    def check_closing(self, closing: Closing) -> Opening:
+        """The opening of what `take` would complete with it; then `end`. Raises: CorruptFrame, Forged."""
+        opening = self._begun(closing)
+        _check(len(self._hashes) == closing.num_chunks, "closing after so many chunks", len(self._hashes), opening)
+        _check(
+            self._payload_bytes == closing.payload_bytes, "closing after so many bytes", self._payload_bytes, opening
+        )
+        check_closing(opening, closing)
+        _check(root(self._hashes) == closing.root, "root", closing.root.hex(), opening)
+        self._trust.check_closing(opening, closing)
+        return opening
+
+    def end(self) -> None:
+        """Nothing is coming now."""
+        self._opening, self._hashes, self._payload_bytes = None, [], 0
+
+    def _begun(self, record: PublicationRecord) -> Opening:
+        if self._opening is None:
+            raise CorruptFrame(f"a {type(record).__name__.lower()} came before its opening; subscribe anew")
+        return self._opening
+
+    def _take_chunk(self, opening: Opening, chunk: Chunk) -> None:
+        expected, num_bytes = len(self._hashes), len(chunk.data)
+        in_order = chunk.index == expected < opening.max_chunks
+        _check(
+            in_order, f"chunk index (expected {expected}, at most {opening.max_chunks} chunks)", chunk.index, opening
+        )
+        _check(0 < num_bytes <= MAX_CHUNK_BYTES, f"chunk length (1 to {MAX_CHUNK_BYTES})", num_bytes, opening)
+        payload_bytes = self._payload_bytes + num_bytes
+        cap_bytes = opening.max_payload_bytes
+        _check(payload_bytes <= cap_bytes, f"payload (at most {cap_bytes} bytes)", payload_bytes, opening)
+        content_hash = self._trust.check_chunk(opening, chunk)
+        self._hashes.append(content_hash)
+        self._payload_bytes = payload_bytes
+
+
+class Assembler:
+    """Records in, publications out: an intake that keeps the chunks."""
+
+    def __init__(self, trust: Trust, *, max_content_bytes: int) -> None:
+        self._intake = Intake(trust, max_content_bytes=max_content_bytes)
+        self._chunks: list[Chunk] = []
+
+    def feed(self, record: PublicationRecord) -> Publication | None:
+        """The publication that this record completes. Raises: CorruptFrame, Forged; then nothing has changed."""
+        completed = self._intake.take(record)
+        if isinstance(record, Opening):
+            self._chunks = []
+        elif isinstance(record, Chunk):
+            self._chunks.append(record)
+        elif completed is not None:
+            chunks, self._chunks = tuple(self._chunks), []
+            return Publication(opening=completed, chunks=chunks, closing=record)
+        return None
+
+
+def payload_root(parts: Sequence[bytes]) -> bytes:
+    """The Merkle root of the parts' hashes, of at least one part."""
+    return root([blake3(part).digest() for part in parts])
+
+
+def _check(ok: bool, what: str, value: object, opening: Opening) -> None:
+    if not ok:
+        raise CorruptFrame(f"bad {what}: {value} ({opening}); subscribe anew")

@@ -1,0 +1,203 @@
+"""The values of a publication, and the bytes of each that are signed; see the package for what they mean.
+
+Signed bytes are packed by hand, little-endian, every variable field behind its length, each kind of record behind a
+context of its own: protobuf does not promise one encoding of one message, and no record can be passed off as another.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from blake3 import blake3
+
+from periplus.codec.frame import CodecId
+from periplus.policy import Policy
+
+MAX_CHUNK_BYTES = 10 << 20
+"""A part of the weight codec is 8 MiB of state, and at worst a little more than that."""
+
+BUNDLE_CHUNK_BYTES = 1 << 20
+"""Tokenizers are megabytes: a few messages."""
+
+MAX_CHUNKS = 1 << 20
+"""8 TiB in parts of 8 MiB; keeps the cost of tiny chunks within some 300 MB."""
+
+MAX_JOB_ID_BYTES = 256
+MAX_PROBE_LOGPROBS = 4096
+"""The probe has 60; each is a float of a message that is kept with its version."""
+
+SIGNATURE_BYTES = 64
+PUBLIC_KEY_BYTES = 32
+
+_CERTIFICATE = b"periplus.publication/1 certificate\0"
+_OPENING = b"periplus.publication/1 opening\0"
+_CHUNK = b"periplus.publication/1 chunk\0"
+_CLOSING = b"periplus.publication/1 closing\0"
+
+
+class PublicationKind(StrEnum):
+    """A bundle is what a worker needs beside weights; an anchor is a full state; a delta continues from its base."""
+
+    BUNDLE = "bundle"
+    ANCHOR = "anchor"
+    DELTA = "delta"
+
+
+_KIND_BYTE = {PublicationKind.BUNDLE: 1, PublicationKind.ANCHOR: 2, PublicationKind.DELTA: 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """The job authority's word that the trainer of this fork of this job signs with this key (Ed25519, raw)."""
+
+    job_id: str
+    fork: int
+    public_key: bytes
+    signature: bytes
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What the authority signs."""
+        return _CERTIFICATE + _text(self.job_id) + struct.pack("<I", self.fork) + _blob(self.public_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What is about to come, and caps on what it will need. `content_bytes`: after decoding.
+
+    Signed by the trainer (`certificate`, `signature`), or made by a gateway from its own copy (`attested`).
+    """
+
+    job_id: str
+    kind: PublicationKind
+    policy: Policy
+    base: Policy | None = None  # of a delta
+    base_digest: bytes = b""  # of a delta: the state digest of its base
+    codec: CodecId
+    max_payload_bytes: int
+    max_chunks: int
+    content_bytes: int
+    certificate: Certificate | None = None
+    signature: bytes = b""
+    attested: "Attestation | None" = None
+
+    @property
+    def is_derived(self) -> bool:
+        """Made by a gateway: only what it leads to is signed."""
+        return self.attested is not None
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What the publisher signs: all of it but the signature, with the key that it is to be verified by."""
+        base = self.base or Policy(0, 0)
+        key = b"" if self.certificate is None else self.certificate.public_key
+        numbers = struct.pack(
+            "<BIQBIQHQIQ", _KIND_BYTE[self.kind], self.policy.fork, self.policy.version, self.base is not None,
+            base.fork, base.version, self.codec, self.max_payload_bytes, self.max_chunks, self.content_bytes,
+        )  # fmt: skip
+        return _OPENING + _text(self.job_id) + numbers + _blob(self.base_digest) + _blob(key)
+
+    @property
+    def id(self) -> bytes:
+        """BLAKE3 of the signed bytes: what the signatures of its chunks and its closing are bound to."""
+        return blake3(self.signed_bytes).digest()
+
+    def __str__(self) -> str:
+        made = "derived " if self.is_derived else ""
+        return f"{made}{self.kind} {self.policy} of job {self.job_id[:80]!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One part of the payload."""
+
+    index: int
+    data: bytes
+    signature: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What it must have been. `root`: of the chunks' hashes. `state_digest`: after applying; empty for a bundle.
+
+    `probe_logprobs`: nats, float32, of the fixed prompts under this version; empty where it was not probed.
+    """
+
+    num_chunks: int
+    payload_bytes: int
+    root: bytes
+    state_digest: bytes = b""
+    probe_logprobs: tuple[float, ...] = ()
+    signature: bytes = b""
+
+    @property
+    def probe_bytes(self) -> bytes:
+        """The log-probabilities bit for bit: they are compared so, since NaN equals nothing and -0.0 equals 0.0.
+
+        Raises: ValueError for a number beyond float32.
+        """
+        try:
+            return struct.pack(f"<{len(self.probe_logprobs)}f", *self.probe_logprobs)
+        except OverflowError as error:
+            raise ValueError("a probe's log-probability is beyond float32") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attestation:
+    """The trainer's signed word on what a version is, without its payload."""
+
+    opening: Opening
+    closing: Closing
+
+
+PublicationRecord = Opening | Chunk | Closing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """All of it, in one place."""
+
+    opening: Opening
+    chunks: tuple[Chunk, ...]
+    closing: Closing
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.closing.payload_bytes
+
+    @property
+    def payload_parts(self) -> tuple[bytes, ...]:
+        """What decoders are fed, in order."""
+        return tuple(chunk.data for chunk in self.chunks)
+
+    @property
+    def attestation(self) -> Attestation:
+        """What a derived publication of the same version shows."""
+        return self.opening.attested or Attestation(opening=self.opening, closing=self.closing)
+
+    def records(self) -> Iterator[PublicationRecord]:
+        """In the order of the wire."""
+        yield self.opening
+        yield from self.chunks
+        yield self.closing
+
+
+def chunk_signed_bytes(opening: Opening, index: int, num_bytes: int, content_hash: bytes) -> bytes:
+    """What the publisher signs of a chunk: the content by its BLAKE3, so that it is hashed once."""
+    return _CHUNK + opening.id + struct.pack("<IQ", index, num_bytes) + content_hash
+
+
+def closing_signed_bytes(opening: Opening, closing: Closing) -> bytes:
+    """What the publisher signs of a closing. Raises: ValueError."""
+    counts = struct.pack("<IQ", closing.num_chunks, closing.payload_bytes)
+    digests = _blob(closing.root) + _blob(closing.state_digest)
+    return _CLOSING + opening.id + counts + digests + _blob(closing.probe_bytes)
+
+
+def _text(text: str) -> bytes:
+    return _blob(text.encode(errors="surrogatepass"))
+
+
+def _blob(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data

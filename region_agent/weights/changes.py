@@ -1,0 +1,109 @@
+"""What publications change in a copy, span by span, and what leads from one state of it to another.
+
+Nothing here holds a state: of the copy, one span at a time is in memory, beside the parts that concern it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from periplus.codec.weights import head
+from periplus.codec.weights.decoder import Decoder
+from periplus.codec.weights.encoder import Encoder
+from periplus.codec.weights.layout import Layout
+from periplus.errors import CorruptFrame, WrongBase
+from periplus.policy import Policy
+from region_agent.weights.copy import Copy
+from region_agent.weights.link import Link, base_of
+from region_agent.weights.placement import Placement, Scratch
+from region_agent.weights.redo import SpanChanges, span_changes
+
+
+def head_of(link: Link, base: Layout | None) -> head.Head:
+    """What a link's first part says. Raises: CorruptFrame, WrongBase, StorageError."""
+    opening = link.opening
+    return head.read(link.part(0), base, max_content_bytes=opening.content_bytes, max_spans=link.closing.num_chunks - 1)
+
+
+def anchor_changes(link: Link, layout: Layout, span_bytes: int) -> Iterator[SpanChanges | None]:
+    """All of a full state. Raises: CorruptFrame, StorageError."""
+    placement = Placement(layout, span_bytes)
+    yield from _changes(link, placement, _decoder(link, None))
+
+
+def delta_changes(link: Link, copy: Copy) -> Iterator[SpanChanges | None]:
+    """What a delta changes in the copy, its base. Raises: CorruptFrame, WrongBase, StorageError."""
+    placement = Placement(copy.layout, _same_layout(link, copy.layout))
+    scratch = Scratch(placement)
+    decoder = _decoder(link, scratch)
+    for index in range(len(placement.spans)):
+        scratch.load(index, copy.read_span(placement, index))
+        yield from _changes(link, placement, decoder, index, index + 1)
+        scratch.drop(index)
+
+
+def fold(copy: Copy, links: Sequence[Link], have: Policy) -> Iterator[bytes]:
+    """The parts of one delta from the state `have` to where `links` lead; they lead from the copy, through `have`.
+
+    Raises: WrongBase if the layout changes on the way, CorruptFrame, StorageError.
+    """
+    sizes = {_same_layout(link, copy.layout) for link in links}
+    if len(sizes) > 1:
+        raise WrongBase(f"deltas up to {links[-1].opening.policy} have spans of {sorted(sizes)} bytes; send them apart")
+    span_bytes = sizes.pop()
+    placement = Placement(copy.layout, span_bytes)
+    before, now = Scratch(placement), Scratch(placement)
+    decoders = [_decoder(link, now) for link in links]
+    parts = iter(Encoder(before.state, now.state, span_bytes=span_bytes).parts())
+    yield next(parts)
+    for index in range(len(placement.spans)):
+        now.load(index, copy.read_span(placement, index))
+        for link, decoder in zip(links, decoders, strict=True):
+            if base_of(link) == have:
+                before.load(index, now.span(index).data)
+            staged = decoder.feed(link.part(index + 1), index=index + 1)
+            assert staged is not None
+            staged.write_into(now.arrays)
+        yield next(parts)
+        before.drop(index)
+        now.drop(index)
+
+
+def full(copy: Copy) -> Iterator[bytes]:
+    """The parts of an anchor of the copy. Raises: StorageError."""
+    placement = copy.placement
+    scratch = Scratch(placement)
+    parts = iter(Encoder(None, scratch.state).parts())
+    yield next(parts)
+    for index in range(len(placement.spans)):
+        scratch.load(index, copy.read_span(placement, index))
+        yield next(parts)
+        scratch.drop(index)
+
+
+def _decoder(link: Link, base: Scratch | None) -> Decoder:
+    opening = link.opening
+    decoder = Decoder(
+        None if base is None else base.state,
+        max_content_bytes=opening.content_bytes, max_parts=link.closing.num_chunks, keep=False,
+    )  # fmt: skip
+    decoder.feed(link.part(0), index=0)
+    return decoder
+
+
+def _changes(
+    link: Link, placement: Placement, decoder: Decoder, first: int = 0, end: int | None = None
+) -> Iterator[SpanChanges | None]:
+    for index in range(first, len(placement.spans) if end is None else end):
+        staged = decoder.feed(link.part(index + 1), index=index + 1)
+        if staged is None:
+            raise CorruptFrame(f"part {index + 1} of {link.opening} is no span; fetch an anchor")
+        start = placement.span_start(index)
+        yield span_changes(start, placement.layout, placement.spans[index], staged.updates())
+
+
+def _same_layout(link: Link, layout: Layout) -> int:
+    found = head_of(link, layout)
+    if found.layout != layout:
+        raise WrongBase(f"{link.opening} is a state of another layout; fetch an anchor")
+    if link.closing.num_chunks != 1 + layout.num_spans(found.span_bytes):
+        raise CorruptFrame(f"{link.opening} has {link.closing.num_chunks} parts, which is not one a span")
+    return found.span_bytes

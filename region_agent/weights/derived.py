@@ -1,0 +1,117 @@
+"""One publication that is made here for readers, and read by any number of them while it is made.
+
+Its parts are kept for readers that come while it lasts: the first `MEMORY_BYTES` in memory, the rest in a file. A
+reader's speed is its own; making does not wait for it.
+
+    thread   make(...)                         event loop   async for record in made.records()
+             add(chunk) -> notify  ----------->             wakes, reads on
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+from periplus.errors import CorruptSpool, PeriplusError, StateError, Unreachable
+from periplus.policy import Policy
+from periplus.publication import Chunk, Closing, DerivedWriter, Opening, PublicationRecord
+from periplus.spool.files import AppendFile, explained
+from region_agent.weights.blocks import HEADER_BYTES, block, whole_data
+from region_agent.weights.files import WeightFiles
+
+MEMORY_BYTES = 64 << 20
+"""Of one made publication: most folds, and all of a small state, never see the disk."""
+
+_PART = b"PART"
+
+
+class Made:
+    """Opening, chunks and closing, as far as they are made. `add`, `end` and `fail` are the making thread's."""
+
+    def __init__(self, writer: DerivedWriter, layer: WeightFiles, path: Path) -> None:
+        self.opening: Opening = writer.opening
+        self.num_readers = 0
+        self.num_bytes = 0
+        self.closing: Closing | None = None
+        self.failure: PeriplusError | None = None
+        self._writer = writer
+        self._layer = layer
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._chunks: list[Chunk | int] = []  # or where its block lies in the file
+        self._file: AppendFile | None = None
+        self._file_bytes = 0
+
+    @property
+    def policy(self) -> Policy:
+        return self.opening.policy
+
+    def make(self, parts: Iterable[bytes]) -> None:
+        """All of it, in a thread of its own."""
+        try:
+            for part in parts:
+                self._add(self._writer.chunk(part))
+            self.closing = self._writer.closing()
+        except PeriplusError as error:
+            self.failure = error
+        except ValueError as error:  # larger than what readers would take
+            self.failure = StateError(f"{self.opening} cannot be made: {error}")
+        finally:
+            if self._file is not None:
+                self._file.close()
+            self._loop.call_soon_threadsafe(self._notify)
+
+    async def records(self) -> AsyncIterator[PublicationRecord]:
+        """From the opening on. Raises: Unreachable if it will not be completed; the reader then begins anew."""
+        yield self.opening
+        index = 0
+        while True:
+            changed = self._changed
+            while index < len(self._chunks):
+                yield await self._chunk(index)
+                index += 1
+            if self.failure is not None:
+                raise Unreachable(f"{self.opening} was given up: {self.failure}")
+            if self.closing is not None and index == len(self._chunks):
+                yield self.closing
+                return
+            await changed.wait()
+
+    def give_up(self, why: str) -> None:
+        """It will not be made."""
+        self.failure = Unreachable(why)
+        self._notify()
+
+    def remove(self) -> None:
+        """Its file, if it has one."""
+        with contextlib.suppress(OSError):  # the next start does
+            self._layer.unlink(self._path)
+
+    async def _chunk(self, index: int) -> Chunk:
+        held = self._chunks[index]
+        return held if isinstance(held, Chunk) else Chunk(index, await asyncio.to_thread(self._read, held))
+
+    def _read(self, offset: int) -> bytes:
+        with explained(self._path):
+            data = whole_data(lambda at, size: self._layer.read(self._path, at, size), offset)
+        if data is None:
+            raise CorruptSpool(f"{self._path} is damaged at byte {offset}; subscribe anew")
+        return data
+
+    def _add(self, chunk: Chunk) -> None:
+        self.num_bytes += len(chunk.data)
+        if self.num_bytes <= MEMORY_BYTES:
+            self._chunks.append(chunk)
+        else:
+            with explained(self._path):
+                if self._file is None:
+                    self._file = self._layer.create(self._path)
+                self._file.append(block(_PART, chunk.data))
+            self._chunks.append(self._file_bytes + HEADER_BYTES)
+            self._file_bytes += HEADER_BYTES + len(chunk.data)
+        self._loop.call_soon_threadsafe(self._notify)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

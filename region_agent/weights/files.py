@@ -1,0 +1,104 @@
+"""The door between a weight store and the disk: what a spool asks of it, and files that are written in place."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from periplus.spool.files import FileLayer, OsFiles, explained
+from periplus.spool.format import Buffer
+
+
+class PlacedFile(Protocol):
+    """A file of fixed size."""
+
+    def read_at(self, offset: int, num_bytes: int) -> bytes:
+        """Raises: OSError if they are not all there."""
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        """On OSError, or if the process dies, any of the bytes may have been written."""
+
+    def sync(self) -> None:
+        """Return when what was written survives a power cut; the file's name is the folder's matter."""
+
+    def close(self) -> None: ...
+
+
+class WeightFiles(FileLayer, Protocol):
+    """What a weight store asks of a file system. Every method may raise OSError."""
+
+    def create_sized(self, path: Path, num_bytes: int) -> PlacedFile:
+        """A new file of so many bytes, their room on the disk taken. Raises: FileExistsError."""
+
+    def open_placed(self, path: Path) -> PlacedFile: ...
+
+    def size(self, path: Path) -> int:
+        """Bytes of a file. Raises: FileNotFoundError."""
+
+
+class OsWeightFiles(OsFiles):
+    """The operating system's files."""
+
+    def create_sized(self, path: Path, num_bytes: int) -> PlacedFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            if num_bytes:
+                os.posix_fallocate(descriptor, 0, num_bytes)
+        except OSError:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            raise
+        return _OsPlacedFile(descriptor, path)
+
+    def open_placed(self, path: Path) -> PlacedFile:
+        return _OsPlacedFile(os.open(path, os.O_RDWR), path)
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+
+class _OsPlacedFile:
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    def read_at(self, offset: int, num_bytes: int) -> bytes:
+        parts = []
+        while num_bytes:
+            part = os.pread(self._descriptor, num_bytes, offset)
+            if not part:
+                raise OSError(f"{self._path} ends before byte {offset}")
+            parts.append(part)
+            offset, num_bytes = offset + len(part), num_bytes - len(part)
+        return b"".join(parts)
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, offset)
+            view, offset = view[written:], offset + written
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def new_file(layer: WeightFiles, path: Path, *, sync: bool = False) -> Iterator[Callable[[Sequence[Buffer]], None]]:
+    """A file that is there whole or not at all, as far as this process goes. Yields what appends parts to it."""
+    with explained(path):
+        layer.unlink(path)
+        file = layer.create(path)
+        try:
+            yield file.append
+            if sync:
+                file.sync()
+        except Exception:
+            with contextlib.suppress(OSError):
+                layer.unlink(path)
+            raise
+        finally:
+            file.close()

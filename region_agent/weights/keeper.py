@@ -1,0 +1,396 @@
+"""The store's shell: it takes what the log completes, and makes what readers need, one disk job at a time.
+
+    hub --take--> [queue] --put, settle in a thread--> store --> log.drop_before(copy)
+    hub --derive--> way (cost.py) --> Along | Stream | None          made in `run`, streamed to its readers meanwhile
+
+Two locks: who looks at the store holds the first, who works on the disk the second, who changes the store both; so that
+readers are told their way while something is made for others. A full disk is said once and tried again; memory serves
+on. While readers take the full copy it is not advanced, so that the chain
+still leads on from it when they have it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from periplus import clock
+from periplus.errors import Conflict, CorruptSpool, StorageError, Unreachable, WireError
+from periplus.policy import Policy
+from periplus.publication import (
+    Assembler,
+    DerivedWriter,
+    Publication,
+    PublicationKind,
+    PublicationLog,
+    PublicationRecord,
+    Send,
+    Trust,
+)
+from periplus.telemetry import event
+from region_agent.weights import cost
+from region_agent.weights.changes import fold, full
+from region_agent.weights.cost import Rates, Situation, Way
+from region_agent.weights.derived import Made
+from region_agent.weights.files import WeightFiles
+from region_agent.weights.link import Link, attestation_of
+from region_agent.weights.restore import MAX_CONTENT_BYTES, restored_log
+from region_agent.weights.store import WeightStore
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+"""Between attempts to write to a disk that refused: room comes from people or from other jobs' ends."""
+
+COPY_AGAIN_S = 60.0
+"""Between requests for a copy that was refused: each may cost a full state over the WAN."""
+
+DOUBT_AGAIN_S = 60.0
+"""Between proofs of a copy that readers distrust: each reads all of it."""
+
+LOCAL = Rates(link_bytes_per_s=1e9)
+REMOTE = Rates()
+"""Of readers in this region and in others; a gateway's own measure of its links is the coordinator's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The signed way that the log has is the cheapest, or the only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Records that lead a reader to `policy`. Reading them may raise Unreachable or StorageError: then ask again."""
+
+    records: AsyncGenerator[PublicationRecord]
+    policy: Policy
+
+
+class Keeper:
+    """One job's weights in one gateway."""
+
+    def __init__(self, job_id: str, authority_key: bytes, store: WeightStore, publications: PublicationLog) -> None:
+        self.job_id = job_id
+        self.authority_key = authority_key
+        self.trust = Trust(authority_key, job_id)
+        self.log = publications
+        self.num_derived = dict.fromkeys(Way, 0)
+        self._store = store
+        self._store_lock = asyncio.Lock()  # before the other, where both are held
+        self._disk_lock = asyncio.Lock()
+        self._work = asyncio.Event()
+        self._incoming: deque[Publication] = deque()
+        self._made: dict[tuple[Way, Policy | None, Policy], Made] = {}
+        self._orders: deque[tuple[Made, tuple[Way, Policy | None, Policy]]] = deque()
+        self._num_full_readers = 0
+        self._failed: set[tuple[Way, Policy | None, Policy]] = set()
+        self._why_unsaved = ""
+        self._asked_s = -COPY_AGAIN_S
+        self._doubted_s = -DOUBT_AGAIN_S
+        self._is_doubted = False
+        self._is_closing = False
+
+    @classmethod
+    def open(
+        cls, job_id: str, authority_key: bytes, folder: Path, *, chain_versions: int, layer: WeightFiles | None = None
+    ) -> Self:  # fmt: skip
+        """With what an earlier process left, proven; for a thread. Raises: Conflict, StorageError."""
+        trust = Trust(authority_key, job_id)
+        store = WeightStore.open(folder, trust, chain_versions=chain_versions, layer=layer)
+        try:
+            publications = restored_log(store, trust)
+        except (WireError, Conflict, CorruptSpool) as error:
+            event(log, logging.ERROR, "weights_refused", job=job_id, why=error)
+            highest_fork = store.highest_fork
+            store.close(remove=True)
+            store = WeightStore.open(folder, trust, chain_versions=chain_versions, layer=layer)
+            store.see_fork(highest_fork)
+            publications = restored_log(store, trust)
+        keeper = cls(job_id, authority_key, store, publications)
+        keeper._say_refused()
+        return keeper
+
+    @property
+    def copy_policy(self) -> Policy | None:
+        """The state that is materialised here, and proven."""
+        return None if self._store.copy is None else self._store.copy.policy
+
+    @property
+    def have(self) -> Policy | None:
+        """What a subscription above begins from: nothing where a copy is missing that the disk would take."""
+        is_there = self._store.has_state or self._incoming or self._why_unsaved
+        return self.log.newest if is_there else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the copy and its chain lead only to a state that is older than the newest."""
+        reached = self._incoming[-1].opening.policy if self._incoming else self._store.newest
+        return reached is not None and self.log.newest is not None and reached < self.log.newest
+
+    def lacks_copy(self, now_s: float) -> bool:
+        """Whether a copy is to be asked for above; says so at most every `COPY_AGAIN_S`."""
+        lacks = self.log.newest is not None and self.have is None and now_s - self._asked_s >= COPY_AGAIN_S
+        self._asked_s = now_s if lacks else self._asked_s
+        return lacks
+
+    # ---- what comes in --------------------------------------------------------------------------------------------
+
+    def take(self, publication: Publication | None) -> None:
+        """What the log has completed, if it has; the highest fork, if it has risen."""
+        if publication is not None:
+            self._incoming.append(publication)
+        if publication is not None or self.log.highest_fork > self._store.highest_fork:
+            self._work.set()
+
+    def doubt(self) -> None:
+        """A reader says that what was made here did not lead where it should: prove the copy again, now and then."""
+        if clock.monotonic_s() - self._doubted_s >= DOUBT_AGAIN_S:
+            self._doubted_s = clock.monotonic_s()
+            self._is_doubted = True
+            self._work.set()
+
+    async def become(self, publication: Publication) -> None:
+        """The copy takes what the gateway above derived, and the log goes on from there.
+
+        Raises: CorruptFrame, WrongBase if it does not lead to what the trainer signed; StorageError.
+        """
+        taking = asyncio.ensure_future(self._take_over(publication))
+        try:
+            await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            await asyncio.wait({taking})  # store and log must agree
+            raise
+
+    async def _take_over(self, publication: Publication) -> None:
+        async with self._store_lock, self._disk_lock:
+            self._drain()
+            try:
+                await self._in_thread(lambda: self._store.become(publication))
+            finally:
+                self._say_refused()
+            policy, digest = publication.opening.policy, publication.closing.state_digest
+            event(log, logging.INFO, "copy_created", job=self.job_id, policy=policy)
+            self.log.rebase(policy, digest)
+            self._refill()
+            self.log.drop_before(policy)
+        self._work.set()
+
+    async def run(self, on_settled: Callable[[], Awaitable[None]]) -> None:
+        """Keep disk and memory together until cancelled; a disk job that has begun is finished first."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S if self._why_unsaved else None):
+                    await self._work.wait()
+            self._work.clear()
+            while self._orders:
+                async with self._disk_lock:
+                    await self._make(*self._orders.popleft())
+            async with self._store_lock, self._disk_lock:
+                self._drain()
+                await self._settle()
+            await on_settled()
+
+    def stop(self) -> None:
+        """Nothing more is made; who reads what was being made is told."""
+        self._is_closing = True
+        for made in self._made.values():
+            if made.closing is None:
+                made.give_up("this gateway does not serve the job any more")
+
+    def close(self, *, job_is_done: bool) -> None:
+        """After `stop`, and after `run` has ended; for a thread. With `job_is_done` nothing is left on disk.
+
+        Raises: StorageError.
+        """
+        for made in self._made.values():
+            made.remove()
+        self._store.close(remove=job_is_done)
+
+    # ---- what readers need ----------------------------------------------------------------------------------------
+
+    async def derive(self, have: Policy | None, chain_bytes: int | None, *, is_remote: bool) -> Along | Stream | None:
+        """The cheapest way from `have` to the newest; None if there is none here. `chain_bytes`: of the log's own."""
+        async with self._store_lock:
+            is_waiting = self._store.is_waiting and not self._why_unsaved
+            if self._incoming or is_waiting:
+                async with self._disk_lock:
+                    self._drain()
+                    if self._store.is_waiting and not self._why_unsaved:
+                        await self._settle()
+            for each in cost.costs(self._situation(have, chain_bytes), REMOTE if is_remote else LOCAL):
+                if each.way is Way.CHAIN and chain_bytes is not None:
+                    return Along()
+                links = self._store.links_from(have)
+                if each.way is Way.CHAIN and links:
+                    return Stream(_signed(links), links[-1].opening.policy)
+                made = None if each.way is Way.CHAIN else self._ordered(each.way, have)
+                if made is not None:
+                    return Stream(self._read(made, each.way), made.policy)
+        return None
+
+    def _situation(self, have: Policy | None, chain_bytes: int | None) -> Situation:
+        store = self._store
+        links = store.links_from(have) or []
+        chain = [link.closing.payload_bytes for link in links] or ([] if chain_bytes is None else [chain_bytes])
+        copy = store.copy if store.reaches and store.newest == self.log.newest else None
+        is_older = copy is not None and (have is None or have < copy.policy)
+        return Situation(
+            chain=chain or None, num_folded=len(store.chain) if copy is not None and links else None,
+            copy_content=None if copy is None else copy.layout.content_bytes, is_behind_copy=is_older,
+            after_copy=store.chain_bytes, made_fold=self._made_bytes(Way.FOLD, have),
+            made_full=self._made_bytes(Way.FULL, None),
+        )  # fmt: skip
+
+    def _made_bytes(self, way: Way, have: Policy | None) -> int | None:
+        made = self._made.get(self._key(way, have))
+        return made.num_bytes if made is not None and made.closing is not None else None
+
+    def _key(self, way: Way, have: Policy | None) -> tuple[Way, Policy | None, Policy]:
+        target = self._store.copy.policy if way is Way.FULL and self._store.copy is not None else self._store.newest
+        return way, have if way is Way.FOLD else None, target or Policy(0, 0)
+
+    def _ordered(self, way: Way, have: Policy | None) -> Made | None:
+        key, copy = self._key(way, have), self._store.copy
+        made = self._made.get(key)
+        if made is not None and made.failure is None:
+            return made
+        if copy is None or key in self._failed:
+            return None
+        if way is Way.FULL:
+            writer = DerivedWriter(
+                copy.attestation, kind=PublicationKind.ANCHOR, max_chunks=1 + len(copy.placement.spans)
+            )
+        else:
+            links = self._store.links_from(have) or []
+            writer = DerivedWriter(
+                attestation_of(links[-1]), kind=PublicationKind.DELTA, base=have,
+                base_digest=links[0].opening.base_digest, max_chunks=links[-1].closing.num_chunks,
+            )  # fmt: skip
+        self._forget_made()
+        made = self._made[key] = Made(writer, self._store.layer, self._store.new_path("derived"))
+        self._orders.append((made, key))
+        self._work.set()
+        return made
+
+    async def _make(self, made: Made, key: tuple[Way, Policy | None, Policy]) -> None:
+        way, have, target = key
+        copy = self._store.copy
+        if copy is None or (way is Way.FULL and copy.policy != target):
+            made.give_up("the copy has moved on")
+            return
+        if way is Way.FULL:
+            parts = full(copy)
+        else:
+            links = [link for link in self._store.chain if link.opening.policy <= target]
+            if have is None or self._store.links_from(have) is None or not links or have < copy.policy:
+                made.give_up("the chain has moved on")
+                return
+            parts = fold(copy, links, have)
+        started_s = clock.monotonic_s()
+        await self._in_thread(lambda: made.make(self._until_closing(parts)))
+        if made.failure is not None:
+            self._failed.add(key)
+            event(log, logging.ERROR, "weights_not_derived", job=self.job_id, policy=target, why=made.failure)
+            return
+        self.num_derived[way] += 1
+        event(log, logging.INFO, "weights_derived", job=self.job_id, kind=made.opening.kind.value, policy=target,
+              have=have or "none", num_bytes=made.num_bytes,
+              make_s=round(clock.monotonic_s() - started_s, 3))  # fmt: skip
+
+    async def _read(self, made: Made, way: Way) -> AsyncGenerator[PublicationRecord]:
+        made.num_readers += 1
+        self._num_full_readers += way is Way.FULL
+        try:
+            async for record in made.records():
+                yield record
+        finally:
+            made.num_readers -= 1
+            self._num_full_readers -= way is Way.FULL
+            self._work.set()  # what was held for it may go on
+
+    def _forget_made(self) -> None:
+        newest = self._store.newest
+        for key, made in list(self._made.items()):
+            is_current = made.failure is None and key == self._key(key[0], key[1])
+            if not is_current and not made.num_readers:
+                self._made.pop(key).remove()
+        self._failed = {key for key in self._failed if key[2] == newest or key[0] is Way.FULL}
+
+    def _until_closing(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        for part in parts:
+            if self._is_closing:
+                raise Unreachable("this gateway is stopping; ask another")
+            yield part
+
+    # ---- the disk -------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        while self._incoming:
+            self._store.put(self._incoming.popleft())
+        self._store.see_fork(self.log.highest_fork)
+
+    def _refill(self) -> None:
+        """What the log has, and the store has not, since it took a state that is older than the newest."""
+        if self._store.newest == self.log.newest or self._store.newest is None:
+            return
+        assembler = Assembler(self.trust, max_content_bytes=MAX_CONTENT_BYTES)
+        cursor = self.log.open(self._store.newest, True, distrust=True)
+        while isinstance(outcome := self.log.next(cursor), Send):
+            cursor = outcome.cursor
+            if (publication := assembler.feed(outcome.record)) is not None:
+                self._store.put(publication)
+
+    async def _settle(self) -> None:
+        before = self._store.copy.policy if self._store.copy is not None else None
+        hold = self._num_full_readers > 0
+        try:
+            if self._is_doubted:
+                self._is_doubted = False
+                await self._in_thread(self._store.doubt)
+            await self._in_thread(lambda: self._store.settle(hold=hold))
+            if self._why_unsaved:
+                event(log, logging.INFO, "weights_saved", job=self.job_id)
+            self._why_unsaved = ""
+        except StorageError as error:
+            if not self._why_unsaved:
+                event(log, logging.ERROR, "weights_unsaved", job=self.job_id, why=error)
+            self._why_unsaved = str(error)
+        except WireError:
+            pass  # said below
+        except Exception as error:  # a fault of ours must not end the gateway's other jobs
+            log.exception("weights_failed", extra={"fields": {"job": self.job_id}})
+            self._store.abandon(f"{type(error).__name__}: {error}")
+        self._say_refused()
+        copy = self._store.copy
+        if copy is not None and copy.policy != before:
+            name = "copy_created" if before is None else "copy_advanced"
+            event(log, logging.INFO, name, job=self.job_id, policy=copy.policy, chain=len(self._store.chain))
+        if copy is not None and self._store.reaches:
+            self.log.drop_before(copy.policy)
+
+    def _say_refused(self) -> None:
+        if self._store.refused:
+            event(log, logging.ERROR, "copy_refused", job=self.job_id, why=self._store.refused)
+            self._store.refused = ""
+            for made in self._made.values():
+                made.give_up("the copy that it was made from is refused")
+            self._forget_made()
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        running = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait({running})
+            raise
+
+
+async def _signed(links: Sequence[Link]) -> AsyncGenerator[PublicationRecord]:
+    for link in links:
+        records = link.records()
+        while (record := await asyncio.to_thread(next, records, None)) is not None:
+            yield record

@@ -1,0 +1,103 @@
+"""What a copy must be, as one checksummed block in a file of its own, and the names of a copy's files.
+
+Manifests are numbered, and the highest whole one counts: a file is never changed, so none is ever half of two.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from periplus.codec.weights.layout import Layout, Line
+from periplus.convert import publication_record_from_pb, publication_record_to_pb
+from periplus.errors import CorruptSpool, PeriplusError
+from periplus.pb.v1 import gateway_pb2
+from periplus.policy import Policy
+from periplus.publication import Attestation, Closing, Opening, PublicationRecord
+from region_agent.weights.blocks import Read, block, blocks
+from region_agent.weights.files import WeightFiles, new_file
+
+_MANIFEST = b"COPY"
+_SCHEMA = "periplus.copy/1"
+_NAME = re.compile(r"copy-(\d{10})\.(state|manifest|redo)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a copy must be."""
+
+    layout: Layout
+    attestation: Attestation
+    file: str
+
+    @property
+    def policy(self) -> Policy:
+        return self.attestation.opening.policy
+
+    @property
+    def digest(self) -> bytes:
+        """Of the state, as the trainer signed it."""
+        return self.attestation.closing.state_digest
+
+    def to_json(self) -> dict[str, Any]:
+        opening, closing = self.attestation.opening, self.attestation.closing
+        return {
+            "schema": _SCHEMA,
+            "file": self.file,
+            "layout": [[line.name, line.dtype, line.shape] for line in self.layout.lines],
+            "opening": publication_record_to_pb(opening).SerializeToString().hex(),
+            "closing": publication_record_to_pb(closing).SerializeToString().hex(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Raises: CorruptSpool."""
+        try:
+            if value["schema"] != _SCHEMA:
+                raise ValueError(f"schema {value['schema']!r}, expected {_SCHEMA}")
+            lines = tuple(Line(name=name, dtype=dtype, shape=tuple(shape)) for name, dtype, shape in value["layout"])
+            opening, closing = _record_of(value["opening"]), _record_of(value["closing"])
+            if not isinstance(opening, Opening) or not isinstance(closing, Closing):
+                raise ValueError("it has no opening and closing")
+            attestation = Attestation(opening=opening, closing=closing)
+            return cls(layout=Layout(lines=lines), attestation=attestation, file=value["file"])
+        except (PeriplusError, ValueError, TypeError, KeyError) as error:
+            raise CorruptSpool(f"a copy's manifest is not readable: {error}; the copy is fetched again") from error
+
+
+def file_name(number: int, kind: str) -> str:
+    return f"copy-{number:010d}.{kind}"
+
+
+def numbered(layer: WeightFiles, folder: Path) -> list[tuple[int, str]]:
+    """The number and kind of each file of a copy. Raises: OSError."""
+    return [(int(found[1]), found[2]) for name in layer.names(folder) if (found := _NAME.fullmatch(name))]
+
+
+def write_manifest(layer: WeightFiles, folder: Path, manifest: Manifest, number: int) -> None:
+    """For good, once this returns. Raises: StorageError."""
+    with new_file(layer, folder / file_name(number, "manifest"), sync=True) as append:
+        append(block(_MANIFEST, json.dumps(manifest.to_json()).encode()))
+        layer.sync_folder(folder)
+
+
+def newest_manifest(layer: WeightFiles, folder: Path, numbers: Sequence[int]) -> tuple[int, Manifest] | None:
+    """The highest whole one, with its number. Raises: OSError."""
+    for number in sorted(numbers, reverse=True):
+        for each in blocks(reader(layer, folder / file_name(number, "manifest"))):
+            try:
+                return number, Manifest.from_json(json.loads(each.data))
+            except (CorruptSpool, ValueError):
+                break
+    return None
+
+
+def reader(layer: WeightFiles, path: Path) -> Read:
+    """What reads parts of a file."""
+    return lambda offset, num_bytes: layer.read(path, offset, num_bytes)
+
+
+def _record_of(data: str) -> PublicationRecord:
+    return publication_record_from_pb(gateway_pb2.PublicationRecord.FromString(bytes.fromhex(data)))

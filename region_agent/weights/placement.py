@@ -1,0 +1,100 @@
+"""Where the elements of a state lie in the one file that holds it, and in memory while a span is worked on.
+
+Tensors stand in the order in which the codec's spans name them, so that a span is one range of the file. A tensor
+begins at a multiple of its element's size: within one dtype by itself, between dtypes by padding.
+
+`Scratch` is a state in memory that is never there as a whole: as much address space as the file has bytes, of which
+only the spans that were loaded and not yet dropped take memory. It lets the codec's Encoder and Decoder, which speak of
+whole states, work span by span. Its tensors change under whoever holds them: that is its purpose, and why no state
+leaves this package.
+"""
+
+import mmap
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from periplus.codec.weights.layout import SPAN_BYTES, Layout, Piece, Span
+from periplus.spool.format import Buffer
+from periplus.state import ELEMENT_BYTES, State, Tensor
+
+ALIGN_BYTES = 16
+"""Of each dtype's first tensor: no element is wider."""
+
+_MAP_NORESERVE = 0x4000
+"""Address space without a promise of memory (Linux; Python names it from 3.13 on)."""
+
+
+class Placement:
+    """Of one layout. Where tensors lie does not depend on the spans' size."""
+
+    def __init__(self, layout: Layout, span_bytes: int = SPAN_BYTES) -> None:
+        self.layout = layout
+        self.spans = layout.spans(span_bytes)
+        self._starts: dict[int, int] = {}
+        self._span_starts: list[int] = []
+        end, dtype = 0, ""
+        for span in self.spans:
+            if span.dtype != dtype:
+                end, dtype = -(-end // ALIGN_BYTES) * ALIGN_BYTES, span.dtype
+            self._span_starts.append(end)
+            for piece in span.pieces:
+                self._starts.setdefault(piece.line, end)
+                end += (piece.stop - piece.start) * ELEMENT_BYTES[dtype]
+        self.num_bytes = end
+
+    def line_start(self, line: int) -> int:
+        """The byte at which a tensor begins."""
+        return self._starts.get(line, 0)  # an empty one is nowhere
+
+    def span_start(self, index: int) -> int:
+        """The byte at which a span begins; it ends `spans[index].num_bytes` later."""
+        return self._span_starts[index]
+
+
+class Scratch:
+    """A state of `placement`'s layout whose contents are there span by span."""
+
+    def __init__(self, placement: Placement) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._memory = mmap.mmap(-1, max(placement.num_bytes, 1), flags=flags)
+        self._bytes = np.frombuffer(self._memory, np.uint8)
+        self._placement = placement
+        lines = placement.layout.lines
+        self.arrays: Mapping[str, npt.NDArray[np.uint8]] = {
+            line.name: self._bytes[(start := placement.line_start(index)) : start + line.num_bytes]
+            for index, line in enumerate(lines)
+        }
+        self.state: State = {line.name: Tensor(line.dtype, line.shape, self.arrays[line.name]) for line in lines}
+
+    def load(self, index: int, data: Buffer) -> None:
+        """The bytes of a span."""
+        view = self._view(index)
+        view[:] = np.frombuffer(data, np.uint8)
+
+    def span(self, index: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a span, to be read."""
+        return self._view(index)
+
+    def drop(self, index: int) -> None:
+        """Give the memory of a span back, as far as it fills pages; what was loaded there is gone."""
+        start = self._placement.span_start(index)
+        end = start + self._placement.spans[index].num_bytes
+        first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            self._memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def _view(self, index: int) -> npt.NDArray[np.uint8]:
+        start = self._placement.span_start(index)
+        return self._bytes[start : start + self._placement.spans[index].num_bytes]
+
+
+def offset_in(span: Span, piece_line: int) -> tuple[Piece, int]:
+    """The one piece of a line in a span, and the elements of the span before it."""
+    before = 0
+    for piece in span.pieces:
+        if piece.line == piece_line:
+            return piece, before
+        before += piece.stop - piece.start
+    raise KeyError(piece_line)

@@ -1,0 +1,5 @@
+"""The job authority of every test that does not make its own: always the same key."""
+
+from periplus.publication import JobAuthority
+
+AUTHORITY = JobAuthority.from_private_bytes(bytes(range(32)))

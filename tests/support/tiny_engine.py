@@ -1,0 +1,62 @@
+"""A real engine on a Qwen3 of some 20,000 parameters, states that fit it, and the probe as a trainer answers it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from periplus.codec.weights.layout import layout_of
+from periplus.probe import probe_prompts
+from periplus.state import State, Tensor
+from rollout_worker.torch_engine import TorchEngine
+from rollout_worker.weights import EngineWeights
+
+SEED = 3
+
+
+def tiny_model() -> Any:
+    config = Qwen3Config(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, initializer_range=0.2, tie_word_embeddings=True,
+        pad_token_id=0, eos_token_id=2,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).eval().requires_grad_(False)
+
+
+def tiny_engine(model: Any = None) -> TorchEngine:
+    """With random weights."""
+    return TorchEngine(model=model or tiny_model(), eos_id=2, pad_id=0, batch_rows=4, prompt_tokens=8)
+
+
+def model_states(num_versions: int, *, density: float = 0.01) -> list[State]:
+    """BF16 states of the tiny model, `density` of which changes from one to the next."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    states: list[State] = []
+    values = {
+        name: parameter.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16).reshape(-1)
+        for name, parameter in tiny_model().named_parameters()
+    }
+    shapes = {name: tuple(parameter.shape) for name, parameter in tiny_model().named_parameters()}
+    for _ in range(num_versions):
+        states.append({name: Tensor("BF16", shapes[name], array.copy()) for name, array in values.items()})
+        for array in values.values():
+            changed = rng.random(array.size) < density
+            changed[rng.integers(array.size)] = True
+            array[changed] += rng.integers(8, 64, int(changed.sum()), dtype=np.uint16)
+    return states
+
+
+def prober() -> Callable[[State], tuple[float, ...]]:
+    """Log-probabilities of the probe under a state, by an engine of its own."""
+    engine = tiny_engine()
+    weights, prompts = EngineWeights(engine, SEED), probe_prompts(SEED, engine.vocab_size)
+
+    def probe(state: State) -> tuple[float, ...]:
+        weights.check_fits(layout_of(state))
+        weights.write_all(state)
+        return tuple(engine.logprobs(prompts).reshape(-1).tolist())
+
+    return probe
