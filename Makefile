@@ -3,7 +3,7 @@
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest; PYTEST_ARGS='-k ledger' chooses
-#   make test-faults  parts of a whole runtime are killed, and it goes on (3 minutes)
+#   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-staleness, bench-trajectories, bench-weights   need measured data beside the repository: --help says which

@@ -265,10 +265,12 @@ class Agent:
     def _keep_upstream(self, task: LocalTask) -> None:
         job_id = task.job_id
         gateway, upstream_task = self._upstreams.get(job_id, ("", None))
-        if task.trainer_region == self._config.region or task.trainer_gateway == gateway:
-            return
-        if upstream_task is not None:  # the home gateway has moved
+        is_home = task.trainer_region == self._config.region
+        if upstream_task is not None and (is_home or task.trainer_gateway != gateway):  # the home gateway has moved
             upstream_task.cancel()
+            del self._upstreams[job_id]
+        if is_home or task.trainer_gateway == gateway:
+            return
         upstream = Upstream(
             self._hubs.get(job_id), region=self._config.region, home_region=task.trainer_region,
             home_gateway=task.trainer_gateway, router=self._router, traffic=self._traffic,

@@ -93,7 +93,7 @@ class JobHub:
         self._changed = asyncio.Event()
         self.wants_signed = False  # of the anchor that is asked for: the trainer's own
         self.num_refused: dict[str, int] = {}  # records, by the name of the error
-        self._anchor_requested = False
+        self.anchor_requested = False  # and has not come
         self._coming = ""  # what the next closing closes
         self._for_copy: Assembler | None = None
 
@@ -197,7 +197,7 @@ class JobHub:
             route.workers.clear()
             route.closed.set()
         self._route_of.clear()
-        self._anchor_requested = False
+        self.anchor_requested = False
         self.up.clear()
         self._wake()
 
@@ -248,7 +248,7 @@ class JobHub:
         if isinstance(record, Opening):
             self._coming = record.kind.value
         elif isinstance(record, Closing) and self._coming == PublicationKind.ANCHOR.value:
-            self._anchor_requested = self.wants_signed = False
+            self.anchor_requested = self.wants_signed = False
         self._wake()
 
     async def append_from_above(self, record: PublicationRecord) -> None:
@@ -278,7 +278,8 @@ class JobHub:
             return False
         match opening.kind:
             case PublicationKind.ANCHOR:
-                return policy < newest and self.keeper.have is None
+                is_needed = self.keeper.have is None or self.keeper.is_behind or self.anchor_requested
+                return policy < newest and is_needed
             case PublicationKind.DELTA:
                 return policy <= newest and self.keeper.is_behind
             case _:
@@ -291,25 +292,25 @@ class JobHub:
             return
         try:
             await self.keeper.become(publication)
-        except (WireError, StorageError):
+        except (WireError, Fenced, StorageError):
             self.wants_signed = True
             raise
-        self._anchor_requested = False
+        self.anchor_requested = False
         self._wake()
 
-    async def request_anchor(self, why: str, *, signed: bool) -> None:
+    def request_anchor(self, why: str, *, signed: bool) -> None:
         """Ask above for a full state, once until one comes. `signed`: none that a gateway made."""
         self.wants_signed = self.wants_signed or signed
-        if not self._anchor_requested:
-            self._anchor_requested = True
+        if not self.anchor_requested:
+            self.anchor_requested = True
             event(log, logging.INFO, "anchor_requested", job=self.job_id, why=why, signed=signed)
-            await self.up.put(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
+            self.up.put_request(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
 
     async def settled(self) -> None:
         """The keeper has done what there was: readers may have a way now, or the copy is gone."""
         self._wake()
         if self.keeper.lacks_copy(clock.monotonic_s()):
-            await self.request_anchor("the copy was refused", signed=False)
+            self.request_anchor("the copy was refused", signed=False)
 
     def _refuse(self, error: PeriplusError) -> None:
         name = type(error).__name__

@@ -37,6 +37,10 @@ class Outgoing:
         while self._num_messages >= UP_MESSAGES:
             self._room.clear()
             await self._room.wait()
+        self.put_request(message)
+
+    def put_request(self, message: gateway_pb2.TrainerDown) -> None:
+        """The same without waiting, for what stands here once at most."""
         self._num_messages += 1
         self._line.append(message)
         self._filled.set()

@@ -1,4 +1,4 @@
-"""One attempt of a loop that dials again and again.
+"""One attempt of a loop that dials again and again, and how long such a loop waits for what costs much.
 
 It runs in a task of its own. A TaskGroup that is cancelled while a child fails raises the child's error and forgets the
 cancellation: a loop that went on from there would never end.
@@ -9,6 +9,29 @@ from collections.abc import Coroutine
 
 from periplus import rpc
 from periplus.errors import PeriplusError, Unreachable
+
+FREE = 3
+"""Attempts without a pause: a gateway that died in the middle, a copy that is fetched, one that the trainer makes."""
+
+LONGEST_PAUSE_S = 60.0
+"""Each attempt may cost a full state over the WAN."""
+
+FORGET_S = 300.0
+"""After so long without another attempt the next one is the first again."""
+
+
+class Patience:
+    """Of who asks again for what was refused: a few times at once, then less and less often."""
+
+    def __init__(self) -> None:
+        self._num_attempts = 0
+        self._last_s = -FORGET_S
+
+    def pause_s(self, now_s: float) -> float:
+        """Before one more attempt."""
+        self._num_attempts = 0 if now_s - self._last_s >= FORGET_S else self._num_attempts + 1
+        self._last_s = now_s
+        return 0.0 if self._num_attempts < FREE else min(LONGEST_PAUSE_S, 2.0 ** min(self._num_attempts - FREE, 10))
 
 
 async def failure_of(attempt: Coroutine[None, None, None]) -> PeriplusError:

@@ -7,7 +7,7 @@ counted as traffic to that region.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, assert_never
 
 import grpc.aio
@@ -15,7 +15,7 @@ import grpc.aio
 from periplus.convert import publication_record_from_pb, publication_record_to_pb, spooled_to_pb
 from periplus.errors import Conflict, Fenced, NotFound, StateError, StorageError, Unreachable, WireError
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.publication import Cursor, Derive, NeedsAnchor, PublicationRecord, Send, Wait
+from periplus.publication import Closing, Cursor, Derive, NeedsAnchor, Opening, PublicationRecord, Send, Wait
 from periplus.task import PUBLIC_KEY_BYTES
 from periplus.telemetry import event
 from region_agent.hub import JobHub, Route, Trainer, policy_of
@@ -55,7 +55,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         hub = self._hubs.get(first.hello.job_id or first.gateway.job_id)
         route = hub.open_route(_region(context))
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with _peer_tasks() as tasks:
                 tasks.create_task(self._write_down(route, context))
                 tasks.create_task(_acknowledge(hub, route))
                 tasks.create_task(_until_closed(hub, route))
@@ -92,7 +92,8 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             sent_bytes += message.ByteSize()
             if peer:
                 self._traffic.sent(peer, message.ByteSize())
-            await context.write(message)
+            with _while_peer_is_there():
+                await context.write(message)
 
         try:
             while not hub.dropped:
@@ -106,7 +107,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                     case NeedsAnchor() if not cursor.distrust:  # what it was sent along is dropped meanwhile
                         cursor = hub.log.open(cursor.have, cursor.has_bundle)
                     case NeedsAnchor():
-                        await hub.request_anchor(f"{request.reader_id} takes only what is signed", signed=True)
+                        hub.request_anchor(f"{request.reader_id} takes only what is signed", signed=True)
                         await hub.changed(seen)
                     case Derive():
                         cursor = await _derive(hub, cursor, outcome, write, is_remote=bool(peer))
@@ -132,7 +133,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 f"the one of fork {first.hello.fork} is not followed"
             )
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with _peer_tasks() as tasks:
                 tasks.create_task(self._feed_trainer(hub, first.hello, context))
                 tasks.create_task(_until_replaced(hub, trainer))
                 async for message in request_iterator:
@@ -188,17 +189,45 @@ async def _derive(
     if isinstance(answer, Along):
         return hub.log.along(cursor)
     if answer is None:
-        await hub.request_anchor(f"nothing leads from {asked.have or 'nothing'} to the newest weights", signed=False)
+        if hub.num_changes == seen:  # else there may be a way by now
+            hub.request_anchor(f"nothing leads from {asked.have or 'nothing'} to the newest weights", signed=False)
         await hub.changed(seen)
         return cursor
+    coming = answer.policy
+    async with contextlib.aclosing(answer.records) as records:
+        while True:
+            try:
+                record = await anext(records, None)
+            except (Unreachable, StorageError) as error:  # of the making: go on from what the reader has by now
+                event(log, logging.WARNING, "derived_broken", job=hub.job_id, policy=coming, why=error)
+                return cursor
+            if record is None:
+                return cursor
+            await write(record)
+            if isinstance(record, Opening):
+                coming = record.policy
+            elif isinstance(record, Closing):
+                cursor = hub.log.after(cursor, coming)
+
+
+@contextlib.contextmanager
+def _while_peer_is_there() -> Iterator[None]:
+    # gRPC refuses to write on a call that has ended before it says that it has: such a call ends as a cancelled one.
     try:
-        async with contextlib.aclosing(answer.records) as records:
-            async for record in records:
-                await write(record)
-    except (Unreachable, StorageError) as error:  # of the making, not of this stream: begin anew
-        event(log, logging.WARNING, "derived_broken", job=hub.job_id, policy=answer.policy, why=error)
-        return cursor
-    return hub.log.after(cursor, answer.policy)
+        yield
+    except grpc.aio.InternalError as error:
+        raise asyncio.CancelledError from error
+    except BaseExceptionGroup as group:
+        if group.subgroup(grpc.aio.InternalError) is None:
+            raise
+        raise asyncio.CancelledError from group
+
+
+@contextlib.asynccontextmanager
+async def _peer_tasks() -> AsyncIterator[asyncio.TaskGroup]:
+    with _while_peer_is_there():
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
 
 
 async def _first(messages: AsyncIterator[Any]) -> Any:

@@ -6,7 +6,9 @@ jitter the way is dialled anew. A worker's messages are passed on only after its
 connection; frames need none, for they are the spool's, and all that is not committed goes again over each new
 connection. The subscription begins from what the copy and its chain here lead to: the gateway above sends what is
 cheapest from there. When there is no copy and a reader below needs one, this end subscribes again as one that has
-nothing; when what a gateway derived did not lead where it should, as one that takes only what the trainer signed.
+nothing; when what a gateway derived did not lead where it should, as one that takes only what the trainer signed. What
+is refused ends the subscription and nothing else: it is asked for again, less and less often (retry.py), while frames
+and leases go on.
 """
 
 import asyncio
@@ -15,15 +17,15 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from periplus import rpc
+from periplus import clock, rpc
 from periplus.convert import publication_record_from_pb
-from periplus.errors import StorageError, Unreachable, WireError
+from periplus.errors import Fenced, StorageError, Unreachable, WireError
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
 from region_agent.hub import JobHub
-from region_agent.retry import failure_of
+from region_agent.retry import Patience, failure_of
 from region_agent.service import REGION_KEY
 from region_agent.traffic import Traffic
 
@@ -47,7 +49,8 @@ class Upstream:
         self._home_gateway = home_gateway
         self._router = router
         self._traffic = traffic
-        self._anchor_wanted = asyncio.Event()
+        self._again = asyncio.Event()
+        self._patience = Patience()
         self._heard = False
         self._opened = False
 
@@ -93,7 +96,7 @@ class Upstream:
         while True:
             message = await self._hub.next_up()
             if message.HasField("anchor"):
-                self._anchor_wanted.set()
+                self._again.set()
                 continue
             if message.up.HasField("hello"):
                 greeted.add(message.up.worker_id)
@@ -105,14 +108,14 @@ class Upstream:
 
     async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
         have = self._hub.keeper.have
-        self._anchor_wanted.clear()
         while True:
+            self._again.clear()
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(self._read_subscription(stub, address, have))
-                await self._anchor_wanted.wait()
-                self._anchor_wanted.clear()
+                await self._again.wait()
+                await asyncio.sleep(self._patience.pause_s(clock.monotonic_s()))
                 reading.cancel()
-            have = None
+            have = None if self._hub.anchor_requested else self._hub.keeper.have
 
     async def _read_subscription(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None
@@ -126,13 +129,15 @@ class Upstream:
             has_bundle=self._hub.log.has_bundle, distrust_copies=distrust,
         )  # fmt: skip
         with rpc.remote_errors(address):
-            async for record in stub.Subscribe(request, metadata=((REGION_KEY, self._region),)):
+            call = stub.Subscribe(request, metadata=((REGION_KEY, self._region),))
+            async for record in call:
                 self._heard = True
                 try:
                     await self._hub.append_from_above(publication_record_from_pb(record))
-                except (WireError, StorageError):
-                    if distrust or not self._hub.wants_signed:
-                        raise
-                    self._anchor_wanted.set()  # it was derived: subscribe anew, as one that distrusts
+                except (WireError, Fenced, StorageError) as error:
+                    event(log, logging.WARNING, "subscription_refused", job=self._hub.job_id, home=self._home_region,
+                          have=have or "none", distrust=distrust, why=error)  # fmt: skip
+                    call.cancel()
+                    self._again.set()
                     return
         raise Unreachable(f"the gateway at {address} ended the subscription")

@@ -29,6 +29,7 @@ from periplus.errors import PeriplusError, Unreachable
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.telemetry import event
 from periplus.trajectory import Trajectory
+from rollout_worker.compile import compile_decoder
 from rollout_worker.config import WorkerConfig
 from rollout_worker.convert import Proof, lease_from_pb, proof_to_pb
 from rollout_worker.episode import EpisodeSettings, sample_batch
@@ -81,6 +82,7 @@ class Worker:
         """Work until finished. Raises: Unreachable when the gateway stays away."""
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(asyncio.to_thread(compile_decoder))  # beside the bundle
                 running = [
                     tasks.create_task(self._keep(self._reader.subscription)),
                     tasks.create_task(self._keep(self._leases)),

@@ -94,11 +94,15 @@ class Backlog:
         return swap
 
     def skip_to(self, policy: Policy | None) -> None:
-        """The engine is at this policy already: a full state that catches up to it brings nothing but its recovery."""
+        """The engine is at this policy already: a full state that catches up to it brings nothing but its recovery.
+
+        What comes next is written whole: a fold from a state that is older than the engine's says nothing of elements
+        that have changed since and changed back.
+        """
         if policy is not None and self._versions and self._versions[-1].signed.policy <= policy:
             recovers = self._recovers
             self.clear()
-            self._recovers = recovers
+            self._recovers = self._is_whole = recovers
 
     def host_is_lost(self) -> None:
         """What only the host copy had cannot be written any more; staged elements can."""

@@ -113,8 +113,9 @@ class WeightReader:
             if message.HasField("opening"):
                 opened_s, busy_s = came_s, 0.0
             async with self._host_lock if message.HasField("closing") else nullcontext():
+                began_s = clock.monotonic_s()  # who swaps may have held the lock for long
                 outcome = await self._take(message, incoming)
-                busy_s += clock.monotonic_s() - came_s
+                busy_s += clock.monotonic_s() - began_s
                 if isinstance(outcome, Version):
                     self._proven(replace(outcome, transfer_s=came_s - opened_s, apply_s=busy_s))
             if isinstance(outcome, Bundle) and self.bundle is None:
@@ -131,6 +132,7 @@ class WeightReader:
             kind = type(error).__name__
             self._standing = self._standing.refused(derived=is_derived)
             self.num_refused[kind] += 1
+            self._wake()  # it may be hopeless
             event(
                 log, logging.ERROR if isinstance(error, Forged) else logging.WARNING, "publication_refused",
                 record=message.WhichOneof("body"), error=kind, why=error, derived=is_derived,
@@ -208,7 +210,7 @@ class WeightReader:
 
     def _end_if_hopeless(self) -> None:
         if why := self._standing.hopeless:
-            raise PeriplusError(f"{why}; the memory of this machine or this build is broken, see the log")
+            raise PeriplusError(f"{why}; memory or build are broken, of this machine or of the trainer's: see the log")
 
     async def _tell(self, proof: Proof) -> None:
         event(

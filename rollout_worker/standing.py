@@ -7,8 +7,9 @@
     the engine is not what was proven                 written anew from the host copy; if that does not help, or the
                                                       copy is lost too, the trainer's full state
 
-Each success ends what it disproves. Three failures of one kind in a row are not the network's: memory or build are
-broken, and the process ends, so that its agent and a person learn of it.
+Each success ends what it disproves. Three failures of one kind in a row are not the network's, and no more are
+`REFUSALS_IN_A_ROW` refusals: memory or build are broken, here or where the weights come from, and the process ends, so
+that its agent and a person learn of it.
 """
 
 from dataclasses import dataclass, replace
@@ -17,6 +18,10 @@ REFUSALS_BEFORE_ANEW = 2
 """The first may be what was under way when the gateway restarted."""
 
 FAILURES_IN_A_ROW = 3
+
+REFUSALS_IN_A_ROW = 120
+"""A minute of refusals that come at once (app.py ends then too) and hours of those that follow a long transfer: by then
+no restart of a trainer or a gateway has helped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class Standing:
             return f"{self.num_mismatches} versions in a row did not lead to the weights that were signed"
         if self.num_engine_faults >= FAILURES_IN_A_ROW:
             return f"the engine failed its check {self.num_engine_faults} times in a row, freshly written each time"
+        if self.num_refused >= REFUSALS_IN_A_ROW:
+            return f"what came was refused {self.num_refused} times in a row"
         return ""
 
     def proven(self) -> "Standing":

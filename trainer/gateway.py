@@ -1,8 +1,9 @@
 """The trainer's two streams to its own gateway: messages both ways, publications one way.
 
 Messages never block the caller: they wait in a bounded queue. Records of publications wait in another one, and who
-publishes waits while it is full, so a slow gateway slows encoding and no memory grows. Each queue has one writer, since
-a gRPC stream takes one write at a time. A trainer without its gateway cannot go on: when a stream ends, `run` raises.
+publishes waits while it is full, so a slow gateway slows encoding and no memory grows; for `STALL_S` at most. Each
+queue has one writer, since a gRPC stream takes one write at a time. A trainer without its gateway cannot go on: when a
+stream ends, `run` raises.
 
 The hello carries the trainer's public key; the coordinator's certificate of it comes back on the same stream, through
 the gateway's agent. Whoever signs asks for it with `certificate`.
@@ -25,6 +26,10 @@ OUT_RECORDS = 8
 """Records of publications waiting, of at most 10 MiB each: enough that encoding and sending do not wait for each other
 at every part."""
 
+STALL_S = 60.0
+"""For a gateway that is there and reads no more records: it is on the same machine and waits for no reader of weights,
+so it takes milliseconds for each. A trainer ends with a checkpoint rather than wait for ever."""
+
 CERTIFICATE_DEADLINE_S = 330.0
 """For a coordinator that is being restarted while a trainer starts. The gateway answers within 300 s, if only that it
 heard nothing; this is for a gateway that does not."""
@@ -43,10 +48,14 @@ class GatewayLink:
         self._messages: asyncio.Queue[gateway_pb2.TrainerUp | None] = asyncio.Queue(OUT_MESSAGES)
         self._closing = False
         self._ended = asyncio.Event()
-        self._records: asyncio.Queue[PublicationRecord] = asyncio.Queue(OUT_RECORDS)
+        self._records: asyncio.Queue[PublicationRecord | None] = asyncio.Queue(OUT_RECORDS)
+        self._was_last = False
+        self._all_read = asyncio.Event()
+        self._stalled = asyncio.Event()
 
     async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]) -> None:
-        """Serve both streams. Raises: Unreachable, Conflict when another trainer has the job."""
+        """Serve both streams. Raises: Unreachable, also of a gateway that stalls; Conflict when another trainer has the
+        job."""
         try:
             await self._serve(on_message)
         except Unreachable:
@@ -57,13 +66,13 @@ class GatewayLink:
             self._answered.set()
             while not self._records.empty():  # nobody reads them any more; who waits for room goes on
                 self._records.get_nowait()
-                self._records.task_done()
 
     async def close(self) -> None:
         """Say that nothing more comes, and wait until the gateway has read all that was queued, or is gone."""
         if self._ended.is_set():
             return
-        await self._records.join()
+        await self._records.put(None)
+        await _either(self._all_read, self._ended)
         self._closing = True
         await self._messages.put(None)
         await self._ended.wait()
@@ -90,8 +99,13 @@ class GatewayLink:
     async def publish(self, record: PublicationRecord) -> None:
         """Queue a record behind the earlier ones, when there is room; given up when the gateway is gone, as `run`
         says."""
-        if not self._ended.is_set():
-            await self._records.put(record)
+        if self._ended.is_set():
+            return
+        try:
+            async with asyncio.timeout(STALL_S):
+                await self._records.put(record)
+        except TimeoutError:
+            self._stalled.set()
 
     async def certificate(self, stop: asyncio.Event) -> Certificate | None:
         """The coordinator's word for the key in the hello; None if asked to stop first, or if the gateway is gone, as
@@ -115,6 +129,7 @@ class GatewayLink:
             with rpc.remote_errors(self._address):
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._publish(stub))
+                    tasks.create_task(self._watch())
                     await self._converse(stub, tasks, on_message)
 
     async def _converse(
@@ -156,12 +171,19 @@ class GatewayLink:
     async def _publish(self, stub: "gateway_pb2_grpc.GatewayAsyncStub") -> None:
         with rpc.remote_errors(self._address):
             await stub.Publish(self._published())
+        if self._was_last:
+            self._all_read.set()
+            return
         raise Unreachable(f"the gateway at {self._address} ended the publishing stream")
 
+    async def _watch(self) -> None:
+        await self._stalled.wait()
+        raise Unreachable(f"the gateway at {self._address} has read no publication for {STALL_S:.0f} s; it has stalled")
+
     async def _published(self) -> AsyncIterator[gateway_pb2.PublicationRecord]:
-        while True:
-            yield publication_record_to_pb(await self._records.get())
-            self._records.task_done()
+        while (record := await self._records.get()) is not None:
+            yield publication_record_to_pb(record)
+        self._was_last = True
 
 
 async def _either(*events: asyncio.Event) -> None:

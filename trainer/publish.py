@@ -54,8 +54,9 @@ WORTH = 0.98
 """A delta that is larger than this share of the full state gives way to it, since that one needs no base."""
 
 
-COMPILED_ELEMENTS = (1 << 10, 1 << 20)
-"""A span of each kind: positions of few elements are coded by other loops than those of many."""
+COMPILED = ((1 << 10, 1 << 4), (1 << 20, 1 << 4), (1 << 20, 1 << 15))
+"""(elements, changes) of a span of each kind: positions of few elements are coded by other loops than those of many,
+and many changes by finer levels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +164,12 @@ def delta_pays(base: State, state: State) -> bool:
 
 
 def compile_codec() -> None:
-    """Encode two small deltas, so that the codec's loops are compiled: on a machine's first run that takes some 20 s,
-    and the first version should not wait for it; later runs find them on disk."""
-    for num_elements in COMPILED_ELEMENTS:
+    """Encode three deltas, so that the codec's loops are compiled: on a machine's first run that takes some 5 s of a
+    core, and the first version should not wait for it; later runs find them on disk."""
+    for num_elements, num_changes in COMPILED:
         base = np.arange(num_elements, dtype=np.uint16)
         new = base.copy()
-        new[:: num_elements // 16] ^= 1
+        new[:: num_elements // num_changes] ^= 1
         old, now = ({"w": Tensor("BF16", (num_elements,), bits)} for bits in (base, new))
         encode(old, now)
 

@@ -36,7 +36,7 @@ from trainer.desk import Desk
 from trainer.gateway import GatewayLink
 from trainer.publish import Author, Bundle, Published
 from trainer.scribe import Scribe
-from trainer.snapshot import Taken, weights_of
+from trainer.snapshot import Taken, Weights, weights_of
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +74,10 @@ class Publisher:
         self._prompts_RP = prompts_RP
         self._num_threads = num_threads
         self._now = now
-        self._weights = weights_of(model)
-        state = self._weights.first()
-        self._published = Published(policy=policy, state=state, digest=state_digest(state), probe=self._probe())
-        self._digests = {policy: self._published.digest}
+        self._policy = policy
+        self._weights: Weights | None = None
+        self._published: Published | None = None
+        self._digests: dict[Policy, bytes] = {}
         self._author: Author | None = None
         self._deltas_pay = False
         self._handed: _Snapshot | None = None
@@ -90,7 +90,8 @@ class Publisher:
 
     @property
     def digest(self) -> bytes:
-        """Of what readers hold, or are about to, when all that was handed over is out."""
+        """Of what readers hold, or are about to, when all that was handed over is out. Not before `first`."""
+        assert self._published is not None
         return self._published.digest
 
     async def run(self) -> None:
@@ -102,24 +103,29 @@ class Publisher:
                 await self._version(self._handed)
                 self._handed = None
                 self._idle.set()
-            if self._anchor_wanted and self._author is not None:
-                await self._anchor(self._author)
+            if self._anchor_wanted and self._author is not None and self._published is not None:
+                await self._anchor(self._author, self._published)
 
     async def first(self, bundle: Bundle, certificate: Certificate) -> None:
         """The bundle, and the full state to start from."""
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
-        for record in publish.bundle_publication(author, self._published.policy, bundle).records():
+        self._weights, published = await asyncio.to_thread(self._begin)
+        self._published = published
+        self._remember(published.policy, published.digest)
+        for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
-        self._desk.milestone(audit.Publish(policy=self._published.policy, digest=self._published.digest))
-        self._scribe.published(await self._anchor(author))
+        self._desk.milestone(audit.Publish(policy=published.policy, digest=published.digest))
+        self._scribe.published(await self._anchor(author, published))
+        self._anchor_wanted = False  # who asked meanwhile has it
         self._author = author
 
     async def next_version(self, policy: Policy, then: Callable[[Sent], None]) -> None:
         """Publish the model's present weights as `policy`: once this returns, they may change. `then` is called when
         all of it was handed to the gateway."""
         await self._idle.wait()
-        started_s = self._now()
-        taken, probed = await asyncio.to_thread(lambda: (self._weights.take(), self._probe()))
+        weights, started_s = self._weights, self._now()
+        assert weights is not None, "the first publication comes first"
+        taken, probed = await asyncio.to_thread(lambda: (weights.take(), self._probe()))
         self._handed = _Snapshot(
             policy=policy, taken=taken, probe=probed, started_s=started_s, snapshot_s=self._now() - started_s, then=then
         )
@@ -132,14 +138,20 @@ class Publisher:
 
     # ---- one publication ------------------------------------------------------------------------------------------
 
+    def _begin(self) -> tuple[Weights, Published]:
+        weights = weights_of(self._model)
+        state = weights.first()
+        return weights, Published(policy=self._policy, state=state, digest=state_digest(state), probe=self._probe())
+
     def _probe(self) -> tuple[float, ...]:
         logprobs_RP = probe.logprobs(self._model, self._prompts_RP)
         is_finite = bool(np.isfinite(logprobs_RP).all())  # else there is nothing that an engine could agree with
         return tuple(logprobs_RP.reshape(-1).tolist()) if is_finite else ()
 
     async def _version(self, snapshot: _Snapshot) -> None:
-        assert self._author is not None, "the first publication comes first"
         policy, base = snapshot.policy, self._published
+        assert self._author is not None, "the first publication comes first"
+        assert base is not None
         taken = await asyncio.to_thread(snapshot.taken, base.state)
         digesting = asyncio.ensure_future(asyncio.to_thread(state_digest, taken.state))
         try:
@@ -168,9 +180,9 @@ class Publisher:
         changes = None if base is None else taken.changes
         return Encoder(base, taken.state, num_threads=self._num_threads, changes=changes)
 
-    async def _anchor(self, author: Author) -> Sent:
+    async def _anchor(self, author: Author, published: Published) -> Sent:
         self._anchor_wanted = False
-        started_s, published = self._now(), self._published
+        started_s = self._now()
         encoder = self._encoder(None, Taken(state=published.state))
         writer = publish.state_writer(author, encoder, published.policy, None)
         encode_s = await self._parts(encoder, writer)

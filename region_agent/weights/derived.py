@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
-from periplus.errors import CorruptSpool, PeriplusError, StateError, Unreachable
+from periplus.errors import CorruptSpool, PeriplusError, StateError, StorageError, Unreachable
 from periplus.policy import Policy
 from periplus.publication import Chunk, Closing, DerivedWriter, Opening, PublicationRecord
 from periplus.spool.files import AppendFile, explained
@@ -90,7 +90,13 @@ class Made:
 
     async def _chunk(self, index: int) -> Chunk:
         held = self._chunks[index]
-        return held if isinstance(held, Chunk) else Chunk(index, await asyncio.to_thread(self._read, held))
+        if isinstance(held, Chunk):
+            return held
+        try:
+            return Chunk(index, await asyncio.to_thread(self._read, held))
+        except StorageError as error:
+            self.give_up(str(error))
+            raise
 
     def _read(self, offset: int) -> bytes:
         with explained(self._path):

@@ -5,8 +5,8 @@
 
 Two locks: who looks at the store holds the first, who works on the disk the second, who changes the store both; so that
 readers are told their way while something is made for others. A full disk is said once and tried again; memory serves
-on. While readers take the full copy it is not advanced, so that the chain
-still leads on from it when they have it.
+on. While readers take the full copy, and the chain after it, it is not advanced: the chain leads on from it. A link of
+the chain that is damaged on disk ends chain and copy; another full state is asked for.
 """
 
 import asyncio
@@ -88,6 +88,8 @@ class Keeper:
         self._orders: deque[tuple[Made, tuple[Way, Policy | None, Policy]]] = deque()
         self._num_full_readers = 0
         self._failed: set[tuple[Way, Policy | None, Policy]] = set()
+        self._making: Made | None = None
+        self._damaged: tuple[Link, str] | None = None  # of the chain, found by who read it
         self._why_unsaved = ""
         self._asked_s = -COPY_AGAIN_S
         self._doubted_s = -DOUBT_AGAIN_S
@@ -122,14 +124,21 @@ class Keeper:
     @property
     def have(self) -> Policy | None:
         """What a subscription above begins from: nothing where a copy is missing that the disk would take."""
-        is_there = self._store.has_state or self._incoming or self._why_unsaved
-        return self.log.newest if is_there else None
+        if not (self._store.has_state or self._incoming or self._why_unsaved):
+            return None
+        return self._reached if self.is_behind else self.log.newest
 
     @property
     def is_behind(self) -> bool:
         """Whether the copy and its chain lead only to a state that is older than the newest."""
-        reached = self._incoming[-1].opening.policy if self._incoming else self._store.newest
+        reached = self._reached
         return reached is not None and self.log.newest is not None and reached < self.log.newest
+
+    @property
+    def _reached(self) -> Policy | None:
+        states = (each.opening for each in reversed(self._incoming) if each.opening.kind is not PublicationKind.BUNDLE)
+        last = next(states, None)
+        return self._store.newest if last is None else last.policy
 
     def lacks_copy(self, now_s: float) -> bool:
         """Whether a copy is to be asked for above; says so at most every `COPY_AGAIN_S`."""
@@ -215,21 +224,23 @@ class Keeper:
     async def derive(self, have: Policy | None, chain_bytes: int | None, *, is_remote: bool) -> Along | Stream | None:
         """The cheapest way from `have` to the newest; None if there is none here. `chain_bytes`: of the log's own."""
         async with self._store_lock:
+            if self._is_closing:
+                return None
             is_waiting = self._store.is_waiting and not self._why_unsaved
-            if self._incoming or is_waiting:
+            if self._incoming or is_waiting or self._damaged is not None:
                 async with self._disk_lock:
                     self._drain()
-                    if self._store.is_waiting and not self._why_unsaved:
+                    if self._damaged is not None or (self._store.is_waiting and not self._why_unsaved):
                         await self._settle()
             for each in cost.costs(self._situation(have, chain_bytes), REMOTE if is_remote else LOCAL):
                 if each.way is Way.CHAIN and chain_bytes is not None:
                     return Along()
                 links = self._store.links_from(have)
                 if each.way is Way.CHAIN and links:
-                    return Stream(_signed(links), links[-1].opening.policy)
+                    return Stream(self._signed(links), links[-1].opening.policy)
                 made = None if each.way is Way.CHAIN else self._ordered(each.way, have)
                 if made is not None:
-                    return Stream(self._read(made, each.way), made.policy)
+                    return Stream(self._read(made, self._key(each.way, have)), made.policy)
         return None
 
     def _situation(self, have: Policy | None, chain_bytes: int | None) -> Situation:
@@ -279,7 +290,9 @@ class Keeper:
     async def _make(self, made: Made, key: tuple[Way, Policy | None, Policy]) -> None:
         way, have, target = key
         copy = self._store.copy
-        if copy is None or (way is Way.FULL and copy.policy != target):
+        if self._made.get(key) is not made:
+            return  # nobody waits for it any more
+        if copy is None or not copy.usable or (way is Way.FULL and copy.policy != target):
             made.give_up("the copy has moved on")
             return
         if way is Way.FULL:
@@ -291,7 +304,14 @@ class Keeper:
                 return
             parts = fold(copy, links, have)
         started_s = clock.monotonic_s()
-        await self._in_thread(lambda: made.make(self._until_closing(parts)))
+        self._making = made
+        try:
+            await self._in_thread(lambda: made.make(self._until_closing(parts)))
+        except Exception as error:  # a fault of ours must not end the gateway's other jobs
+            log.exception("weights_failed", extra={"fields": {"job": self.job_id}})
+            made.give_up(f"{type(error).__name__}: {error}")
+        finally:
+            self._making = None
         if made.failure is not None:
             self._failed.add(key)
             event(log, logging.ERROR, "weights_not_derived", job=self.job_id, policy=target, why=made.failure)
@@ -301,24 +321,50 @@ class Keeper:
               have=have or "none", num_bytes=made.num_bytes,
               make_s=round(clock.monotonic_s() - started_s, 3))  # fmt: skip
 
-    async def _read(self, made: Made, way: Way) -> AsyncGenerator[PublicationRecord]:
+    async def _read(
+        self, made: Made, key: tuple[Way, Policy | None, Policy]
+    ) -> AsyncGenerator[PublicationRecord]:  # fmt: skip
+        is_full = key[0] is Way.FULL
         made.num_readers += 1
-        self._num_full_readers += way is Way.FULL
+        self._num_full_readers += is_full
         try:
             async for record in made.records():
                 yield record
+            have = made.policy if is_full else None
+            while have is not None and (links := await self._links_from(have)):  # else the copy might overtake it
+                async with contextlib.aclosing(self._signed(links)) as records:
+                    async for record in records:
+                        yield record
+                have = links[-1].opening.policy
         finally:
             made.num_readers -= 1
-            self._num_full_readers -= way is Way.FULL
+            self._num_full_readers -= is_full
+            if not made.num_readers and self._made.get(key) is not made:
+                made.remove()
             self._work.set()  # what was held for it may go on
 
+    async def _links_from(self, have: Policy) -> Sequence[Link]:
+        async with self._store_lock:
+            return self._store.links_from(have) or ()
+
+    async def _signed(self, links: Sequence[Link]) -> AsyncGenerator[PublicationRecord]:
+        for link in links:
+            records = link.records()
+            try:
+                while (record := await asyncio.to_thread(next, records, None)) is not None:
+                    yield record
+            except StorageError as error:
+                if any(each is link for each in self._store.chain):  # else it went, and there is another way
+                    self._damaged = link, str(error)
+                    self._work.set()
+                raise
+
     def _forget_made(self) -> None:
-        newest = self._store.newest
         for key, made in list(self._made.items()):
             is_current = made.failure is None and key == self._key(key[0], key[1])
-            if not is_current and not made.num_readers:
+            if not is_current and not made.num_readers and made is not self._making:
                 self._made.pop(key).remove()
-        self._failed = {key for key in self._failed if key[2] == newest or key[0] is Way.FULL}
+        self._failed = {key for key in self._failed if key == self._key(key[0], key[1])}
 
     def _until_closing(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         for part in parts:
@@ -348,6 +394,9 @@ class Keeper:
         before = self._store.copy.policy if self._store.copy is not None else None
         hold = self._num_full_readers > 0
         try:
+            damaged, self._damaged = self._damaged, None
+            if damaged is not None and any(each is damaged[0] for each in self._store.chain):
+                self._store.abandon(damaged[1])
             if self._is_doubted:
                 self._is_doubted = False
                 await self._in_thread(self._store.doubt)
@@ -369,6 +418,7 @@ class Keeper:
         if copy is not None and copy.policy != before:
             name = "copy_created" if before is None else "copy_advanced"
             event(log, logging.INFO, name, job=self.job_id, policy=copy.policy, chain=len(self._store.chain))
+            self._forget_made()
         if copy is not None and self._store.reaches:
             self.log.drop_before(copy.policy)
 
@@ -387,10 +437,3 @@ class Keeper:
         except asyncio.CancelledError:
             await asyncio.wait({running})
             raise
-
-
-async def _signed(links: Sequence[Link]) -> AsyncGenerator[PublicationRecord]:
-    for link in links:
-        records = link.records()
-        while (record := await asyncio.to_thread(next, records, None)) is not None:
-            yield record

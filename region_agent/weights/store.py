@@ -93,7 +93,8 @@ class WeightStore:
     def reaches(self) -> bool:
         """Whether the copy and the chain after it lead to the newest state."""
         starts = self.chain[0].opening.base if self.chain else None
-        return self.copy is not None and self._anchor is None and starts in (None, self.copy.policy)
+        is_settled = self._anchor is None and not self._must_recover
+        return self.copy is not None and is_settled and starts in (None, self.copy.policy)
 
     @property
     def has_state(self) -> bool:

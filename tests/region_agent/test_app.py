@@ -58,9 +58,11 @@ async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task
         await asyncio.wait({running})
 
 
-def desired(*, home: str = "127.0.0.1:1", stopping: bool = False, num_tasks: int = 1) -> control_pb2.CoordinatorMessage:
+def desired(
+    *, home: str = "127.0.0.1:1", region: str = "eu", stopping: bool = False, num_tasks: int = 1
+) -> control_pb2.CoordinatorMessage:
     task = control_pb2.Task(
-        task_id=TASK, job_id=JOB, role=control_pb2.ROLE_ROLLOUT, job_json=JOB_JSON, trainer_region="eu",
+        task_id=TASK, job_id=JOB, role=control_pb2.ROLE_ROLLOUT, job_json=JOB_JSON, trainer_region=region,
         trainer_gateway=home, stopping=stopping, authority_key=AUTHORITY.public_key,
     )  # fmt: skip
     return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks))
@@ -143,6 +145,28 @@ def test_when_the_home_gateway_has_moved_the_region_follows_it(tmp_path: Path) -
             async with Worker(fake.hellos[0].gateway_address, "w1"):
                 await until(lambda: after.came == ["w1 hello"])
                 await until(lambda: before.came == ["w1 hello", "w1 gone"])
+
+    play(scene)
+
+
+def test_when_the_trainer_has_moved_into_the_region_the_way_to_its_old_home_ends(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with (
+            served(fake) as address,
+            agent(tmp_path, address),
+            gateway("eu") as old,
+            Trainer(old.address) as before,
+        ):
+            fake.orders.put_nowait(desired(home=old.address))
+            await until(lambda: bool(states(fake)))
+            own = fake.hellos[0].gateway_address
+            async with Worker(own, "w1") as worker:
+                await until(lambda: before.came == ["w1 hello"])
+                fake.orders.put_nowait(desired(home=own, region="us"))
+                await worker.ended()
+            async with Worker(own, "w1"), Trainer(own, fork=1) as after:
+                await until(lambda: after.came == ["w1 hello"] and before.came == ["w1 hello", "w1 gone"])
 
     play(scene)
 

@@ -86,3 +86,14 @@ def test_who_waits_for_something_gets_it() -> None:
         assert await waiting == key(3)
 
     asyncio.run(scene())
+
+
+def test_a_request_is_put_though_there_is_no_room_for_messages() -> None:
+    async def scene() -> None:
+        outgoing = Outgoing()
+        for _ in range(UP_MESSAGES):
+            await outgoing.put(message("m"))
+        outgoing.put_request(message("request"))
+        assert (await drained(outgoing))[-1] == "request"
+
+    asyncio.run(scene())

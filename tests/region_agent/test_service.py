@@ -1,16 +1,21 @@
 """A gateway over real gRPC: who is routed where, who hears of whom, and what readers get."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import replace
+from typing import Any
 
+import grpc.aio
 import pytest
 
 from periplus import rpc
-from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, Unreachable
+from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, StorageError, Unreachable
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
-from periplus.publication import Closing, PublicationKind, derived_publication
+from periplus.publication import Closing, PublicationKind, PublicationRecord, derived_publication
 from region_agent.hub import DOWN_QUEUE_MESSAGES, JobHub
+from region_agent.service import GatewayService
+from region_agent.weights.keeper import Along, Stream
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import (
     JOB,
@@ -19,6 +24,7 @@ from tests.support.gateways import (
     Worker,
     anchor,
     bundle,
+    certified,
     delta,
     frame_spool,
     gateway,
@@ -387,5 +393,62 @@ def test_streams_that_end_before_they_begin_do_no_harm(call: str) -> None:
                 return
             with pytest.raises(StateError, match="ended before"), rpc.remote_errors(home.address):
                 await anext(aiter(stream))
+
+    play(scene)
+
+
+def test_a_reader_that_got_half_of_a_way_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with gateway() as home, Trainer(home.address) as trainer:
+            trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), delta(2, 3))
+            await until(lambda: home.hub.log.newest == Policy(0, 3))
+            asked: list[Policy | None] = []
+            really = home.hub.keeper.derive
+
+            async def broken() -> AsyncGenerator[PublicationRecord]:
+                for record in (*delta(0, 1).records(), delta(1, 2).opening):
+                    yield record
+                raise StorageError("its file has gone")
+
+            async def derive(have: Policy | None, chain_bytes: int | None, *, is_remote: bool) -> Along | Stream | None:
+                asked.append(have)
+                if len(asked) == 1:
+                    return Stream(broken(), Policy(0, 3))
+                return await really(have, chain_bytes, is_remote=is_remote)
+
+            monkeypatch.setattr(home.hub.keeper, "derive", derive)
+            async with Reader(home.address, have=Policy(0, 0), has_bundle=True) as reader:
+                await until(lambda: reader.policy == Policy(0, 3))
+                assert reader.names()[0] == "delta 0.1"
+            assert asked[:2] == [Policy(0, 0), Policy(0, 1)]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("method", ["Subscribe", "Rollout"])
+def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method: str) -> None:
+    class Left:
+        def invocation_metadata(self) -> tuple[()]:
+            return ()
+
+        async def write(self, _: object) -> None:
+            raise grpc.aio.InternalError("failed to execute a batch")
+
+    async def hello() -> AsyncGenerator[gateway_pb2.RolloutUp]:
+        yield gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB))
+        await asyncio.Event().wait()
+
+    async def scene() -> None:
+        async with gateway() as home, Trainer(home.address) as trainer:
+            trainer.publish(bundle(), anchor(0))
+            await until(lambda: home.hub.log.newest is not None)
+            service: Any = GatewayService(home.hubs, home.traffic, home.records.append, certified)
+            request: Any = hello() if method == "Rollout" else gateway_pb2.SubscribeRequest(job_id=JOB)
+            call = asyncio.create_task(getattr(service, method)(request, Left()))
+            if method == "Rollout":
+                await until(lambda: "w" in home.hub._route_of)
+                await trainer.lease("w", 1)
+            with pytest.raises(asyncio.CancelledError):
+                await call
 
     play(scene)

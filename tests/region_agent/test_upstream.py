@@ -3,9 +3,11 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from periplus.errors import Unreachable
+import pytest
+
+from periplus.errors import CorruptFrame, Unreachable
 from periplus.pb.v1 import gateway_pb2
-from periplus.publication import Chunk
+from periplus.publication import Chunk, PublicationRecord
 from tests.support.gateways import (
     JOB,
     Reader,
@@ -156,5 +158,35 @@ def test_a_finish_reaches_a_remote_worker_though_the_trainer_leaves_at_once() ->
                 await trainer.ended()
             await until(lambda: bool(worker.got))
             assert worker.got[0].finish.reason == "done"
+
+    play(scene)
+
+
+def test_what_is_refused_is_asked_for_again_less_and_less_often_and_work_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        async with (
+            gateway() as home,
+            Trainer(home.address) as trainer,
+            remote_gateway(home.address) as far,
+            Worker(far.address, "w1") as worker,
+        ):
+            num_refused = 0
+
+            async def refused(_: PublicationRecord) -> None:
+                nonlocal num_refused
+                num_refused += 1
+                raise CorruptFrame("of a test")
+
+            monkeypatch.setattr(far.hub, "append_from_above", refused)
+            trainer.publish(bundle(), anchor(0))
+            await until(lambda: num_refused >= 3)
+            await asyncio.sleep(0.5)
+            assert num_refused <= 4
+            await worker.frame(b"1")
+            await until(lambda: trainer.frames == [b"1"])
+            assert worker.error is None
+            assert trainer.came.count("w1 hello") == 1
 
     play(scene)

@@ -78,7 +78,7 @@ def test_what_only_the_host_copy_had_is_lost_with_it_and_staged_elements_are_not
     assert (len(staged), len(whole)) == (2, 0)
 
 
-def test_a_full_state_that_is_older_than_the_engine_is_skipped_and_its_recovery_remembered() -> None:
+def test_a_full_state_that_is_older_than_the_engine_is_skipped_and_its_recovery_remembered_and_written_whole() -> None:
     waiting = backlog(0)
     waiting.skip_to(V.policy(2))
     assert not waiting
@@ -87,7 +87,7 @@ def test_a_full_state_that_is_older_than_the_engine_is_skipped_and_its_recovery_
     swap = waiting.take()
     assert swap is not None
     assert swap.recovers
-    assert not swap.whole
+    assert swap.whole
 
 
 def test_versions_of_a_later_fork_are_never_skipped() -> None:

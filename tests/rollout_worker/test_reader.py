@@ -18,7 +18,7 @@ from periplus.publication import Publication
 from periplus.state import State
 from rollout_worker.convert import Proof
 from rollout_worker.reader import ReaderSettings, WeightReader
-from rollout_worker.standing import FAILURES_IN_A_ROW
+from rollout_worker.standing import FAILURES_IN_A_ROW, REFUSALS_BEFORE_ANEW, Standing
 from rollout_worker.weights import EngineWeights
 from tests.support.keys import AUTHORITY
 from tests.support.scripted_gateway import DEADLINE_S, ScriptedGateway, Served, play, scripted_gateway, until
@@ -197,6 +197,33 @@ def test_the_pause_is_the_time_of_the_swap_and_not_that_of_decoding(monkeypatch:
     play(run)
 
 
+def test_waiting_for_a_swap_is_no_part_of_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    async def run() -> None:
+        nonlocal now_s
+        monkeypatch.setattr("rollout_worker.reader.clock.monotonic_s", lambda: now_s)
+        async with scene(serving(0)) as it:
+            await it.serves(V.policy(0))
+            reads: list[gateway_pb2.PublicationRecord] = []
+            read = it.reader._next
+
+            async def noted(call: Any) -> gateway_pb2.PublicationRecord:
+                message = await read(call)
+                reads.append(message)
+                return message
+
+            monkeypatch.setattr(it.reader, "_next", noted)
+            it.gateway.publish(V.delta(0, 1))
+            async with it.reader._host_lock:
+                await until(lambda: bool(reads) and reads[-1].HasField("closing"))
+                now_s += 30.0
+            await it.serves(V.policy(1))
+            assert it.proofs[-1].apply_s == 0
+
+    play(run)
+
+
 @pytest.mark.parametrize("bit", [0, 23])
 def test_one_bit_of_one_weight_in_the_engine_is_caught_and_healed_from_the_host_copy(bit: int) -> None:
     async def run() -> None:
@@ -298,6 +325,30 @@ def test_an_older_full_state_after_a_mismatch_does_not_set_the_engine_back() -> 
     play(run)
 
 
+def test_a_fold_from_a_state_that_is_older_than_the_engines_leaves_nothing_of_what_lies_between() -> None:
+    states = [STATES[0], flipped(STATES[0], UP_PROJ, 5), flipped(STATES[0], UP_PROJ, 9)]
+    versions = Versions(states, probe=prober())
+
+    async def run() -> None:
+        def script(request: gateway_pb2.SubscribeRequest) -> Served:
+            behind = len(it.gateway.requests) > 1
+            return [versions.anchor(0)] if behind else [versions.anchor(0), versions.delta(0, 1)]
+
+        async with scene(script) as it:
+            await it.serves(versions.policy(1))
+            it.reader._standing = Standing(num_refused=REFUSALS_BEFORE_ANEW)
+            it.gateway.publish(V.delta(5, 6))
+            await until(lambda: len(it.gateway.requests) == 2)
+            await it.waits(versions.policy(0))
+            await it.reader.swap()
+            it.gateway.publish(versions.derived_delta(0, 2))
+            await it.serves(versions.policy(2))
+            assert all(proof.ok for proof in it.proofs), it.proofs
+            assert held(it.model) == states[2]
+
+    play(run)
+
+
 def test_mismatches_without_end_end_the_process() -> None:
     async def run() -> None:
         def script(request: gateway_pb2.SubscribeRequest) -> Iterable[Publication]:
@@ -307,6 +358,18 @@ def test_mismatches_without_end_end_the_process() -> None:
             with pytest.raises(PeriplusError, match="did not lead to the weights"):
                 await it.serves(V.policy(2))
             assert it.told()[:FAILURES_IN_A_ROW] == [(2, False)] * FAILURES_IN_A_ROW
+
+    play(run)
+
+
+def test_refusals_without_end_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollout_worker.standing.REFUSALS_IN_A_ROW", 4)
+
+    async def run() -> None:
+        forged = [next(V.anchor(0).records()), *list(Versions(STATES).anchor(0).records())[1:]]
+        async with scene(lambda request: forged) as it:
+            with pytest.raises(PeriplusError, match="refused 4 times in a row"):
+                await it.serves(V.policy(0))
 
     play(run)
 

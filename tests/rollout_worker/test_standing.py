@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_worker.standing import FAILURES_IN_A_ROW, Standing
+from rollout_worker.standing import FAILURES_IN_A_ROW, REFUSALS_IN_A_ROW, Standing
 
 EVENTS: dict[str, Callable[[Standing], Standing]] = {
     "proven": Standing.proven,
@@ -45,6 +45,13 @@ def test_a_failure_that_repeats_is_hopeless(name: str) -> None:
 def test_an_engine_that_fails_each_time_although_each_copy_is_proven_is_hopeless() -> None:
     assert after(*["engine failed", "proven"] * FAILURES_IN_A_ROW).hopeless
     assert not after(*["engine failed", "proven", "engine sound"] * FAILURES_IN_A_ROW).hopeless
+
+
+def test_refusals_without_end_are_hopeless_and_a_proven_version_ends_them() -> None:
+    refusals = ["refused"] * (REFUSALS_IN_A_ROW - 1)
+    assert not after(*refusals).hopeless
+    assert "refused" in after(*refusals, "refused").hopeless
+    assert not after(*refusals, "proven", "refused").hopeless
 
 
 @given(st.lists(st.sampled_from(sorted(EVENTS)), max_size=12))

@@ -182,6 +182,19 @@ def test_who_publishes_waits_while_as_many_records_wait_as_may() -> None:
     asyncio.run(send())
 
 
+def test_a_gateway_that_reads_no_more_is_as_good_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "STALL_S", 0.1)
+
+    async def send() -> None:
+        async with linked(Home(answer(CERTIFICATE))) as (link, _):
+            await link.certificate(asyncio.Event())
+            for index in range(8 * OUT_RECORDS):
+                await link.publish(Chunk(index, bytes(1 << 20)))
+            await link.close()
+
+    asyncio.run(send())
+
+
 def test_what_is_published_to_a_gateway_that_is_gone_is_given_up() -> None:
     async def send() -> None:
         async with linked(Home(answer(CERTIFICATE))) as (link, server):

@@ -19,6 +19,7 @@ from periplus.audit.read import read_run
 from periplus.audit.records import End
 from periplus.codec import trajectory as trajectory_codec
 from periplus.convert import policy_to_pb
+from periplus.digest import state_digest
 from periplus.pb.v1 import common_pb2, gateway_pb2
 from periplus.policy import Policy
 from periplus.probe import NUM_LOGPROBS
@@ -29,7 +30,7 @@ from periplus.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
 from periplus.trajectory import StopReason
 from tests.support.fake_link import FakeLink
 from tests.support.tiny_job import task_of, tiny_job
-from trainer import checkpoint
+from trainer import checkpoint, publish
 from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
 from trainer.setup import Prepared, prepare
@@ -159,7 +160,12 @@ def test_a_synchronous_run_has_one_result_whoever_answered_and_in_whichever_orde
 
 def checkpoint_free_digest(folder: Path, cache_dir: Path) -> bytes:
     """Of the untrained model."""
-    return start(folder / "untrained", cache_dir).digest
+    return model_digest(start(folder / "untrained", cache_dir))
+
+
+def model_digest(run: Run) -> bytes:
+    """Of what a trainer will publish first."""
+    return state_digest(publish.bf16_state(run.prepared.model))
 
 
 def test_every_version_is_signed_probed_and_told_of_with_what_it_cost(tmp_path: Path, cache_dir: Path) -> None:
@@ -250,7 +256,7 @@ def test_a_stopped_run_saves_and_a_resumed_one_goes_on_from_there_in_the_next_fo
     assert checkpoint.newest(run_dir / "checkpoints").policy == Policy(0, 1)
 
     resumed = start(tmp_path / "b", cache_dir, steps=3, fork=1, resume_from=run_dir)
-    assert resumed.digest == stopped.digest, "it continues with what readers last held"
+    assert model_digest(resumed) == stopped.digest, "it continues with what readers last held"
     finish(resumed)
     assert resumed.state is TaskState.SUCCEEDED
     assert [record.policy for record in resumed.of_kind(RecordKind.STEP)] == [Policy(1, 2), Policy(1, 3)]

@@ -1,5 +1,7 @@
 """Publications of a real optimizer's steps, decoded as readers do; and the export of what was published."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,28 @@ from trainer.model import load_model, resolve_model_dir
 from trainer.publish import Published
 
 MAX_BYTES = 1 << 30
+ROOT = Path(__file__).parents[2]
+
+ENCODED_LATER = """
+import numpy as np
+from periplus.codec.weights.encoder import encode
+from periplus.state import Tensor
+from tests.support.compiled import compiled
+from trainer import publish
+
+publish.compile_codec()
+ready = compiled()
+for num_elements in (500, 5_000, 1 << 21):
+    for density in (1e-3, 0.02, 0.4):
+        rng = np.random.default_rng(0)
+        old = (rng.standard_normal(num_elements).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        new = old ^ (rng.random(num_elements) < density)
+        base, state = ({"w": Tensor("BF16", (num_elements,), bits.astype(np.uint16))} for bits in (old, new))
+        publish.delta_pays(base, state)
+        encode(base, state)
+assert ready
+print(sorted(compiled() - ready))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +176,10 @@ def test_a_model_that_differs_from_what_was_published_is_not_exported(
     with pytest.raises(AssertionError, match="published"):
         export.final_model(actor, load_model(model_dir)[1], tmp_path / "final", published.digest)
     assert not (tmp_path / "final").exists()
+
+
+def test_nothing_is_left_to_compile_for_a_real_delta() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", ENCODED_LATER], capture_output=True, text=True, check=False, cwd=ROOT
+    )  # fmt: skip
+    assert ran.stdout.strip() == "[]", ran.stderr

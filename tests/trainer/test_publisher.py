@@ -1,6 +1,7 @@
 """The publisher over a link that a test can hold back: order, overlap, bounds, and what is on record when."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
@@ -269,6 +270,53 @@ def test_an_anchor_that_is_asked_for_before_the_first_publication_waits_for_it(s
     assert scene.link.names == ["bundle 0.0", "anchor 0.0"]
 
 
+def test_the_first_full_state_answers_who_asked_while_it_was_on_its_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scene.publisher.run())
+            monkeypatch.setattr(scene.desk, "milestone", lambda record: scene.link.open.clear())  # behind the bundle
+            beginning = tasks.create_task(scene.begin())
+            await settle(lambda: not scene.link.open.is_set())
+            scene.desk.on_anchor_wanted()
+            await asyncio.sleep(0.001)
+            monkeypatch.undo()
+            scene.link.open.set()
+            await beginning
+            scene.step()
+            await scene.hand(1)
+            await scene.publisher.drained()
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            running.cancel()
+
+    asyncio.run(run())
+    assert scene.link.names == ["bundle 0.0", "anchor 0.0", "delta 0.1"]
+
+
+def test_nothing_large_is_done_before_the_first_publication_and_then_in_a_thread(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digested: list[bool] = []
+
+    def digest(state: State) -> bytes:
+        digested.append(threading.current_thread() is threading.main_thread())
+        return state_digest(state)
+
+    monkeypatch.setattr(publisher, "state_digest", digest)
+    again = Scene(scene.model)
+    assert digested == []
+
+    async def act() -> None:
+        again.step()
+        await again.hand(1)
+        await again.publisher.drained()
+
+    play(again, act)
+    assert digested == [False, False]
+
+
 def test_where_everything_is_new_the_version_is_a_full_state_and_answers_who_asked(scene: Scene) -> None:
     async def act() -> None:
         scene.replace_all()
@@ -321,15 +369,19 @@ def test_a_state_whose_probe_is_no_number_is_published_without_one(scene: Scene)
 
 
 def test_proofs_are_compared_with_what_was_published(scene: Scene) -> None:
-    digest = scene.publisher.digest
     here, elsewhere = policy_to_pb(Policy(0, 0)), policy_to_pb(Policy(0, 7))
-    for proof in (
-        gateway_pb2.WeightProof(policy=here, state_digest=digest, ok=True, pause_s=0.25, transfer_s=float("nan")),
-        gateway_pb2.WeightProof(policy=here, state_digest=b"other", ok=True),
-        gateway_pb2.WeightProof(policy=here, state_digest=digest, ok=False, why="one weight was changed"),
-        gateway_pb2.WeightProof(policy=elsewhere, state_digest=b"of a version long gone", ok=True),
-    ):
-        scene.desk.on_proof("w0", proof)
+
+    async def act() -> None:
+        digest = scene.publisher.digest
+        for proof in (
+            gateway_pb2.WeightProof(policy=here, state_digest=digest, ok=True, pause_s=0.25, transfer_s=float("nan")),
+            gateway_pb2.WeightProof(policy=here, state_digest=b"other", ok=True),
+            gateway_pb2.WeightProof(policy=here, state_digest=digest, ok=False, why="one weight was changed"),
+            gateway_pb2.WeightProof(policy=elsewhere, state_digest=b"of a version long gone", ok=True),
+        ):
+            scene.desk.on_proof("w0", proof)
+
+    play(scene, act)
     assert scene.scribe.mismatches == 2
     assert len(scene.scribe.proofs) == 4
     assert scene.scribe.proofs[0].pause_s == 0.25

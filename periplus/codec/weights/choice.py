@@ -63,31 +63,43 @@ def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offset
     return int(total)
 
 
+_NEAR = 8
+"""Levels that a template's next one is looked for around what is expected; farther ones only from the cheapest."""
+
+
 @kernel
 def _best_template(best: Ints, offsets: Ints, dead: int, template: Ints, rising: int, price: Ints) -> None:
-    """For each exponent the cheapest template, given that of the one before."""
+    """The cheapest template of all, where each exponent's level is told by that of the one before."""
     top = best.shape[2] - 1
-    reach = (price.size - 1) // 2
+    least, cost = np.zeros(top + 1, np.int64), np.empty(top + 1, np.int64)
+    before = np.zeros((best.shape[1], top + 1), np.int64)
     for r in range(best.shape[1]):
-        expected = template[r - 1] + rising if r else template[0]
-        least, by = np.int64(1) << 62, 1
+        cheapest = int(1 + np.argmin(least[1:]))
         for level in range(1, top + 1):
-            delta = level - min(max(expected, 1), top)
-            if abs(delta) <= reach:
-                cost = price[2 * delta if delta >= 0 else -2 * delta - 1] if r else np.int64(0)
-                for g in range(best.shape[0]):
-                    if offsets[g] != dead:
-                        cost += best[g, r, min(max(level + offsets[g], 1), top)]
-                if cost < least:
-                    least, by = cost, level
-        template[r] = by
+            lowest = min(max(level - rising - _NEAR, 1), top)
+            highest = max(min(level - rising + _NEAR, top), 1)
+            cost[level] = np.int64(1) << 62
+            for near in range(lowest - 1, highest + 1):
+                last = near if near >= lowest else cheapest
+                delta = level - min(max(last + rising, 1), top)
+                total = least[last] + price[2 * delta if delta >= 0 else -2 * delta - 1] if r else np.int64(0)
+                if total < cost[level]:
+                    cost[level], before[r, level] = total, last
+            for g in range(best.shape[0]):
+                if offsets[g] != dead:
+                    cost[level] += best[g, r, min(max(level + offsets[g], 1), top)]
+        least[:] = cost
+    level = int(1 + np.argmin(least[1:]))
+    for r in range(best.shape[1] - 1, -1, -1):
+        template[r] = level
+        level = before[r, level]
 
 
 def choose_levels(elements: Ints, changed: Ints, first_exponent: int, spacing: int) -> LevelMap:
     """The cheapest map found for counts [G, R]."""
     costs = contexts.level_costs(spacing)
     num_levels = len(costs[0])
-    template_price = contexts.residual_costs(contexts.TEMPLATE_PRIOR, contexts.MAX_LEVEL, with_never=False)
+    template_price = contexts.template_costs()
     template = _pooled(elements, changed, costs)
     prior, offset_prior = 2, 2
     best = np.empty((*elements.shape, num_levels), np.int64)
@@ -122,5 +134,8 @@ def _pick(which: Ints, template: Ints, offsets: Ints) -> Ints:
 
 def _cheapest_prior(values: Ints, largest: int) -> int:
     counts = np.bincount(zigzag(values, largest).ravel(), minlength=2 * largest + 2)
-    prices = [int(counts @ contexts.residual_costs(prior, largest)) for prior in range(contexts.NUM_PRIORS)]
+    prices = [
+        int(counts @ contexts.residual_costs(prior, largest)) + contexts.prior_cost(prior)
+        for prior in range(contexts.NUM_PRIORS)
+    ]
     return prices.index(min(prices))

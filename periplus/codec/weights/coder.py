@@ -6,7 +6,8 @@ Words are 32 bits, little-endian; zero bytes at the end are left out.
 
 Bits that are needed before the last symbol are `early`: their words stand first, and a reader finds them there before
 it has taken the symbols. For that a word must stand above them, a zero where there are no late ones. The last 32 to 63
-bits of either kind are written as symbols, so that a small stack needs no words at all.
+bits of either kind are written as symbols, so that a small stack needs no words at all. (A stack above no words wastes
+up to three bytes, because the coder's state begins empty: its first symbols take what they take of 24 bits.)
 """
 
 import constriction
@@ -35,15 +36,23 @@ class SymbolWriter:
         if model.coder_model is not None and len(symbols):
             self._symbols.append((symbols, model))
 
+    def fork(self) -> "SymbolWriter":
+        """Another with the same content so far, to try something."""
+        other = SymbolWriter()
+        other._symbols, other._early, other._late = self._symbols.copy(), self._early, self._late
+        return other
+
     def put_one(self, value: int, below: int) -> None:
         """A number of which nothing is known but that it is in range(below)."""
         self.put(np.array([value], np.int32), uniform_model(below))
 
     def put_number(self, value: int, num_bits: int) -> None:
         """As put_one for range(2^num_bits)."""
-        for shift in range(0, num_bits, CHUNK_BITS):
-            width = min(CHUNK_BITS, num_bits - shift)
-            self.put_one(value >> shift & ((1 << width) - 1), 1 << width)
+        whole = num_bits // CHUNK_BITS
+        chunks = [value >> CHUNK_BITS * i & ((1 << CHUNK_BITS) - 1) for i in range(whole)]
+        self.put(np.array(chunks, np.int32), uniform_model(1 << CHUNK_BITS))
+        if num_bits > CHUNK_BITS * whole:
+            self.put_one(value >> CHUNK_BITS * whole, 1 << (num_bits - CHUNK_BITS * whole))
 
     def put_early_bits(self, values: Positions, widths: Bytes) -> None:
         """The lowest bits of each value, as they are; once. The reader may take them at this place."""
@@ -95,10 +104,11 @@ class SymbolReader:
 
     def take_number(self, num_bits: int) -> int:
         """What put_number wrote."""
-        value = 0
-        for shift in range(0, num_bits, CHUNK_BITS):
-            value |= self.take_one(1 << min(CHUNK_BITS, num_bits - shift)) << shift
-        return value
+        whole = num_bits // CHUNK_BITS
+        chunks = self.take(whole, uniform_model(1 << CHUNK_BITS)).tolist()
+        if num_bits > CHUNK_BITS * whole:
+            chunks.append(self.take_one(1 << (num_bits - CHUNK_BITS * whole)))
+        return sum(chunk << CHUNK_BITS * i for i, chunk in enumerate(chunks))
 
     def take_early_bits(self, widths: Bytes) -> Positions:
         """What put_early_bits wrote. Raises: CorruptFrame."""

@@ -50,8 +50,14 @@ NEVER_LOG2 = (2, 4, 7, 11)
 """Minus log2 of the weight of NEVER and DEAD against the expected symbol."""
 NUM_PRIORS = len(RATIO_LOG2) * len(NEVER_LOG2)
 
-TEMPLATE_PRIOR = 0
-"""Templates are short and steep."""
+TYPICAL_EXPONENT = (15, 32)
+"""Of all exponents, the highest at which small weights change."""
+TYPICAL_ROWS = 16
+TYPICAL_LEVEL = 26
+"""Of the highest exponent that has changes."""
+
+TIED_PRIOR = NUM_PRIORS - 1
+"""Nearly all symbols are the expected one: where changes are few, groups do not differ."""
 
 CODE_LEVELS = 32
 """A table entry c > 0 weighs 2^(c / 2), 0 is absent."""
@@ -154,6 +160,13 @@ def logarithms() -> npt.NDArray[np.int64]:
 
 
 @cache
+def step_widths() -> npt.NDArray[np.uint8]:
+    """How many bits of a magnitude each token leaves open."""
+    kinds = np.arange(NUM_STEP_TOKENS) // 2 - DIRECT_STEPS
+    return np.where(kinds < 0, 0, kinds // 2 + 2).astype(np.uint8)
+
+
+@cache
 def code_weights() -> tuple[int, ...]:
     """The weight of each table entry."""
     return (0, *(isqrt(1 << (40 + code)) for code in range(1, CODE_LEVELS)))
@@ -175,9 +188,49 @@ def log2(value: int) -> int:
 
 
 @cache
+def near_model(num_symbols: int, expected: int) -> Model:
+    """Of a number that is likely near another: half as likely for each four further off."""
+    return Model([isqrt(isqrt(1 << max(0, 160 - abs(symbol - expected)))) for symbol in range(num_symbols)])
+
+
+@cache
+def spacing_model() -> Model:
+    """Of the spacings 1, 2 and 4."""
+    return Model([6, 1, 1])
+
+
+@cache
+def prior_model() -> Model:
+    """Of priors."""
+    return Model(_prior_weights())
+
+
+def _prior_weights() -> list[int]:
+    return [NUM_PRIORS if prior == TIED_PRIOR else 1 for prior in range(NUM_PRIORS)]
+
+
+@cache
+def prior_cost(prior: int) -> int:
+    """The price of a symbol of prior_model."""
+    return log2(sum(_prior_weights())) - log2(_prior_weights()[prior])
+
+
+@cache
 def template_model() -> Model:
     """Of templates: differences, zigzag."""
-    return residual_model(TEMPLATE_PRIOR, MAX_LEVEL, with_never=False)
+    return Model([1 << (40 - bits) for bits in _template_prices()])
+
+
+@cache
+def template_costs() -> npt.NDArray[np.int64]:
+    """Prices of the symbols of template_model."""
+    total = log2(sum(1 << (40 - bits) for bits in _template_prices())) - (40 << COST_BITS)
+    return np.array([(bits << COST_BITS) + total for bits in _template_prices()], np.int64)
+
+
+def _template_prices() -> list[int]:
+    """Odds double from exponent to exponent, but where they begin or saturate."""
+    return [min(2 * off, 4 + off // 2) for off in ((z + 1) // 2 for z in range(2 * MAX_LEVEL + 1))]
 
 
 @cache

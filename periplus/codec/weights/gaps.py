@@ -1,76 +1,98 @@
-"""Gaps on the wire: how many unchanged elements of a level lie before each change of that level. In the stack:
+"""Gaps on the wire: how many unchanged elements of a stream lie before each change of that stream. A stream is a level
+and a sign: signs say nothing about changes, but kept apart, rows of one tensor rarely share a stream, and then elements
+can be counted by row, without a look at the table. In the stack:
 
-    for each level that a cell has, in rising order, how many tokens it has:
-        the number's length in bits        zigzag of the difference to the level before
-        its bits below the leading one     a number
-    tokens, level by level                 contexts.gap_model
+    for each stream that a cell has, in rising order, how many tokens it has:
+        the number's length in bits        zigzag of the difference to the stream before
+    the bits below their leading ones      one number, the first stream's lowest
+    tokens, stream by stream               contexts.gap_model of its level
     the low bits of each gap               early bits
 
-Gaps run on from tensor to tensor of the span, so a level has no end but its number of tokens.
+Streams are ordered by level, then sign (positive first). Gaps run on from tensor to tensor of the span, so a stream has
+no end but its number of tokens.
 """
 
 import numpy as np
 
 from periplus.codec.weights import contexts, kernels
 from periplus.codec.weights.coder import SymbolReader, SymbolWriter
-from periplus.codec.weights.kernels import Ints, Positions
+from periplus.codec.weights.kernels import Bytes, Ints, Positions
 from periplus.codec.weights.level_map import unzigzag, zigzag
 from periplus.errors import CorruptFrame
 
 MAX_COUNT_BITS = 27
-"""Of the number of a level's tokens: a span of 64 MiB has 2^26 elements at most that may change."""
+"""Of the number of a stream's tokens: a span of 64 MiB has 2^26 elements at most that may change."""
+
+NUM_STREAMS = 2 * (contexts.MAX_LEVEL + 1)
 
 
-def write(writer: SymbolWriter, used: list[int], gaps: Positions, per_level: Ints) -> None:
-    """Append gaps that stand in the order of levels; `used` are the levels that cells have."""
-    shifts = contexts.gap_shifts()
-    starts = np.concatenate([[0], np.cumsum(per_level)])
-    widths = np.repeat(shifts.astype(np.uint8), per_level)
+def streams(table: Bytes) -> Bytes:
+    """[G, rows] the stream of each row from its level: 2 level + sign, and 0 for all that never change."""
+    half = table.shape[1] // 2
+    signs = np.arange(table.shape[1]) >= half
+    return np.where(table > 0, 2 * table + signs, 0).astype(np.uint8)
+
+
+def write(writer: SymbolWriter, used: list[int], gaps: Positions, per_stream: Ints) -> None:
+    """Append gaps that stand in the order of streams; `used` are the levels that cells have."""
+    shifts = np.repeat(contexts.gap_shifts(), 2)
+    starts = np.concatenate([[0], np.cumsum(per_stream)])
+    widths = np.repeat(shifts.astype(np.uint8), per_stream)
     most = len(gaps) + int((gaps >> widths).sum(dtype=np.int64)) // contexts.LAST_GAP
-    tokens, num_tokens = np.empty(most, np.int32), np.zeros_like(per_level)
+    tokens, num_tokens = np.empty(most, np.int32), np.zeros_like(per_stream)
     kernels.split_gaps(gaps, starts, shifts, contexts.LAST_GAP, tokens, num_tokens)
-    _write_counts(writer, [int(num_tokens[level]) for level in used])
-    at = 0
+    _write_counts(writer, num_tokens[_of_levels(used)].tolist())
+    ends = np.cumsum(num_tokens)
     for level in used:
-        writer.put(tokens[at : at + num_tokens[level]], contexts.gap_model(level))
-        at += int(num_tokens[level])
+        writer.put(tokens[ends[2 * level - 1] : ends[2 * level + 1]], contexts.gap_model(level))
     writer.put_early_bits(gaps, widths)
 
 
 def read(reader: SymbolReader, used: list[int], num_elements: int) -> tuple[Positions, Ints]:
-    """The gaps and how many each level has. Raises: CorruptFrame."""
-    num_tokens = np.zeros(contexts.MAX_LEVEL + 1, np.int64)
-    num_tokens[used] = _read_counts(reader, len(used), num_elements + num_elements // contexts.LAST_GAP)
+    """The gaps and how many each stream has. Raises: CorruptFrame."""
+    num_tokens = np.zeros(NUM_STREAMS, np.int64)
+    most = num_elements + num_elements // contexts.LAST_GAP
+    num_tokens[_of_levels(used)] = _read_counts(reader, 2 * len(used), most)
+    of_both = num_tokens.reshape(-1, 2).sum(axis=1)
     tokens = [np.zeros(0, np.int32)]
-    tokens += [reader.take(int(num_tokens[level]), contexts.gap_model(level)) for level in used]
+    tokens += [reader.take(int(of_both[level]), contexts.gap_model(level)) for level in used]
     starts = np.concatenate([[0], np.cumsum(num_tokens)])
-    highs, per_level = np.empty(starts[-1], np.int64), np.zeros_like(num_tokens)
-    if not kernels.join_gaps(np.concatenate(tokens), starts, contexts.LAST_GAP, highs, per_level):
-        raise CorruptFrame("the tokens of a level end amid a gap; fetch the part again")
-    shifts = np.repeat(contexts.gap_shifts(), per_level)
+    highs, per_stream = np.empty(starts[-1], np.int64), np.zeros_like(num_tokens)
+    if not kernels.join_gaps(np.concatenate(tokens), starts, contexts.LAST_GAP, highs, per_stream):
+        raise CorruptFrame("the tokens of a stream end amid a gap; fetch the part again")
+    shifts = np.repeat(np.repeat(contexts.gap_shifts(), 2), per_stream)
     gaps = highs[: len(shifts)] << shifts
     gaps |= reader.take_early_bits(shifts.astype(np.uint8))
     if len(gaps) > num_elements or (len(gaps) and int(gaps.max()) >= num_elements):
         raise CorruptFrame(f"{len(gaps)} gaps, one of {int(gaps.max())}, in a span of {num_elements} elements")
-    return gaps.astype(np.uint32), per_level
+    return gaps.astype(np.uint32), per_stream
+
+
+def _of_levels(used: list[int]) -> list[int]:
+    return [2 * level + sign for level in used for sign in (0, 1)]
 
 
 def _write_counts(writer: SymbolWriter, counts: list[int]) -> None:
     lengths = [count.bit_length() for count in counts]
     rises = np.array(lengths, np.int64) - np.array([0, *lengths[:-1]], np.int64)
     writer.put(zigzag(rises, MAX_COUNT_BITS), _length_model())
+    lows, num_bits = 0, 0
     for count, length in zip(counts, lengths, strict=True):
         if length > 1:
-            writer.put_number(count - (1 << (length - 1)), length - 1)
+            lows |= (count - (1 << (length - 1))) << num_bits
+            num_bits += length - 1
+    writer.put_number(lows, num_bits)
 
 
-def _read_counts(reader: SymbolReader, num_levels: int, most: int) -> list[int]:
-    lengths = np.cumsum(unzigzag(reader.take(num_levels, _length_model()), MAX_COUNT_BITS)).tolist()
-    counts = []
+def _read_counts(reader: SymbolReader, num_streams: int, most: int) -> list[int]:
+    lengths = np.cumsum(unzigzag(reader.take(num_streams, _length_model()), MAX_COUNT_BITS)).tolist()
+    if not all(0 <= length <= MAX_COUNT_BITS for length in lengths):
+        raise CorruptFrame(f"numbers of tokens of {max(lengths)} bits; at most {MAX_COUNT_BITS}")
+    lows, counts = reader.take_number(sum(length - 1 for length in lengths if length > 1)), []
     for length in lengths:
-        if not 0 <= length <= MAX_COUNT_BITS:
-            raise CorruptFrame(f"a number of tokens of {length} bits; at most {MAX_COUNT_BITS}")
-        counts.append(reader.take_number(length - 1) + (1 << (length - 1)) if length > 1 else length)
+        width = max(length - 1, 0)
+        counts.append((lows & ((1 << width) - 1)) | (1 << width) if length else 0)
+        lows >>= width
     if sum(counts) > most:
         raise CorruptFrame(f"{sum(counts)} tokens of gaps in a span; at most {most}")
     return counts

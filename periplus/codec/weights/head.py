@@ -1,15 +1,16 @@
 """Part 0 of a payload: which state is described, and against which base. Little-endian:
 
-    u8   16 x format, which is 1, + relation to the base: 0 none is needed, 1 same layout, 2 another layout
-    u8   log2 of the span's bytes
-    u8[2] where there is a base: the first bytes of BLAKE3 of its layout (as JSON, below)
+    u8   16 x format, which is 1, + 8 if spans are of SPAN_BYTES, + relation to the base: 0 none is needed, 1 same
+         layout, 2 another layout
+    u8   log2 of the span's bytes, if they are others
+    u8   where there is a base: the first byte of BLAKE3 of its layout (as JSON, below)
     where the layout is not the base's: one zstandard frame of the layout
 
 A layout as JSON: UTF-8, no spaces, [[name, dtype, [dimensions]], ...] sorted by name. Names that are not Unicode have
 no UTF-8 and are refused on both sides.
 
-The digest tells a wrong base from a damaged payload, as far as a layout can and but for one in 65,536: a small model's
-delta has 300 bytes, so that eight bytes of digest would be a fortieth of it. That the base's *contents* are the right
+The digest tells a wrong base from a damaged payload, as far as a layout can and but for one in 256: a small model's
+delta has 400 bytes, so that eight bytes of digest would be a fiftieth of it. That the base's *contents* are the right
 ones is proven one level up.
 
 `read` allocates at most MAX_LAYOUT_BYTES and checks all sums before anyone makes a span.
@@ -22,7 +23,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, Layout, Line
+from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, SPAN_BYTES, Layout, Line
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame, WrongBase
 from periplus.state import layout_bytes
@@ -32,8 +33,8 @@ MAX_LAYOUT_BYTES = 16 << 20
 """Of JSON: a mixture-of-experts checkpoint of 100,000 tensors needs half."""
 
 _LEVEL = 9
-_DIGEST_BYTES = 2
-_FIXED_BYTES = 2
+_DIGEST_BYTES = 1
+_USUAL_SPANS = 8
 
 
 class Relation(IntEnum):
@@ -59,21 +60,24 @@ def write(base: Layout | None, head: Head) -> bytes:
     if head.span_bytes != 1 << exponent:
         raise ValueError(f"spans of {head.span_bytes} bytes; take a power of two")
     relation = _relation(base, head.layout)
-    fixed = bytes([16 * FORMAT + relation, exponent])
+    usual = head.span_bytes == SPAN_BYTES
+    fixed = bytes([16 * FORMAT + _USUAL_SPANS + relation]) if usual else bytes([16 * FORMAT + relation, exponent])
     digest = _digest(base) if base is not None else b""
     return fixed + digest + (b"" if relation is Relation.SAME_LAYOUT else compress(_json(head.layout), _LEVEL))
 
 
 def read(part: bytes, base: Layout | None, *, max_content_bytes: int, max_spans: int) -> Head:
     """The inverse of write. Raises: CorruptFrame, WrongBase."""
-    if len(part) < _FIXED_BYTES or part[0] >> 4 != FORMAT or part[0] & 15 not in tuple(Relation):
+    if len(part) < 2 or part[0] >> 4 != FORMAT or part[0] & 7 not in tuple(Relation):
         raise CorruptFrame(f"a head of {len(part)} bytes that begins with {part[:2].hex()}; this build reads format 1")
-    relation, span_bytes = Relation(part[0] & 15), 1 << min(part[1], 63)
+    relation, at, span_bytes = Relation(part[0] & 7), 1, SPAN_BYTES
+    if not part[0] & _USUAL_SPANS:
+        at, span_bytes = 2, 1 << min(part[1], 63)
     if not MIN_SPAN_BYTES <= span_bytes <= MAX_SPAN_BYTES:
         raise CorruptFrame(f"spans of 2^{part[1]} bytes; expected {MIN_SPAN_BYTES}-{MAX_SPAN_BYTES}")
-    at = _FIXED_BYTES if relation is Relation.NO_BASE else _FIXED_BYTES + _DIGEST_BYTES
     if relation is not Relation.NO_BASE:
-        _check_base(base, part[_FIXED_BYTES:at])
+        _check_base(base, part[at : at + _DIGEST_BYTES])
+        at += _DIGEST_BYTES
     if relation is Relation.SAME_LAYOUT:
         if at != len(part):
             raise CorruptFrame(f"{len(part) - at} bytes follow a head without a layout; expected none")

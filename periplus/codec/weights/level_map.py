@@ -5,10 +5,10 @@
 clipped to 1..MAX_LEVEL / spacing; or 0 where the residual says never, the group is dead, or the exponent has no
 template. In the stack, in this order:
 
-    spacing of levels                      u(3): 1, 2 or 4
-    highest exponent with a template       u(256)
-    number R of exponents, downwards       less one, u(highest + 1)
-    template of the highest                u(63)
+    spacing of levels                      1, 2 or 4; mostly 1
+    highest exponent with a template       near the typical one (contexts.near_model)
+    number R of exponents, downwards       less one, near the typical one
+    template of the highest                near the typical one
     templates of the others                zigzag of the difference to the one before, risen as odds double
     prior of offsets; offsets [G]          zigzag, or DEAD
     prior of residuals; residuals [g, R]   zigzag, or NEVER; of the groups that are not dead
@@ -22,10 +22,8 @@ import numpy.typing as npt
 from periplus.codec.weights import contexts
 from periplus.codec.weights.coder import SymbolReader, SymbolWriter
 from periplus.codec.weights.kernels import Bytes, Ints
-from periplus.errors import CorruptFrame
 
 SPACINGS = (1, 2, 4)
-NUM_EXPONENTS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +66,20 @@ def table(found: LevelMap, num_exponents: int) -> Bytes:
     return rows.reshape(len(cells), 2 * num_exponents)
 
 
-def write(writer: SymbolWriter, found: LevelMap) -> None:
+def write(writer: SymbolWriter, found: LevelMap, num_exponents: int) -> None:
     """Append the map."""
-    writer.put_one(SPACINGS.index(found.spacing), len(SPACINGS))
-    writer.put_one(found.first_exponent, NUM_EXPONENTS)
-    writer.put_one(len(found.template) - 1, found.first_exponent + 1)
-    writer.put_one(int(found.template[0]), contexts.MAX_LEVEL + 1)
+    first, num_rows = found.first_exponent, len(found.template)
+    _put(writer, SPACINGS.index(found.spacing), contexts.spacing_model())
+    _put(writer, first, _exponent_model(num_exponents))
+    _put(writer, num_rows - 1, contexts.near_model(first + 1, contexts.TYPICAL_ROWS - 1))
+    _put(writer, int(found.template[0]), _level_model(found.spacing))
     top = contexts.MAX_LEVEL // found.spacing
     deltas = found.template[1:] - np.clip(found.template[:-1] + rise(found.spacing), 1, top)
     writer.put(zigzag(deltas, contexts.MAX_LEVEL), contexts.template_model())
-    writer.put_one(found.offset_prior, contexts.NUM_PRIORS)
+    _put(writer, found.offset_prior, contexts.prior_model())
     offset_model = contexts.residual_model(found.offset_prior, contexts.MAX_SHIFT)
     writer.put(zigzag(found.offsets, contexts.MAX_SHIFT), offset_model)
-    writer.put_one(found.prior, contexts.NUM_PRIORS)
+    _put(writer, found.prior, contexts.prior_model())
     alive = found.residuals[found.offsets <= contexts.MAX_SHIFT]
     residual_model = contexts.residual_model(found.prior, contexts.MAX_RESIDUAL)
     writer.put(zigzag(alive.ravel(), contexts.MAX_RESIDUAL), residual_model)
@@ -88,16 +87,14 @@ def write(writer: SymbolWriter, found: LevelMap) -> None:
 
 def read(reader: SymbolReader, num_groups: int, num_exponents: int) -> LevelMap:
     """The inverse of write, for a dtype of so many exponents. Raises: CorruptFrame."""
-    spacing = SPACINGS[reader.take_one(len(SPACINGS))]
-    first = reader.take_one(NUM_EXPONENTS)
-    if first >= num_exponents:
-        raise CorruptFrame(f"a template of exponent {first}, where there are {num_exponents}")
-    count = reader.take_one(first + 1) + 1
+    spacing = SPACINGS[_take(reader, contexts.spacing_model())]
+    first = _take(reader, _exponent_model(num_exponents))
+    count = _take(reader, contexts.near_model(first + 1, contexts.TYPICAL_ROWS - 1)) + 1
     template = _read_template(reader, spacing, count)
-    offset_prior = reader.take_one(contexts.NUM_PRIORS)
+    offset_prior = _take(reader, contexts.prior_model())
     offset_model = contexts.residual_model(offset_prior, contexts.MAX_SHIFT)
     offsets = unzigzag(reader.take(num_groups, offset_model), contexts.MAX_SHIFT)
-    prior = reader.take_one(contexts.NUM_PRIORS)
+    prior = _take(reader, contexts.prior_model())
     alive = offsets <= contexts.MAX_SHIFT
     symbols = reader.take(int(alive.sum()) * count, contexts.residual_model(prior, contexts.MAX_RESIDUAL))
     residuals = np.zeros((num_groups, count), np.int64)
@@ -109,12 +106,29 @@ def read(reader: SymbolReader, num_groups: int, num_exponents: int) -> LevelMap:
 
 
 def _read_template(reader: SymbolReader, spacing: int, count: int) -> Ints:
-    level, top = reader.take_one(contexts.MAX_LEVEL + 1), contexts.MAX_LEVEL // spacing
+    level, top = _take(reader, _level_model(spacing)), contexts.MAX_LEVEL // spacing
     template = [level]
     for delta in unzigzag(reader.take(count - 1, contexts.template_model()), contexts.MAX_LEVEL).tolist():
         level = min(max(level + rise(spacing), 1), top) + delta
         template.append(level)
     return np.array(template, np.int64)
+
+
+def _put(writer: SymbolWriter, symbol: int, model: contexts.Model) -> None:
+    writer.put(np.array([symbol], np.int32), model)
+
+
+def _take(reader: SymbolReader, model: contexts.Model) -> int:
+    return int(reader.take(1, model)[0])
+
+
+def _exponent_model(num_exponents: int) -> contexts.Model:
+    part, whole = contexts.TYPICAL_EXPONENT
+    return contexts.near_model(num_exponents, num_exponents * part // whole)
+
+
+def _level_model(spacing: int) -> contexts.Model:
+    return contexts.near_model(contexts.MAX_LEVEL + 1, contexts.TYPICAL_LEVEL // spacing)
 
 
 def zigzag(values: Ints, largest: int) -> npt.NDArray[np.int32]:

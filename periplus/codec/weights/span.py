@@ -1,5 +1,5 @@
 """A sparse span: what changed in it, as one stack of symbols (coder.py): its level map (level_map.py), the gaps between
-changes (gaps.py), the steps that were taken (steps.py).
+changes (gaps.py; flags.py in small spans), the steps that were taken (steps.py; adaptive.py in small spans).
 
 What the code uses is that whether and how far an optimizer's step moves a weight of 8 bits of mantissa depends on the
 weight's exponent above all, and on its tensor: an update of size u moves it with odds of about u over the unit in the
@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from periplus.codec.weights import choice, contexts, flags, gaps, kernels, level_map, steps
+from periplus.codec.weights import adaptive, choice, contexts, flags, gaps, kernels, level_map, steps
 from periplus.codec.weights.coder import SymbolReader, SymbolWriter
-from periplus.codec.weights.kernels import Bits, Bytes, Ints, Positions, Steps
+from periplus.codec.weights.kernels import Bits, Bytes, Ints, Positions, Steps, readonly
 from periplus.codec.weights.layout import Span
 from periplus.errors import CorruptFrame
 
@@ -97,8 +97,15 @@ def find_changes(base: BaseSpan, new: Bits, positions: Positions | None = None) 
     size = len(new)
     positions, steps = np.empty(size + 1, np.uint32), np.empty(size, np.int32)
     old = np.empty(size, new.dtype)
-    found = kernels.find_changes(base.bits, new, FLOATS[base.dtype].width, positions, old, steps)
+    width = FLOATS[base.dtype].width
+    found = kernels.find_changes(base.bits, new, _words(base.bits), _words(new), width, positions, old, steps)
     return Changes(positions=positions[:found].copy(), old=old[:found].copy(), steps=steps[:found].copy())
+
+
+def _words(bits: Bits) -> Bits:
+    """Eight bytes at a time, as many as are whole."""
+    data = bits.view(np.uint8)
+    return readonly(data[: len(data) // 8 * 8].view(np.uint64))
 
 
 def _changes_at(base: BaseSpan, new: Bits, positions: Positions) -> Changes:
@@ -124,24 +131,28 @@ def encode_spaced(base: BaseSpan, changes: Changes, spacing: int) -> bytes:
     """The stack with levels so far apart."""
     kind = FLOATS[base.dtype]
     bits, positions, shift = base.bits, changes.positions, kind.mantissa_bits
-    seen, moved = _survey(base), _tally(base, positions, changes.old)
+    rows = _tally(base, positions, changes.old)
+    seen, moved = _survey(base), _fold_signs(rows)
     found = _choose(seen, moved, spacing)
     table = level_map.table(found, kind.num_exponents)
     writer = SymbolWriter()
-    level_map.write(writer, found)
+    level_map.write(writer, found, kind.num_exponents)
     if len(bits) <= flags.MAX_ELEMENTS:
         flags.write(writer, _used(found), bits, base.bounds, shift, table, positions)
     else:
-        per_level = np.bincount(table.ravel(), _both_signs(moved).ravel(), contexts.MAX_LEVEL + 1).astype(np.int64)
+        streams = gaps.streams(table)
+        per_stream = np.bincount(streams.ravel(), rows.ravel(), gaps.NUM_STREAMS).astype(np.int64)
         gap = np.empty(len(positions), np.uint32)
-        starts = np.cumsum(per_level) - per_level
-        kernels.walk(bits, positions, base.bounds, shift, table, np.zeros_like(starts), starts, gap)
-        gaps.write(writer, _used(found), gap, per_level)
+        starts = np.cumsum(per_stream) - per_stream
+        kernels.walk(bits, positions, base.bounds, shift, streams, np.zeros_like(starts), starts, gap)
+        gaps.write(writer, _used(found), gap, per_stream)
     per_exponent = moved.sum(axis=0)
     outward, slots = np.empty(len(positions), np.int32), np.cumsum(per_exponent) - per_exponent
     kernels.sort_steps(changes.old, changes.steps, shift, kind.width, slots, outward)
-    steps.write(writer, outward, per_exponent)
-    return writer.finish()
+    if len(bits) > flags.MAX_ELEMENTS:
+        steps.write(writer, outward, per_exponent)
+        return writer.finish()
+    return _with_small_steps(writer, outward, per_exponent, seen.sum(axis=0))
 
 
 def decode_span(base: BaseSpan, data: bytes | memoryview) -> tuple[Positions, Bits]:
@@ -156,22 +167,41 @@ def decode_span(base: BaseSpan, data: bytes | memoryview) -> tuple[Positions, Bi
         old = base.bits[positions]
     else:
         positions, old = _replay(base, reader, _used(found), table)
-    per_exponent = _tally(base, positions, old).sum(axis=0)
-    outward = steps.read(reader, per_exponent)
+    per_exponent = _fold_signs(_tally(base, positions, old)).sum(axis=0)
+    if len(base.bits) <= flags.MAX_ELEMENTS and reader.take_one(2):
+        outward = adaptive.read(reader, per_exponent, _survey(base).sum(axis=0))
+    else:
+        outward = steps.read(reader, per_exponent)
     values = np.empty(len(positions), base.bits.dtype)
     slots = np.cumsum(per_exponent) - per_exponent
     kernels.apply_steps(old, outward, shift, kind.width, slots, values)
     return positions, values
 
 
+def _with_small_steps(writer: SymbolWriter, outward: Steps, per_exponent: Ints, seen: Ints) -> bytes:
+    """The whole stack of a small span: adaptive steps (1) or tables (0), whichever is smaller where both might be."""
+    tries = []
+    if len(outward) <= adaptive.MAX_CHANGES:
+        tries.append(writer.fork())
+        tries[-1].put_one(1, 2)
+        adaptive.write(tries[-1], outward, per_exponent, seen)
+    if len(outward) >= adaptive.MIN_TABLE_CHANGES:
+        tries.append(writer)
+        writer.put_one(0, 2)
+        steps.write(writer, outward, per_exponent)
+    return min((tried.finish() for tried in tries), key=len)
+
+
 def _replay(base: BaseSpan, reader: SymbolReader, used: list[int], table: Bytes) -> tuple[Positions, Bits]:
-    gap, per_level = gaps.read(reader, used, len(base.bits))
-    starts = np.cumsum(per_level + 1) - per_level - 1
-    queue = np.full(len(gap) + len(per_level), ENDLESS, np.int32)
-    queue[np.arange(len(gap)) + np.repeat(np.arange(len(per_level)), per_level)] = gap
+    gap, per_stream = gaps.read(reader, used, len(base.bits))
+    starts = np.cumsum(per_stream + 1) - per_stream - 1
+    queue = np.empty(len(gap) + len(per_stream), np.int32)
+    kernels.enqueue(gap, per_stream, ENDLESS, queue)
     positions, old = np.empty(len(gap), np.uint32), np.empty(len(gap), base.bits.dtype)
     shift = FLOATS[base.dtype].mantissa_bits
-    num_placed = kernels.replay(base.bits, queue, base.bounds, shift, table, queue[starts], starts + 1, positions, old)
+    num_placed = kernels.replay(
+        base.bits, queue, base.bounds, shift, gaps.streams(table), queue[starts], starts + 1, positions, old
+    )
     if num_placed != len(gap):
         raise CorruptFrame(f"{len(gap) - num_placed} of {len(gap)} changes lie beyond the end of their span")
     return positions, old
@@ -188,21 +218,16 @@ def _survey(base: BaseSpan) -> Ints:
 
 
 def _tally(base: BaseSpan, positions: Positions, old: Bits) -> Ints:
-    """[G, exponents] how many of the elements at the positions."""
+    """[G, rows] how many of the elements at the positions."""
     kind = FLOATS[base.dtype]
     counts = np.zeros((len(base.bounds) - 1, 2 * kind.num_exponents), np.int64)
     kernels.tally(positions, old, base.bounds, kind.mantissa_bits, counts)
-    return _fold_signs(counts)
+    return counts
 
 
 def _fold_signs(counts: Ints) -> Ints:
     half = counts.shape[1] // 2
     return counts[:, :half] + counts[:, half:]
-
-
-def _both_signs(counts: Ints) -> Ints:
-    """[G, 2 exponents] counts per row for a table that gives both signs one level: all of them in the first half."""
-    return np.concatenate([counts, np.zeros_like(counts)], axis=1)
 
 
 def _choose(seen: Ints, moved: Ints, spacing: int) -> level_map.LevelMap:

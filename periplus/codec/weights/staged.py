@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from periplus.codec.weights.kernels import scatter
 from periplus.codec.weights.layout import Layout, Piece, Span
 from periplus.state import ELEMENT_BYTES, State, Tensor
 
@@ -44,24 +45,28 @@ class StagedSpan:
 
     def updates(self) -> Iterator[Update]:
         """What is written into each tensor, in the order of the span."""
-        before, taken = 0, 0
-        for piece in self.span.pieces:
-            size = piece.stop - piece.start
-            before += size
-            end = before if self.positions is None else int(np.searchsorted(self.positions, before))
-            if end > taken:
-                yield self._update(piece, before - size, slice(taken, end))
-            taken = end
+        for piece, first, which in self._pieces():
+            yield self._update(piece, first, which)
 
     def write_into(self, arrays: Mapping[str, npt.NDArray[np.uint8]]) -> None:
         """Write into flat arrays of whole tensors, in place."""
         width = ELEMENT_BYTES[self.span.dtype]
-        for update in self.updates():
-            target = arrays[update.name].view(f"<u{width}")
-            if update.positions is None:
-                target[update.start : update.start + len(update.values)] = update.values
+        for piece, first, which in self._pieces():
+            target = arrays[self.layout.lines[piece.line].name].view(f"<u{width}")
+            if self.positions is None:
+                target[piece.start : piece.stop] = self.values[which]
             else:
-                target[update.positions] = update.values
+                scatter(target, self.positions[which], piece.start - first, self.values[which])
+
+    def _pieces(self) -> Iterator[tuple[Piece, int, slice]]:
+        """Each piece with new elements, where it begins in the span, and which of the new elements are its own."""
+        first, taken = 0, 0
+        for piece in self.span.pieces:
+            after = first + piece.stop - piece.start
+            end = after if self.positions is None else int(np.searchsorted(self.positions, after))
+            if end > taken:
+                yield piece, first, slice(taken, end)
+            first, taken = after, end
 
     def _update(self, piece: Piece, first: int, which: slice) -> Update:
         name = self.layout.lines[piece.line].name

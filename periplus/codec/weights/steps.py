@@ -1,4 +1,5 @@
-"""Steps on the wire: how far each changed element moved, away from zero or towards it. In the stack:
+"""Steps of a large span on the wire (adaptive.py has those of small ones): how far each changed element moved, away
+from zero or towards it. In the stack:
 
 for each exponent that has changes, in rising order, but the first: whether a new table begins   u(2)
 for each table: its entries (tables.py)
@@ -7,7 +8,6 @@ the low bits of each step's magnitude, as late bits
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from periplus.codec.weights import contexts, kernels, tables
 from periplus.codec.weights.coder import SymbolReader, SymbolWriter
@@ -46,12 +46,7 @@ def read(reader: SymbolReader, per_exponent: Ints) -> Steps:
     tokens = [np.zeros(0, np.int32)]
     tokens += [reader.take(count, model) for count, model in zip(sizes, models, strict=True)]
     joined = np.concatenate(tokens)
-    rests = reader.take_late_bits(_widths()[joined])
+    rests = reader.take_late_bits(contexts.step_widths()[joined])
     outward = np.empty(len(joined), np.int32)
     kernels.join_steps(joined, rests, contexts.DIRECT_STEPS, outward)
     return outward
-
-
-def _widths() -> npt.NDArray[np.uint8]:
-    kinds = np.arange(contexts.NUM_STEP_TOKENS) // 2 - contexts.DIRECT_STEPS
-    return np.where(kinds < 0, 0, kinds // 2 + 2).astype(np.uint8)

@@ -111,7 +111,7 @@ def test_over_a_slow_link_it_catches_up_by_one_fold(monkeypatch: pytest.MonkeyPa
             before = crossed(home)
             async with far_away(home, disk) as far:
                 await until(lambda: far.hub.keeper.copy_policy == at(10))
-                assert home.hub.keeper.num_derived[Way.FOLD] == 1
+                await until(lambda: home.hub.keeper.num_derived[Way.FOLD] == 1)
                 deltas = sum(each.payload_bytes for each in made().chain(1, 10))
                 assert crossed(home) - before < deltas
                 trainer.publish(made().delta(10, 11))

@@ -1,0 +1,12 @@
+"""What of the weight codec numba has compiled in this process, or found on disk: (loop, signature) pairs."""
+
+import pkgutil
+from importlib import import_module
+
+from periplus.codec import weights
+
+
+def compiled() -> set[tuple[str, str]]:
+    modules = [import_module(f"{weights.__name__}.{module.name}") for module in pkgutil.iter_modules(weights.__path__)]
+    loops = {name: loop for module in modules for name, loop in vars(module).items() if hasattr(loop, "signatures")}
+    return {(name, str(signature)) for name, loop in loops.items() for signature in loop.signatures}
