@@ -207,7 +207,10 @@ def _translate_leaves(group: BaseExceptionGroup[BaseException], address: str) ->
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.PeriplusError) -> None:
     detail = ((_DETAIL_KEY, error_detail(error)),)
-    await context.abort(errors.meaning(error).status, _cut(str(error), 200), trailing_metadata=detail)
+    try:
+        await context.abort(errors.meaning(error).status, _cut(str(error), 200), trailing_metadata=detail)
+    except grpc.aio.InternalError as gone:  # the call is dead already: nobody to tell
+        raise asyncio.CancelledError from gone
 
 
 def _cut(text: str, max_bytes: int) -> str:

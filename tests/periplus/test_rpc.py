@@ -264,3 +264,17 @@ def test_an_address_that_is_taken_is_a_conflict_that_names_it() -> None:
                 rpc.bind(rpc.server(), address)
 
     asyncio.run(run())
+
+
+def test_a_call_that_is_dead_already_ends_as_a_cancelled_one() -> None:
+    class Dead:
+        async def abort(self, *_: object, **__: object) -> None:
+            raise grpc.aio.InternalError("failed to execute a batch")
+
+    async def act() -> None:
+        context: Any = Dead()
+        async with rpc._aborting(context):
+            raise NotFound("nobody will hear of it")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(act())
