@@ -104,8 +104,6 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                         await write(record)
                     case Wait():
                         await hub.changed(seen)
-                    case NeedsAnchor() if not cursor.distrust:  # what it was sent along is dropped meanwhile
-                        cursor = hub.log.open(cursor.have, cursor.has_bundle)
                     case NeedsAnchor():
                         hub.request_anchor(f"{request.reader_id} takes only what is signed", signed=True)
                         await hub.changed(seen)

@@ -46,8 +46,8 @@ SMALL_ORDER = frozenset(
 """The y coordinates of points whose order divides 8: anybody can sign for such a key, so none is certified."""
 
 
-class JobAuthority:
-    """Certifies the keys of a fleet's trainers; its owner is the coordinator."""
+class _SigningKey:
+    """An Ed25519 key pair."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -63,13 +63,17 @@ class JobAuthority:
         return cls(Ed25519PrivateKey.from_private_bytes(private_bytes))
 
     @property
+    def public_key(self) -> bytes:
+        return self._key.public_key().public_bytes_raw()
+
+
+class JobAuthority(_SigningKey):
+    """Certifies the keys of a fleet's trainers; its owner is the coordinator."""
+
+    @property
     def private_bytes(self) -> bytes:
         """For the file that it is kept in."""
         return self._key.private_bytes_raw()
-
-    @property
-    def public_key(self) -> bytes:
-        return self._key.public_key().public_bytes_raw()
 
     def certify(self, job_id: str, fork: int, public_key: bytes) -> Certificate:
         """Raises: ValueError for what is no key, or one that anybody can sign for."""
@@ -81,25 +85,8 @@ class JobAuthority:
         return replace(unsigned, signature=self._key.sign(unsigned.signed_bytes))
 
 
-class PublisherKey:
+class PublisherKey(_SigningKey):
     """Of one trainer of one fork; it never leaves its process."""
-
-    def __init__(self, key: Ed25519PrivateKey) -> None:
-        self._key = key
-
-    @classmethod
-    def generate(cls) -> Self:
-        """A new one, of the system's randomness: for an app, not for what decides."""
-        return cls(Ed25519PrivateKey.generate())
-
-    @classmethod
-    def from_private_bytes(cls, private_bytes: bytes) -> Self:
-        """Raises: ValueError unless they are 32."""
-        return cls(Ed25519PrivateKey.from_private_bytes(private_bytes))
-
-    @property
-    def public_key(self) -> bytes:
-        return self._key.public_key().public_bytes_raw()
 
     def sign_opening(self, opening: Opening, certificate: Certificate) -> Opening:
         """The opening with its certificate and signature. Raises: ValueError if the certificate is not of this key."""

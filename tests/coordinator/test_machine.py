@@ -1,24 +1,14 @@
-"""The coordinator's machine: what it promises whatever happens, and what it does when one thing happens."""
+"""The coordinator's machine: what it does when one thing happens."""
 
-import copy
-from dataclasses import replace
 from itertools import pairwise, product
-from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import settings as hypothesis_settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.events import (
-    CertificateRequested,
-    Effect,
-    Event,
     FenceSession,
     HeartbeatSeen,
     JobCancelled,
     JobSubmitted,
-    LinkMeasured,
     PlanFinished,
     PlannerFailed,
     Publish,
@@ -29,110 +19,21 @@ from coordinator.events import (
     SendCertificate,
     SendDesired,
     SendProbe,
-    Stamp,
     StepRecorded,
-    TaskReported,
     Ticked,
 )
-from coordinator.machine import step
 from coordinator.state import (
-    ENDED_STATES,
     TRANSITIONS,
-    Hello,
-    Inventory,
-    Job,
-    JobRequest,
     JobState,
     Placement,
-    Settings,
-    State,
     check_transition,
     desired_tasks,
-    free_regions,
 )
-from periplus.errors import Conflict, NotFound, PeriplusError, StateError
+from periplus.errors import Conflict, NotFound, StateError
 from periplus.policy import Policy
-from periplus.record import Record, RecordKind
-from periplus.task import ENDED, Role, TaskReport, TaskState
+from periplus.task import ENDED, Role, TaskState
 from planner.plan import Infeasible
-
-SETTINGS = Settings(silent_after_s=10, probe_payload_bytes=1024, probe_timeout_s=20, probe_retry_s=60)
-REGIONS = ("ap", "eu", "us")
-AUTHORITY_KEY = "ab" * 32
-KEYS = (b"k" * 32, b"l" * 32)
-
-
-def hello(region: str, boot_id: str = "boot", tasks: tuple[TaskReport, ...] = ()) -> Hello:
-    inventory = Inventory(num_cores=4, memory_bytes=1 << 30, hostname=f"host-of-{region}-{boot_id}")
-    return Hello(
-        region=region,
-        boot_id=boot_id,
-        gateway_address=f"{region}:1",
-        inventory=inventory,
-        agent_version="0",
-        tasks=tasks,
-    )
-
-
-def report(task_id: str, state: TaskState, message: str = "") -> TaskReport:
-    return TaskReport(task_id=task_id, job_id=task_id.split("/")[0], state=state, message=message, restarts=0)
-
-
-def record(version: int, kind: RecordKind = RecordKind.STEP) -> Record:
-    return Record(kind=kind, policy=Policy(0, version), time_s=float(version))
-
-
-def request(min_regions: int = 1, **fields: Any) -> JobRequest:
-    return JobRequest(name="job", min_regions=min_regions, job_json="{}", **fields)
-
-
-class Run:
-    """A machine driven by hand, with the effects of the last event."""
-
-    def __init__(self) -> None:
-        self.state = State(settings=SETTINGS, authority_key=AUTHORITY_KEY)
-        self.now_s = 1000.0
-        self.effects: tuple[Effect, ...] = ()
-
-    def do(self, event: Event) -> tuple[Effect, ...]:
-        self.state, self.effects = step(self.state, event, self.now_s)
-        return self.effects
-
-    def stamp(self, region: str) -> Stamp:
-        known = self.state.regions[region]
-        return Stamp(region, known.epoch, known.last_sequence + 1)
-
-    def join(self, *regions: str) -> None:
-        for region in regions:
-            self.do(RegionJoined(hello(region), 1))
-
-    def measure_all(self) -> None:
-        while probe := self.state.probe:
-            self.answer_probe(probe.src_region, probe.dst_region)
-
-    def answer_probe(self, src: str, dst: str) -> None:
-        self.do(LinkMeasured(stamp=self.stamp(src), dst_region=dst, rtt_s=0.1, throughput_bits_per_s=1e8))
-
-    def says(self, region: str, task_id: str, state: TaskState, message: str = "") -> tuple[Effect, ...]:
-        return self.do(TaskReported(self.stamp(region), report(task_id, state, message)))
-
-    def asks(self, region: str, fork: int = 0, key: bytes = KEYS[0], job_id: str = "j") -> Effect:
-        """The answer to a trainer's question."""
-        asked = CertificateRequested(stamp=self.stamp(region), job_id=job_id, fork=fork, public_key=key)
-        (answer,) = self.do(asked)
-        return answer
-
-    def place(self, job_id: str, trainer: str, *rollouts: str, workers: int = 1) -> None:
-        placement = Placement(
-            trainer_region=trainer, num_rollout_workers=dict.fromkeys(rollouts, workers), plan_json="{}"
-        )
-        self.do(PlanFinished(job_id, free_regions(self.state), placement))
-
-    def job(self, job_id: str = "j") -> Job:
-        return self.state.jobs[job_id]
-
-    def desired(self, region: str) -> dict[str, bool]:
-        return {task.task_id: task.stopping for task in desired_tasks(self.state, region)}
+from tests.support.coordinator_run import AUTHORITY_KEY, KEYS, REGIONS, Run, hello, record, report, request
 
 
 @pytest.fixture
@@ -146,206 +47,6 @@ def run() -> Run:
     run.says("eu", "j/trainer", TaskState.RUNNING)
     assert run.job().state is JobState.RUNNING
     return run
-
-
-# ---- whatever happens ------------------------------------------------------------------------------------------------
-
-_names = st.sampled_from(REGIONS)
-_states = st.sampled_from(TaskState)
-
-
-class AnyHistory(RuleBasedStateMachine):
-    """Agents, operators, planner and time in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.run = Run()
-        self.num_jobs = 0
-        self.told: dict[str, JobState] = {}
-        self.down: dict[str, tuple[str, ...]] = {}
-        self.certified: dict[tuple[str, int], bytes] = {}
-
-    def do(self, event: Event) -> None:
-        before = self.run.state
-        kept = copy.deepcopy(before)
-        try:
-            effects = self.run.do(event)
-        except PeriplusError:
-            effects = ()
-        assert before == kept, "an event changed the old state"
-        for effect in effects:
-            self.observe(effect)
-
-    def observe(self, effect: Effect) -> None:
-        match effect:
-            case Publish(job_id, Job(state=state)):
-                told = self.told.get(job_id)
-                resumed = state is JobState.PENDING and (told is None or told in ENDED_STATES)
-                assert resumed or state is told or state in TRANSITIONS[told or JobState.PENDING]
-                self.told[job_id] = state
-            case SendDesired(region, epoch, _, tasks):
-                assert epoch == self.run.state.regions[region].epoch
-                self.down[region] = tuple(task.task_id for task in tasks)
-            case SendCertificate():
-                job = self.run.state.jobs[effect.job_id]
-                assert job.trainer
-                assert (job.trainer.region, job.fork, job.ended) == (effect.region, effect.fork, False)
-                key = self.certified.setdefault((effect.job_id, effect.fork), effect.public_key)
-                assert key == effect.public_key, "a fork has two keys"
-
-    @initialize(regions=st.sets(_names), num_jobs=st.integers(0, 2))
-    def a_fleet_has_gathered(self, regions: set[str], num_jobs: int) -> None:
-        for region in sorted(regions):
-            self.do(RegionJoined(hello(region, "b1"), 1))
-        while self.run.state.probe:
-            self.answer_probe()
-        for _ in range(num_jobs):
-            self.submit(1)
-
-    @rule(region=_names, boot_id=st.sampled_from(("b1", "b2")), data=st.data())
-    def join(self, region: str, boot_id: str, data: st.DataObject) -> None:
-        known = self.run.state.regions.get(region)
-        running = tuple(known.tasks.values()) if known else ()
-        kept = data.draw(st.lists(st.sampled_from(running), unique_by=lambda r: r.task_id)) if running else []
-        self.do(RegionJoined(hello(region, boot_id, tuple(kept)), 1))
-
-    @rule(region=_names, epochs_ago=st.integers(0, 1))
-    def leave(self, region: str, epochs_ago: int) -> None:
-        if known := self.run.state.regions.get(region):
-            self.do(RegionLeft(region, known.epoch - epochs_ago))
-
-    @precondition(lambda self: self.run.state.probe)
-    @rule()
-    def answer_probe(self) -> None:
-        probe = self.run.state.probe
-        assert probe
-        self.run.answer_probe(probe.src_region, probe.dst_region)
-
-    @rule(seconds=st.sampled_from((1, 9, 25, 70)))
-    def time_passes(self, seconds: int) -> None:
-        self.run.now_s += seconds
-        for name, region in self.run.state.regions.items():
-            if region.connected and seconds < 10:
-                self.do(HeartbeatSeen(self.run.stamp(name), {}))
-        self.do(Ticked())
-
-    @rule(min_regions=st.integers(1, 3))
-    def submit(self, min_regions: int) -> None:
-        self.num_jobs += 1
-        self.do(JobSubmitted(f"r{self.num_jobs}", f"j{self.num_jobs}", request(min_regions)))
-
-    @precondition(lambda self: self.run.state.jobs)
-    @rule(data=st.data())
-    def resume(self, data: st.DataObject) -> None:
-        job_id = data.draw(st.sampled_from(sorted(self.run.state.jobs)))
-        before = self.run.state.jobs[job_id]
-        self.num_jobs += 1
-        wanted = request(resume_from="runs/x", resume_policy=Policy(0, 3), resume_job_id=job_id)
-        self.do(JobSubmitted(f"r{self.num_jobs}", "unused", wanted))
-        after = self.run.state.jobs[job_id]
-        assert after.fork > before.fork if before.ended else after == before
-
-    @precondition(lambda self: self.run.state.jobs)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        self.do(JobCancelled(data.draw(st.sampled_from(sorted(self.run.state.jobs)))))
-
-    @precondition(lambda self: self.run.state.planning)
-    @rule(outcome=st.sampled_from(("place", "infeasible", "fail")), data=st.data())
-    def planner_answers(self, outcome: str, data: st.DataObject) -> None:
-        job_id = self.run.state.planning
-        assert job_id
-        offered = free_regions(self.run.state) if data.draw(st.booleans()) else frozenset({"us"})
-        match outcome:
-            case "place":
-                known = st.sampled_from(sorted(self.run.state.regions))
-                rollouts = data.draw(st.sets(known, min_size=1))
-                answer: Any = Placement(
-                    trainer_region=data.draw(known),
-                    num_rollout_workers=dict.fromkeys(rollouts, data.draw(st.integers(1, 2))),
-                    plan_json="{}",
-                )
-            case "infeasible":
-                answer = Infeasible(conflict="too small")
-            case _:
-                answer = PlannerFailed("bug")
-        self.do(PlanFinished(job_id, offered, answer))
-
-    @precondition(lambda self: any(job.tasks for job in self.run.state.jobs.values()))
-    @rule(data=st.data(), state=_states, region=_names)
-    def agent_reports(self, data: st.DataObject, state: TaskState, region: str) -> None:
-        jobs = self.run.state.jobs.values()
-        tasks = {task_id: status.region for job in jobs for task_id, status in job.tasks.items()}
-        task_id = data.draw(st.sampled_from(sorted(tasks)))
-        region = tasks[task_id] if data.draw(st.integers(0, 4)) else region
-        if region not in self.run.state.regions:
-            return
-        stamp, said = self.run.stamp(region), report(task_id, state, "why")
-        before = self.run.state.jobs[said.job_id]
-        self.do(TaskReported(stamp, said))
-        after = self.run.state.jobs[said.job_id]
-        if before.ended or before.tasks[task_id].ended:
-            assert (after.state, after.tasks) == (before.state, before.tasks), "what had ended came back to life"
-        once = self.run.state
-        self.do(TaskReported(stamp, report(task_id, TaskState.FAILED, "another")))
-        assert self.run.state == once, "a message of a known sequence changed the state"
-        self.do(TaskReported(replace(stamp, sequence=stamp.sequence + 1), said))
-        assert self.run.state.jobs == once.jobs, "a repeated report changed a job"
-        assert step(self.run.state, TaskReported(replace(stamp, epoch=stamp.epoch - 1, sequence=99), said), 0.0) == (
-            self.run.state,
-            (),
-        ), "a fenced epoch changed something"
-
-    @precondition(lambda self: self.run.state.jobs)
-    @rule(data=st.data(), region=_names, version=st.integers(0, 5))
-    def trainer_records(self, data: st.DataObject, region: str, version: int) -> None:
-        if region in self.run.state.regions:
-            job_id = data.draw(st.sampled_from(sorted(self.run.state.jobs)))
-            self.do(StepRecorded(self.run.stamp(region), job_id, record(version)))
-
-    @precondition(lambda self: self.run.state.jobs)
-    @rule(data=st.data(), fork=st.integers(0, 2), key=st.sampled_from(KEYS))
-    def trainer_asks(self, data: st.DataObject, fork: int, key: bytes) -> None:
-        job = self.run.state.jobs[data.draw(st.sampled_from(sorted(self.run.state.jobs)))]
-        there = job.trainer.region if job.trainer else "eu"
-        region, fork = (there, job.fork) if data.draw(st.booleans()) else (data.draw(_names), fork)
-        if region in self.run.state.regions:
-            stamp = self.run.stamp(region)
-            self.do(CertificateRequested(stamp=stamp, job_id=job.job_id, fork=fork, public_key=key))
-
-    @invariant()
-    def a_job_has_at_most_one_trainer_and_an_ended_job_nothing(self) -> None:
-        wanted = [task for region in self.run.state.regions for task in desired_tasks(self.run.state, region)]
-        for job_id, job in self.run.state.jobs.items():
-            mine = [task for task in wanted if task.job_id == job_id]
-            assert sum(task.role is Role.TRAINER for task in mine) <= 1
-            assert not (job.ended and mine)
-
-    @invariant()
-    def a_region_serves_one_job(self) -> None:
-        for region in self.run.state.regions:
-            assert len({task.job_id for task in desired_tasks(self.run.state, region)}) <= 1
-
-    @invariant()
-    def a_connected_region_was_told_what_is_desired_of_it(self) -> None:
-        for name, region in self.run.state.regions.items():
-            if region.connected:
-                wanted = desired_tasks(self.run.state, name)
-                assert region.sent == wanted
-
-    @invariant()
-    def a_probe_runs_between_ready_regions(self) -> None:
-        if probe := self.run.state.probe:
-            assert self.run.state.regions[probe.src_region].connected
-            assert self.run.state.regions[probe.dst_region].connected
-
-    @invariant()
-    def watchers_were_told_the_state_of_every_job(self) -> None:
-        assert self.told == {job_id: job.state for job_id, job in self.run.state.jobs.items()}
-
-
-TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = hypothesis_settings(max_examples=200, stateful_step_count=30, deadline=None)
 
 
 # ---- transitions -----------------------------------------------------------------------------------------------------
