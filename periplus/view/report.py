@@ -159,7 +159,7 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
                 Series(label="transfer", points=smoothed(of("transfer_s"), window), colour="muted"),
                 Series(label="engine paused", points=smoothed(of("pause_s"), window), colour="c2"),
             ],
-            unit=f"seconds, slowest reader, mean of {window} steps",
+            unit="seconds, slowest of the readers",
             from_zero=True,
         ),
         line_chart(
