@@ -7,6 +7,8 @@
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-staleness, bench-trajectories, bench-weights   need measured data beside the repository: --help says which
+#   make bench-planner   all figures of the planner (hours; ARGS='--only hetrl --keep DIR --limit-s 500' does a part, and
+#                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
 #   make check      lint, format, types, imports, generated files
 #   make generate   write periplus/pb and examples/job.schema.json
 #   make clean      remove .venv, .venv-oracle and caches
@@ -29,7 +31,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-demo bench-staleness bench-trajectories bench-weights test test-faults test-oracle check lint format types imports generated generate clean
+.PHONY: venv demo bench-demo bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation test test-faults test-oracle check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -41,7 +43,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) cannot make environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[train,rollout,bench,dev]'
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[train,rollout,metis,bench,dev]'
 	@touch $@
 
 demo: $(READY)
@@ -78,6 +80,15 @@ bench-trajectories: $(READY)
 
 bench-weights: $(READY)
 	$(BIN)/python -m bench.weight_codec
+
+bench-planner: $(READY)
+	$(BIN)/python -m bench.planner $(ARGS)
+
+bench-planner-cost: $(READY)
+	$(BIN)/python -m bench.planner --only cost $(ARGS)
+
+bench-planner-simulation: $(READY)
+	$(BIN)/python -m bench.planner --only simulation $(ARGS)
 
 bench-demo: $(READY)
 	$(BIN)/python bench/demo.py --control

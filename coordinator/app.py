@@ -24,11 +24,10 @@ from periplus.process import StopReason, wait_for_stop, write_ready_file
 from periplus.telemetry import event as log_event
 from periplus.wan.client import WanRouter
 from planner.capabilities import load_capabilities
-from planner.checkpoint import published_bytes
+from planner.checkpoint import published_bytes, visible_architecture
 from planner.plan import Outcome
-from planner.problem import Budget, Fleet, Objective
-from planner.solve import plan as solve
-from planner.workload import workload_of
+from planner.question.fleet import Fleet
+from planner.solve import Thinking, plan_job
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +96,11 @@ def _plan(state: State, order: RunPlanner) -> PlanFinished:
 
 
 def _ask(fleet: Fleet, job_json: str) -> Outcome:
-    workload = workload_of(job_json, published_bytes(JobFile.from_json(job_json).model.path))
-    return solve(fleet, workload, Objective.WEIGHTS_TIME, load_capabilities(), Budget(seconds=PLAN_BUDGET_S))
+    job = JobFile.from_json(job_json)
+    return plan_job(
+        fleet, job, architecture=visible_architecture(job.model.path), model_bytes=published_bytes(job.model.path),
+        capabilities=load_capabilities(), thinking=Thinking(budget_s=PLAN_BUDGET_S, now_s=clock.monotonic_s),
+    )  # fmt: skip
 
 
 def _steady_unix_s() -> Callable[[], float]:

@@ -8,9 +8,13 @@ from coordinator.state import Placement, State
 from periplus.errors import PeriplusError
 from periplus.telemetry import event as log_event
 from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, TaskKind
-from planner.problem import Fleet, Link, Region
+from planner.propose import without_question
+from planner.question.fleet import Fleet, Link, Region
 
 log = logging.getLogger(__name__)
+
+_LOCAL_BYTES_PER_S = 1.25e9
+"""Inside a region, where it binds nothing as long as each region is one host."""
 
 Ask = Callable[[Fleet, str], Outcome]
 """Plans a job, given as its JSON, on a fleet."""
@@ -23,22 +27,32 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     except (PeriplusError, ValueError) as error:
         log_event(log, logging.ERROR, "planner_failed", job=order.job_id, why=error)
         outcome = PlannerFailed(str(error))
+    except Exception as error:  # the root of the planner's task: a bug in a search fails the job, not the coordinator
+        log.exception("planner_crashed")
+        outcome = PlannerFailed(f"{type(error).__name__}: {error}")
     return PlanFinished(order.job_id, order.regions, outcome)
 
 
 def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
-    """What the planner may use: these regions, and the links among them as far as they were measured."""
+    """What the planner may use: these regions' hosts, and the links among them as far as they were measured."""
     inventories = {name: state.regions[name].hello.inventory for name in sorted(regions)}
     return Fleet(
         regions=tuple(
-            Region(name=name, num_cores=inventory.num_cores, memory_bytes=inventory.memory_bytes)
+            Region(
+                name=name,
+                machines=(),
+                fabric_bytes_per_s=_LOCAL_BYTES_PER_S,
+                num_cores=inventory.num_cores,
+                memory_bytes=inventory.memory_bytes,
+            )
             for name, inventory in inventories.items()
         ),
         links=tuple(
-            Link(src_region=src, dst_region=dst, rtt_s=link.rtt_s, throughput_bits_per_s=link.throughput_bits_per_s)
+            Link(src_region=src, dst_region=dst, rtt_s=link.rtt_s, bytes_per_s=link.throughput_bits_per_s / 8)
             for (src, dst), link in sorted(state.links.items())
             if {src, dst} <= regions
         ),
+        gpu_types={},
     )
 
 
@@ -48,7 +62,9 @@ def placement(outcome: Outcome) -> Placement | Infeasible | PlannerFailed:
         case Plan():
             rollouts = {a.region: a.num_workers for a in outcome.assignments if a.task is TaskKind.ROLLOUT}
             return Placement(
-                trainer_region=outcome.trainer_region, num_rollout_workers=rollouts, plan_json=outcome.to_json()
+                trainer_region=outcome.trainer_region,
+                num_rollout_workers=rollouts,
+                plan_json=without_question(outcome).to_json(),
             )
         case Infeasible():
             return outcome

@@ -11,3 +11,8 @@ def unix_s() -> float:
 def monotonic_s() -> float:
     """Seconds since an arbitrary point, never going back: for durations and deadlines."""
     return time.monotonic()
+
+
+def process_s() -> float:
+    """Seconds that the processor spent on this process: for rates that other processes must not spoil."""
+    return time.process_time()

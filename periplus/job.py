@@ -198,11 +198,13 @@ class NetworkSection(Config):
 class PlanSection(Config):
     """Who decides what runs where."""
 
-    method: Literal["static"] = "static"
-    """`static`: the trainer in one region, rollout workers in every region, weights spread as a star."""
+    method: Literal["auto", "exact", "static"] = "auto"
+    """`auto`: whichever placement takes least time a step by the planner's model of the measured regions and links,
+    with proof where time allows; `exact`: the same by the exact method alone; `static`: no model, the trainer where new
+    versions spread from fastest, rollout workers in every region with room."""
 
     workers_per_region: int = Field(default=1, ge=1, le=1024)
-    """Rollout workers in each region."""
+    """Rollout workers in each region that has any."""
 
 
 class RegionsSection(Config):
@@ -215,7 +217,13 @@ class RegionsSection(Config):
     """Region that must host the trainer; null: the planner chooses."""
 
     rollout: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(default=None, min_length=1)
-    """Regions that must host rollout workers; null: every region with room."""
+    """Regions that must host rollout workers, and no others; null: every region that does not slow the job down."""
+
+    max: int | None = Field(default=None, ge=1, le=1024)
+    """The job takes at most so many regions; null: any number."""
+
+    forbid: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Regions where nothing of the job may run, as for data that must not go there."""
 
 
 class FailureSection(Config):
@@ -442,7 +450,18 @@ def _disagreements(job: JobFile) -> list[str]:
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "
             f"{job.train.groups_per_step}: a group is never divided"
         )
-    rollout = job.regions.rollout
+    refusals += _region_refusals(job)
+    return refusals
+
+
+def _region_refusals(job: JobFile) -> list[str]:
+    refusals, rollout, most = [], job.regions.rollout, job.regions.max
+    pinned = {*(rollout or ()), *([job.regions.trainer] if job.regions.trainer else [])}
+    if both := sorted(pinned & {*job.regions.forbid}):
+        refusals.append(f"regions.forbid names {both[0]}, which regions.trainer or regions.rollout asks for")
+    if most is not None and most < max(job.regions.min, len(pinned)):
+        asked = f"regions.min is {job.regions.min}" if job.regions.min > most else f"{len(pinned)} are pinned"
+        refusals.append(f"regions.max is {most}, but {asked}")
     if rollout is not None:
         used = {*rollout} | ({job.regions.trainer} if job.regions.trainer else set())
         if len({*rollout}) < len(rollout):

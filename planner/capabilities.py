@@ -5,14 +5,40 @@ runtime edits it, with a test that runs what it claims. `max_staleness` 0 is syn
 absent; a parallelism of 1 is none.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from periplus import config
 from periplus.config import Config
-from planner.problem import Capabilities
+from planner.question.goal import Limits
+from planner.question.workload import Task
 
 SCHEMA = "periplus.capabilities/1"
+
+
+_TASKS = {
+    "generation": Task.GENERATION,
+    "reward": Task.REWARD,
+    "reference_inference": Task.REFERENCE,
+    "critic_inference": Task.CRITIC_INFERENCE,
+    "actor_training": Task.ACTOR_TRAINING,
+    "critic_training": Task.CRITIC_TRAINING,
+}
+"""The document's roles as the planner's tasks. A reward is a rule there, which workers apply: no task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the runtime executes: a plan for a job uses nothing else."""
+
+    algorithms: frozenset[str]
+    topologies: frozenset[str]
+    max_trainers: int
+    max_staleness: int
+    devices: frozenset[str]
+    """Where its engines run: `cpu`, `cuda`."""
+    limits: Limits
 
 
 class Parallelism(Config):
@@ -31,7 +57,7 @@ class Engine(Config):
 
 
 class CapabilitiesFile(Config):
-    """The whole document; the planner's value has what the planner asks about."""
+    """The whole document; `Capabilities` has what the planner asks about."""
 
     algorithms: tuple[str, ...]
     roles: dict[str, Literal["rollout_worker", "trainer"]]
@@ -51,6 +77,16 @@ def load_capabilities() -> Capabilities:
         topologies=frozenset(file.topologies),
         max_trainers=file.max_trainers,
         max_staleness=file.max_staleness,
+        devices=frozenset(device for engine in file.engines for device in engine.devices),
+        limits=Limits(
+            max_tensor=file.parallelism.tensor,
+            max_pipeline=file.parallelism.pipeline,
+            max_data=file.parallelism.data,
+            max_train_blocks=1,
+            colocates=False,
+            max_eta=file.max_staleness,
+            roles_on_trainer=frozenset(_TASKS[role] for role, on in file.roles.items() if on == "trainer"),
+        ),
     )
 
 

@@ -1,7 +1,8 @@
-"""How large a published version of a local checkpoint is, read from the headers of its safetensors files.
+"""What a job's model is, as far as it can be seen from here: its shape, and how large a published version is.
 
-It reads no tensor. The format: eight bytes of little-endian header length, then a JSON object of name -> dtype,
-shape and offsets (huggingface.co/docs/safetensors). Published weights are bf16, whatever the files hold.
+Sizes are read from the headers of safetensors files, and no tensor is. The format: eight bytes of little-endian header
+length, then a JSON object of name -> dtype, shape and offsets (huggingface.co/docs/safetensors). Published weights are
+bf16, whatever the files hold.
 """
 
 import json
@@ -9,10 +10,23 @@ import math
 from pathlib import Path
 
 from periplus.errors import ConfigError
+from planner.catalogue import architectures
+from planner.importers.loaders import load_architecture
+from planner.question.architecture import Architecture
 
 _BF16_BYTES = 2
 _MAX_HEADER_BYTES = 100 << 20
 """The format's own limit."""
+
+
+def visible_architecture(model_path: str) -> Architecture | None:
+    """The model's shape; None if no configuration is visible at that path, or one of another family of models."""
+    if model_path not in architectures() and not (Path(model_path) / "config.json").exists():
+        return None
+    try:
+        return load_architecture(model_path)
+    except ConfigError:
+        return None
 
 
 def published_bytes(model_path: str) -> int | None:

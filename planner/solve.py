@@ -1,43 +1,181 @@
-"""The one question: `plan(fleet, workload, objective, capabilities, budget)`.
+"""The one question, in two forms: `plan` for any problem, `plan_job` for a job that this runtime is to execute.
 
-A pure function of its arguments: the same question gets the same answer, in any order of regions and links. What the
-runtime cannot execute is refused here, before any method looks at it.
+Both are functions of their arguments: the same question with the same seed gets the same answer, in any order of
+regions and links, as long as thinking time does not run out. The clock comes in. What the runtime cannot execute is
+refused here, before any method looks at it.
 """
 
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from planner.plan import Infeasible, Outcome
-from planner.problem import Budget, Capabilities, Fleet, Objective, Workload
-from planner.static import plan_static
+from periplus.errors import ConfigError
+from periplus.job import JobFile
+from planner.answer import outcome
+from planner.answer.outcome import Fact, Incumbent
+from planner.capabilities import Capabilities
+from planner.cost.pools import Prices
+from planner.job_question import workload_of_job
+from planner.jobs import hosts
+from planner.jobs.needs import Needs, needs_of
+from planner.jobs.polish import needs_s, polished
+from planner.jobs.refusals import refusal
+from planner.jobs.static import METHOD as STATIC
+from planner.jobs.static import plan_static
+from planner.obstacles import obstacle
+from planner.plan import BudgetExhausted, Infeasible, Outcome
+from planner.propose import plan_of
+from planner.question.architecture import Architecture
+from planner.question.fleet import Fleet
+from planner.question.goal import Problem
 
-TOPOLOGY = "star"
+AUTO = "auto"
+
+_EXTRAS = {"deap": "bench", "pymetis": "metis"}
+"""Of the installation, by what some methods import."""
+
+Method = Callable[..., outcome.Outcome]
+"""As in `planner.portfolio.METHODS`."""
 
 
-def plan(fleet: Fleet, workload: Workload, objective: Objective, capabilities: Capabilities, budget: Budget) -> Outcome:
-    """The best plan that the runtime can execute.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thinking:
+    """How long a search may think and whom it tells. `now_s` is a monotonic clock."""
 
-    Raises: ValueError for a fleet that contradicts itself (`Fleet.contradiction`).
+    budget_s: float
+    now_s: Callable[[], float]
+    seed: int = 0
+    report: Callable[[Incumbent], None] = lambda _: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
+    """The best plan in the plan space. Raises: ValueError for an unknown method."""
+    prices = Prices(problem)
+    if facts := obstacle(prices):
+        return Infeasible(conflict=sentence(facts), facts=facts)
+    return _as_plan(prices, searched(prices, thinking, method), method, thinking.seed)
+
+
+def searched(prices: Prices, thinking: Thinking, method: str) -> outcome.Outcome:
+    """What a method answers. Raises: ValueError for an unknown one, ConfigError for one that needs an extra."""
+    search = method_of(method)
+    try:
+        return search(
+            prices, seed=thinking.seed, budget_s=thinking.budget_s, now_s=thinking.now_s, report=thinking.report,
+            should_stop=thinking.should_stop,
+        )  # fmt: skip
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(error.name or "", "")
+        if not extra:
+            raise
+        raise ConfigError(f"the method {method} needs {error.name}; pip install 'periplus[{extra}]'") from error
+
+
+def method_of(name: str) -> Method:
+    """Raises: ValueError."""
+    from planner.portfolio import METHODS  # the solver takes a second to load
+
+    if name not in METHODS:
+        raise ValueError(f"{name!r} is no method; take one of {', '.join(METHODS)}")
+    method: Method = METHODS[name]
+    return method
+
+
+def plan_job(
+    fleet: Fleet,
+    job: JobFile,
+    *,
+    architecture: Architecture | None,
+    model_bytes: int | None,
+    capabilities: Capabilities,
+    thinking: Thinking,
+    method: str = "",
+) -> Outcome:
+    """The best plan that the runtime can execute on a fleet of hosts, by the job's `plan.method` or another one.
+
+    `architecture`: of the job's model; None where it cannot be seen, and then only the static layout is possible.
     """
-    if contradiction := fleet.contradiction():
-        raise ValueError(f"not a fleet: {contradiction}")
-    if conflict := _beyond(workload, capabilities):
-        return conflict
-    match objective:
-        case Objective.WEIGHTS_TIME:
-            return plan_static(fleet, workload)
+    needs = needs_of(job, model_bytes)
+    if conflict := refusal(fleet, needs, capabilities):
+        return Infeasible(conflict=conflict)
+    method = method or job.plan.method
+    if architecture is None or method == STATIC:
+        return plan_static(fleet, needs)
+    workload = workload_of_job(job, architecture)
+    questions = list(hosts.problems(fleet, needs, workload, capabilities.limits))
+    return _best_home(fleet, needs, questions, method, thinking)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """With the trainer in one region. `bound` is None where nothing is proved."""
+
+    prices: Prices
+    best: Incumbent
+    bound: float | None
+
+
+def _best_home(
+    fleet: Fleet, needs: Needs, questions: Sequence[tuple[str, Problem]], method: str, thinking: Thinking
+) -> Outcome:
+    """Of one answer for each region that may train: least step, then most regions that help, then the shortest path to
+    the slowest of them, then most cores, then name."""
+    cores = {region.name: region.num_cores for region in fleet.regions}
+    answers: list[tuple[tuple[float, int, float, int, str], _Answer]] = []
+    conflicts: list[outcome.Infeasible] = []
+    complete, end_s = True, thinking.now_s() + thinking.budget_s
+    for i, (home, problem) in enumerate(questions):
+        prices = Prices(problem)
+        share_s = max(0.0, end_s - thinking.now_s()) / (len(questions) - i)
+        found = searched(prices, replace(thinking, budget_s=share_s), method)
+        match found:
+            case outcome.Infeasible():
+                conflicts.append(found)
+                continue
+            case outcome.BudgetExhausted(best=None):
+                complete = False
+                continue
+            case outcome.BudgetExhausted(best=Incumbent() as best):
+                complete = False
+            case outcome.Found(best=best):
+                pass
+            case _:
+                raise AssertionError(f"a search answered {found}")
+        best = polished(prices, best, needs.workers_per_region)
+        step_s, of_regions = float(f"{best.evaluation.step_s:.6g}"), needs_s(prices, best.placement)
+        helping = [need_s for need_s in of_regions.values() if need_s <= step_s * (1 + 1e-6)]
+        rank = (step_s, -len(helping), max(helping, default=0.0), -cores[home], home)
+        answers.append((rank, _Answer(prices, best, found.best.bound if found.best else None)))
+    if not answers:
+        if complete and conflicts:
+            return _infeasible(min(conflicts, key=lambda each: len(each.conflict)))
+        return BudgetExhausted(incumbent=None, bound=None)
+    chosen = min(answers, key=lambda pair: pair[0])[1]
+    bounds = [answer.bound for _, answer in answers]
+    bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
+    made = plan_of(chosen.prices, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
+    return made if complete else BudgetExhausted(incumbent=made, bound=bound)
+
+
+def _as_plan(prices: Prices, found: outcome.Outcome, method: str, seed: int) -> Outcome:
+    match found:
+        case outcome.Found():
+            return plan_of(prices, found.best, method=found.method or method, seed=seed)
+        case outcome.BudgetExhausted(best=None):
+            return BudgetExhausted(incumbent=None, bound=found.bound)
+        case outcome.BudgetExhausted(best=Incumbent() as best):
+            made = plan_of(prices, best, method=found.method or method, seed=seed)
+            return BudgetExhausted(incumbent=made, bound=found.bound)
+        case outcome.Infeasible():
+            return _infeasible(found)
         case _:
-            assert_never(objective)
+            raise AssertionError(f"a search answered {found}")
 
 
-def _beyond(workload: Workload, capabilities: Capabilities) -> Infeasible | None:
-    if workload.algorithm not in capabilities.algorithms:
-        known = ", ".join(sorted(capabilities.algorithms))
-        return Infeasible(conflict=f"the runtime executes {known}, not {workload.algorithm}")
-    if workload.staleness > capabilities.max_staleness:
-        return Infeasible(
-            conflict=f"the runtime executes a staleness bound of at most {capabilities.max_staleness}, "
-            f"not {workload.staleness}"
-        )
-    if TOPOLOGY not in capabilities.topologies or capabilities.max_trainers < 1:
-        return Infeasible(conflict=f"the static method needs one trainer and a {TOPOLOGY}, which the runtime lacks")
-    return None
+def _infeasible(found: outcome.Infeasible) -> Infeasible:
+    return Infeasible(conflict=sentence(found.conflict), facts=found.conflict)
+
+
+def sentence(facts: Sequence[Fact]) -> str:
+    """A conflict in one sentence."""
+    return "; and ".join(fact.what.rstrip(".") for fact in facts) or "no placement was found"

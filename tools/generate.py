@@ -1,4 +1,4 @@
-"""Makes every committed file that is generated: `periplus/pb/` from `proto/`, and the job file's JSON schema.
+"""Makes every committed file that is generated: `periplus/pb/` from `proto/`, JSON schemas, published settings' fleets.
 
 python tools/generate.py           write them into the checkout
 python tools/generate.py --check   make them elsewhere, compare, name what is stale; exit code 1 if something is
@@ -10,12 +10,18 @@ import argparse
 import json
 import sys
 import tempfile
+import textwrap
 from importlib import resources
 from pathlib import Path
 
 from grpc_tools import protoc
 
+from periplus import yaml_text
 from periplus.job import job_schema
+from planner.fleet_file import fleet_schema, to_tree
+from planner.importers.imported import Imported
+from planner.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
+from planner.workload_file import workload_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,8 +42,25 @@ def generate(out: Path) -> None:
     ]
     if protoc.main(arguments):
         raise SystemExit("protoc failed")
-    (out / "examples").mkdir(exist_ok=True)
-    (out / "examples" / "job.schema.json").write_text(json.dumps(job_schema(), indent=2) + "\n", encoding="utf-8")
+    examples = out / "examples"
+    (examples / "fleets").mkdir(parents=True, exist_ok=True)
+    for name, schema in (("job", job_schema()), ("fleet", fleet_schema()), ("workload", workload_schema())):
+        (examples / f"{name}.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+    for name, published in published_fleets().items():
+        (examples / "fleets" / f"{name}.yaml").write_text(fleet_text(published), encoding="utf-8")
+
+
+def published_fleets() -> dict[str, Imported]:
+    """Example fleets by their file names."""
+    fleets = {f"hetrl-{scenario}": hetrl_fleet(scenario) for scenario in HetrlScenario}
+    return fleets | {"areal-hex": areal_hex_fleet(num_h800_machines=3, num_h20_machines=3)}
+
+
+def fleet_text(published: Imported) -> str:
+    """A fleet file that says at its head what about it is a guess."""
+    head = ["# yaml-language-server: $schema=../fleet.schema.json", "# Made by `make generate`. What nobody published:"]
+    guesses = [line for guess in published.guesses for line in textwrap.wrap(guess, 116, subsequent_indent="  ")]
+    return "\n".join([*head, *(f"#   {line}" for line in guesses), yaml_text.dump(to_tree(published.fleet))])
 
 
 def stale() -> list[str]:

@@ -8,7 +8,8 @@ from periplus.errors import ConfigError
 from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2
 from planner.capabilities import load_capabilities, read_file
-from planner.solve import TOPOLOGY
+from planner.jobs.refusals import TOPOLOGY
+from planner.question.workload import Task
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "capabilities.json"
 
@@ -29,3 +30,19 @@ def test_a_document_of_another_schema_is_refused(tmp_path: Path) -> None:
     (tmp_path / "capabilities.json").write_text('{"schema": "periplus.capabilities/2"}')
     with pytest.raises(ConfigError, match="must carry schema"):
         read_file(tmp_path / "capabilities.json")
+
+
+def test_its_limits_are_those_of_placements() -> None:
+    limits = load_capabilities().limits
+    assert (limits.max_tensor, limits.max_pipeline, limits.max_data, limits.max_train_blocks) == (1, 1, 1, 1)
+    assert not limits.colocates
+    assert limits.roles_on_trainer == {
+        Task.REFERENCE, Task.CRITIC_INFERENCE, Task.ACTOR_TRAINING, Task.CRITIC_TRAINING
+    }  # fmt: skip
+    assert load_capabilities().devices == {"cpu"}
+
+
+def test_every_role_of_the_document_is_a_task() -> None:
+    assert set(read_file(DOCUMENT).roles) == {
+        "generation", "reward", "actor_training", "critic_training", "critic_inference", "reference_inference"
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""Claim: the planner proves its placements, from one rack to ten thousand GPUs, faster than others find theirs.
+
+Sections (`--only`), each with its own page of what is measured and how, in `bench/planner_cases/`:
+
+- `bruteforce` (optimum.py): the exact method against trying all placements, on 300 small problems.
+- `hetrl` (hetrl.py): HetRL's 64 GPUs in four networks; gap, ratios over static families, heuristics, simulation.
+- `areal_hex` (areal_hex.py): H800 and H20 at equal money and at equal speed, against the best of one kind.
+- `speed` (speed.py): first plan, proof within one percent and memory at 64, 1,024 and 10,000 GPUs.
+- `real` (real.py): twenty fleets of measured links and listed prices; proof, seconds, dollars.
+- `oracle` (oracle.py): placements that the oracle judges a second, batched.
+- `replan` (replanning.py): a changed link, changed inventory, what moves.
+- `simulation`, `cost` (others.py): predicted against simulated; held-out errors of the device model.
+
+HetRL and AReaL-Hex are re-implemented from what is published, verl's and StreamRL's layouts from their code and paper;
+all are judged by our cost oracle, and no figure here is of a real cluster. Times are of this machine.
+
+Each piece runs in a process of its own. With `--keep FOLDER` rows are kept there, and a run goes on where the last one
+ended; `--limit-s` begins no new piece after so many seconds. A section that cannot be imported, or whose pieces failed,
+is named in `results.not_measured` with the reason, and has no row in `reach`. The last line is one JSON object.
+"""
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.planner_cases.cells import Row, Rows, Section, Settings, Store, measured, run_section
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SECTIONS = {
+    "bruteforce": ("optimum", "section"),
+    "hetrl": ("hetrl", "section"),
+    "areal_hex": ("areal_hex", "section"),
+    "speed": ("speed", "section"),
+    "real": ("real", "section"),
+    "oracle": ("oracle", "section"),
+    "replan": ("replanning", "section"),
+    "simulation": ("others", "simulation"),
+    "cost": ("others", "cost"),
+}
+"""By name: module below `bench.planner_cases` and the function that makes the section."""
+BEGUN_S = time.monotonic()
+
+
+def say(text: str) -> None:
+    print(f"[{time.monotonic() - BEGUN_S:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def measure(names: list[str], store: Store, *, limit_s: float, wanted: Callable[[str], bool]) -> tuple[Row, list[Row]]:
+    """Results of each section and all rows of `reach`."""
+    results: Row = {}
+    reach: list[Row] = []
+    missing: dict[str, str] = {}
+    for name in names:
+        section = _section(name)
+        if isinstance(section, str):
+            missing[name] = section
+            say(f"{name}: not measured: {section}")
+            continue
+        rows, left = run_section(section, store, until_s=BEGUN_S + limit_s, say=say, wanted=wanted)
+        failed = [f"{cell}: {row['error']}" for cell, row in rows.items() if "error" in row]
+        if left or failed:
+            missing[name] = "; ".join([*failed, *([f"no time for {len(left)} pieces"] if left else [])])
+            say(f"{name}: not measured: {missing[name]}")
+        if measured(rows):
+            reach += [] if left or failed else section.reach(rows)
+            results[name] = {"rows": rows, **_summary(name, rows)}
+    return results | {"not_measured": missing}, reach
+
+
+def _section(name: str) -> Section | str:
+    """The section, or why there is none."""
+    module, function = SECTIONS[name]
+    try:
+        made: Section = getattr(importlib.import_module(f"bench.planner_cases.{module}"), function)()
+    except (ImportError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return made
+
+
+def _summary(name: str, rows: Rows) -> Row:
+    module = importlib.import_module(f"bench.planner_cases.{SECTIONS[name][0]}")
+    summary = getattr(module, "summary", None)
+    return {"summary": summary(rows)} if summary else {}
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def _machine(load: float) -> Row:
+    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cpus": multiprocessing.cpu_count(),
+        "python": platform.python_version(),
+        "load_1min_before": load,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller pieces; each section within a minute")
+    parser.add_argument(
+        "--data", type=Path, default=DATA, help="folder of network_skyplane, gpu_prices, gpu_profiles..."
+    )
+    parser.add_argument("--only", action="append", choices=list(SECTIONS), help="this section; may be repeated")
+    parser.add_argument("--cell", default="", help="pieces whose name contains this")
+    parser.add_argument("--keep", type=Path, help="folder in which rows are kept between runs")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no piece after so many seconds")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    load = os.getloadavg()[0]
+    settings = Settings(data=arguments.data, quick=arguments.quick, seed=arguments.seed)
+    commit = _commit()
+    store = Store(folder=arguments.keep, settings=settings, commit=commit)
+    names = arguments.only or list(SECTIONS)
+    results, reach = measure(names, store, limit_s=arguments.limit_s, wanted=lambda name: arguments.cell in name)
+    record = {
+        "bench": "planner",
+        "commit": commit,
+        "machine": _machine(load),
+        "config": {"quick": arguments.quick, "seed": arguments.seed, "sections": names},
+        "results": results,
+        "reach": reach,
+    }
+    for row in reach:
+        say(f"{row['name']} {row['value']:.4g} {row['unit']} (target {row['op']} {row['target']:g}): {row['ok']}")
+    print(json.dumps(record))
+    return 0 if all(row["ok"] for row in reach) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

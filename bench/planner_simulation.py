@@ -1,0 +1,291 @@
+"""Claim: what the cost model predicts of a placement is what happens when the placement is played.
+
+The simulator (`planner.simulate`) plays single engines, meshes and links with sampled lengths, and imports nothing of
+the cost model. Here both judge the same placements of HetRL's 64 GPUs: over four networks, PPO and GRPO, synchronous
+and not, models of 4B, 8B and 14B in turn. Of each cell's valid placements drawn by chance, two sets are played: as many
+as come first, and as many again from the tenth that the cost model likes best.
+
+For each set: Spearman's rank correlation of predicted and simulated seconds a step, mean and worst relative error, and
+the bias (predicted over simulated). Before anything is counted, the simulator is checked on a case in closed form.
+
+The last line is one JSON object; everything else is on stderr.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.placement import Group, Layout, Placement, Pool
+from planner.baselines.sampling import drawn
+from planner.catalogue import architecture, gpu_types
+from planner.cost.oracle import Placed, judge, place
+from planner.cost.pools import Prices
+from planner.importers.published import HetrlScenario, hetrl_fleet
+from planner.importers.published_workloads import HETRL_MODELS, hetrl_workload
+from planner.question.fleet import Fleet, Machines, Region
+from planner.question.goal import Problem
+from planner.question.workload import Lengths, Task, Workload
+from planner.simulate.simulator import simulate
+
+MIN_SPEARMAN = 0.95
+MAX_MEAN_ERROR = 0.10
+BEST_FRACTION = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One workload on one fleet."""
+
+    scenario: str
+    algorithm: str
+    is_async: bool
+    model: str
+    num_plans: int
+    num_steps: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.scenario} {self.algorithm} {'async' if self.is_async else 'sync'} {self.model}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One set of placements of a cell."""
+
+    cell: str
+    which: str
+    num_plans: int
+    spearman: float
+    mean_error: float
+    """Of the predicted seconds a step, relative to the simulated ones."""
+    worst_error: float
+    bias: float
+    """Median of predicted over simulated."""
+    max_age: int
+    simulate_s: float
+    """Mean wall time of one simulation."""
+
+
+def problem_of(cell: Cell) -> Problem:
+    workload = hetrl_workload(cell.model, cell.algorithm, is_async=cell.is_async).workload
+    return Problem(fleet=hetrl_fleet(HetrlScenario(cell.scenario)).fleet, workload=workload)
+
+
+def compare(cell: Cell) -> list[Compared]:
+    """Draws, plays and compares."""
+    problem = problem_of(cell)
+    rng = np.random.default_rng(cell.seed)
+    valid: list[tuple[Placement, Evaluation]] = []
+    prices = Prices(problem)
+    for found in drawn(prices, rng, 400 * cell.num_plans):
+        valid.append(found)
+        if len(valid) == round(cell.num_plans / BEST_FRACTION):
+            break
+    ranked = sorted(valid, key=lambda found: found[1].step_s)
+    best = ranked[: max(2, round(BEST_FRACTION * len(ranked)))]
+    return [
+        played(cell, "random", prices, valid[: cell.num_plans]),
+        played(cell, "best tenth", prices, best[: cell.num_plans]),
+    ]
+
+
+def idle_pools(prices: Prices, placement: Placement) -> frozenset[int]:
+    """Pools that the oracle does not let generate, since the others are faster without them."""
+    placed = place(prices, placement)
+    assert isinstance(placed, Placed)
+    active = judge(prices, placed).active
+    return frozenset(i for i, making in enumerate(placed.making) if not any(making is each for each in active))
+
+
+def played(cell: Cell, which: str, prices: Prices, chosen: Sequence[tuple[Placement, Evaluation]]) -> Compared:
+    """The placements' predicted seconds a step beside the simulated ones; each has a seed of its own."""
+    problem = prices.problem
+    predicted, simulated, ages = [], [], []
+    began_s = time.monotonic()
+    for i, (placement, evaluation) in enumerate(chosen):
+        idle = idle_pools(prices, placement)
+        seen = simulate(problem, placement, seed=cell.seed + i, num_steps=cell.num_steps, idle=idle)
+        predicted.append(evaluation.step_s)
+        simulated.append(seen.step_s)
+        ages.append(seen.max_age)
+    took_s = time.monotonic() - began_s
+    ratios = np.array(predicted) / np.array(simulated)
+    return Compared(
+        cell=cell.name, which=which, num_plans=len(chosen), spearman=spearman(predicted, simulated),
+        mean_error=float(np.mean(np.abs(ratios - 1))), worst_error=float(np.max(np.abs(ratios - 1))),
+        bias=float(np.median(ratios)), max_age=max(ages), simulate_s=took_s / len(chosen),
+    )  # fmt: skip
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Rank correlation; ties share their mean rank."""
+    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    order = np.asarray(values)
+    below = np.sum(order[:, None] > order[None, :], axis=1)
+    equal = np.sum(order[:, None] == order[None, :], axis=1)
+    ranks: np.ndarray[tuple[int], np.dtype[np.float64]] = below + (equal - 1) / 2.0
+    return ranks
+
+
+# ---- right before it is measured -------------------------------------------------------------------------------------
+
+
+def check_simulator() -> None:
+    """One machine, equal lengths, no staleness: a step is prefill, decoding, training and loading weights, to 0.1 %."""
+    from planner.device import collective, layer
+
+    arch, gpu = architecture("Qwen3-4B"), gpu_types()["A100-80GB-SXM"]
+    fleet = Fleet(
+        regions=(
+            Region(
+                name="here",
+                machines=(Machines(gpu=gpu.name, gpus_per_machine=8, num_machines=1),),
+                fabric_bytes_per_s=10e9,
+            ),
+        ),
+        links=(),
+        gpu_types={gpu.name: gpu},
+    )
+    equal = Lengths(quantiles=(400.0,))
+    tasks = (Task.GENERATION, Task.ACTOR_TRAINING)
+    workload = Workload(
+        algorithm="grpo", models=dict.fromkeys(tasks, arch), eta=0, prompts_per_step=4, group_size=8,
+        prompt_tokens=Lengths(quantiles=(128.0,)), completion_tokens=equal,
+    )  # fmt: skip
+    pool = Pool(
+        device_class="here/A100-80GB-SXM/8", unit_gpus=4, num_units=1,
+        layouts=tuple((task, Layout(tensor=4, micro_batch=4)) for task in tasks),
+    )  # fmt: skip
+    seen = simulate(
+        Problem(fleet=fleet, workload=workload), Placement(groups=(Group(tasks=tasks, pools=(pool,)),)), seed=0,
+        num_steps=3,
+    )  # fmt: skip
+
+    def reduce_s(rows: float) -> float:
+        return 2 * collective.machine_all_reduce_s(gpu, payload_bytes=2 * rows * arch.hidden_size, num=4)
+
+    tokens = 4 * 528.0
+    forward = layer.forward_s(gpu, arch, tensor=4, tokens=tokens, sequence=528.0)
+    backward = layer.backward_s(gpu, arch, tensor=4, tokens=tokens, sequence=528.0)
+    head = layer.head_s(gpu, arch, tensor=4, tokens=tokens)
+    update = layer.update_s(gpu, params=arch.num_params / 4, bytes_per_param=16)
+    train_s = 8 * (arch.num_layers * (forward + backward + 2 * reduce_s(tokens)) + 3 * head) + update
+    decode = layer.decode_s(gpu, arch, tensor=4, sequences=32.0, context=128 + 399 / 2) + reduce_s(32)
+    decode_s = 400 * (arch.num_layers * decode + layer.head_s(gpu, arch, tensor=4, tokens=32.0))
+    prefill = layer.forward_s(gpu, arch, tensor=4, tokens=2048.0, sequence=128.0) + reduce_s(2048)
+    prefill_s = 2 * arch.num_layers * prefill
+    load_s = 2 * arch.num_params / 4 / (gpu.link_bytes_per_s * gpu.efficiency.link_fraction)
+    expected_s = train_s + load_s + decode_s + prefill_s
+    assert abs(seen.step_s / expected_s - 1) < 1e-3, f"a step of {seen.step_s} s, where {expected_s} s are right"
+
+
+# ---- what is run -----------------------------------------------------------------------------------------------------
+
+
+def cells(*, quick: bool, seed: int, num_plans: int) -> list[Cell]:
+    """Four networks x two algorithms x two kinds of timing; the models in turn."""
+    size = (min(20, num_plans), 4) if quick else (num_plans, 6)
+    made: list[Cell] = []
+    for i, (scenario, algorithm, is_async) in enumerate(product(HetrlScenario, ("grpo", "ppo"), (False, True))):
+        model = HETRL_MODELS[i % len(HETRL_MODELS)]
+        made.append(
+            Cell(
+                scenario=str(scenario), algorithm=algorithm, is_async=is_async, model=model, num_plans=size[0],
+                num_steps=size[1], seed=seed,
+            )
+        )  # fmt: skip
+    return made[::5] if quick else made
+
+
+def line_of(row: Compared) -> str:
+    return (
+        f"{row.cell:<48} {row.which:<11} {row.num_plans:>4} rank {row.spearman:.4f}  error {row.mean_error:.3f} "
+        f"worst {row.worst_error:.2f}  bias {row.bias:.3f}  {row.simulate_s:.2f} s"
+    )
+
+
+def reach_of(rows: Sequence[Compared]) -> list[dict[str, object]]:
+    """The worst cell counts."""
+    rank = min(row.spearman for row in rows if row.which == "random")
+    best_rank = min(row.spearman for row in rows if row.which == "best tenth")
+    error = float(np.mean([row.mean_error for row in rows]))
+    return [
+        _reach("predicted_vs_simulated_spearman", rank, ">=", MIN_SPEARMAN, rank >= MIN_SPEARMAN),
+        _reach("predicted_vs_simulated_spearman_best_tenth", best_rank, ">=", MIN_SPEARMAN, best_rank >= MIN_SPEARMAN),
+        _reach("predicted_vs_simulated_mean_error", error, "<=", MAX_MEAN_ERROR, error <= MAX_MEAN_ERROR),
+    ]
+
+
+def _reach(name: str, value: float, op: str, target: float, ok: bool) -> dict[str, object]:
+    return {"name": name, "value": round(value, 4), "unit": "fraction", "op": op, "target": target, "ok": ok}
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def _machine() -> dict[str, object]:
+    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cpus": multiprocessing.cpu_count(),
+        "python": platform.python_version(),
+        "load_1min_before": os.getloadavg()[0],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer cells and placements, within a minute")
+    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--plans", type=int, default=200, help="placements of each kind in each cell")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    arguments = parser.parse_args()
+    machine = _machine()
+    check_simulator()
+    todo = [
+        cell
+        for cell in cells(quick=arguments.quick, seed=arguments.seed, num_plans=arguments.plans)
+        if arguments.only in cell.name
+    ]
+    rows: list[Compared] = []
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for found in pool.map(compare, todo):
+            rows += found
+            print("\n".join(line_of(row) for row in found), file=sys.stderr, flush=True)
+    reach = reach_of(rows)
+    record = {
+        "bench": "planner_simulation",
+        "commit": _commit(),
+        "machine": machine,
+        "config": {"quick": arguments.quick, "seed": arguments.seed, "cells": [asdict(cell) for cell in todo]},
+        "results": {"compared": [asdict(row) for row in rows]},
+        "reach": reach,
+    }
+    print(json.dumps(record))
+    return 0 if all(row["ok"] for row in reach) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the planner answers: placements, what they are predicted to do, and outcomes."""

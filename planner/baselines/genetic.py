@@ -1,0 +1,105 @@
+"""`genetic`: DEAP's genetic algorithm over the genomes that `random` draws.
+
+Source: DEAP 1.4 (https://github.com/DEAP/deap), `algorithms.eaMuPlusLambda` with the operators of its documentation:
+two-point crossover, tournaments of three, and a mutation that draws each key anew with a small chance. HetRL compares
+with DEAP as well, and says nothing of its settings: population, rates and mutation (`POPULATION`, `MATE`, `MUTATE`,
+`REDRAWN`) are the best of six that were tried on two generated fleets which are not among those compared.
+
+Placements that the oracle refuses have an infinite value. DEAP is an extra: without it `search` says so.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, objective_value
+from planner.baselines.genome import Genome
+from planner.baselines.progress import Progress
+from planner.cost.pools import Prices
+
+POPULATION = 50
+MATE, MUTATE = 0.3, 0.6
+"""Chance of a child by crossover, of one by mutation; else a parent is kept as it is."""
+REDRAWN = 0.05
+"""Share of keys that a mutation draws anew, at least one."""
+_REFUSED = float("inf")
+
+
+def search(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = lambda found: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Found | BudgetExhausted:
+    """Breeds until time is over.
+
+    Raises: ModuleNotFoundError where DEAP is not installed.
+    """
+    progress = Progress(
+        prices=prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop, method="genetic"
+    )
+    with _seeded(seed):
+        _breed(progress, np.random.default_rng(seed))
+    return progress.outcome()
+
+
+def _breed(progress: Progress, rng: np.random.Generator) -> None:
+    from deap import algorithms, base, tools
+
+    class Fitness(base.Fitness):  # type: ignore[misc]
+        weights = (-1.0,)
+
+    class Individual(list[float]):
+        """A genome, as DEAP wants it."""
+
+        fitness: Any
+
+        def __init__(self, keys: Any) -> None:
+            super().__init__(keys)
+            self.fitness = Fitness()
+
+    genome = Genome(progress.prices)
+    goal = progress.prices.problem.goal
+
+    def value(individual: Individual) -> tuple[float]:
+        if progress.is_over:
+            return (_REFUSED,)
+        placement = genome.placement(np.asarray(individual))
+        judged = None if placement is None else progress.judge(placement)
+        return (objective_value(goal, judged) if isinstance(judged, Evaluation) else _REFUSED,)
+
+    def redraw(individual: Individual) -> tuple[Individual]:
+        anew = rng.random(genome.length) < max(REDRAWN, 1 / genome.length)
+        for i in np.flatnonzero(anew):
+            individual[i] = float(rng.random())
+        return (individual,)
+
+    toolbox = base.Toolbox()
+    toolbox.register("evaluate", value)
+    toolbox.register("mate", tools.cxTwoPoint)
+    toolbox.register("mutate", redraw)
+    toolbox.register("select", tools.selTournament, tournsize=3)
+    population = [Individual(rng.random(genome.length).tolist()) for _ in range(POPULATION)]
+    while not progress.is_over:
+        population, _ = algorithms.eaMuPlusLambda(
+            population, toolbox, mu=POPULATION, lambda_=POPULATION, cxpb=MATE, mutpb=MUTATE, ngen=1, verbose=False
+        )
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """DEAP draws from the interpreter's one generator: seeded for the search, and put back as it was."""
+    from deap import algorithms
+
+    state = algorithms.random.getstate()
+    algorithms.random.seed(seed)
+    try:
+        yield
+    finally:
+        algorithms.random.setstate(state)

@@ -1,0 +1,120 @@
+"""The static meshes of a few classes: for each footprint, the layout that takes the least time.
+
+A *footprint* is the classes, the units' size, and how many units of each class. All of a static pool's devices run the
+same layout for each role; so with the footprint given, only the sum of the tasks' seconds depends on the layout, and
+the least sum is the best placement's, whatever runs beside it. Samples are split in proportion to the classes' speed,
+which is kinder to a static pool than the equal split that these systems make.
+
+Of one class and of two every number of units is tried; of three and more, which only a raised `Limits.max_train_blocks`
+allows, all that make whole pipelines.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+from planner.answer.placement import Pool
+from planner.baselines.templates import Template, Templates
+from planner.classes import DeviceClass
+from planner.cost import scoring, shape, training
+from planner.cost.pools import PoolPrice, Prices, phase_end_s
+from planner.question.workload import SCORING, TRAINING, Task
+
+_MANY = 3
+"""Classes from which on each takes part with all of its devices or not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """A training group's pools, and the seconds a step of all its tasks together."""
+
+    pools: tuple[Pool, ...]
+    total_s: float
+
+
+def class_sets(prices: Prices, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:
+    """Sets of as many classes as one mesh may have, of those that may do the tasks: small, then strong ones first."""
+    able = [at for _, at in sorted(prices.classes.items()) if templates.allowed(tasks, at) and templates.of(tasks, at)]
+    most = min(prices.problem.limits.max_train_blocks, len(able))
+    sets = [chosen for size in range(1, most + 1) for chosen in combinations(able, size)]
+    return sorted(sets, key=lambda ats: (len(ats), -sum(at.num_gpus * at.gpu.matmul_flop_per_s for at in ats)))
+
+
+@dataclass(slots=True)
+class Meshes:
+    """Finds them for one problem and one group of tasks, with training among them."""
+
+    prices: Prices
+    templates: Templates
+    tasks: tuple[Task, ...]
+    _speeds: dict[object, float] = field(init=False, default_factory=dict)
+
+    def best(self, classes: tuple[DeviceClass, ...], ceiling_s: float) -> Iterator[Mesh]:
+        """One of each footprint on exactly these classes, less those that take `ceiling_s`; most devices first."""
+        found: dict[tuple[int, ...], Mesh] = {}
+        for shared in self._shared(classes):
+            for counts in self._counts(shared, classes):
+                place = (shared[0].unit_gpus, *counts)
+                least = found[place].total_s if place in found else ceiling_s
+                if self._least_s(shared[0], classes, counts) < least:
+                    mesh = self._mesh(shared[0], classes, counts)
+                    if mesh is not None and mesh.total_s < least:
+                        found[place] = mesh
+        yield from sorted(found.values(), key=lambda mesh: (-sum(p.num_gpus for p in mesh.pools), mesh.total_s))
+
+    def _shared(self, classes: Sequence[DeviceClass]) -> Iterator[tuple[Template, ...]]:
+        """Templates that each class has, one entry a class: they differ in the fewest pipelines only."""
+        lists = [self.templates.of(self.tasks, at) for at in classes]
+        others = [{(each.unit_gpus, each.layouts): each for each in listed} for listed in lists[1:]]
+        for first in lists[0]:
+            rest = [other.get((first.unit_gpus, first.layouts)) for other in others]
+            if len(classes) == 1 or not first.is_fully_sharded:
+                same = tuple(each for each in (first, *rest) if each is not None)
+                if len(same) == len(classes):
+                    yield same
+
+    def _counts(self, same: tuple[Template, ...], classes: tuple[DeviceClass, ...]) -> Iterator[tuple[int, ...]]:
+        most = self.prices.problem.limits.max_data
+        choices = []
+        for template, at in zip(same, classes, strict=True):
+            room = min(at.num_units(template.unit_gpus) // template.pipeline, most)
+            listed = [n * template.pipeline for n in reversed(shape.DATA) if template.min_data <= n <= room]
+            choices.append(listed if len(classes) < _MANY else listed[:1])
+        return product(*choices)
+
+    def _least_s(self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]) -> float:
+        """No mesh of these units takes less: no bubbles, no communication, no generation."""
+        workload = self.prices.problem.workload
+        total = 0.0
+        for task, _ in template.layouts:
+            rate = sum(n * self._speed(template, task, at) for at, n in zip(classes, counts, strict=True))
+            if rate:
+                total += workload.samples_per_step / rate * (workload.epochs_per_step if task in TRAINING else 1)
+        return total
+
+    def _speed(self, template: Template, task: Task, at: DeviceClass) -> float:
+        """Samples a second of one unit; 0 for generation."""
+        layout = next(layout for of, layout in template.layouts if of is task)
+        key = (task, layout, at.key)
+        if key not in self._speeds:
+            workload = self.prices.problem.workload
+            speed = 0.0
+            if task in TRAINING:
+                speed = layout.micro_batch / training.stage_s(workload, task, at, layout, 1) / layout.pipeline
+            elif task in SCORING:
+                speed = 1 / scoring.sample_s(workload, task, at.gpu, layout.tensor)
+            self._speeds[key] = speed
+        return self._speeds[key]
+
+    def _mesh(self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]) -> Mesh | None:
+        pools = tuple(template.pool(at.key, n) for at, n in zip(classes, counts, strict=True))
+        priced = [(pool, price) for pool in pools if isinstance(price := self.prices.pool(self.tasks, pool), PoolPrice)]
+        if len(priced) < len(pools):
+            return None
+        samples = self.prices.problem.workload.samples_per_step
+        total = sum(each.total_s for each in self.prices.mesh(self.tasks, pools).times.values())
+        for task in self.tasks:
+            if task in SCORING:
+                total += samples / sum(pool.num_units * price.rates[task] for pool, price in priced)
+        tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
+        return Mesh(pools=pools, total_s=total + (phase_end_s(tables, samples) if tables else 0.0))

@@ -1,0 +1,150 @@
+"""`streamrl`: two pools, one generates, all other roles take turns on the other; the best split.
+
+Source: StreamRL (arXiv 2504.15930) separates a generation stage from a training stage, which may have other devices
+and be in another data centre, streams samples between them, and chooses how many devices each stage gets.
+
+*Family*: placements of two groups, generation alone and all other tasks. Each has devices of one class or of two, one
+layout for each role: the second group as `verl`'s pool (`meshes`), generation with one tensor parallelism and one batch
+on all its replicas. Every split of the fleet's devices is searched, exhaustively for throughput: generation gets all
+that is left of its classes, as more never hurts. In dollars its size is a power of two, or all that is left.
+
+*Kinder than the system*: as `verl`; and training's samples are the plan space's, so nothing is lost to skew.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent
+from planner.answer.placement import Group, Placement, Pool
+from planner.baselines.genome import room
+from planner.baselines.meshes import Mesh, Meshes, class_sets
+from planner.baselines.progress import Progress
+from planner.baselines.templates import Template, Templates
+from planner.baselines.verl_like import orders
+from planner.classes import DeviceClass
+from planner.cost import network
+from planner.cost.pools import PoolPrice, Prices, phase_end_s
+from planner.question.goal import Objective
+from planner.question.workload import Task
+
+_GENERATION = (Task.GENERATION,)
+
+
+def search(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = lambda found: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Found | BudgetExhausted:
+    """All of the family, or what time allows; `seed` changes nothing."""
+    progress = Progress(
+        prices=prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop, method="streamrl"
+    )
+    templates = Templates(prices)
+    rest = tuple(task for task in prices.problem.workload.tasks if task is not Task.GENERATION)
+    meshes, rollouts = Meshes(prices, templates, rest), _Rollouts(prices, templates)
+    for classes in class_sets(prices, templates, rest):
+        for mesh in meshes.best(classes, progress.ceiling_s):
+            if progress.is_over:
+                return progress.outcome()
+            _split(progress, rollouts, rest, mesh)
+    return progress.outcome()
+
+
+def _split(progress: Progress, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: Mesh) -> None:
+    """The best generation beside one mesh, by rising bounds until none can be better than the incumbent."""
+    if _least_usd(progress.prices, mesh.pools) >= progress.best_value or mesh.total_s >= progress.ceiling_s:
+        return
+    options = [
+        (least, pools, ordered)
+        for ordered in orders(progress.prices, mesh)
+        for pools in rollouts.beside(mesh)
+        if (least := rollouts.least_value(mesh.total_s, ordered, pools)) < progress.best_value
+    ]
+    options.sort(key=lambda option: option[0])
+    for least, pools, ordered in options:
+        if least >= progress.best_value:
+            return
+        groups = (Group(tasks=_GENERATION, pools=pools), Group(tasks=rest, pools=ordered))
+        progress.judge(Placement(groups=groups))
+
+
+def _least_usd(prices: Prices, pools: tuple[Pool, ...]) -> float:
+    if prices.problem.goal.objective is not Objective.COST_AT_THROUGHPUT:
+        return 0.0
+    return sum(pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in pools)
+
+
+@dataclass(slots=True)
+class _Rollouts:
+    """Generation's pools."""
+
+    prices: Prices
+    templates: Templates
+    _sets: list[tuple[tuple[DeviceClass, Template], ...]] = field(init=False)
+    _times: dict[tuple[Pool, ...], tuple[float, float]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._sets = list(self._list_sets())
+
+    def _list_sets(self) -> Iterator[tuple[tuple[DeviceClass, Template], ...]]:
+        """One class or two with the same layout; a unit is one replica."""
+        single: dict[object, list[tuple[DeviceClass, Template]]] = {}
+        for _, at in sorted(self.prices.classes.items()):
+            if self.templates.allowed(_GENERATION, at):
+                for template in self.templates.of(_GENERATION, at):
+                    if template.layouts[0][1].tensor == template.unit_gpus:
+                        single.setdefault(template.layouts, []).append((at, template))
+        for each in single.values():
+            yield from ((one,) for one in each)
+            yield from combinations(each, 2)
+
+    def beside(self, mesh: Mesh) -> Iterator[tuple[Pool, ...]]:
+        held = {pool.device_class: {pool.unit_gpus: pool.num_units} for pool in mesh.pools}
+        is_dollars = self.prices.problem.goal.needs_prices
+        for chosen in self._sets:
+            sizes = []
+            for at, template in chosen:
+                most = room(at, held.get(at.key, {}), template.unit_gpus)
+                fewer = [2**i for i in range(most.bit_length()) if 2**i < most] if is_dollars else []
+                sizes.append([*fewer, most] if most else [])
+            for counts in product(*sizes):
+                yield tuple(template.pool(at.key, n) for (at, template), n in zip(chosen, counts, strict=True))
+
+    def least_value(self, rest_s: float, mesh: tuple[Pool, ...], pools: tuple[Pool, ...]) -> float:
+        """No placement of the two has a lower objective value."""
+        if self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
+            return _least_usd(self.prices, mesh + pools)
+        workload = self.prices.problem.workload
+        busy_s, group_s = self._generation_s(pools)
+        home = self.prices.classes[mesh[0].device_class].region.name
+        away_s = 0.0
+        for pool in pools:
+            route = self.prices.network.route(home, self.prices.classes[pool.device_class].region.name)
+            away_s = max(away_s, network.weights_s(workload, route) if route else float("inf"))
+        path = (rest_s + away_s + group_s) / (workload.eta + 1)
+        return max(rest_s, path) if workload.eta == 0 else max(rest_s, path, busy_s)
+
+    def _generation_s(self, pools: tuple[Pool, ...]) -> tuple[float, float]:
+        """Busy seconds a step, and a group's time."""
+        if pools not in self._times:
+            samples = self.prices.problem.workload.samples_per_step
+            priced = [
+                (pool, price) for pool in pools
+                if isinstance(price := self.prices.pool(_GENERATION, pool), PoolPrice)
+            ]  # fmt: skip
+            tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
+            if len(priced) < len(pools):
+                times = (float("inf"), float("inf"))
+            elif tables:
+                end_s = phase_end_s(tables, samples)
+                times = (end_s, end_s)
+            else:
+                rate = sum(pool.num_units * price.rates[Task.GENERATION] for pool, price in priced)
+                times = (samples / rate, max(price.group_s for _, price in priced))
+            self._times[pools] = times
+        return self._times[pools]

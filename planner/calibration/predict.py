@@ -1,0 +1,175 @@
+"""What `planner.device` says of a series: the same functions, on arrays, that cost model and simulator call."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from planner.calibration.observations import FloatArray, Numerics, Series, Term
+from planner.device import collective, layer
+from planner.device.layer import Kernels
+from planner.question.architecture import Architecture
+from planner.question.hardware import Efficiency, GpuType
+
+EAGER_ROTARY_PASSES = 32.0
+"""Counted in Sailor's `llama_model.py`: rotary embedding of queries and keys in ten passes each, copies of all three,
+two normalisations in seven passes rather than two."""
+KERNELS_PER_LAYER = 9
+"""Whose fixed times are a layer's overhead: four products, two normalisations, rotary embedding, activation, cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What belongs to a measured program rather than to a device: passes of its kernels over memory."""
+
+    eager_hidden_passes: float = 14.0
+    score_passes: float = 6.0
+    score_passes_backward: float = 14.0
+    logit_passes: float = 6.0
+    logit_passes_backward: float = 4.0
+    host_s: float = 1e-3
+    grouped_cache_reads: float = 0.2
+    """Extra reads of caches for each further query head of a group: paged attention before grouped kernels."""
+    pair_fraction: float = 0.5
+    """In a ring of two on a shared bus: of what one device sends another while nothing comes back."""
+    ring_fraction: float = 0.9
+    """In longer rings: twice as many flows as were measured, but only two of them cross between the machine's halves,
+    as all that were measured did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFit:
+    """What is fitted of one device type."""
+
+    efficiency: Efficiency
+    tensor32_fraction: float = 0.6
+    """Of TF32's peak."""
+    tensor32_fraction_backward: float = 0.6
+    """The same in products for gradients: their operands are transposed, which TF32 does at a loss."""
+    float32_fraction: float = 0.9
+    """Of the peak without tensor cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Of float32 products, which `GpuType` does not have: the runtime trains in half precision."""
+
+    tensor32_flop_per_s: float
+    float32_flop_per_s: float
+
+
+PEAKS = {
+    "A100-40GB-SXM": Peaks(tensor32_flop_per_s=156e12, float32_flop_per_s=19.5e12),
+    "A100-80GB-SXM": Peaks(tensor32_flop_per_s=156e12, float32_flop_per_s=19.5e12),
+    "GH200-96GB": Peaks(tensor32_flop_per_s=494.5e12, float32_flop_per_s=67e12),
+    "V100-SXM2-16GB": Peaks(tensor32_flop_per_s=15.7e12, float32_flop_per_s=15.7e12),
+    "RTX-2080-Ti": Peaks(tensor32_flop_per_s=13.45e12, float32_flop_per_s=13.45e12),
+    "RTX-3090": Peaks(tensor32_flop_per_s=35.6e12, float32_flop_per_s=35.6e12),
+    "Titan-RTX": Peaks(tensor32_flop_per_s=16.3e12, float32_flop_per_s=16.3e12),
+}
+"""Source: the vendor's data sheets, dense. A card without TF32 has its float32 rate twice."""
+
+
+def predicted_s(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) -> FloatArray:
+    """Seconds of each row."""
+    device = _fitted(gpu, fit.efficiency)
+    of = series.columns
+    match series.term:
+        case Term.MATMUL:
+            return _matmul_s(series, device)
+        case Term.PREFILL_ATTENTION | Term.DECODE_ATTENTION:
+            return _attention_s(series, device)
+        case Term.COLLECTIVE:
+            reduce = series.variant == "all_reduce"
+            call = collective.machine_all_reduce_s if reduce else collective.machine_all_gather_s
+            return call(device, payload_bytes=of["payload_bytes"], num=series.tensor)
+        case Term.UPDATE:
+            return np.array([layer.update_s(device, params=p, bytes_per_param=16.0) for p in of["params"]])
+        case _:
+            if series.link_bytes_per_s is not None:
+                fraction = program.pair_fraction if series.tensor == 2 else program.ring_fraction
+                device = _linked(device, series.link_bytes_per_s, fraction)
+            return _layer_s(series, _arch(series), device, _kernels(series, gpu, fit, program))
+
+
+def _layer_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) -> FloatArray:
+    tokens, tensor = series.columns["tokens"], series.tensor
+    if series.term is Term.DENSE_LAYER:
+        return layer.dense_s(gpu, arch, tensor=tensor, tokens=tokens, kernels=kernels)
+    if series.term is Term.HEAD:
+        return _head_s(series, arch, gpu, kernels)
+    length = series.columns["sequence"]
+    payload = kernels.element_bytes * tokens * arch.hidden_size
+    reduce = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=tensor)
+    match series.term:
+        case Term.DECODE_LAYER:
+            return reduce + layer.decode_s(gpu, arch, tensor=tensor, sequences=tokens, context=length, kernels=kernels)
+        case Term.TRAIN_BACKWARD:
+            return reduce + layer.backward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=length, kernels=kernels)
+        case _:
+            return reduce + layer.forward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=length, kernels=kernels)
+
+
+def _attention_s(series: Series, gpu: GpuType) -> FloatArray:
+    """One kernel, with its share of a layer's fixed time."""
+    arch, tensor, of = _arch(series), series.tensor, series.columns
+    fixed = gpu.efficiency.layer_overhead_s / KERNELS_PER_LAYER
+    if series.term is Term.PREFILL_ATTENTION:
+        return fixed + layer.prefill_attention_s(gpu, arch, tensor=tensor, tokens=of["tokens"], sequence=of["sequence"])
+    return fixed + layer.decode_attention_s(gpu, arch, tensor=tensor, sequences=of["tokens"], context=of["sequence"])
+
+
+def _matmul_s(series: Series, gpu: GpuType) -> FloatArray:
+    m, n, k = (series.columns[key] for key in ("m", "n", "k"))
+    moved = layer.BYTES * (m * n + n * k + m * k)
+    product = layer.matmul_s(gpu, flop=2 * m * n * k, moved_bytes=moved, rows=m)
+    return product + gpu.efficiency.layer_overhead_s / KERNELS_PER_LAYER
+
+
+def _head_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) -> FloatArray:
+    """Forward; or backward with twice the arithmetic, and gradients of the hidden states are summed over devices."""
+    tokens = series.columns["tokens"]
+    if series.variant == "forward":
+        return layer.head_s(gpu, arch, tensor=series.tensor, tokens=tokens, kernels=kernels)
+    fraction = kernels.matmul_fraction_backward or kernels.matmul_fraction
+    passes = replace(kernels, logit_passes=kernels.logit_passes_backward / 2, matmul_fraction=fraction, host_s=0.0)
+    payload = kernels.element_bytes * tokens * arch.hidden_size
+    reduce = collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=series.tensor)
+    return reduce + 2 * layer.head_s(gpu, arch, tensor=series.tensor, tokens=tokens, kernels=passes)
+
+
+def _arch(series: Series) -> Architecture:
+    assert series.arch is not None
+    return series.arch
+
+
+@lru_cache(maxsize=256)
+def _fitted(gpu: GpuType, efficiency: Efficiency) -> GpuType:
+    return replace(gpu, efficiency=efficiency)
+
+
+@lru_cache(maxsize=256)
+def _linked(gpu: GpuType, bytes_per_s: float, fraction: float) -> GpuType:
+    """With a measured link in the nominal one's place."""
+    efficiency = replace(gpu.efficiency, link_fraction=fraction, link_sharing=0.0)
+    return replace(gpu, link_bytes_per_s=bytes_per_s, efficiency=efficiency)
+
+
+def _kernels(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) -> Kernels:
+    arch = _arch(series)
+    if series.numerics is Numerics.HALF:
+        reads = 1 + program.grouped_cache_reads * (arch.num_heads / arch.num_kv_heads - 1)
+        return Kernels(cache_reads=reads)
+    peaks = PEAKS[gpu.name]
+    tensor32 = series.numerics is Numerics.TENSOR32
+    gated = arch.num_mlp_matrices == 3
+    return Kernels(
+        element_bytes=4,
+        flop_per_s=peaks.tensor32_flop_per_s if tensor32 else peaks.float32_flop_per_s,
+        matmul_fraction=fit.tensor32_fraction if tensor32 else fit.float32_fraction,
+        matmul_fraction_backward=fit.tensor32_fraction_backward if tensor32 else None,
+        hidden_passes=program.eager_hidden_passes + (EAGER_ROTARY_PASSES if gated else 0.0),
+        width_passes=5.0 if gated else 2.0,
+        score_passes=program.score_passes, score_passes_backward=program.score_passes_backward,
+        logit_passes=program.logit_passes, logit_passes_backward=program.logit_passes_backward, host_s=program.host_s,
+    )  # fmt: skip

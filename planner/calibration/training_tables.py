@@ -1,0 +1,118 @@
+"""Sailor's tables: training of layers in float32, by Megatron-DeepSpeed with eager attention over the whole square.
+
+- `update_s` is the optimizer's step of what was profiled: first and last layer and *two* transformer layers
+  (`profile.sh`, `megatron/training.py`), the same on each row. The vocabulary is GPT-2's, padded to a multiple of 128
+  times the tensor degree.
+- Whether TF32 was on differs by run, and the rate tells: OPT-30 and LLAMA-3-8 on the A100-40 stay below float32's peak
+  of 19.5 Tflop/s, all other runs on A100 and GH200 exceed it. The RTX-3090 is at 35.6 either way.
+- Left out: GPT-Neo-2.7 on GH-96, row for row a copy of OPT-350 on GH-96, of 26 layers where GPT-Neo has 34; embeddings,
+  and last layers without a head: the cost model has no such time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from planner.calibration.layer_memory import LayerMemory
+from planner.calibration.observations import Numerics, Series, Term
+from planner.calibration.rows import Row, constant, grouped, number, series_of
+from planner.catalogue import architectures
+from planner.question.architecture import Architecture
+
+Links = Mapping[tuple[str, int], float]
+_GPUS = {
+    "A100-40": "A100-40GB-SXM", "A100-80": "A100-80GB-SXM", "GH-96": "GH200-96GB", "V100-16": "V100-SXM2-16GB",
+    "RTX-2080": "RTX-2080-Ti", "RTX-3090": "RTX-3090", "Titan-RTX": "Titan-RTX",
+}  # fmt: skip
+_MODELS = {
+    "OPT-350": "OPT-350M", "OPT-30": "OPT-30B", "GPT-Neo-2.7": "GPT-Neo-2.7B", "LLAMA-3-8": "Sailor-LLAMA-3-8",
+}  # fmt: skip
+_SEQUENCE = {"LLAMA-3-8": 8192.0}
+_TF32 = frozenset({"A100-40", "A100-80", "GH-96"})
+_PLAIN_RUNS = frozenset({("OPT-30", "A100-40"), ("LLAMA-3-8", "A100-40")})
+_PROFILED_LAYERS = 2
+_BUSES = frozenset({"RTX-2080", "RTX-3090", "Titan-RTX"})
+_GPT2_VOCABULARY = 50257
+
+
+def measured_links(rows: Iterable[Row]) -> dict[tuple[str, int], float]:
+    """Bytes a second of each of n / 2 devices that send to the other n / 2 of a machine all at once.
+
+    Only of PCIe machines: over NVLink a ring uses links of several neighbours at once, which pairs do not show.
+    """
+    return {
+        (row["gpu"], int(row["gpus"])): float(row["max_gbytes_per_s"]) * 1e9 / (int(row["gpus"]) / 2)
+        for row in rows if row["gpu"] in _BUSES
+    }  # fmt: skip
+
+
+def training_layers(links: Links, rows: Iterable[Row]) -> Iterator[Series]:
+    """Of `sailor_train_layer_times.csv`; `links` are those of its machines."""
+    kept = [row for row in rows if not (row["model"] == "GPT-Neo-2.7" and row["gpu"] == "GH-96")]
+    for (model, gpu, tensor, part), of in grouped(kept, "model", "gpu", "tp", "part"):
+        if part == "transformer_layer":
+            terms = (Term.TRAIN_FORWARD, Term.TRAIN_BACKWARD)
+            yield from _forward_and_backward(model, gpu, int(tensor), of, terms, links)
+            yield from _update(model, gpu, int(tensor), of)
+        elif part == "final_norm_or_head" and model != "GPT-Neo-2.7":
+            yield from _forward_and_backward(model, gpu, int(tensor), of, (Term.HEAD, Term.HEAD), links)
+
+
+def _forward_and_backward(
+    model: str,
+    gpu: str,
+    tensor: int,
+    rows: list[Row],
+    terms: tuple[Term, Term],
+    links: Links,
+) -> Iterator[Series]:
+    length = _SEQUENCE.get(model, 2048.0)
+    tf32 = gpu in _TF32 and (model, gpu) not in _PLAIN_RUNS
+    for term, variant, column in zip(terms, ("forward", "backward"), ("fwd_s", "bwd_s"), strict=True):
+        yield series_of(
+            term, "sailor", _GPUS[gpu], _MODELS[model], rows,
+            {"tokens": lambda row: length * float(row["micro_batch"]), "sequence": constant(length)},
+            number(column), arch=profiled_architecture(model, tensor), tensor=tensor,
+            numerics=Numerics.TENSOR32 if tf32 else Numerics.FLOAT32, variant=variant,
+            link_bytes_per_s=links.get((gpu, tensor)),
+        )  # fmt: skip
+
+
+def _update(model: str, gpu: str, tensor: int, rows: list[Row]) -> Iterator[Series]:
+    """One row: repeats for each micro-batch measure the same thing."""
+    times = [float(row["update_s"]) for row in rows if float(row["update_s"]) > 0]
+    if not times:
+        return
+    arch = profiled_architecture(model, tensor)
+    params = _profiled_params(arch, tensor, tied=model == "GPT-Neo-2.7", positions=model != "LLAMA-3-8")
+    yield Series(
+        term=Term.UPDATE, source="sailor", gpu=_GPUS[gpu], model=_MODELS[model], arch=arch, tensor=tensor,
+        numerics=Numerics.FLOAT32, columns={"params": np.array([params])}, seconds=np.array([float(np.median(times))]),
+    )  # fmt: skip
+
+
+def profiled_architecture(model: str, tensor: int) -> Architecture:
+    """What Sailor profiled under that name, with its padded vocabulary."""
+    step = 128 * tensor
+    vocabulary = -(-_GPT2_VOCABULARY // step) * step
+    return replace(architectures()[_MODELS[model]], vocab_size=vocabulary)
+
+
+def _profiled_params(arch: Architecture, tensor: int, *, tied: bool, positions: bool) -> float:
+    """On one device: embeddings, two transformer layers, head. Learned positions are not split."""
+    tables = arch.embedding_params / tensor * (1 if tied else 2)
+    learned = 2048 * arch.hidden_size if positions else 0
+    return tables + learned + _PROFILED_LAYERS * arch.params_per_layer / tensor
+
+
+def memory_of_layers(rows: Iterable[Row]) -> tuple[LayerMemory, ...]:
+    """Of `sailor_layer_memory.csv`; not of last layers without a head."""
+    return tuple(
+        LayerMemory(
+            arch=profiled_architecture(row["model"], int(row["tp"])), tensor=int(row["tp"]), part=row["part"],
+            sequence=_SEQUENCE.get(row["model"], 2048.0), params_bytes=float(row["params_bytes"]),
+            activation_bytes=float(row["act_mem_bytes"]),
+        )
+        for row in rows if row["part"] != "last" or row["model"].startswith("OPT")
+    )  # fmt: skip

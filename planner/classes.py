@@ -1,0 +1,67 @@
+"""Equivalence classes of devices: region, type, machine shape, price, fabric. Members are interchangeable."""
+
+from dataclasses import dataclass
+
+from planner.question.fleet import Fleet, Region
+from planner.question.hardware import GpuType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClass:
+    """Equal machines of one region. `region` holds what links inside it carry."""
+
+    key: str
+    """`REGION/GPU/SIZE`, then `/spot` and `/FABRIC` where they apply."""
+    region: Region
+    gpu: GpuType
+    gpus_per_machine: int
+    num_machines: int
+    usd_per_gpu_hour: float | None
+    is_spot: bool
+    fabric: str
+    fabric_bytes_per_s: float
+    """Of one device to other machines of the region, one direction."""
+
+    @property
+    def num_gpus(self) -> int:
+        return self.gpus_per_machine * self.num_machines
+
+    def num_units(self, unit_gpus: int) -> int:
+        """How many units of that size an empty class holds."""
+        return self.num_machines * (self.gpus_per_machine // unit_gpus)
+
+
+def classes_of(fleet: Fleet) -> tuple[DeviceClass, ...]:
+    """Sorted by key. Machines that differ in price only are classes of their own, numbered by price (`#2`...)."""
+    merged: dict[tuple[str, str, int, bool, str, float | None, float], int] = {}
+    for region in fleet.regions:
+        for machines in region.machines:
+            price = machines.usd_per_gpu_hour
+            rate = min(region.fabric_bytes_per_s, machines.network_bytes_per_s or region.fabric_bytes_per_s)
+            at = (region.name, machines.gpu, machines.gpus_per_machine, machines.is_spot, machines.fabric, price, rate)
+            merged[at] = merged.get(at, 0) + machines.num_machines
+    regions = {region.name: region for region in fleet.regions}
+    classes: list[DeviceClass] = []
+    taken: dict[str, int] = {}
+    for at, num in sorted(merged.items(), key=lambda item: (*item[0][:5], item[0][5] or 0.0, item[0][6])):
+        name, gpu, size, is_spot, fabric, price, rate = at
+        plain = "/".join([name, gpu, str(size), *(["spot"] if is_spot else []), *([fabric] if fabric else [])])
+        taken[plain] = taken.get(plain, 0) + 1
+        classes.append(
+            DeviceClass(
+                key=plain if taken[plain] == 1 else f"{plain}#{taken[plain]}", region=regions[name],
+                gpu=fleet.gpu_types[gpu], gpus_per_machine=size, num_machines=num, usd_per_gpu_hour=price,
+                is_spot=is_spot, fabric=fabric, fabric_bytes_per_s=rate,
+            )
+        )  # fmt: skip
+    return tuple(sorted(classes, key=lambda each: each.key))
+
+
+def fits(device_class: DeviceClass, units: dict[int, int]) -> bool:
+    """Whether so many units of each size (powers of two) fit into the class's machines together."""
+    held = 0
+    for size in sorted(units, reverse=True):
+        held += units[size] * size
+        if held > device_class.num_machines * (device_class.gpus_per_machine // size) * size:
+            return False
+    return True

@@ -1,0 +1,127 @@
+"""`periplus fleet import|show|probe`: where fleet files come from, and what is in them."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from periplus import clock, yaml_text
+from periplus.view import units
+from planner.classes import classes_of
+from planner.commands.output import form_option, say, show, svg_option, write_svg
+from planner.explain.columns import columns
+from planner.fleet_file import fleet_schema, to_tree
+from planner.importers.assemble import Choice, import_fleet
+from planner.importers.loaders import load_fleet, read_text
+from planner.picture.links import links_svg
+from planner.question.fleet import Fleet, Link
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_MOST_NOTES = 12
+"""Of one kind, on standard error; the rest are counted."""
+
+
+@click.group()
+def fleet() -> None:
+    """Fleet files: regions, their machines, the links among them, and prices."""
+
+
+@fleet.command("import")
+@click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
+@click.option("--region", "regions", multiple=True, metavar="NAME", help="Only these regions.")
+@click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="Only these accelerators of price lists.")
+@click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Of each instance type in each region: price lists do not say how many one gets.")  # fmt: skip
+@click.option("--no-spot", is_flag=True, help="Leave spot machines out.")
+@click.option("--home", default="local", show_default=True, metavar="NAME",
+              help="Region of the machine whose nvidia-smi output is given.")  # fmt: skip
+def import_command(
+    files: tuple[Path, ...], regions: tuple[str, ...], gpus: tuple[str, ...], machines: int, no_spot: bool, home: str
+) -> None:
+    """Make a fleet file of measured tables, which are recognised by their content, and print it.
+
+    Networks (Skyplane, DT-FM, IBM, Sailor), prices of machines and of egress as CSV, and what `nvidia-smi -L`,
+    `nvidia-smi topo -m` or `nvidia-smi --query-gpu=name,memory.total --format=csv` print. What had to be guessed, and
+    which rows were left out, is said on standard error.
+    """
+    texts = {str(path): read_text(path) for path in files}
+    choice = Choice(regions=regions, gpus=gpus, num_machines=machines, with_spot=not no_spot, home_region=home)
+    imported = import_fleet(texts, choice)
+    click.echo(yaml_text.dump(to_tree(imported.fleet)).rstrip("\n"))
+    _note("guess", imported.guesses)
+    _note("left out", imported.left_out)
+
+
+def _note(what: str, sentences: tuple[str, ...]) -> None:
+    for sentence in sentences[:_MOST_NOTES]:
+        say(f"{what}: {sentence}")
+    if len(sentences) > _MOST_NOTES:
+        say(f"{what}: {len(sentences) - _MOST_NOTES} more")
+
+
+@fleet.command("show")
+@click.argument("file", type=_FILE, metavar="FLEET")
+@form_option
+@svg_option
+def show_fleet(file: Path, form: str, svg: Path | None) -> None:
+    """The machines of a fleet, and a matrix of its links; --output-svg draws the matrix."""
+    shown = load_fleet(file)
+    show(to_tree(shown), form, lambda: fleet_text(shown))
+    write_svg(svg, lambda: links_svg(shown, f"links of {file.name}"))
+
+
+@fleet.command("probe")
+@click.option("--seconds", type=click.FloatRange(min=1), default=20.0, show_default=True, help="To measure for.")
+@form_option
+def probe_command(seconds: float, form: str) -> None:
+    """Measure one core of this machine, and print it as the `cpu` of a fleet file's `gpu_types`."""
+    from planner.probe import probe  # nothing else needs its kernels
+
+    tree: dict[str, Any] = {"gpu_types": [asdict(probe(seconds, clock.monotonic_s, cpu_s=clock.process_s))]}
+    show(tree, form, lambda: yaml_text.dump(tree).rstrip("\n"))
+
+
+@fleet.command("schema")
+def schema_command() -> None:
+    """Print the JSON schema of fleet files, for editors."""
+    show(fleet_schema(), "json", str)
+
+
+def fleet_text(shown: Fleet) -> str:
+    """Machines, then two matrices."""
+    rows = []
+    for at in classes_of(shown):
+        price = units.UNKNOWN if at.usd_per_gpu_hour is None else f"{at.usd_per_gpu_hour:.2f}"
+        rate = units.quantity(at.fabric_bytes_per_s * 8, "bit/s")
+        spot = "spot" if at.is_spot else ""
+        row = (at.region.name, at.gpu.name, f"{at.num_machines:,} x {at.gpus_per_machine}", spot, price, rate)
+        rows.append((*row, "" if at.region.is_public else "outbound only"))
+    heading = ("REGION", "GPU", "MACHINES", "", "DOLLARS/GPU/H", "FABRIC", "")
+    total = f"{len(shown.regions)} regions, {shown.num_gpus:,} devices, {len(shown.links)} links"
+    return "\n\n".join(block for block in (columns(heading, rows, right=(2, 4, 5)), *_matrices(shown), total) if block)
+
+
+def _matrices(shown: Fleet) -> list[str]:
+    names = sorted(region.name for region in shown.regions)
+    if not shown.links:
+        return ["no link was measured"] if len(names) > 1 else []
+    links = {(link.src_region, link.dst_region): link for link in shown.links}
+
+    def matrix(title: str, cell: Any) -> str:
+        rows = [
+            (src, *("" if src == dst else cell(links[src, dst]) if (src, dst) in links else "-" for dst in names))
+            for src in names
+        ]
+        heads = ["", *(f"[{i}]" for i in range(len(names)))]
+        named = [(f"[{i}] {row[0]}", *row[1:]) for i, row in enumerate(rows)]
+        return f"{title}\n{columns(heads, named, right=range(1, len(heads)))}"
+
+    return [
+        matrix("Mbit/s from row to column, tenth percentile", lambda link: units.mbit(link.bytes_per_s * 8)),
+        matrix("round trip in ms", _rtt),
+    ]
+
+
+def _rtt(link: Link) -> str:
+    return f"{link.rtt_s * 1e3:.0f}"

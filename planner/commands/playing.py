@@ -1,0 +1,172 @@
+"""`periplus simulate`: a plan played by the discrete-event simulator, beside what the cost model predicted."""
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from periplus.view import units
+from planner.commands.output import form_option, read_whole_plan, show, svg_option, write_svg
+from planner.commands.thinking import Interrupt, Progress, thought
+from planner.explain.columns import columns
+from planner.importers.loaders import load_fleet, read_rows
+from planner.picture.gantt import gantt_svg
+from planner.plan import Plan
+from planner.propose import idle_pools
+from planner.question.fleet import Fleet
+from planner.simulate.faults import Availability, Faults, RateChange, availability_of, trace_counts
+from planner.simulate.record import Simulated
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("file", type=_FILE, metavar="PLAN")
+@click.option("--fleet", type=_FILE, help="Play it on this fleet in place of the one it was made for.")
+@click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Training steps to play.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the lengths that are drawn.")
+@click.option("--lose", multiple=True, metavar="WHAT=FRACTION@SECONDS",
+              help="Later, only that fraction of a class, or of the spot machines of a region, is left.")  # fmt: skip
+@click.option("--rate", multiple=True, metavar="SRC>DST=FACTOR@SECONDS",
+              help="Later, the link has that many times its rate.")  # fmt: skip
+@click.option("--trace", type=_FILE, help="A published trace of spot instances (CSV); needs --trace-of.")
+@click.option("--trace-of", metavar="WHAT", help="The device class or region that follows the trace.")
+@form_option
+@svg_option
+def simulate(
+    file: Path, fleet: Path | None, steps: int, seed: int, lose: tuple[str, ...], rate: tuple[str, ...],
+    trace: Path | None, trace_of: str | None, form: str, svg: Path | None,
+) -> None:  # fmt: skip
+    """Play the plan in PLAN (`periplus plan ... -o json`) step by step; --output-svg draws who was busy when."""
+    from planner.simulate.simulator import simulate as play
+
+    made = read_whole_plan(file)
+    question, placement = made.question, made.placement
+    assert question is not None
+    assert placement is not None
+    if (trace is None) != (trace_of is None):
+        raise click.UsageError("--trace and --trace-of belong together")
+    problem = question if fleet is None else replace(question, fleet=load_fleet(fleet))
+    _check_classes(made, problem.fleet, str(fleet))
+    faults = _faults(lose, rate, trace, trace_of or "")
+    interrupt = Interrupt()
+    progress = Progress(goal=None, what="simulation")
+    try:
+        found = thought(
+            lambda: play(problem, placement, seed=seed, num_steps=steps, faults=faults, idle=idle_pools(made)),
+            progress.show,
+            interrupt,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    finally:
+        progress.clear()
+    show(_tree(made, found, steps, seed), form, lambda: _text(made, found))
+    write_svg(svg, lambda: gantt_svg(found))
+    interrupt.leave()
+
+
+def _check_classes(made: Plan, fleet: Fleet, source: str) -> None:
+    from planner.classes import classes_of
+
+    assert made.placement is not None
+    known = {each.key for each in classes_of(fleet)}
+    for group in made.placement.groups:
+        for pool in group.pools:
+            if pool.device_class not in known:
+                raise click.UsageError(f"{source} has no {pool.device_class}, which the plan uses")
+
+
+def _faults(lose: tuple[str, ...], rate: tuple[str, ...], trace: Path | None, trace_of: str) -> Faults:
+    gone = [Availability(time_s=at_s, subject=what, fraction=share) for what, share, at_s in map(_fault, lose)]
+    rates = []
+    for what, factor, at_s in map(_fault, rate):
+        src, arrow, dst = what.partition(">")
+        if not arrow:
+            raise click.UsageError(f"--rate {what}: write SRC>DST=FACTOR@SECONDS")
+        rates.append(RateChange(time_s=at_s, src_region=src, dst_region=dst, factor=factor))
+    if trace is not None:
+        try:
+            gone += availability_of(trace_counts(read_rows(trace)), trace_of)
+        except ValueError as error:
+            raise click.UsageError(f"--trace {trace}: {error}") from error
+    return Faults(availability=tuple(gone), rates=tuple(rates))
+
+
+def _fault(text: str) -> tuple[str, float, float]:
+    what, _, numbers = text.rpartition("=")
+    value, at, when = numbers.partition("@")
+    try:
+        found = (float(value), float(when))
+    except ValueError:
+        found = (math.nan, math.nan)
+    if not what or not at or not all(math.isfinite(each) and each >= 0 for each in found):
+        raise click.UsageError(f"{text}: write WHAT=NUMBER@SECONDS, such as eu-west=0.5@120")
+    return what, *found
+
+
+def _tree(made: Plan, found: Simulated, steps: int, seed: int) -> dict[str, Any]:
+    assert made.evaluation is not None
+    tree = asdict(replace(found, spans=()))
+    del tree["spans"]
+    finite = math.isfinite(found.step_s)
+    tree |= {
+        "step_s": found.step_s if finite else None,
+        "steps_s": [each for each in found.steps_s if math.isfinite(each)],
+        "task_busy_s": {task.value: busy_s for task, busy_s in found.task_busy_s},
+        "max_age": found.max_age,
+    }
+    predicted = made.evaluation.step_s
+    return {
+        "schema": "periplus.simulation/1",
+        "num_steps": steps,
+        "seed": seed,
+        "predicted_step_s": predicted,
+        "error": predicted / found.step_s - 1 if finite else None,
+        **tree,
+    }
+
+
+def _text(made: Plan, found: Simulated) -> str:
+    assert made.evaluation is not None
+    if found.stalled:
+        return f"it came to a stand: {found.stalled}"
+    predicted = made.evaluation
+    rows = [("a step", _s(predicted.step_s), _s(found.step_s), _off(predicted.step_s, found.step_s))]
+    busy = dict(found.task_busy_s)
+    rows += [
+        (task.value.replace("_", " "), _s(seconds), _s(busy.get(task)), _off(seconds, busy.get(task)))
+        for task, seconds in predicted.task_s
+    ]
+    seen = {each.region: each for each in found.regions}
+    for region in predicted.regions:
+        if region.region in seen:
+            took = seen[region.region]
+            rows.append((f"weights to {region.region}", _s(region.weights_s), _s(took.weights_s), ""))
+            rows.append((f"a group in {region.region} (p99)", _s(region.group_s), _s(took.group_p99_s or None), ""))
+    table = columns(("SECONDS", "PREDICTED", "SIMULATED", "DIFFERENCE"), rows, right=(1, 2, 3))
+    return "\n".join([table, *_facts(found)])
+
+
+def _facts(found: Simulated) -> list[str]:
+    ages = ", ".join(f"{age}: {num:,}" for age, num in enumerate(found.tokens_by_age))
+    facts = [
+        f"{units.short(found.samples_per_s)} samples/s; tokens trained on by age in versions: {ages or 'none'}",
+        f"a batch lay ready and waited {_s(found.hold_s)} s a step",
+    ]
+    if found.units_lost:
+        facts.append(f"{found.units_lost:,} units were lost, and {found.samples_lost:,} samples begun anew")
+    sent = [f"{use.src_region} to {use.dst_region} {units.size(use.num_bytes)}" for use in found.links]
+    return [*facts, f"sent a step: {', '.join(sent)}"] if sent else facts
+
+
+def _s(seconds: float | None) -> str:
+    return units.short(seconds)
+
+
+def _off(predicted: float, found: float | None) -> str:
+    if found is None or not found > 0:
+        return ""
+    return f"{(found / predicted - 1) * 100:+.1f} %" if predicted > 0 else ""

@@ -1,0 +1,361 @@
+"""The oracle for many placements at once: the numbers of `planner.cost.oracle`, as arrays.
+
+Placements of one grouping are rows of numbers: which units (of a `Book`) and how many of each, and which mesh of each
+group that trains. `evaluate_many` takes placements of any groupings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from planner.answer.placement import Placement
+from planner.cost.book import Book
+from planner.cost.cuts import TENSOR, BoolArray, FloatArray, IntArray
+from planner.cost.phases import KNOT, ends_s
+from planner.cost.pools import Prices
+from planner.question.goal import Goal, Objective
+from planner.question.workload import SCORING, TRAINING, Task
+
+
+class Verdict(IntEnum):
+    """Of one row, as the kinds of `Violation`; a row with several has the first."""
+
+    VALID = 0
+    UNFIT = 1
+    """Shape, limits, rules of a task, memory: a part has no number."""
+    INVENTORY = 2
+    RULES = 3
+    LINK = 4
+    DEADLINE = 5
+    BUDGET = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One entry a placement. Times and dollars are infinite where no time can be given (up to `LINK`)."""
+
+    step_s: FloatArray
+    usd_per_hour: FloatArray
+    verdict: IntArray
+
+
+def evaluate_many(prices: Prices, placements: Sequence[Placement], *, goal: Goal | None = None) -> Batch:
+    """In the order given."""
+    step_s, usd = np.full(len(placements), np.inf), np.full(len(placements), np.inf)
+    verdict = np.full(len(placements), int(Verdict.UNFIT))
+    by_grouping: dict[tuple[tuple[Task, ...], ...], list[int]] = {}
+    for i, placement in enumerate(placements):
+        by_grouping.setdefault(tuple(group.tasks for group in placement.groups), []).append(i)
+    for grouping, rows in by_grouping.items():
+        if sorted(task for tasks in grouping for task in tasks) != sorted(prices.problem.workload.tasks):
+            continue
+        book = book_of(prices, grouping)
+        found = evaluate_rows(book, *_numbers(book, [placements[i] for i in rows]), goal=goal)
+        step_s[rows], usd[rows], verdict[rows] = found.step_s, found.usd_per_hour, found.verdict
+    return Batch(step_s=step_s, usd_per_hour=usd, verdict=verdict)
+
+
+def book_of(prices: Prices, grouping: tuple[tuple[Task, ...], ...]) -> Book:
+    """One for each grouping of a problem."""
+    return prices.known(("book", grouping), lambda: Book(prices, grouping))
+
+
+def evaluate_rows(
+    book: Book, units: IntArray, counts: IntArray, meshes: IntArray, *, goal: Goal | None = None
+) -> Batch:
+    """`units`, `counts` [rows, places]: numbers of the book, -1 for a place that is not used, -2 for what does not fit;
+    `meshes` [rows, groups]: -1 where a group does not train, -2 for a mesh that does not fit. A row's units of one
+    group come in the placement's order."""
+    rows = _Rows(book, units, np.where(units == -1, 0, counts), meshes)
+    return rows.judged(goal or book.prices.problem.goal)
+
+
+def _numbers(book: Book, placements: Sequence[Placement]) -> tuple[IntArray, IntArray, IntArray]:
+    found = [book.numbers(placement) for placement in placements]
+    most = max((len(units) for units, _, _ in found), default=0) or 1
+    units = np.array([units + [-1] * (most - len(units)) for units, _, _ in found], dtype=np.int64)
+    counts = np.array([counts + [0] * (most - len(counts)) for _, counts, _ in found], dtype=np.int64)
+    return units, counts, np.array([meshes for _, _, meshes in found], dtype=np.int64)
+
+
+class _Rows:
+    """Arrays over rows; a row that has no times is computed with others' parts and then discarded."""
+
+    def __init__(self, book: Book, units: IntArray, counts: IntArray, meshes: IntArray) -> None:
+        self.book, self.prices = book, book.prices
+        self.workload = book.prices.problem.workload
+        self.num, self.size = len(units), len(book.regions)
+        self.is_fit = (
+            (units != -2).all(axis=1) & (meshes != -2).all(axis=1) & ((counts > 0) | (units == -1)).all(axis=1)
+        )
+        self.units = np.where(units < 0, len(book.units.region) - 1, units)
+        self.counts = np.where(units < 0, 0, counts)
+        self.meshes = np.maximum(meshes, 0)
+        self.trains = [any(task in TRAINING for task in tasks) for tasks in book.grouping]
+        self.group = np.where(self.counts > 0, book.units.group[self.units], -1)
+        self.region = book.units.region[self.units]
+        for i, trains in enumerate(self.trains):
+            if trains and not book.has_meshes(i):
+                self.is_fit[:] = False
+            if not trains:
+                self.is_fit &= (self.group == i).any(axis=1)
+        self.place = np.arange(self.num)
+
+    def judged(self, goal: Goal) -> Batch:
+        step_s, usd = np.full(self.num, np.inf), np.full(self.num, np.inf)
+        verdict = np.where(self.is_fit, int(Verdict.VALID), int(Verdict.UNFIT))
+        if not self.is_fit.any():
+            return Batch(step_s=step_s, usd_per_hour=usd, verdict=verdict)
+        self._prepare()
+        for code, holds in ((Verdict.INVENTORY, self._has_room()), (Verdict.RULES, self._follows_rules()),
+                            (Verdict.LINK, self._is_joined())):  # fmt: skip
+            verdict[(verdict == Verdict.VALID) & ~holds] = int(code)
+        step_s, usd_per_step = self._step()
+        rent = (self.counts * self.book.units.usd[self.units]).sum(axis=1)
+        for i in self._training():
+            rent = rent + self.book.meshes(i).usd[self.meshes[:, i]]
+        slowest = np.inf if goal.max_step_s is None else goal.max_step_s * (1 + 1e-9)
+        verdict[(verdict == Verdict.VALID) & (step_s > slowest)] = int(Verdict.DEADLINE)
+        if goal.max_usd_per_hour is not None:
+            left = goal.max_usd_per_hour * (1 + 1e-9) - rent
+            paid = np.where(left > 0, usd_per_step * 3600 / np.maximum(left, 1e-300), np.inf)
+            paid = np.where((left >= 0) & (usd_per_step == 0), 0.0, paid)
+            verdict[(verdict == Verdict.VALID) & ((paid > slowest) | (paid == np.inf))] = int(Verdict.BUDGET)
+            step_s = np.where(paid == np.inf, step_s, np.maximum(step_s, paid))
+        is_throttled = goal.objective is Objective.COST_AT_THROUGHPUT and goal.max_step_s is not None
+        hourly_s = np.full(self.num, goal.max_step_s) if is_throttled else step_s
+        usd = rent + usd_per_step * 3600 / hourly_s
+        has_times = (verdict == Verdict.VALID) | (verdict >= Verdict.DEADLINE)
+        return Batch(
+            step_s=np.where(has_times, step_s, np.inf), usd_per_hour=np.where(has_times, usd, np.inf), verdict=verdict
+        )
+
+    def _prepare(self) -> None:
+        ways = self.book.ways
+        actor = next(i for i, tasks in enumerate(self.book.grouping) if Task.ACTOR_TRAINING in tasks)
+        self.home = self.book.meshes(actor).region[self.meshes[:, actor]]
+        self.away = self.place[:, None] * 0 + self.home[:, None] != np.arange(self.size)
+        self.in_region = [self._in_region(i) for i in range(len(self.book.grouping))]
+        self.busy: dict[Task, FloatArray] = {}
+        samples = float(self.workload.samples_per_step)
+        for i, tasks in enumerate(self.book.grouping):
+            for task in (task for task in tasks if task is not Task.GENERATION):
+                at = self.book.tasks.index(task)
+                if self.trains[i]:
+                    self.busy[task] = self.book.meshes(i).times[self.meshes[:, i], at]
+                else:
+                    rates = self.book.units.rates[self.units, at] * self.counts * (self.group == i)
+                    self.busy[task] = samples / np.maximum(rates.sum(axis=1), 1e-300)
+        self.training_s, self.scoring_s = np.zeros(self.num), np.zeros(self.num)
+        for i, tasks in enumerate(self.book.grouping):
+            if self.trains[i]:
+                away_s = self._most(ways.training_s[self.home], self.in_region[i])
+                self.training_s = np.maximum(self.training_s, away_s + self._sum(tasks, TRAINING))
+            if any(task in SCORING for task in tasks):
+                away_s = self._most(ways.scoring_s[self.home], self.in_region[i])
+                self.scoring_s = np.maximum(self.scoring_s, away_s + self._sum(tasks, SCORING))
+        self.critic = self._critic()
+
+    def _step(self) -> tuple[FloatArray, FloatArray]:
+        """(seconds a step, egress dollars a step)"""
+        generating = next(i for i, tasks in enumerate(self.book.grouping) if Task.GENERATION in tasks)
+        needs = np.zeros(self.num)
+        for i, tasks in enumerate(self.book.grouping):
+            if i != generating:
+                needs = np.maximum(needs, self._sum(tasks, tasks))
+        if self.critic is not None:
+            src, scores = self.critic
+            ways = self.book.ways
+            path_s = self.training_s + self._most(ways.critic_s[src], scores) + self.scoring_s
+            needs = np.maximum(needs, path_s / (self.workload.eta + 1))
+            needs = np.maximum(needs, self._most(ways.critic_link_s[src], scores))
+        if self.trains[generating] or self.workload.eta == 0:
+            step_s, active = self._by_phases(generating)
+        else:
+            step_s, active = self._continuous(generating, needs)
+        return np.maximum(needs, step_s), self._usd_per_step(
+            active, Task.ACTOR_TRAINING in self.book.grouping[generating]
+        )
+
+    def _by_phases(self, group: int) -> tuple[FloatArray, BoolArray]:
+        ways, seconds = self.book.ways, self.prices.phase_seconds
+        caps = np.where(self.away, ways.samples_per_s[self.home], np.inf)
+        down = ways.downlink_per_s[self.home]
+        if self.trains[group]:
+            tables, mine = self.book.meshes(group).tables, self.meshes[:, group]
+
+            def by_region(place: IntArray) -> FloatArray:
+                return tables[mine, :, place]
+        else:
+            spread = self._spread(self.counts * (self.group == group))
+            samples = self.book.units.tables
+
+            def by_region(place: IntArray) -> FloatArray:
+                summed: FloatArray = np.einsum("np,npr->nr", samples[self.units, place[:, None]], spread)
+                return summed
+
+        def made(place: IntArray) -> FloatArray:
+            at_s, each = seconds[place], by_region(place)
+            far = np.minimum(np.where(self.away, np.minimum(each, at_s[:, None] * caps), 0.0).sum(axis=1), at_s * down)
+            total: FloatArray = np.where(self.away, 0.0, each).sum(axis=1) + far
+            return total
+
+        phase_s = ends_s(seconds, made, (self.num,), float(self.workload.samples_per_step))
+        place = np.searchsorted(seconds, phase_s * (1 + KNOT), side="right") - 1
+        after = np.minimum(place + 1, len(seconds) - 1)
+        active = (by_region(place) > 0) | ((by_region(after) > 0) & (phase_s * (1 + KNOT) > seconds[place])[:, None])
+        receives = active & self.away & (Task.ACTOR_TRAINING not in self.book.grouping[group])
+        weights_s, links_s = self._weights(receives)
+        way_s = np.where(active, weights_s + ways.trajectories_s[self.home], -np.inf).max(axis=1)
+        path_s = (self.training_s + self.scoring_s + way_s + phase_s) / (self.workload.eta + 1)
+        group_s = phase_s + self._sum(self.book.grouping[group], (*SCORING, *TRAINING))
+        return np.maximum(np.maximum(path_s, group_s), links_s), active
+
+    def _continuous(self, group: int, needs: FloatArray) -> tuple[FloatArray, BoolArray]:
+        """The best first few pools, in the order of what each alone would need."""
+        ways, units, ends = self.book.ways, self.book.units, self.workload.eta + 1
+        is_mine = (self.group == group) & (self.counts > 0)
+        home = self.home[:, None]
+        remote = self.region != home
+        link_s = np.where(
+            remote, ways.link_s[home, self.region] + self._critic_link()[self.place[:, None], self.region], 0.0
+        )
+        after_s = ways.trajectories_s[home, self.region] + units.group_s[self.units]
+        after_s = after_s + np.where(remote, ways.weights_s[home, self.region] - ways.link_s[home, self.region], 0.0)
+        before_s = (self.training_s + self.scoring_s)[:, None]
+        once_s = ways.uplink_s[self.home][:, None] * remote
+        alone_s = np.maximum((before_s + np.maximum(link_s, once_s) + after_s) / ends, np.maximum(link_s, once_s))
+        order = np.argsort(np.where(is_mine, alone_s, np.inf), axis=1, kind="stable")
+        of = (self.place[:, None], order)
+        mine, remote, link_s, after_s = is_mine[of], (remote & is_mine)[of], link_s[of], after_s[of]
+        generation = self.book.tasks.index(Task.GENERATION)
+        rates = (self.counts * units.rates[self.units, generation] * is_mine)[of]
+        places = np.zeros((*rates.shape, self.size), dtype=bool)
+        np.put_along_axis(places, self.region[of][:, :, None], mine[:, :, None], axis=2)
+        made = np.cumsum(np.where(places, rates[:, :, None], 0.0), axis=1)
+        used = np.logical_or.accumulate(places, axis=1)
+        far = np.where(self.away[:, None, :], np.minimum(made, ways.samples_per_s[self.home][:, None, :]), 0.0)
+        near = np.where(self.away[:, None, :], 0.0, made).sum(axis=2)
+        rate = near + np.minimum(far.sum(axis=2), ways.downlink_per_s[home])
+        generation_s = self.workload.samples_per_step / np.maximum(rate, 1e-300)
+        shared_s = ways.uplink_s[home] * (used & self.away[:, None, :]).sum(axis=2)
+        lone_s = np.maximum.accumulate(np.where(mine, link_s + after_s, -np.inf), axis=1)
+        late_s = shared_s + np.maximum.accumulate(np.where(remote, after_s, -np.inf), axis=1)
+        step_s = (before_s + np.maximum(lone_s, late_s)) / ends
+        step_s = np.maximum(step_s, np.maximum.accumulate(np.where(remote, link_s, 0.0), axis=1))
+        step_s = np.maximum(step_s, shared_s)
+        others = self._sum(self.book.grouping[group], (*SCORING, *TRAINING))
+        step_s = np.maximum(step_s, generation_s + others[:, None])
+        step_s = np.where(mine, np.maximum(step_s, needs[:, None]), np.inf)
+        last = np.maximum(mine.sum(axis=1) - 1, 0)
+        best = step_s.argmin(axis=1)
+        best = np.where(step_s[self.place, best] < step_s[self.place, last], best, last)
+        return step_s[self.place, best], used[self.place, best]
+
+    def _weights(self, receives: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """(seconds of a version to each region, what links need)"""
+        ways = self.book.ways
+        link_s = np.where(receives, ways.link_s[self.home] + self._critic_link(), 0.0)
+        shared_s = ways.uplink_s[self.home] * receives.sum(axis=1)
+        half_s = np.where(receives, ways.weights_s[self.home] - ways.link_s[self.home], 0.0)
+        weights_s = np.where(receives, np.maximum(link_s, shared_s[:, None]) + half_s, 0.0)
+        return weights_s, np.maximum(link_s.max(axis=1), shared_s)
+
+    def _critic(self) -> tuple[IntArray, BoolArray] | None:
+        """(where the critic is trained, regions [rows, regions] where it scores), if its weights must travel."""
+        where = {task: i for i, tasks in enumerate(self.book.grouping) for task in tasks}
+        if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(where):
+            return None
+        trains, scores = where[Task.CRITIC_TRAINING], where[Task.CRITIC_INFERENCE]
+        if trains == scores:
+            return None
+        return self.book.meshes(trains).region[self.meshes[:, trains]], self.in_region[scores]
+
+    def _critic_link(self) -> FloatArray:
+        """[rows, regions]: what the critic's weights take of the links from home."""
+        if self.critic is None:
+            return np.zeros((self.num, self.size))
+        src, scores = self.critic
+        shares = scores & self.away & (src == self.home)[:, None]
+        taken: FloatArray = np.where(shares, self.book.ways.critic_link_s[src], 0.0)
+        return taken
+
+    def _usd_per_step(self, active: BoolArray, has_version: bool) -> FloatArray:
+        ways = self.book.ways
+        usd = self._most(ways.usd_per_step_home[self.home], active)
+        if not has_version:
+            usd = usd + np.where(active & self.away, ways.usd_per_version[self.home], 0.0).sum(axis=1)
+        for i, tasks in enumerate(self.book.grouping):
+            there, back = ways.usd_per_step_there[self.home], ways.usd_per_step_home[self.home]
+            far = self.in_region[i] & self.away
+            if any(task in SCORING for task in tasks):
+                usd = usd + self._most(there + back, far)
+            if self.trains[i]:
+                usd = usd + self._most(there, far) + self.book.meshes(i).usd_per_step[self.meshes[:, i]]
+        if self.critic is not None:
+            src, scores = self.critic
+            usd = usd + np.where(scores, ways.critic_usd[src], 0.0).sum(axis=1)
+        return usd
+
+    def _in_region(self, group: int) -> BoolArray:
+        if self.trains[group]:
+            return self.book.meshes(group).in_region[self.meshes[:, group]]
+        found: BoolArray = np.logical_or.reduce(self._spread((self.group == group) & (self.counts > 0)), axis=1)
+        return found
+
+    def _spread(self, values: "IntArray | BoolArray") -> "IntArray | BoolArray":
+        """[rows, places] to [rows, places, regions]."""
+        spread = np.zeros((*values.shape, self.size), dtype=values.dtype)
+        np.put_along_axis(spread, self.region[:, :, None], values[:, :, None], axis=2)
+        return spread
+
+    def _has_room(self) -> BoolArray:
+        units = self.book.units
+        held = np.zeros((self.num, len(self.book.classes), len(TENSOR)), dtype=np.int64)
+        devices = self.counts * np.array(TENSOR)[units.size[self.units]]
+        np.add.at(held, (self.place[:, None], units.at_class[self.units], units.size[self.units]), devices)
+        for i in self._training():
+            held += self.book.meshes(i).held[self.meshes[:, i]]
+        larger = np.cumsum(held[:, :, ::-1], axis=2)[:, :, ::-1]
+        classes = [self.prices.classes[key] for key in self.book.classes]
+        room = np.array([[at.num_machines * (at.gpus_per_machine // size) * size for size in TENSOR] for at in classes])
+        is_met: BoolArray = ((larger <= room) | (held == 0)).all(axis=(1, 2))
+        return is_met
+
+    def _follows_rules(self) -> BoolArray:
+        rules = self.prices.problem.rules
+        used = np.any(self.in_region, axis=0)
+        num = used.sum(axis=1)
+        holds: BoolArray = num >= rules.min_regions
+        if rules.max_regions is not None:
+            holds = holds & (num <= rules.max_regions)
+        generating = next(i for i, tasks in enumerate(self.book.grouping) if Task.GENERATION in tasks)
+        for name in rules.generating:
+            if name not in self.book.regions:
+                return np.zeros(self.num, dtype=bool)
+            holds = holds & self.in_region[generating][:, self.book.regions.index(name)]
+        return holds
+
+    def _is_joined(self) -> BoolArray:
+        used = np.any(self.in_region, axis=0)
+        joined: BoolArray = ~(used & np.isinf(self.book.ways.scoring_s[self.home])).any(axis=1)
+        if self.critic is not None:
+            src, scores = self.critic
+            joined &= ~(scores & np.isinf(self.book.ways.critic_s[src])).any(axis=1)
+        return joined
+
+    def _training(self) -> list[int]:
+        return [i for i, trains in enumerate(self.trains) if trains]
+
+    def _sum(self, tasks: Sequence[Task], among: Sequence[Task]) -> FloatArray:
+        total = np.zeros(self.num)
+        for task in (task for task in tasks if task in among and task in self.busy):
+            total = total + self.busy[task]
+        return total
+
+    @staticmethod
+    def _most(values: FloatArray, where: BoolArray) -> FloatArray:
+        most: FloatArray = np.where(where, values, 0.0).max(axis=1)
+        return most

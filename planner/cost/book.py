@@ -1,0 +1,238 @@
+"""The parts of many placements of one grouping, each priced once: units of groups without training, whole meshes.
+
+`Book` gives every part a number; `planner.cost.batch` evaluates arrays of numbers and counts.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.answer.evaluation import Violation
+from planner.answer.placement import Group, Placement, Pool
+from planner.classes import DeviceClass
+from planner.cost import shape
+from planner.cost.cuts import TENSOR, BoolArray, FloatArray, IntArray
+from planner.cost.pools import PoolPrice, Prices
+from planner.cost.ways import critic_way, home
+from planner.question.workload import TRAINING, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """One row each; the last row is nothing at all, for places that are not used."""
+
+    at_class: IntArray
+    region: IntArray
+    group: IntArray
+    size: IntArray
+    rates: FloatArray
+    """[rows, tasks]"""
+    group_s: FloatArray
+    tables: FloatArray
+    """[rows, knots]; one knot where generation is continuous."""
+    usd: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Meshes:
+    """One row each; of group `group`."""
+
+    held: IntArray
+    """[rows, classes, sizes]: devices in units of each size."""
+    in_region: BoolArray
+    """[rows, regions]"""
+    region: IntArray
+    """Of the first pool."""
+    times: FloatArray
+    """[rows, tasks]; generation is in `tables`."""
+    tables: FloatArray
+    """[rows, regions, knots]"""
+    usd: FloatArray
+    usd_per_step: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """[homes, regions] of `planner.cost.ways`; infinite where there is none."""
+
+    weights_s: FloatArray
+    link_s: FloatArray
+    trajectories_s: FloatArray
+    samples_per_s: FloatArray
+    scoring_s: FloatArray
+    training_s: FloatArray
+    usd_per_version: FloatArray
+    usd_per_step_home: FloatArray
+    usd_per_step_there: FloatArray
+    uplink_s: FloatArray
+    downlink_per_s: FloatArray
+    critic_s: FloatArray
+    critic_link_s: FloatArray
+    critic_usd: FloatArray
+
+
+class Book:
+    """`grouping`: each group's tasks, in the placements' order. Parts that do not fit have number -1."""
+
+    def __init__(self, prices: Prices, grouping: tuple[tuple[Task, ...], ...]) -> None:
+        self.prices = prices
+        self.grouping = grouping
+        self.tasks = prices.problem.workload.tasks
+        self.classes = sorted(prices.classes)
+        self.regions = sorted({at.region.name for at in prices.classes.values()})
+        self.ways: Ways = prices.known("ways of a book", lambda: _ways(prices, self.regions))
+        self._class_at = {key: i for i, key in enumerate(self.classes)}
+        self._region_at = {name: i for i, name in enumerate(self.regions)}
+        self._unit_at: dict[tuple[int, Pool], int] = {}
+        self._mesh_at: dict[tuple[int, tuple[Pool, ...]], int] = {}
+        self._units: list[tuple[int, Pool, PoolPrice]] = []
+        self._meshes: dict[int, list[tuple[tuple[Pool, ...], list[PoolPrice]]]] = {}
+        self._unit_rows: Units | None = None
+        self._mesh_rows: dict[int, Meshes] = {}
+
+    def unit(self, group: int, pool: Pool) -> int:
+        """The number of one unit of that pool, of a group without training."""
+        key = (group, pool)
+        if key not in self._unit_at:
+            one = replace(pool, num_units=1)
+            if pool.num_units != 1:
+                self._unit_at[key] = self.unit(group, one)
+                return self._unit_at[key]
+            price = self.prices.pool(self.grouping[group], one) if self._is_allowed(group, (one,)) else None
+            self._unit_at[key] = len(self._units) if isinstance(price, PoolPrice) else -1
+            if isinstance(price, PoolPrice):
+                self._units.append((group, one, price))
+                self._unit_rows = None
+        return self._unit_at[key]
+
+    def mesh(self, group: int, pools: tuple[Pool, ...]) -> int:
+        """The number of that mesh among those of its group."""
+        key = (group, pools)
+        if key not in self._mesh_at:
+            priced = [self.prices.pool(self.grouping[group], pool) for pool in pools]
+            fits = [each for each in priced if isinstance(each, PoolPrice)]
+            if len(fits) < len(priced) or not self._is_allowed(group, pools):
+                self._mesh_at[key] = -1
+            else:
+                rows = self._meshes.setdefault(group, [])
+                self._mesh_at[key] = len(rows)
+                rows.append((pools, fits))
+                self._mesh_rows.pop(group, None)
+        return self._mesh_at[key]
+
+    def numbers(self, placement: Placement) -> tuple[list[int], list[int], list[int]]:
+        """(units, counts, a mesh for each group or -1) of a placement; -2: a part that does not fit."""
+        units: list[int] = []
+        counts: list[int] = []
+        meshes: list[int] = []
+        for i, group in enumerate(placement.groups):
+            if group.trains:
+                number = self.mesh(i, group.pools)
+                meshes.append(number if number >= 0 else -2)
+                continue
+            meshes.append(-1)
+            for pool in group.pools:
+                number = self.unit(i, pool)
+                units.append(number if number >= 0 else -2)
+                counts.append(pool.num_units)
+        return units, counts, meshes
+
+    @property
+    def units(self) -> Units:
+        """All that have a number."""
+        if self._unit_rows is None:
+            self._unit_rows = self._units_of()
+        return self._unit_rows
+
+    def meshes(self, group: int) -> Meshes:
+        """All of that group that have a number."""
+        if group not in self._mesh_rows:
+            self._mesh_rows[group] = self._meshes_of(group)
+        return self._mesh_rows[group]
+
+    def has_meshes(self, group: int) -> bool:
+        """Whether any mesh of that group has a number."""
+        return group in self._meshes
+
+    def class_of(self, pool: Pool) -> DeviceClass:
+        return self.prices.classes[pool.device_class]
+
+    def _is_allowed(self, group: int, pools: tuple[Pool, ...]) -> bool:
+        found = next(shape.of_group(self.prices, Group(tasks=self.grouping[group], pools=pools)), None)
+        return not isinstance(found, Violation)
+
+    def _units_of(self) -> Units:
+        num = len(self._units) + 1
+        knots = len(self.prices.phase_seconds) if self._has_phases(self._units) else 1
+        rates, tables = np.zeros((num, len(self.tasks))), np.zeros((num, knots))
+        for row, (_, _, price) in enumerate(self._units):
+            for task, rate in price.rates.items():
+                rates[row, self.tasks.index(task)] = rate
+            if price.phase is not None:
+                tables[row] = price.phase.samples
+        classes = [self.class_of(pool) for _, pool, _ in self._units]
+        return Units(
+            at_class=np.array([self._class_at[at.key] for at in classes] + [0]),
+            region=np.array([self._region_at[at.region.name] for at in classes] + [0]),
+            group=np.array([group for group, _, _ in self._units] + [-1]),
+            size=np.array([TENSOR.index(pool.unit_gpus) for _, pool, _ in self._units] + [0]),
+            rates=rates, group_s=np.array([price.group_s for _, _, price in self._units] + [-np.inf]), tables=tables,
+            usd=np.array([(at.usd_per_gpu_hour or 0.0) * pool.unit_gpus
+                          for at, (_, pool, _) in zip(classes, self._units, strict=True)] + [0.0]),
+        )  # fmt: skip
+
+    def _meshes_of(self, group: int) -> Meshes:
+        rows, tasks = self._meshes[group], self.grouping[group]
+        samples = self.prices.problem.workload.samples_per_step
+        knots = len(self.prices.phase_seconds) if Task.GENERATION in tasks else 1
+        num, size = len(rows), len(self.regions)
+        held = np.zeros((num, len(self.classes), len(TENSOR)), dtype=np.int64)
+        in_region, tables = np.zeros((num, size), dtype=bool), np.zeros((num, size, knots))
+        times, usd, usd_per_step = np.zeros((num, len(self.tasks))), np.zeros(num), np.zeros(num)
+        for row, (pools, priced) in enumerate(rows):
+            for task, each in self.prices.mesh(tasks, pools).times.items():
+                times[row, self.tasks.index(task)] = each.total_s
+            for task in (task for task in tasks if task not in TRAINING and task is not Task.GENERATION):
+                rate = sum(pool.num_units * price.rates[task] for pool, price in zip(pools, priced, strict=True))
+                times[row, self.tasks.index(task)] = samples / rate
+            for pool, price in zip(pools, priced, strict=True):
+                at = self.class_of(pool)
+                region = self._region_at[at.region.name]
+                held[row, self._class_at[at.key], TENSOR.index(pool.unit_gpus)] += pool.num_gpus
+                in_region[row, region] = True
+                usd[row] += pool.num_gpus * (at.usd_per_gpu_hour or 0.0)
+                if price.phase is not None:
+                    tables[row, region] += pool.num_units * price.phase.samples
+            ring = self.prices.ring_usd_per_gbyte([self.class_of(pool).region.name for pool in pools])
+            usd_per_step[row] = ring * self.prices.gradient_bytes(tasks) / 1e9
+        first = [self._region_at[self.class_of(pools[0]).region.name] for pools, _ in rows]
+        return Meshes(
+            held=held, in_region=in_region, region=np.array(first), times=times, tables=tables, usd=usd,
+            usd_per_step=usd_per_step,
+        )  # fmt: skip
+
+    @staticmethod
+    def _has_phases(units: list[tuple[int, Pool, PoolPrice]]) -> bool:
+        return any(price.phase is not None for _, _, price in units)
+
+
+def _ways(prices: Prices, regions: list[str]) -> Ways:
+    size = len(regions)
+    names = ("weights_s", "link_s", "trajectories_s", "samples_per_s", "scoring_s", "training_s", "usd_per_version",
+             "usd_per_step_home", "usd_per_step_there")  # fmt: skip
+    tables = {name: np.full((size, size), np.inf) for name in names}
+    critic = np.full((3, size, size), np.inf)
+    uplink, downlink = np.zeros(size), np.full(size, np.inf)
+    trains_critic = Task.CRITIC_TRAINING in prices.problem.workload.models
+    for h, src in enumerate(regions):
+        start = home(prices, src)
+        uplink[h], downlink[h] = start.uplink_s, start.samples_per_s
+        for r, dst in enumerate(regions):
+            for name in names if dst in start.ways else ():
+                tables[name][h, r] = getattr(start.ways[dst], name)
+            if trains_critic and (way := critic_way(prices, src, dst)) is not None:
+                critic[:, h, r] = way.weights_s, way.link_s, way.usd_per_version
+    return Ways(
+        **tables, uplink_s=uplink, downlink_per_s=downlink, critic_s=critic[0], critic_link_s=critic[1],
+        critic_usd=critic[2],
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""Generation by continuous batching: seconds of a decoding step, samples a second, a group's time, a whole phase.
+
+One replica runs up to so many sequences (its *slots*, a value of `SLOTS`). A step's time depends on how many run and on
+how long they are. A running sequence, seen at a random moment, has the prompt and E[L^2] / (2 E[L]) tokens of its
+completion behind it, and as many before it (renewal theory). Each sample pays for its own prompt.
+
+- Continuous (eta >= 1): `batch` sequences always run: a sample costs mean length x step / batch, and its prefill. A
+  group is done when its longest sample is; its 99th percentile counts; samples that find no slot wait for one.
+- A phase (eta 0, and by turns with training): a replica has `share` samples. If all fit they start at once and step
+  times fall as they end. Else slots are refilled at the continuous rate, and what runs when the queue is empty, aged as
+  renewal theory says, is drained. Of all numbers of slots up to what memory allows the best counts.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.cost.cuts import FloatArray, IntArray
+from planner.cost.memory import CACHE_MARGIN, sequence_bytes
+from planner.device import collective, layer
+from planner.question.hardware import GpuType
+from planner.question.workload import Task, Workload
+
+SLOTS = (
+    *range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,
+)  # fmt: skip
+"""Numbers of sequences that an engine is set up for, as CUDA graphs are; at most vLLM's default `max_num_seqs`."""
+PREFILL_TOKENS = 2048
+"""Tokens of prompts that are prefilled together."""
+_GROUP_QUANTILE = 0.99
+_NUM_SHARES = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """Of a set of sequences that run on with none added: pieces of time between ends. Arrays: one entry a piece."""
+
+    tokens: FloatArray
+    """That each sequence still running makes in the piece."""
+    alive: FloatArray
+    """Share of the sequences that run in it."""
+    context: FloatArray
+    """Their mean tokens, prompt and all, in the middle of it."""
+
+
+class Replica:
+    """`tensor` devices of one machine with one copy of the model. All results are seconds; arrays run over `SLOTS`."""
+
+    def __init__(self, workload: Workload, gpu: GpuType, tensor: int) -> None:
+        self.tensor = tensor
+        self._workload = workload
+        self._gpu = gpu
+        self._arch = workload.models[Task.GENERATION]
+        self.prefill_s = self._prefill_s()
+
+    def slots(self, free_bytes: FloatArray) -> IntArray:
+        """The most that fit into so many bytes of each device: places in `SLOTS`, -1 for none."""
+        each = sequence_bytes(self._workload, self.tensor, mean_context(self._workload))
+        return np.searchsorted(SLOTS, free_bytes / each, side="right") - 1
+
+    def step_s(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
+        """One token for each of `sequences`, elementwise."""
+        gpu, arch = self._gpu, self._arch
+        layers = layer.decode_s(gpu, arch, tensor=self.tensor, sequences=sequences, context=context)
+        payload = 2.0 * sequences * arch.hidden_size
+        layers = layers + 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=self.tensor)
+        steps: FloatArray = arch.num_layers * layers + layer.head_s(gpu, arch, tensor=self.tensor, tokens=sequences)
+        return steps
+
+    @cached_property
+    def sample_s(self) -> FloatArray:
+        """Between two samples with so many sequences always running."""
+        running = np.array(SLOTS, dtype=float)
+        steps = self.step_s(running, np.full(len(SLOTS), mean_context(self._workload)))
+        seconds: FloatArray = self._workload.completion_tokens.mean * steps / running + self.prefill_s
+        return seconds
+
+    @cached_property
+    def group_s(self) -> FloatArray:
+        """99th percentile of a group's time."""
+        workload, running = self._workload, np.array(SLOTS, dtype=float)
+        longest = workload.completion_tokens.at(_GROUP_QUANTILE ** (1 / workload.group_size))
+        token_s = self.sample_s * running / workload.completion_tokens.mean
+        waits = np.maximum(0.0, workload.group_size - running) * self.sample_s
+        seconds: FloatArray = waits + longest * token_s + self.prefill_s
+        return seconds
+
+    @cached_property
+    def first_s(self) -> float:
+        """A phase of one sample: none is shorter, since any sample may be the longest."""
+        return float(self._fresh_s(np.array([1.0]))[0])
+
+    def phase_s(self, share: float, place: int) -> float:
+        """Until the last of `share` samples is done on so many slots, refilled as long as there is a queue."""
+        full = float(SLOTS[place])
+        fresh = float(self._fresh_s(np.array([min(share, full)]))[0])
+        return fresh if share <= full else max(fresh, float(self._queued_s(np.array([share]), place)[0]))
+
+    def shares(self, seconds: FloatArray) -> FloatArray:
+        """[slots, seconds]: samples done in phases so long; the best of all numbers of slots up to each."""
+        knots = np.unique(np.concatenate([np.geomspace(1, SLOTS[-1], _NUM_SHARES), np.array(SLOTS, dtype=float)]))
+        fresh = np.maximum.accumulate(self._fresh_s(knots))
+        at_once = np.interp(seconds, fresh, knots, left=0.0)
+        made = np.empty((len(SLOTS), len(seconds)))
+        for place, full in enumerate(SLOTS):
+            empty = float(self._queued_s(np.zeros(1), place)[0])
+            refilled = np.maximum(full, (seconds - empty) / self.sample_s[place])
+            is_full = seconds >= float(np.interp(full, knots, fresh))
+            made[place] = np.where(is_full, refilled, np.minimum(at_once, full))
+        best: FloatArray = np.maximum.accumulate(made, axis=0)
+        return best
+
+    def _prefill_s(self) -> float:
+        gpu, arch, prompt = self._gpu, self._arch, self._workload.prompt_tokens.mean
+        batch = max(prompt, float(PREFILL_TOKENS))
+        one = layer.forward_s(gpu, arch, tensor=self.tensor, tokens=batch, sequence=prompt)
+        one += 2 * collective.machine_all_reduce_s(gpu, payload_bytes=2 * batch * arch.hidden_size, num=self.tensor)
+        return float(arch.num_layers * one * prompt / batch)
+
+    def _fresh_s(self, share: FloatArray) -> FloatArray:
+        """All start at once."""
+        return share * self.prefill_s + self._drain_s(fresh_tails(self._workload), share)
+
+    def _queued_s(self, share: FloatArray, place: int) -> FloatArray:
+        """Work at the full rate, but for what is left when the queue is empty, and then that; linear in `share`."""
+        workload, full = self._workload, float(SLOTS[place])
+        token_s = (self.sample_s[place] - self.prefill_s) / workload.completion_tokens.mean
+        ahead = share * workload.completion_tokens.mean - full * mean_age(workload)
+        drained = self._drain_s(aged_tails(workload), np.array([full]))
+        seconds: FloatArray = share * self.prefill_s + ahead * token_s + drained
+        return seconds
+
+    def _drain_s(self, tails: Tails, running: FloatArray) -> FloatArray:
+        alive = np.maximum(1.0, running[:, None] * tails.alive)
+        steps = self.step_s(alive, np.broadcast_to(tails.context, alive.shape))
+        seconds: FloatArray = steps @ tails.tokens
+        return seconds
+
+
+def mean_age(workload: Workload) -> float:
+    """Tokens that a running sequence has made, and has still to make, at a random moment."""
+    lengths = np.asarray(workload.completion_tokens.quantiles)
+    return float(np.mean(lengths**2) / (2 * np.mean(lengths)))
+
+
+def mean_context(workload: Workload) -> float:
+    """Tokens of a running sequence at a random moment."""
+    return workload.prompt_tokens.mean + mean_age(workload)
+
+
+def slots_context(workload: Workload) -> float:
+    """Tokens of cache that a sequence is given room for."""
+    return mean_context(workload) * CACHE_MARGIN
+
+
+def fresh_tails(workload: Workload) -> Tails:
+    """Sequences that start together."""
+    ends = np.concatenate([[0.0], np.asarray(workload.completion_tokens.quantiles)])
+    num = len(ends) - 1
+    return Tails(
+        tokens=np.diff(ends), alive=1 - np.arange(num) / num,
+        context=workload.prompt_tokens.mean + (ends[1:] + ends[:-1]) / 2,
+    )  # fmt: skip
+
+
+def aged_tails(workload: Workload) -> Tails:
+    """Sequences that run at a random moment.
+
+    Renewal theory: P(age > a, left > x) is the integral of P(L > u) from a + x, over E[L].
+    """
+    ends = np.concatenate([[0.0], np.asarray(workload.completion_tokens.quantiles)])
+    num = len(ends) - 1
+    width, survive = np.diff(ends), 1 - np.arange(num) / num
+    mass = width * survive
+    after = np.concatenate([np.cumsum(mass[::-1])[::-1], [0.0]])
+    """Integral of P(L > u) from each end."""
+    middle = (after[1:] + after[:-1]) / 2
+    """The same from each piece's middle, where P(L > u) is constant."""
+    moment = np.concatenate([np.cumsum((width * (after[1:] + after[:-1]) / 2)[::-1])[::-1], [0.0]])
+    age = (moment[1:] + width / 2 * (after[1:] + middle) / 2) / np.maximum(middle, 1e-300)
+    return Tails(
+        tokens=width, alive=middle / after[0],
+        context=workload.prompt_tokens.mean + age + (ends[1:] + ends[:-1]) / 2,
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Samples by a phase's end, as tables over one grid of seconds that all pools of a problem share.
+
+On one grid the samples of many pools are a weighted sum of their tables. A replica makes nothing before its first
+sample; each such moment is two knots of the grid, the one before it and the one at it, so that tables may jump there.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.cuts import FloatArray, IntArray
+
+NUM_KNOTS = 192
+KNOT = 1e-9
+"""Relative: a phase that ends so little before a jump ends at it."""
+SPAN = 4096.0
+"""The grid ends at so many times its start; beyond, tables are in proportion to the last knot."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTable:
+    """Samples that one unit makes in a phase of given seconds: linear between knots, in proportion beyond the last."""
+
+    seconds: FloatArray
+    """Ascending; the problem's grid. A doubled knot is a jump: before, and at it."""
+    samples: FloatArray
+
+    def within(self, seconds: float) -> float:
+        """Samples of a phase that long."""
+        place = int(np.searchsorted(self.seconds, seconds, side="right")) - 1
+        if place < 0:
+            return 0.0
+        if place == len(self.seconds) - 1:
+            return float(self.samples[-1] * seconds / self.seconds[-1])
+        share = (seconds - self.seconds[place]) / (self.seconds[place + 1] - self.seconds[place])
+        return float(self.samples[place] + share * (self.samples[place + 1] - self.samples[place]))
+
+
+def grid(firsts: Iterable[float]) -> FloatArray:
+    """Knots for replicas whose first samples are ready at these moments."""
+    jumps = sorted(set(firsts))
+    plain = np.geomspace(jumps[0], jumps[0] * SPAN, NUM_KNOTS)
+    knots: FloatArray = np.sort(np.concatenate([np.setdiff1d(plain, jumps), jumps, jumps]))
+    return knots
+
+
+def table(seconds: FloatArray, first_s: float, shares: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """[..., knots]: `shares` at the grid's knots, with the jump at `first_s`, which is one of them."""
+    samples = shares(seconds)
+    before = int(np.searchsorted(seconds, first_s, side="left"))
+    samples[..., : before + 1] = 0.0
+    return samples
+
+
+def phase_end_s(tables: Sequence[tuple[float, PhaseTable]], samples: float) -> float:
+    """Least seconds in which so many units of each table make `samples` together."""
+    made: FloatArray = sum((units * each.samples for units, each in tables), np.zeros(len(tables[0][1].seconds)))
+    return end_s(tables[0][1].seconds, made, samples)
+
+
+def end_s(seconds: FloatArray, made: FloatArray, samples: float) -> float:
+    """Least seconds in which `made`, over the grid, reaches `samples`."""
+    return float(ends_s(seconds, lambda place: made[place], (1,), samples)[0])
+
+
+def ends_s(
+    seconds: FloatArray, made: Callable[[IntArray], FloatArray], shape: tuple[int, ...], samples: float
+) -> FloatArray:
+    """The same for many: `made` gives the samples of each at its own place of the grid."""
+    last = len(seconds) - 1
+    enough = samples * (1 - 1e-12)
+    low, high = np.full(shape, -1), np.full(shape, last)
+    for _ in range(int(np.ceil(np.log2(last + 2)))):
+        middle = np.clip((low + high) // 2, 0, last)
+        is_enough = made(middle) >= enough
+        high = np.where(is_enough, np.minimum(high, middle), high)
+        low = np.where(is_enough, low, np.minimum(np.maximum(low, middle), high - 1))
+    there = made(high)
+    before = np.where(high > 0, made(np.maximum(high - 1, 0)), 0.0)
+    start = seconds[np.maximum(high - 1, 0)]
+    rise = np.where(there > before, there - before, 1.0)
+    inside = start + np.clip((samples - before) / rise, 0.0, 1.0) * (seconds[high] - start)
+    beyond = seconds[-1] * samples / np.maximum(there, 1e-300)
+    found: FloatArray = np.where(there >= enough, inside, beyond)
+    return found

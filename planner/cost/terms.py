@@ -1,0 +1,167 @@
+"""Every number that a placement's prediction is made of: its value, its unit, how it was found, and after whom.
+
+The values are the oracle's own (`planner.cost.oracle`), asked for part by part; nothing is computed in another way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planner.answer.evaluation import Violation
+from planner.answer.placement import Group, Placement, Pool
+from planner.cost import cuts, memory, network, training
+from planner.cost.oracle import Judged, Placed, judge, place, rent_usd_per_hour
+from planner.cost.pools import PoolPrice, Prices
+from planner.question.workload import SCORING, TRAINING, Task
+
+
+class Unit(StrEnum):
+    SECONDS = "s"
+    SAMPLES_PER_S = "samples/s"
+    SEQUENCES = "sequences"
+    BYTES = "B"
+    USD_PER_HOUR = "USD/h"
+    USD = "USD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One number."""
+
+    subject: str
+    """`group:TASK+TASK`, `pool:CLASS`, `region:NAME`, `plan`."""
+    name: str
+    value: float
+    unit: Unit
+    formula: str
+    """In words."""
+    source: str
+    """Paper or program; `definition` where it follows from what the words mean."""
+
+
+_ROOFLINE = "Williams et al., CACM 2009; efficiencies fitted to published profiles (planner/data/efficiency.csv)"
+_RING = "Patarasuk and Yuan, JPDC 2009"
+_1F1B = "Narayanan et al., SC 2021 (1F1B)"
+_ZERO = "Rajbhandari et al., SC 2020 (ZeRO)"
+_RENEWAL = "renewal theory: a running sequence has made E[L^2] / (2 E[L]) tokens on average"
+_STALENESS = "AReaL's bound: a sample is trained on at most eta versions after its own"
+_DEFINITION = "definition"
+
+
+def terms(prices: Prices, placement: Placement) -> tuple[Term, ...] | Violation:
+    """All terms of a placement, in the order of its groups, then of its regions, then of the whole."""
+    placed = place(prices, placement)
+    if isinstance(placed, Violation):
+        return placed
+    best = judge(prices, placed)
+    found: list[Term] = []
+    for group in placement.groups:
+        found += _of_group(prices, group, placed, best)
+        for pool in group.pools:
+            found += _of_pool(prices, group, pool)
+    return (*found, *_of_regions(prices, best), *_of_plan(prices, placed, best))
+
+
+def _of_group(prices: Prices, group: Group, placed: Placed, best: Judged) -> Iterator[Term]:
+    subject = "group:" + "+".join(group.tasks)
+    if group.trains:
+        for task, each in prices.mesh(group.tasks, group.pools).times.items():
+            yield from _of_training(subject, task, each)
+    for task in group.tasks:
+        if task in SCORING:
+            words = "samples a step / sum over units of samples a second (one forward pass, full packs)"
+            yield _seconds(subject, f"{task}: busy", placed.busy_s[task], words, _ROOFLINE)
+        elif task is Task.GENERATION:
+            words = "samples a step / samples a second of all units that generate, each region within its way home"
+            if group.trains or prices.problem.workload.eta == 0:
+                words = "least seconds in which all units together finish a step's samples, the last sequences drained"
+            yield _seconds(subject, f"{task}: busy", best.generation_s, words, _RENEWAL)
+
+
+def _of_training(subject: str, task: Task, times: training.MeshTime) -> Iterator[Term]:
+    parts = (
+        ("compute", times.compute_s, "micro-batches x slowest stage (forward, backward, tensor-parallel sums, hops)",
+         _ROOFLINE),
+        ("bubble", times.bubble_s, "(stages - 1) x slowest stage, an update", _1F1B),
+        ("reduce", times.reduce_s, "ring of n pipelines: 2 (n - 1) / n x gradients / slowest link, an update", _RING),
+        ("update", times.update_s, "bytes of optimizer state that a device moves / memory's rate", _ZERO),
+    )  # fmt: skip
+    for name, value, words, source in parts:
+        yield _seconds(subject, f"{task}: {name}", value, words, source)
+
+
+def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
+    subject, workload = f"pool:{pool.device_class}", prices.problem.workload
+    price, at = prices.pool(group.tasks, pool), prices.classes[pool.device_class]
+    assert isinstance(price, PoolPrice)
+    for task, layout in pool.layouts:
+        rows = cuts.of_layout(layout, pool.num_units)
+        if task in TRAINING:
+            stays = float(memory.trained_bytes(workload, task, rows)[0])
+            words = "weights, gradients, optimizer and published copy, over the devices that share them"
+            passing = float(memory.training_bytes(workload, task, rows)[0])
+        else:
+            stays, words = memory.served_bytes(workload, task, layout.tensor), "2 bytes a parameter / tensor"
+            passing = 0.0 if task is Task.GENERATION else memory.scoring_bytes(workload, task, layout.tensor)
+        yield _bytes(subject, f"{task}: resident", stays, words, _ZERO)
+        yield _bytes(subject, f"{task}: while it runs", passing, "activations and logits", "Korthikanti et al., 2022")
+    usable = memory.usable_bytes(at.gpu)
+    yield _bytes(subject, "usable", usable, "nine tenths of the device's memory, less 1 GiB on a GPU", "vLLM's default")
+    for task, rate in price.rates.items():
+        words = "replicas of a unit / seconds a sample"
+        yield Term(
+            subject=subject, name=f"{task}: rate of a unit", value=rate, unit=Unit.SAMPLES_PER_S, formula=words,
+            source=_ROOFLINE,
+        )  # fmt: skip
+    if Task.GENERATION in group.tasks:
+        words = "what the layout asks for, else what fits beside all that is resident"
+        yield Term(
+            subject=subject, name="sequences of a replica", value=price.batch, unit=Unit.SEQUENCES, formula=words,
+            source="PagedAttention: Kwon et al., SOSP 2023",
+        )  # fmt: skip
+        words = "a version's way inside the region, then the longest of a group at its 99th percentile"
+        yield _seconds(subject, "load and group", price.group_s, words, _RENEWAL)
+
+
+def _of_regions(prices: Prices, best: Judged) -> Iterator[Term]:
+    for each in best.regions:
+        subject = f"region:{each.region}"
+        words = "version / link's rate, or all remote regions' versions / the trainer's uplink; half a round trip"
+        yield _seconds(subject, "weights", each.weights_s, words, _DEFINITION)
+        words = "a group's samples / the way home's rate; half a round trip"
+        yield _seconds(subject, "trajectories", each.trajectories_s, words, _DEFINITION)
+        yield _seconds(subject, "generation", each.group_s, "slowest pool of the region, or the whole phase", _RENEWAL)
+    yield _bytes("plan", "version", network.payload_bytes(prices.problem.workload),
+                 "parameters that change x bytes a parameter", _DEFINITION)  # fmt: skip
+
+
+def _of_plan(prices: Prices, placed: Placed, best: Judged) -> Iterator[Term]:
+    words = "longest over groups of the sum of their training tasks, and samples' way there"
+    yield _seconds("plan", "training", placed.training_s, words, _DEFINITION)
+    words = "longest over groups of the sum of their scoring tasks, and samples' way there and back"
+    yield _seconds("plan", "scoring", placed.scoring_s, words, _DEFINITION)
+    for name, value in best.needs:
+        yield _seconds("plan", f"need {name}", value, _need_in_words(name, prices.problem.workload.eta), _STALENESS)
+    rent = rent_usd_per_hour(prices, placed.placement)
+    for name, dollars, unit, formula in (
+        ("rent", rent, Unit.USD_PER_HOUR, "devices x price"),
+        ("egress", best.usd_per_step, Unit.USD, "versions, samples, critic's weights and gradients x price, a step"),
+    ):
+        yield Term(subject="plan", name=name, value=dollars, unit=unit, formula=formula, source=_DEFINITION)
+
+
+def _need_in_words(name: str, eta: int) -> str:
+    kind = name.partition(":")[0]
+    if kind == "path":
+        return f"(training + scoring + weights + trajectories + generation) / (eta + 1), eta = {eta}"
+    if kind == "group":
+        return "sum of its tasks' busy seconds"
+    return "a version's bytes / the rate"
+
+
+def _seconds(subject: str, name: str, value: float, formula: str, source: str) -> Term:
+    return Term(subject=subject, name=name, value=value, unit=Unit.SECONDS, formula=formula, source=source)
+
+
+def _bytes(subject: str, name: str, value: float, formula: str, source: str) -> Term:
+    return Term(subject=subject, name=name, value=value, unit=Unit.BYTES, formula=formula, source=source)

@@ -1,0 +1,149 @@
+"""The one place that calls OR-Tools: a linear model goes in, a point and a bound that holds come out.
+
+One thread, a fixed seed and no limit but time: the same model gives the same answer unless time ends it. Linear
+programs go to GLOP; their bound is computed here from the duals, so it holds whatever the solver's tolerances did.
+Programs with integers go to the solver named; their bound is its own dual bound less `_SLACK`.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+
+import numpy as np
+from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, parameters_pb2, result_pb2
+from ortools.math_opt.core.python import solver
+from ortools.math_opt.python import mathopt
+
+from planner.exact.linear import INFINITE, Floats, LinearModel, Solution
+
+_SLACK = 2e-6
+"""Relative. Solvers accept points that miss rows by 1e-6 and whole numbers by 1e-6; rows are scaled to about 1."""
+_REASON = result_pb2.TerminationReasonProto
+_BASE_SEED = 1
+
+
+class Solver(StrEnum):
+    HIGHS = "HIGHS"
+    SCIP = "GSCIP"
+    CP_SAT = "CP_SAT"
+
+
+def solve_relaxed(model: LinearModel) -> Solution:
+    """Without wholeness."""
+    if model.is_crossed:
+        return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
+    proto = _proto(model, relaxed=True)
+    parameters = parameters_pb2.SolveParametersProto()
+    result = _call(proto, "GLOP", parameters)
+    reason = result.termination.reason
+    if reason == _REASON.TERMINATION_REASON_INFEASIBLE or reason == _REASON.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED:
+        return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
+    if reason != _REASON.TERMINATION_REASON_OPTIMAL or not result.solutions:
+        return Solution(values=None, objective=INFINITE, bound=-INFINITE, is_infeasible=False, is_complete=False)
+    best = result.solutions[0]
+    values = _dense(best.primal_solution.variable_values, model.num_variables)
+    duals = _dense(best.dual_solution.dual_values, len(model.row_low))
+    return Solution(
+        values=values, objective=float(values @ np.asarray(model.cost)), bound=dual_bound(model, duals),
+        is_infeasible=False, is_complete=True,
+    )  # fmt: skip
+
+
+def dual_bound(model: LinearModel, duals: Floats) -> float:
+    """What these duals prove (weak duality over the box of the variables), however they were found."""
+    low, high = np.asarray(model.low), np.asarray(model.high)
+    row_low, row_high = np.asarray(model.row_low), np.asarray(model.row_high)
+    duals = np.where((duals > 0) & np.isinf(row_low), 0.0, duals)
+    duals = np.where((duals < 0) & np.isinf(row_high), 0.0, duals)
+    reduced = np.asarray(model.cost, dtype=np.float64).copy()
+    np.subtract.at(reduced, np.asarray(model.entry_at), duals[model.row_at] * np.asarray(model.entry))
+    sides = np.where(duals > 0, np.where(np.isinf(row_low), 0.0, row_low), np.where(np.isinf(row_high), 0.0, row_high))
+    tiny = np.abs(reduced) < 1e-12
+    ends = np.where(reduced > 0, low, np.where(tiny, 0.0, high))
+    if np.any(np.isinf(ends) & ~tiny):
+        return -INFINITE
+    return float(np.sum(duals * sides) + np.sum(np.where(tiny, 0.0, reduced * np.where(np.isinf(ends), 0.0, ends))))
+
+
+def solve_whole(
+    model: LinearModel,
+    *,
+    limit_s: float,
+    gap: float,
+    seed: int = 0,
+    kind: Solver = Solver.HIGHS,
+    hint: Floats | None = None,
+) -> Solution:
+    """To a relative `gap` of the model's own optimum, or until `limit_s` are over."""
+    if model.is_crossed:
+        return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
+    parameters = parameters_pb2.SolveParametersProto(
+        relative_gap_tolerance=gap, absolute_gap_tolerance=0.0, random_seed=_BASE_SEED + seed
+    )
+    parameters.time_limit.FromTimedelta(timedelta(seconds=max(limit_s, 1e-3)))
+    if kind is not Solver.HIGHS:
+        parameters.threads = 1
+    else:
+        parameters.highs.string_options["parallel"] = "off"
+        parameters.highs.double_options["mip_feasibility_tolerance"] = 1e-7
+    settings = model_parameters_pb2.ModelSolveParametersProto()
+    if hint is not None:
+        start = settings.solution_hints.add()
+        start.variable_values.ids.extend(range(model.num_variables))
+        start.variable_values.values.extend(hint.tolist())
+    result = _call(_proto(model, relaxed=False), kind.value, parameters, settings)
+    reason = result.termination.reason
+    if reason == _REASON.TERMINATION_REASON_INFEASIBLE or reason == _REASON.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED:
+        return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
+    bound = result.termination.objective_bounds.dual_bound
+    values = None
+    objective = INFINITE
+    if result.solutions and result.solutions[0].HasField("primal_solution"):
+        primal = result.solutions[0].primal_solution
+        values = _dense(primal.variable_values, model.num_variables)
+        objective = primal.objective_value
+    return Solution(
+        values=values, objective=objective, bound=bound - _SLACK * abs(bound), is_infeasible=False,
+        is_complete=reason == _REASON.TERMINATION_REASON_OPTIMAL,
+    )  # fmt: skip
+
+
+def _call(
+    proto: model_pb2.ModelProto,
+    kind: str,
+    parameters: parameters_pb2.SolveParametersProto,
+    settings: model_parameters_pb2.ModelSolveParametersProto | None = None,
+) -> result_pb2.SolveResultProto:
+    result: result_pb2.SolveResultProto = solver.solve(
+        proto, getattr(parameters_pb2, f"SOLVER_TYPE_{kind}"), mathopt.StreamableSolverInitArguments().to_proto(),
+        parameters, settings or model_parameters_pb2.ModelSolveParametersProto(), None,
+        callback_pb2.CallbackRegistrationProto(), None, None,
+    )  # fmt: skip
+    return result
+
+
+def _proto(model: LinearModel, *, relaxed: bool) -> model_pb2.ModelProto:
+    proto = model_pb2.ModelProto()
+    at, variables = range(model.num_variables), proto.variables
+    variables.ids.extend(at)
+    variables.lower_bounds.extend(model.low)
+    variables.upper_bounds.extend(model.high)
+    variables.integers.extend([False] * model.num_variables if relaxed else model.whole)
+    paid = [i for i in at if model.cost[i] != 0.0]
+    proto.objective.linear_coefficients.ids.extend(paid)
+    proto.objective.linear_coefficients.values.extend(model.cost[i] for i in paid)
+    rows = proto.linear_constraints
+    rows.ids.extend(range(len(model.row_low)))
+    rows.lower_bounds.extend(model.row_low)
+    rows.upper_bounds.extend(model.row_high)
+    entries = proto.linear_constraint_matrix
+    entries.row_ids.extend(model.row_at)
+    entries.column_ids.extend(model.entry_at)
+    entries.coefficients.extend(model.entry)
+    return proto
+
+
+def _dense(sparse: object, size: int) -> Floats:
+    found = np.zeros(size)
+    ids = np.asarray(sparse.ids, dtype=np.int64)  # type: ignore[attr-defined]
+    found[ids] = np.asarray(sparse.values)  # type: ignore[attr-defined]
+    return found

@@ -1,0 +1,115 @@
+"""The oracle's `binding` as a sentence with its terms."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from periplus.view import units
+from planner.answer.evaluation import Evaluation
+from planner.answer.placement import Placement
+from planner.cost import network
+from planner.cost.oracle import Placed, place
+from planner.cost.pools import Prices
+from planner.question.goal import Objective
+
+
+def binding_sentence(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:
+    """What equals the step time, with its terms; then what the goal's number does, if it has one."""
+    kind, _, subject = evaluation.binding.partition(":")
+    match kind:
+        case "path" if subject == "critic":
+            text = _critic_path(prices, placement, evaluation)
+        case "path":
+            text = _path(prices, placement, evaluation, subject)
+        case "group":
+            text = _group(evaluation, subject)
+        case "link":
+            text = _link(prices, evaluation, *subject.split(">"))
+        case "up":
+            text = _up(prices, evaluation, subject)
+        case "budget":
+            text = f"the budget, which pays for one step's egress each {seconds(evaluation.step_s)}"
+        case _:
+            text = evaluation.binding
+    return text + _limit(prices, evaluation)
+
+
+def seconds(value: float) -> str:
+    """`12.3 ms`, `1.23 s`, `123 s`."""
+    return f"{units.short(value * 1e3)} ms" if 0 < value < 1 else f"{units.short(value)} s"
+
+
+def names(tasks: str) -> str:
+    """`reward+critic_inference` for a person."""
+    words = [task.replace("_", " ") for task in tasks.split("+")]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _path(prices: Prices, placement: Placement, evaluation: Evaluation, region: str) -> str:
+    placed = place(prices, placement)
+    assert isinstance(placed, Placed)
+    at = next(each for each in evaluation.regions if each.region == region)
+    eta = prices.problem.workload.eta
+    generation = "generation" if prices.problem.workload.eta == 0 else "a group's generation"
+    terms = [
+        ("training", placed.training_s),
+        ("scoring", placed.scoring_s),
+        ("weights", at.weights_s),
+        (generation, at.group_s),
+    ]
+    terms.append(("trajectories", at.trajectories_s))
+    return f"the way of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
+
+
+def _critic_path(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:
+    placed = place(prices, placement)
+    assert isinstance(placed, Placed)
+    eta = prices.problem.workload.eta
+    weights_s = evaluation.step_s * (eta + 1) - placed.training_s - placed.scoring_s
+    terms = [("training", placed.training_s), ("the critic's weights", weights_s), ("scoring", placed.scoring_s)]
+    return f"the way of the critic's weights: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
+
+
+def _sum(terms: Sequence[tuple[str, float]]) -> str:
+    """Without terms that nobody would notice."""
+    total = sum(value for _, value in terms)
+    return " + ".join(f"{what} {seconds(value)}" for what, value in terms if value > 1e-6 * total)
+
+
+def _steps(num: int) -> str:
+    return "one step" if num == 1 else f"{num} steps"
+
+
+def _group(evaluation: Evaluation, subject: str) -> str:
+    times = {task.value: value for task, value in evaluation.task_s}
+    tasks = subject.split("+")
+    parts = " + ".join(f"{names(task)} {seconds(times[task])}" for task in tasks)
+    verb = "keeps" if len(tasks) == 1 else "keep"
+    return f"{names(subject)} {verb} the devices busy all the time" + (f": {parts}" if len(tasks) > 1 else "")
+
+
+def _link(prices: Prices, evaluation: Evaluation, src: str, dst: str) -> str:
+    route = prices.network.route(src, dst)
+    assert route is not None
+    size, rate = evaluation.step_s * route.bytes_per_s, units.quantity(route.bytes_per_s * 8, "bit/s")
+    return f"the link from {src} to {dst}: {units.size(size)} of weights a version at {rate}"
+
+
+def _up(prices: Prices, evaluation: Evaluation, region: str) -> str:
+    size = network.payload_bytes(prices.problem.workload)
+    num = sum(each.region != region for each in evaluation.regions)
+    rate = prices.network.up_bytes_per_s(region)
+    cap = f" at {units.quantity(rate * 8, 'bit/s')}" if rate else ""
+    return f"the uplink of {region}: {units.size(size)} of weights a version to {num} regions{cap}"
+
+
+def _limit(prices: Prices, evaluation: Evaluation) -> str:
+    goal = prices.problem.goal
+    match goal.objective:
+        case Objective.THROUGHPUT:
+            return ""
+        case Objective.COST_AT_THROUGHPUT:
+            return f"; {seconds(goal.max_step_s or evaluation.step_s)} a step are allowed"
+        case Objective.THROUGHPUT_UNDER_BUDGET:
+            return f"; {goal.max_usd_per_hour or 0.0:,.2f} dollars an hour are allowed"
+        case _:
+            assert_never(goal.objective)

@@ -1,0 +1,18 @@
+"""Aligned columns for a terminal."""
+
+from collections.abc import Sequence
+
+
+def columns(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Rows under their headings; `right`: indices of columns whose texts end together. Empty without rows."""
+    if not rows:
+        return ""
+    table = [list(headings), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(headings))]
+    lines = []
+    for row in table:
+        cells = [
+            text.rjust(w) if i in right else text.ljust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

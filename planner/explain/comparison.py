@@ -1,0 +1,120 @@
+"""What each method found on one question, and how soon."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from periplus.view import units
+from planner.answer import outcome
+from planner.answer.outcome import Incumbent
+from planner.explain.columns import columns
+from planner.question.goal import Goal, Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One method's run."""
+
+    method: str
+    best: Incumbent | None
+    trace: tuple[Incumbent, ...]
+    bound: float | None
+    elapsed_s: float
+    num_evaluations: int
+    note: str = ""
+    """Why there is no placement."""
+
+
+def compared(method: str, found: outcome.Outcome, elapsed_s: float) -> Compared:
+    """From a method's answer."""
+    match found:
+        case outcome.Infeasible(conflict=conflict):
+            why = "; and ".join(fact.what for fact in conflict) or "it found no placement"
+            return Compared(
+                method=method, best=None, trace=(), bound=None, elapsed_s=elapsed_s, num_evaluations=0, note=why
+            )
+        case outcome.Found() | outcome.BudgetExhausted():
+            bound = found.best.bound if found.best else None
+            if isinstance(found, outcome.BudgetExhausted) and found.bound is not None:
+                bound = found.bound
+            return Compared(
+                method=method, best=found.best, trace=found.trace, bound=bound, elapsed_s=elapsed_s,
+                num_evaluations=found.num_evaluations, note="" if found.best else "nothing in time",
+            )  # fmt: skip
+
+
+def failed(method: str, best: Incumbent | None, why: str, elapsed_s: float) -> Compared:
+    """Of a method that could not begin, or did not end."""
+    trace = (best,) if best else ()
+    return Compared(
+        method=method, best=best, trace=trace, bound=best.bound if best else None, elapsed_s=elapsed_s,
+        num_evaluations=0, note=why,
+    )  # fmt: skip
+
+
+def best_bound(runs: Sequence[Compared]) -> float | None:
+    """The highest of what was proved."""
+    return max((run.bound for run in runs if run.bound is not None), default=None)
+
+
+def best_value(runs: Sequence[Compared], goal: Goal) -> float | None:
+    return min((run.best.value(goal) for run in runs if run.best), default=None)
+
+
+def traces(runs: Sequence[Compared], goal: Goal) -> Mapping[str, list[tuple[float, float]]]:
+    """(seconds, objective value) of each improvement."""
+    return {run.method: [(each.elapsed_s, each.value(goal)) for each in run.trace] for run in runs}
+
+
+def unit_of(goal: Goal) -> str:
+    """Of the objective value."""
+    return "dollars an hour" if goal.objective is Objective.COST_AT_THROUGHPUT else "seconds a step"
+
+
+def comparison_tree(runs: Sequence[Compared], goal: Goal) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "schema": "periplus.plan-comparison/1",
+        "objective": goal.objective.value,
+        "bound": best_bound(runs),
+        "methods": [
+            {
+                "method": run.method,
+                "value": run.best.value(goal) if run.best else None,
+                "step_s": run.best.evaluation.step_s if run.best else None,
+                "usd_per_hour": run.best.evaluation.usd_per_hour if run.best else None,
+                "bound": run.bound,
+                "best_after_s": run.trace[-1].elapsed_s if run.trace else None,
+                "elapsed_s": run.elapsed_s,
+                "num_evaluations": run.num_evaluations,
+                "note": run.note,
+                "trace": [[each.elapsed_s, each.value(goal)] for each in run.trace],
+            }
+            for run in runs
+        ],
+    }
+
+
+def comparison_text(runs: Sequence[Compared], goal: Goal) -> str:
+    """For a person: the best method first; how far each is from what is proved."""
+    bound, best = best_bound(runs), best_value(runs, goal)
+    order = sorted(runs, key=lambda run: (run.best is None, run.best.value(goal) if run.best else 0.0, run.method))
+    rows = []
+    for run in order:
+        if run.best is None:
+            rows.append((run.method, "-", "-", "-", "-", f"{run.elapsed_s:.2f} s", run.note))
+            continue
+        value, found = run.best.value(goal), run.best.evaluation
+        money = f"{found.usd_per_hour:,.2f}" if found.usd_per_hour > 0 else "-"
+        ratio = f"{value / best:.3f}x" if best else "-"
+        first_s = next((each.elapsed_s for each in run.trace if each.value(goal) <= value * (1 + 1e-9)), run.elapsed_s)
+        rows.append(
+            (
+                run.method, f"{units.short(found.step_s)} s", money, ratio,
+                "-" if bound is None else f"{max(0.0, 1 - bound / value) * 100:.2f} %", f"{first_s:.2f} s", "",
+            )
+        )  # fmt: skip
+    heading = ("METHOD", "STEP", "DOLLARS/H", "TO BEST", "GAP", "FOUND AFTER", "")
+    table = columns(heading, rows, right=(1, 2, 3, 4, 5))
+    proved = "nothing was proved" if bound is None else f"proved: nothing below {units.short(bound)} {unit_of(goal)}"
+    return f"{table}\n{proved}"

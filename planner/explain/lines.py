@@ -1,0 +1,108 @@
+"""A plan in lines, for a terminal."""
+
+from periplus.view import units
+from planner.answer.placement import Group, Layout, Pool, Sharding
+from planner.explain.binding import names, seconds
+from planner.plan import Assignment, Plan, TaskKind
+from planner.propose import idle_pools
+from planner.question.workload import TRAINING, Task
+
+
+def explain(plan: Plan) -> str:
+    """What to expect, then a line a region: what runs there and when new weights arrive; then what binds."""
+    width = max(len(region) for region in plan.regions)
+    lines = [f"method {plan.method}, trainer in {plan.trainer_region}", *_expectations(plan)]
+    for region in plan.regions:
+        runs = ", ".join(_runs(a) for a in plan.assignments if a.region == region)
+        lines.append(f"  {region:<{width}}  {runs}{_arrival(plan, region)}")
+    lines += _groups(plan)
+    lines.append(f"binding: {plan.binding}")
+    return "\n".join(lines)
+
+
+def proof(plan: Plan) -> str:
+    """What is known of better placements, in a few words; empty for the static method."""
+    if plan.evaluation is None:
+        return ""
+    if plan.gap is None:
+        return "nothing is proved of better ones"
+    if plan.gap < 5e-5:
+        return "no placement is better"
+    return f"the best placement is at most {plan.gap * 100:.2g} % better"
+
+
+def _expectations(plan: Plan) -> list[str]:
+    if plan.evaluation is None or plan.rates is None:
+        return []
+    facts = [
+        f"{seconds(plan.evaluation.step_s)} a step",
+        f"{units.short(plan.rates.samples_per_s)} samples/s",
+        f"{units.short(plan.rates.completion_tokens_per_s)} completion tokens/s",
+    ]
+    if plan.evaluation.usd_per_hour > 0:
+        facts.append(f"{plan.evaluation.usd_per_hour:,.2f} dollars an hour")
+    lines = [f"expected: {', '.join(facts)}; {proof(plan)}"]
+    if plan.simulated is not None:
+        lines.append(f"simulated: {_simulated(plan)}")
+    return lines
+
+
+def _simulated(plan: Plan) -> str:
+    assert plan.simulated is not None
+    assert plan.evaluation is not None
+    played = plan.simulated
+    if played.step_s is None:
+        return f"came to a stand: {played.stalled}"
+    error = played.step_s / plan.evaluation.step_s - 1
+    age = f", oldest token {played.max_age} version{'s' if played.max_age != 1 else ''} old"
+    return f"{seconds(played.step_s)} a step over {played.num_steps} steps ({error * 100:+.1f} %){age}"
+
+
+def _runs(assignment: Assignment) -> str:
+    if assignment.task is TaskKind.TRAINER:
+        return "trainer"
+    return f"{assignment.num_workers:,} rollout worker{'s' if assignment.num_workers > 1 else ''}"
+
+
+def _arrival(plan: Plan, region: str) -> str:
+    for prediction in plan.predictions:
+        if prediction.region == region:
+            known = prediction.weights_s is not None
+            when = f"after {prediction.weights_s:.3f} s" if known else "after an unknown time"
+            return f"; weights arrive {when}, round trip {prediction.rtt_s * 1e3:.0f} ms"
+    return ""
+
+
+def _groups(plan: Plan) -> list[str]:
+    """What the devices do, where tasks have more than one device."""
+    if (
+        plan.placement is None
+        or plan.evaluation is None
+        or all(pool.num_units == 1 == pool.unit_gpus for group in plan.placement.groups for pool in group.pools)
+    ):
+        return []
+    times = dict(plan.evaluation.task_s)
+    lines = ["groups of tasks, which share their devices by turns:"]
+    for group in plan.placement.groups:
+        busy = sum(times[task] for task in group.tasks)
+        lines.append(f"  {names('+'.join(group.tasks))}: busy {seconds(busy)} a step")
+        for i, pool in enumerate(group.pools):
+            idle = " (idles: too slow or too far to help)" if i in _idle(plan, group) else ""
+            layouts = "; ".join(f"{names(task)} {_layout(task, pool, layout)}" for task, layout in pool.layouts)
+            lines.append(f"    {pool.num_gpus:,} of {pool.device_class}: {layouts}{idle}")
+    return lines
+
+
+def _idle(plan: Plan, group: Group) -> frozenset[int]:
+    return idle_pools(plan) if Task.GENERATION in group.tasks else frozenset()
+
+
+def _layout(task: Task, pool: Pool, layout: Layout) -> str:
+    data = pool.num_gpus // layout.tensor // layout.pipeline
+    parts = [("tensor", layout.tensor), ("pipeline", layout.pipeline)]
+    parts.append(("data" if task in TRAINING else "replicas", data))
+    shown = " x ".join(f"{what} {num}" for what, num in parts if num > 1) or "one device"
+    extras = [f"{layout.sharding.value} sharded"] if layout.sharding is not Sharding.NONE else []
+    extras += ["recomputing"] * layout.recompute
+    extras += [f"{layout.batch} sequences each"] * bool(layout.batch)
+    return shown + (f" ({', '.join(extras)})" if extras else "")

@@ -1,0 +1,120 @@
+"""Levels 1 and 2: nested successive halving. Outer arms are groupings, inner arms are size vectors.
+
+Each rung has the same part of the budget for its surviving arms, the worst half of which then go: so an arm's budget
+doubles. An arm's loss is the best found in it so far, by the oracle. Budgets are given as deadlines, in shares of the
+whole budget, so that an arm that took longer takes from those after it and not from the rungs to come.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import ceil, log2
+from typing import Protocol, TypeVar
+
+from planner.hetrl.evolution import CHILDREN, POPULATION, Evolution
+from planner.hetrl.judge import INFEASIBLE, Judge
+
+_HOPELESS_S = 1e12
+"""Arms of at least this bound are equally hopeless, those that nothing fits among them."""
+MAX_SIZES = 32
+"""Inner arms of one grouping at once."""
+
+
+class Arm(Protocol):
+    """What halving is about."""
+
+    @property
+    def best_loss(self) -> float: ...
+    def pull(self, judge: Judge, until: float) -> None:
+        """Search until that share of the budget is spent, at least a little."""
+
+
+A = TypeVar("A", bound=Arm)
+Bound = Callable[[], float]
+
+
+def halve(arms: Iterable[A], judge: Judge, until: float, *, alive: Callable[[A], bool] = lambda arm: True) -> list[A]:
+    """Rungs until one arm is left; the survivors, best first. `alive`: whether an arm is worth pulling at all."""
+    remaining = list(arms)
+    rungs = max(1, ceil(log2(max(1, len(remaining)))) + 1)
+    for rung in range(rungs):
+        start = judge.spent()
+        end = start + (until - start) / (rungs - rung)
+        for i, arm in enumerate(remaining):
+            if judge.spent() >= until:
+                break
+            if alive(arm):
+                arm.pull(judge, start + (end - start) * (i + 1) / len(remaining))
+        remaining = sorted((arm for arm in remaining if alive(arm)), key=lambda arm: arm.best_loss)
+        if judge.spent() >= until or not remaining:
+            break
+        if rung + 1 < rungs:
+            remaining = remaining[: ceil(len(remaining) / 2)]
+    return remaining
+
+
+class SizesArm:
+    """A size vector, with its evolution."""
+
+    def __init__(self, evolution: Evolution, bound: float = 0.0) -> None:
+        self._evolution = evolution
+        self.bound = bound
+
+    @property
+    def best_loss(self) -> float:
+        return self._evolution.best_loss
+
+    def pull(self, judge: Judge, until: float) -> None:
+        """At least one generation; a second one at least where the first found nothing valid."""
+        self._evolution.advance(judge)
+        while judge.spent() < until:
+            before = judge.num_evaluations
+            self._evolution.advance(judge)
+            if judge.num_evaluations == before:
+                break  # everything near is known
+
+    @property
+    def is_hopeless(self) -> bool:
+        return bool(self._evolution.population) and self.best_loss == INFEASIBLE
+
+
+class GroupingArm:
+    """A grouping. Every pull halves its best size vectors of before together with new ones."""
+
+    def __init__(self, draw: Callable[[], SizesArm], bound: float = 0.0) -> None:
+        self._draw = draw
+        self._kept: list[SizesArm] = []
+        self._failures = 0
+        self.bound = bound
+
+    @property
+    def best_loss(self) -> float:
+        return self._kept[0].best_loss if self._kept else INFEASIBLE
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Nothing valid in several size vectors: the tasks do not fit together."""
+        return self._failures >= 8
+
+    def pull(self, judge: Judge, until: float) -> None:
+        evaluations = judge.evaluations_within(until - judge.spent())
+        num = min(MAX_SIZES, max(1, int(evaluations / (2 * (POPULATION + CHILDREN)))))
+        num = 1 << (num.bit_length() - 1)
+        old = self._kept[: max(1, num // 2)] if num > 1 else self._kept[:1]
+        arms = [*old, *(self._draw() for _ in range(max(num - len(old), 0 if old else 1)))]
+        kept = halve(arms, judge, until, alive=lambda arm: _may_win(arm, judge))
+        self._failures = 0 if any(arm.best_loss < INFEASIBLE for arm in kept) else self._failures + len(arms)
+        known = {id(arm): arm for arm in [*kept, *self._kept]}
+        self._kept = sorted(known.values(), key=lambda arm: arm.best_loss)[:MAX_SIZES]
+
+
+def promising(arm: GroupingArm, judge: Judge) -> bool:
+    """Whether the arm may still hold something better than the incumbent."""
+    return not arm.is_hopeless and arm.bound < judge.best_loss
+
+
+def _may_win(arm: SizesArm, judge: Judge) -> bool:
+    return arm.bound < judge.best_loss and not arm.is_hopeless
+
+
+def by_bound(arms: Sequence[GroupingArm]) -> list[GroupingArm]:
+    """The most promising first; of bounds within a quarter of each other, in the order given."""
+    return sorted(arms, key=lambda arm: round(log2(min(max(arm.bound, 1e-9), _HOPELESS_S)) * 3))

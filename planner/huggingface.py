@@ -1,0 +1,97 @@
+"""The shape of a model from its Hugging Face `config.json`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from periplus.errors import ConfigError
+from planner.question.architecture import Architecture
+
+
+def architecture_of_config(tree: object, name: str) -> Architecture:
+    """What a parsed `config.json` says. Raises: ConfigError naming the model and what is unknown or missing."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{name}: its config.json must hold a mapping, not {type(tree).__name__}")
+    kind = tree.get("model_type")
+    if not isinstance(kind, str) or kind not in _READERS:
+        known = ", ".join(sorted(_READERS))
+        raise ConfigError(
+            f"{name}: model_type is {kind!r}, whose shape is not known here; known: {known}; "
+            "or give the shape itself in a workload file"
+        )
+    try:
+        return _READERS[kind](tree, name)
+    except KeyError as error:
+        raise ConfigError(f"{name}: its config.json has no {error.args[0]}; is it complete?") from error
+
+
+def _llama_like(tree: Mapping[str, Any], name: str) -> Architecture:
+    kind, heads, hidden = tree["model_type"], _whole(tree, "num_attention_heads", name), _hidden(tree, name)
+    return Architecture(
+        name=name,
+        hidden_size=hidden,
+        num_layers=_whole(tree, "num_hidden_layers", name),
+        num_heads=heads,
+        num_kv_heads=_whole(tree, "num_key_value_heads", name, heads),
+        head_dim=_whole(tree, "head_dim", name, hidden // heads),
+        intermediate_size=_whole(tree, "intermediate_size", name),
+        vocab_size=_whole(tree, "vocab_size", name),
+        tied_embeddings=bool(tree.get("tie_word_embeddings", False)),
+        qkv_bias=kind == "qwen2" or bool(tree.get("attention_bias", False)),
+        qk_norm=kind == "qwen3",
+    )
+
+
+def _opt(tree: Mapping[str, Any], name: str) -> Architecture:
+    return _plain(tree, name, layers="num_hidden_layers", heads="num_attention_heads", inner="ffn_dim", bias=True)
+
+
+def _gpt_neo(tree: Mapping[str, Any], name: str) -> Architecture:
+    inner = tree.get("intermediate_size") or 4 * _hidden(tree, name)
+    return _plain(
+        {**tree, "intermediate_size": inner}, name, layers="num_layers", heads="num_heads", inner="intermediate_size"
+    )
+
+
+def _plain(
+    tree: Mapping[str, Any], name: str, *, layers: str, heads: str, inner: str, bias: bool = False
+) -> Architecture:
+    num_heads, hidden = _whole(tree, heads, name), _hidden(tree, name)
+    return Architecture(
+        name=name,
+        hidden_size=hidden,
+        num_layers=_whole(tree, layers, name),
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=hidden // num_heads,
+        intermediate_size=_whole(tree, inner, name),
+        vocab_size=_whole(tree, "vocab_size", name),
+        tied_embeddings=bool(tree.get("tie_word_embeddings", True)),
+        qkv_bias=bias,
+        num_mlp_matrices=2,
+    )
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any], str], Architecture]] = {
+    "gpt_neo": _gpt_neo,
+    "llama": _llama_like,
+    "mistral": _llama_like,
+    "opt": _opt,
+    "qwen2": _llama_like,
+    "qwen3": _llama_like,
+}
+"""By `model_type`. Where embeddings are tied is each family's default in transformers, unless the file says so."""
+
+
+def _hidden(tree: Mapping[str, Any], name: str) -> int:
+    return _whole(tree, "hidden_size", name)
+
+
+def _whole(tree: Mapping[str, Any], key: str, name: str, default: int | None = None) -> int:
+    value = tree.get(key)
+    if value is None and default is not None:
+        return default
+    if value is None:
+        raise KeyError(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name}: {key} in its config.json is {value!r}, but must be a whole number from 1")
+    return value

@@ -1,0 +1,164 @@
+"""A fleet of whatever tables are at hand: what `periplus fleet import` asks for.
+
+Links come from network tables, machines from price lists and from `nvidia-smi`, prices of links from egress tables.
+A price list says what can be rented, not how many one gets: the caller says. Of the instance types with one
+accelerator the one with most of them in a machine is taken, on demand and on spot.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from periplus.errors import ConfigError
+from planner.catalogue import gpu_name, gpu_types
+from planner.importers import egress, network, nvidia_smi, prices
+from planner.importers.cells import Row
+from planner.importers.generate import DEFAULT_NETWORK_BYTES_PER_S
+from planner.importers.imported import Imported
+from planner.importers.names import region_of
+from planner.importers.network import Measured
+from planner.importers.nvidia_smi import Inventory
+from planner.importers.prices import Offer, Prices
+from planner.importers.tables import Kind, kind_of, rows_of
+from planner.question.fleet import Fleet, Link, Machines, Region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What an importer is told beside the tables."""
+
+    regions: Sequence[str] = ()
+    """Only these, by the names of the network table or without zones; none: all that have machines."""
+    gpus: Sequence[str] = ()
+    """Only these accelerators of price lists; none: all."""
+    num_machines: int = 1
+    """Of each instance type that is taken, in each region."""
+    with_spot: bool = True
+    home_region: str = "local"
+    """Where the machines of nvidia-smi's outputs are."""
+
+
+def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Imported:
+    """The fleet of these texts, by their file names. Raises: ConfigError."""
+    tables = _Tables.of(texts)
+    measured, offers, home = tables.network(), tables.prices(), tables.home()
+    stock = _stock(measured, offers, home, choice)
+    if not stock:
+        raise ConfigError(
+            f"no region has machines: give a price list or nvidia-smi's output beside {', '.join(texts)}, "
+            "or choose other regions and accelerators"
+        )
+    links, unpriced = tables.priced(measured.among(stock))
+    types = {**gpu_types(), **{gpu.name: gpu for gpu in home.gpu_types}}
+    used = sorted({machines.gpu for each in stock.values() for machines in each})
+    fleet = Fleet(
+        regions=tuple(_region(name, stock[name]) for name in sorted(stock)),
+        links=links,
+        gpu_types={name: types[name] for name in used},
+    )
+    idle = tuple(f"{place}: no machines" for place in measured.places if place not in stock)
+    left_out = (*measured.left_out, *offers.left_out, *home.left_out, *idle, *unpriced)
+    return Imported(fleet=fleet, left_out=left_out, guesses=_guesses(offers, stock, choice))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    texts: tuple[tuple[Kind, str, str], ...]
+    """Kind, file name, text."""
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str]) -> "_Tables":
+        return cls(tuple((kind_of(text, source), source, text) for source, text in texts.items()))
+
+    def rows(self, kind: Kind) -> list[tuple[Row, ...]]:
+        return [rows_of(text, source) for each, source, text in self.texts if each is kind]
+
+    def plain(self, kind: Kind) -> list[str]:
+        return [text for each, _, text in self.texts if each is kind]
+
+    def network(self) -> Measured:
+        parts = [network.skyplane_grid(rows) for rows in self.rows(Kind.GRID)]
+        rates = [row for rows in self.rows(Kind.THROUGHPUT) for row in rows]
+        round_trips = [row for rows in self.rows(Kind.ROUND_TRIPS) for row in rows]
+        if rates or round_trips:
+            if not (rates and round_trips):
+                raise ConfigError("throughput runs and round-trip runs make links only together; give both tables")
+            parts.append(network.skyplane_runs(rates, round_trips))
+        parts += [network.dtfm(rows) for rows in self.rows(Kind.DTFM)]
+        parts += [network.ibm_round_trips(rows) for rows in self.rows(Kind.IBM)]
+        rtt_s = {pair: rtt for part in parts for pair, rtt in part.rtt_s.items()}
+        parts += [network.sailor(rows, rtt_s) for rows in self.rows(Kind.SAILOR)]
+        return network.merged(parts)
+
+    def prices(self) -> Prices:
+        readers: tuple[tuple[Kind, Callable[[Sequence[Row]], Prices]], ...] = (
+            (Kind.AWS_SPOT, prices.aws_spot),
+            (Kind.AWS_PRICES, prices.aws_on_demand),
+            (Kind.GCP_PRICES, prices.gcp),
+            (Kind.NEOCLOUDS, prices.neoclouds),
+        )
+        return prices.merged([read(rows) for kind, read in readers for rows in self.rows(kind)])
+
+    def home(self) -> Inventory:
+        topologies = self.plain(Kind.TOPOLOGY)
+        if len(topologies) > 1:
+            raise ConfigError("two outputs of nvidia-smi topo -m were given; give the one of the machines at hand")
+        topology = topologies[0] if topologies else None
+        return nvidia_smi.together(nvidia_smi.inventory(text, topology) for text in self.plain(Kind.NVIDIA_SMI))
+
+    def priced(self, links: Sequence[Link]) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+        parts = [egress.aws(rows) for rows in self.rows(Kind.AWS_EGRESS)]
+        parts += [egress.gcp_internet(rows) for rows in self.rows(Kind.GCP_EGRESS)]
+        parts += [egress.skyplane(rows) for rows in self.rows(Kind.EGRESS)]
+        return egress.with_prices(links, egress.merged(parts)) if parts else (tuple(links), ())
+
+
+def _stock(measured: Measured, offers: Prices, home: Inventory, choice: Choice) -> dict[str, tuple[Machines, ...]]:
+    wanted = {gpu_name(gpu) for gpu in choice.gpus}
+    places = measured.places or tuple(dict.fromkeys(offer.region for offer in offers.offers))
+    unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
+    if unknown:
+        raise ConfigError(f"no table has the region {', '.join(unknown)}; they have {', '.join(places)}")
+    stock = {}
+    for place in places:
+        if choice.regions and not {place, region_of(place)} & set(choice.regions):
+            continue
+        taken = [
+            offer.machines(choice.num_machines)
+            for offer in _largest(offers.in_region(region_of(place)))
+            if (not wanted or offer.gpu in wanted) and (choice.with_spot or not offer.is_spot)
+        ]
+        if taken:
+            stock[place] = tuple(taken)
+    if home.machines and (not choice.regions or choice.home_region in choice.regions):
+        stock[choice.home_region] = (*stock.get(choice.home_region, ()), *home.machines)
+    return stock
+
+
+def _largest(offers: Sequence[Offer]) -> list[Offer]:
+    best: dict[tuple[str, bool], Offer] = {}
+    for offer in offers:
+        at = (offer.gpu, offer.is_spot)
+        before = best.get(at)
+        rank = (-offer.gpus_per_machine, offer.usd_per_gpu_hour, offer.instance_type)
+        if before is None or rank < (-before.gpus_per_machine, before.usd_per_gpu_hour, before.instance_type):
+            best[at] = offer
+    return [best[at] for at in sorted(best)]
+
+
+def _region(name: str, machines: Sequence[Machines]) -> Region:
+    known = tuple(
+        each
+        if each.network_bytes_per_s
+        else replace(each, network_bytes_per_s=DEFAULT_NETWORK_BYTES_PER_S / each.gpus_per_machine)
+        for each in machines
+    )
+    return Region(name=name, machines=known, fabric_bytes_per_s=max(each.network_bytes_per_s or 0.0 for each in known))
+
+
+def _guesses(offers: Prices, stock: Mapping[str, Sequence[Machines]], choice: Choice) -> tuple[str, ...]:
+    guesses = [*offers.guesses]
+    if offers.offers:
+        guesses.append(f"numbers of machines: {choice.num_machines} of each instance type; no list says what one gets")
+    if any(each.network_bytes_per_s is None for machines in stock.values() for each in machines):
+        guesses.append("network of a machine, where nothing says: 100 Gbit/s")
+    return tuple(guesses)

@@ -1,0 +1,85 @@
+"""Reads what the planner is asked from files: fleets, workloads, checkpoints' shapes, measured tables."""
+
+from pathlib import Path
+
+from periplus import config
+from periplus.errors import ConfigError
+from planner.catalogue import architectures
+from planner.catalogue.gpus import CPU_CORE
+from planner.fleet_file import fleet_of
+from planner.huggingface import architecture_of_config
+from planner.importers import egress, network, prices
+from planner.importers.cells import Row
+from planner.importers.generate import Tables
+from planner.importers.tables import rows_of
+from planner.question.architecture import Architecture
+from planner.question.fleet import Fleet
+from planner.question.hardware import GpuType
+from planner.question.workload import Workload
+from planner.workload_file import Sources, workload_of
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """The rows of a CSV file with a header. Raises: ConfigError."""
+    return rows_of(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """A file's text. Raises: ConfigError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file; check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+
+
+def load_fleet(path: Path, cpu_core: GpuType = CPU_CORE) -> Fleet:
+    """A fleet file. Raises: ConfigError."""
+    return fleet_of(config.read_yaml(path), str(path), cpu_core)
+
+
+def load_workload(path: Path) -> Workload:
+    """A workload file, and what it refers to. Raises: ConfigError."""
+    folder = path.parent
+    sources = Sources(config_json=lambda name: _config_json(folder / name), rows=lambda name: read_rows(folder / name))
+    return workload_of(config.read_yaml(path), str(path), sources)
+
+
+def load_architecture(model_path: str) -> Architecture:
+    """The shape of a job's model: a built-in, or a local checkpoint. Raises: ConfigError."""
+    known = architectures()
+    if model_path in known:
+        return known[model_path]
+    return architecture_of_config(_config_json(Path(model_path)), model_path)
+
+
+def _config_json(path: Path) -> object:
+    file = path / "config.json" if path.is_dir() else path
+    return config.parse_json(read_text(file), str(file))
+
+
+def load_tables(data: Path) -> Tables:
+    """The measured tables below one folder, laid out as the data sets are. Raises: ConfigError."""
+
+    def rows(name: str) -> tuple[Row, ...]:
+        return read_rows(data / name)
+
+    return Tables(
+        network=network.skyplane_grid(rows("network_skyplane/grid.csv")),
+        prices=prices.merged(
+            (
+                prices.aws_spot(rows("gpu_prices/aws_spot_by_az.csv")),
+                prices.aws_on_demand(rows("gpu_prices/aws_ondemand_2026-01-21.csv")),
+                prices.gcp(rows("gpu_prices/gcp_gpu_prices.csv")),
+                prices.neoclouds(rows("gpu_prices/neoclouds_skypilot_catalog_v8.csv")),
+            )
+        ),
+        egress=egress.merged(
+            (
+                egress.aws(rows("egress_prices/aws_transfer_usd_per_gb_2022-12-04.csv")),
+                egress.gcp_internet(rows("egress_prices/gcp_internet_egress_2025-12-19.csv")),
+                egress.skyplane(rows("egress_prices/skyplane_egress_usd_per_gb.csv")),
+            )
+        ),
+    )

@@ -1,0 +1,135 @@
+"""What `nvidia-smi` prints on one machine: its accelerators, and how they are linked.
+
+Three outputs are read: `--query-gpu=name,memory.total --format=csv`, `-L`, and `topo -m`. Partitions (MIG) are not
+planned for: a card that is cut is left out and named.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from periplus.errors import ConfigError
+from planner.catalogue import gpu_name, gpu_types
+from planner.question.fleet import Machines
+from planner.question.hardware import GpuType
+
+PCIE_BYTES_PER_S = 32e9
+"""One direction of a fourth-generation slot of 16 lanes."""
+_SAME_CARD = (0.9, 1.25)
+"""Reported memory over the packaged type's, which is in units of 10^9 bytes and before error correction."""
+
+_CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
+
+
+class LinkClass(StrEnum):
+    """How the accelerators of a machine reach each other."""
+
+    NVLINK = "nvlink"
+    """Every pair."""
+    MIXED = "mixed"
+    """Some pairs: what crosses all of them is as slow as PCIe."""
+    PCIE = "pcie"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Of one machine, or of several equal ones."""
+
+    machines: tuple[Machines, ...]
+    gpu_types: tuple[GpuType, ...]
+    """Types that differ from the packaged ones, as the links say."""
+    left_out: tuple[str, ...] = ()
+
+
+def inventory(text: str, topology_text: str | None = None, num_machines: int = 1) -> Inventory:
+    """Of the output of the query or of `-L`, and of `topo -m` where there is one. Raises: ConfigError."""
+    names, left_out = (_query if _is_query(text) else _listing)(text)
+    if not names and not left_out:
+        raise ConfigError("nvidia-smi: no accelerator in its output; run it with -L, or with --query-gpu=name,...")
+    link = None if topology_text is None or len(names) < 2 else link_class(topology_text)
+    machines: list[Machines] = []
+    changed: dict[str, GpuType] = {}
+    for name, count in Counter(names).items():
+        gpu = gpu_types()[name]
+        if link not in (None, LinkClass.NVLINK) and gpu.link_bytes_per_s > PCIE_BYTES_PER_S:
+            gpu = replace(gpu, name=f"{name}@pcie", link_bytes_per_s=PCIE_BYTES_PER_S)
+            changed[gpu.name] = gpu
+        machines.append(Machines(gpu=gpu.name, gpus_per_machine=count, num_machines=num_machines))
+    return Inventory(machines=tuple(machines), gpu_types=tuple(changed.values()), left_out=tuple(left_out))
+
+
+def link_class(text: str) -> LinkClass:
+    """Of the matrix that `nvidia-smi topo -m` prints. Raises: ConfigError."""
+    rows = [line.split() for line in _plain(text).splitlines()]
+    lines = [row for row in rows if row and re.fullmatch(r"GPU\d+", row[0]) and "X" in row]
+    if len(lines) < 2:
+        raise ConfigError("nvidia-smi topo -m: no matrix of at least two accelerators; give its whole output")
+    matrix = [row[1 : 1 + len(lines)] for row in lines]
+    cells = [cell for i, row in enumerate(matrix) for j, cell in enumerate(row) if i != j]
+    whole = all(len(row) == len(lines) and row[i] == "X" for i, row in enumerate(matrix))
+    if not whole or not all(_CELL.fullmatch(cell) for cell in cells):
+        raise ConfigError("nvidia-smi topo -m: the matrix is incomplete; give its whole output")
+    direct = sum(bool(re.fullmatch(r"NV\d+", cell)) for cell in cells)
+    return LinkClass.NVLINK if direct == len(cells) else LinkClass.MIXED if direct else LinkClass.PCIE
+
+
+def _is_query(text: str) -> bool:
+    return not re.search(r"^GPU \d+:", text, re.MULTILINE)
+
+
+def _query(text: str) -> tuple[list[str], list[str]]:
+    lines = [line.strip() for line in _plain(text).splitlines() if line.strip()]
+    if lines and lines[0].lower().startswith("name"):
+        lines = lines[1:]
+    names: list[str] = []
+    left_out: list[str] = []
+    for line in lines:
+        text_name, _, memory = (part.strip() for part in line.rpartition(","))
+        match = re.fullmatch(r"(\d+)(?: MiB)?", memory)
+        if not text_name or match is None:
+            raise ConfigError(f"nvidia-smi: {line!r} must be a name and a memory size, such as: NVIDIA L4, 23034 MiB")
+        name, size = gpu_name(text_name), int(match[1]) << 20
+        if not _SAME_CARD[0] < size / gpu_types()[name].memory_bytes < _SAME_CARD[1]:
+            left_out.append(
+                f"{text_name} with {match[1]} MiB: not what {name} has; another card, or cut into partitions"
+            )
+        else:
+            names.append(name)
+    return names, left_out
+
+
+def _listing(text: str) -> tuple[list[str], list[str]]:
+    names: list[str] = []
+    left_out: list[str] = []
+    cards = re.split(r"^(?=GPU \d+:)", _plain(text), flags=re.MULTILINE)
+    for card in cards[1:]:
+        head, *parts = card.splitlines()
+        match = re.fullmatch(r"GPU \d+: (.+?)(?: \(UUID: .*\))?\s*", head)
+        assert match is not None
+        if any("MIG" in part for part in parts):
+            left_out.append(f"{match[1]}: cut into partitions")
+        else:
+            names.append(gpu_name(match[1]))
+    return names, left_out
+
+
+def _plain(text: str) -> str:
+    """Without the colours that `topo -m` prints even into files."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def together(inventories: Iterable[Inventory]) -> Inventory:
+    """Of several machines of one region; equal ones are counted."""
+    counts: dict[Machines, int] = {}
+    types: dict[str, GpuType] = {}
+    left_out: list[str] = []
+    for each in inventories:
+        for machines in each.machines:
+            one = replace(machines, num_machines=1)
+            counts[one] = counts.get(one, 0) + machines.num_machines
+        types |= {gpu.name: gpu for gpu in each.gpu_types}
+        left_out += each.left_out
+    machines_of_region = tuple(replace(one, num_machines=num) for one, num in counts.items())
+    return Inventory(machines=machines_of_region, gpu_types=tuple(types.values()), left_out=tuple(left_out))

@@ -1,0 +1,180 @@
+"""What can be rented where and at which price: instance types of price lists, per accelerator and hour.
+
+Price lists are per whole instance. Regions are `cloud:region`. Accelerators that the catalogue does not know are left
+out and named. A spot price that is empty or equals the price on demand means that there is no spot capacity; of several
+zones the cheapest speaks for its region.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from periplus.errors import ConfigError
+from planner.catalogue import gpu_name
+from planner.importers.cells import Row, need_columns, number
+from planner.importers.names import cloud_of
+from planner.question.fleet import Machines
+
+_BYTES_PER_GBIT = 1e9 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One instance type in one region."""
+
+    region: str
+    instance_type: str
+    gpu: str
+    gpus_per_machine: int
+    usd_per_gpu_hour: float
+    is_spot: bool = False
+    network_bytes_per_s: float | None = None
+    """Of the whole machine, one direction; None where the list does not say."""
+
+    def machines(self, num_machines: int) -> Machines:
+        """So many of them, as a fleet has them."""
+        whole = self.network_bytes_per_s
+        network = None if whole is None else whole / self.gpus_per_machine
+        return Machines(
+            gpu=self.gpu, gpus_per_machine=self.gpus_per_machine, num_machines=num_machines,
+            usd_per_gpu_hour=self.usd_per_gpu_hour, is_spot=self.is_spot, network_bytes_per_s=network,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Offers sorted by region, instance type, and spot last; each once."""
+
+    offers: tuple[Offer, ...]
+    left_out: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
+
+    def in_region(self, region: str) -> tuple[Offer, ...]:
+        """What `cloud:region` rents."""
+        return tuple(offer for offer in self.offers if offer.region == region)
+
+
+def aws_on_demand(rows: Sequence[Row]) -> Prices:
+    """Of `gpu_prices/aws_ondemand_*.csv`. Local zones and government regions are left out."""
+    need_columns(rows, (*_INSTANCE, "RegionKind", "Network"), "AWS's price list")
+    usable = [row for row in rows if row["RegionKind"] == "region"]
+    others = sorted({row["Region"] for row in rows if row["RegionKind"] != "region"})
+    prices = _prices(usable, "aws", _network_of_text)
+    return replace(prices, left_out=(*prices.left_out, *(f"aws:{name}: not an ordinary region" for name in others)))
+
+
+def aws_spot(rows: Sequence[Row]) -> Prices:
+    """Of `gpu_prices/aws_spot_by_az.csv`: both prices."""
+    need_columns(rows, (*_INSTANCE, "SpotPrice"), "AWS's spot prices")
+    return _prices(rows, "aws", lambda row: None)
+
+
+def gcp(rows: Sequence[Row]) -> Prices:
+    """Of `gpu_prices/gcp_gpu_prices.csv`: each machine type's newest prices, where the type is offered.
+
+    The list has a price also where a type is not offered: a row counts unless ZonesInSkyPilotCatalog is 0. Where that
+    is empty nobody looked, and the type is taken to be offered.
+    """
+    need_columns(rows, (*_INSTANCE, "SpotPrice", "date", "ZonesInSkyPilotCatalog"), "GCP's price list")
+    newest: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        at = (row["InstanceType"], row["Region"])
+        if at not in newest or row["date"] > newest[at]["date"]:
+            newest[at] = row
+    offered = [row for row in newest.values() if row["ZonesInSkyPilotCatalog"] != "0"]
+    prices = _prices(offered, "gcp", lambda row: GCP_NETWORK_GBIT_PER_S.get(row["InstanceType"], 0) * _BYTES_PER_GBIT)
+    unseen = sorted({_family(row["InstanceType"]) for row in offered if not row["ZonesInSkyPilotCatalog"]})
+    guesses = (f"gcp: whether a region offers {name} is not known, its price is taken to say so" for name in unseen)
+    return replace(prices, guesses=("gcp: networks of machine types, recalled from the vendor's pages", *guesses))
+
+
+def _family(instance_type: str) -> str:
+    return instance_type.rpartition("-")[0]
+
+
+def neoclouds(rows: Sequence[Row]) -> Prices:
+    """Of `gpu_prices/neoclouds_*.csv`, whose column Provider names the cloud."""
+    need_columns(rows, (*_INSTANCE, "SpotPrice", "Provider"), "neoclouds' price list")
+    parts = [
+        _prices([row for row in rows if row["Provider"] == name], name, lambda row: None)
+        for name in sorted({row["Provider"] for row in rows})
+    ]
+    return merged(parts)
+
+
+def merged(parts: Sequence[Prices]) -> Prices:
+    """All offers together. Of two for the same thing the later part's price counts.
+
+    What one of them says of an instance type's network holds for all offers of that type.
+    """
+    best = {_key(offer): offer for part in parts for offer in part.offers}
+    networks = {
+        (cloud_of(offer.region), offer.instance_type): offer.network_bytes_per_s
+        for part in parts
+        for offer in part.offers
+        if offer.network_bytes_per_s is not None
+    }
+    offers = (
+        replace(offer, network_bytes_per_s=networks.get((cloud_of(offer.region), offer.instance_type)))
+        for _, offer in sorted(best.items())
+    )
+    return Prices(
+        offers=tuple(offers),
+        left_out=tuple(dict.fromkeys(line for part in parts for line in part.left_out)),
+        guesses=tuple(dict.fromkeys(line for part in parts for line in part.guesses)),
+    )
+
+
+_INSTANCE = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+
+GCP_NETWORK_GBIT_PER_S: Mapping[str, float] = {
+    "a2-highgpu-1g": 24, "a2-highgpu-2g": 32, "a2-highgpu-4g": 50, "a2-highgpu-8g": 100, "a2-megagpu-16g": 100,
+    "a2-ultragpu-1g": 24, "a2-ultragpu-2g": 32, "a2-ultragpu-4g": 50, "a2-ultragpu-8g": 100,
+    "a3-highgpu-1g": 25, "a3-highgpu-2g": 50, "a3-highgpu-4g": 100, "a3-highgpu-8g": 1000, "a3-megagpu-8g": 1800,
+    "g2-standard-4": 10, "g2-standard-8": 16, "g2-standard-12": 16, "g2-standard-16": 32, "g2-standard-24": 32,
+    "g2-standard-32": 32, "g2-standard-48": 50, "g2-standard-96": 100,
+}  # fmt: skip
+"""Largest rate of each machine type, as the vendor states it; recalled, as its price list has no such column."""
+
+
+def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | None]) -> Prices:
+    best: dict[tuple[str, str, int, bool], Offer] = {}
+    unknown: dict[str, str] = {}
+    for row in rows:
+        region, instance = f"{cloud}:{row['Region']}", row["InstanceType"]
+        where = f"{region}, {instance}"
+        try:
+            gpu = gpu_name(row["AcceleratorName"])
+        except ConfigError:
+            unknown[row["AcceleratorName"]] = f"{cloud}: no facts are known of {row['AcceleratorName']}"
+            continue
+        count = number(row, "AcceleratorCount", where)
+        if not count or count != int(count):
+            raise ConfigError(f"{where}: AcceleratorCount is {row['AcceleratorCount']!r}, but must be a whole number")
+        price = number(row, "Price", where)
+        spot = number(row, "SpotPrice", where) if "SpotPrice" in row else None
+        has_spot = spot is not None and spot > 0 and (price is None or spot < price)
+        for usd, is_spot in ((price, False), (spot if has_spot else None, True)):
+            if usd:
+                offer = Offer(
+                    region=region, instance_type=instance, gpu=gpu, gpus_per_machine=int(count),
+                    usd_per_gpu_hour=usd / count, is_spot=is_spot, network_bytes_per_s=network(row) or None,
+                )  # fmt: skip
+                before = best.get(_key(offer))
+                if before is None or offer.usd_per_gpu_hour < before.usd_per_gpu_hour:
+                    best[_key(offer)] = offer
+    return Prices(
+        offers=tuple(best[key] for key in sorted(best)), left_out=tuple(unknown[name] for name in sorted(unknown))
+    )
+
+
+def _key(offer: Offer) -> tuple[str, str, int, bool]:
+    return (offer.region, offer.instance_type, offer.gpus_per_machine, offer.is_spot)
+
+
+_RATE = re.compile(r"(\d+) *(?:Gigabit|Gbps)")
+
+
+def _network_of_text(row: Row) -> float | None:
+    match = _RATE.search(row["Network"])
+    return float(match[1]) * _BYTES_PER_GBIT if match else None

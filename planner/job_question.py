@@ -1,0 +1,61 @@
+"""What a job asks of the planner: its workload and the operator's rules, in the planner's newer values.
+
+A job says neither how long its completions will be nor how much of the weights a step changes. Until someone has
+measured them, every completion is as long as it may get and every version costs a full copy: a plan that holds then
+holds afterwards.
+"""
+
+from periplus.job import JobFile
+from planner import lengths
+from planner.question.architecture import Architecture
+from planner.question.goal import Rules
+from planner.question.workload import TASKS, Lengths, Task, WeightTransfer, Workload
+from planner.workload_file import CRITIC_ALGORITHMS, FULL_COPY_BYTES
+
+UNMEASURED_WEIGHTS = WeightTransfer(bytes_per_param=FULL_COPY_BYTES, is_delta=True)
+"""Versions travel as lossless deltas, which are never larger than a full copy by more than their framing."""
+ON_TRAINER = tuple(task for task in TASKS if task not in (Task.GENERATION, Task.REWARD))
+"""Tasks that the trainer's process does."""
+
+
+def tasks_of_job(job: JobFile) -> tuple[Task, ...]:
+    """Rewards are rules and run beside generation; a reference is kept if the job is penalised for leaving it."""
+    used = {Task.GENERATION, Task.ACTOR_TRAINING}
+    if job.algorithm.kl_coefficient > 0:
+        used.add(Task.REFERENCE)
+    if job.algorithm.name in CRITIC_ALGORITHMS:
+        used |= {Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING}
+    return tuple(task for task in TASKS if task in used)
+
+
+def workload_of_job(
+    job: JobFile,
+    architecture: Architecture,
+    *,
+    completion_tokens: Lengths | None = None,
+    weights: WeightTransfer = UNMEASURED_WEIGHTS,
+) -> Workload:
+    """The workload of a resolved job; all its roles have the actor's `architecture`."""
+    return Workload(
+        algorithm=job.algorithm.name,
+        models=dict.fromkeys(tasks_of_job(job), architecture),
+        eta=job.staleness,
+        prompts_per_step=job.train.groups_per_step,
+        group_size=job.algorithm.group_size,
+        prompt_tokens=lengths.constant(job.sampling.prompt_tokens),
+        completion_tokens=completion_tokens or lengths.constant(job.sampling.max_new_tokens),
+        epochs_per_step=job.train.epochs,
+        minibatches_per_step=job.train.minibatches,
+        weights=weights,
+    )
+
+
+def rules_of_job(job: JobFile) -> Rules:
+    """Its pins of regions. Regions named for rollouts must have them all, and others none."""
+    pins: list[tuple[Task, frozenset[str]]] = []
+    rollout = frozenset(job.regions.rollout or ())
+    if rollout:
+        pins.append((Task.GENERATION, rollout))
+    if job.regions.trainer is not None:
+        pins += [(task, frozenset({job.regions.trainer})) for task in tasks_of_job(job) if task in ON_TRAINER]
+    return Rules(pins=tuple(pins), generating=rollout, min_regions=job.regions.min)

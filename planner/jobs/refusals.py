@@ -1,0 +1,87 @@
+"""What rules a job out on a fleet before any search: one sentence with the fewest facts that exclude each other.
+
+The order is from the runtime's limits and the operator's pins outwards: regions that are not there, memory, links that
+nobody measured, too few regions. Where each region that might train fails for its own reason, the one that came
+furthest speaks.
+"""
+
+from planner.capabilities import Capabilities
+from planner.cost.network import Network
+from planner.jobs.needs import Needs
+from planner.question.fleet import Fleet, Region
+
+TOPOLOGY = "star"
+
+
+def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> str | None:
+    """None if every one of these facts allows a plan; a search may still find that they do not all together."""
+    return _beyond(needs, capabilities) or _pins(fleet, needs) or _hosts(fleet, needs)
+
+
+def _beyond(needs: Needs, capabilities: Capabilities) -> str | None:
+    if needs.algorithm not in capabilities.algorithms:
+        return f"the runtime executes {', '.join(sorted(capabilities.algorithms))}, not {needs.algorithm}"
+    if needs.staleness > capabilities.max_staleness:
+        return f"the runtime executes a staleness bound of at most {capabilities.max_staleness}, not {needs.staleness}"
+    if TOPOLOGY not in capabilities.topologies or capabilities.max_trainers < 1:
+        return f"a job needs one trainer and a {TOPOLOGY}, which the runtime lacks"
+    return None
+
+
+def _pins(fleet: Fleet, needs: Needs) -> str | None:
+    names = sorted(region.name for region in fleet.regions)
+    if not names:
+        return "the fleet has no region"
+    pins = [("regions.trainer", needs.trainer_region)] if needs.trainer_region else []
+    for key, name in (*pins, *(("regions.rollout", name) for name in sorted(needs.rollout_regions or ()))):
+        if name not in names:
+            return f"{key} names {name}, but the fleet has only {', '.join(names)}"
+        if name in needs.forbidden_regions:
+            return f"{key} names {name}, which regions.forbid forbids"
+    if set(names) <= set(needs.forbidden_regions):
+        return f"regions.forbid names every region of the fleet: {', '.join(names)}"
+    return None
+
+
+def _hosts(fleet: Fleet, needs: Needs) -> str | None:
+    regions = sorted(fleet.regions, key=lambda region: region.name)
+    homes = [region for region in regions if needs.may_train(region.name)]
+    obstacles = [obstacle(fleet, needs, home) for home in homes]
+    return None if None in obstacles else max((o for o in obstacles if o), key=lambda o: o[0])[1]
+
+
+def obstacle(fleet: Fleet, needs: Needs, home: Region) -> tuple[int, str] | None:
+    """Why the trainer cannot be in `home`, where it may be, and how many checks it passed before; None if it can."""
+    regions = sorted(fleet.regions, key=lambda region: region.name)
+    workers = [region for region in regions if needs.may_roll_out(region.name)]
+    if not needs.has_room(home, trains=True, rolls_out=False):
+        return 0, _shortage("the trainer", needs.bytes_for(trains=True, rolls_out=False), home)
+    lacking = [r for r in workers if not needs.has_room(r, trains=r == home, rolls_out=True)]
+    if lacking and (needs.rollout_regions is not None or lacking == list(workers)):
+        region = lacking[0]
+        what = "the trainer and the rollout workers" if region == home else "the rollout workers"
+        return 1, _shortage(what, needs.bytes_for(trains=region == home, rolls_out=True), region)
+    able = [region for region in workers if region not in lacking]
+    network = Network(fleet)
+    missing = [(region, way) for region in able if (way := _unmeasured(network, home, region))]
+    if missing and (needs.rollout_regions is not None or len(missing) == len(able)):
+        src, dst = missing[0][1]
+        return 2, f"no link was measured from {src} to {dst}"
+    used = {home.name, *(region.name for region in able)} - {region.name for region, _ in missing}
+    if len(used) < needs.min_regions:
+        why = f"; no link was measured from {missing[0][1][0]} to {missing[0][1][1]}" if missing else ""
+        return 3, (
+            f"the job asks for at least {needs.min_regions} regions, but only {len(used)} of the fleet's "
+            f"{len(fleet.regions)} may take part and have the memory{why}"
+        )
+    return None
+
+
+def _unmeasured(network: Network, home: Region, region: Region) -> tuple[str, str] | None:
+    """The direction between the two that has neither a link nor a relay."""
+    ways = ((home.name, region.name), (region.name, home.name))
+    return next((way for way in ways if network.route(*way) is None), None)
+
+
+def _shortage(what: str, needed_bytes: int, region: Region) -> str:
+    return f"memory for {what}: {needed_bytes / 1e9:.2f} GB, but {region.name} has {region.memory_bytes / 1e9:.2f} GB"

@@ -1,0 +1,100 @@
+"""The static layout, for a model that cannot be seen from here: a closed form, not a search.
+
+For each region that may host the trainer, rollout workers go to every allowed region with memory for them and a
+measured way there and back. The time of a version to a region is `model_bytes / rate + rtt / 2`, and 0 within the
+trainer's region. The winner serves the most regions; then the slowest of these times is shortest; then it has most
+cores; then the first name. Regions are sorted by name first, so no answer depends on the order of the fleet.
+"""
+
+from dataclasses import dataclass
+
+from planner.cost.network import Network, Route
+from planner.jobs.needs import Needs
+from planner.plan import Assignment, Plan, Prediction, TaskKind
+from planner.propose import edges
+from planner.question.fleet import Fleet, Region
+
+METHOD = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    home: Region
+    rollouts: tuple[str, ...]
+    routes: tuple[Route, ...]
+    """From the trainer's region to each other region with rollout workers."""
+
+
+def plan_static(fleet: Fleet, needs: Needs) -> Plan:
+    """The static plan of a job that nothing rules out (`refusals.refusal`)."""
+    network = Network(fleet)
+    regions = sorted(fleet.regions, key=lambda region: region.name)
+    homes = [r for r in regions if needs.may_train(r.name) and needs.has_room(r, trains=True, rolls_out=False)]
+    layouts = [layout for home in homes if (layout := _layout(network, regions, needs, home)) is not None]
+    return _plan(network, min(layouts, key=lambda layout: _rank(layout, needs)), needs)
+
+
+def weights_s(route: Route, model_bytes: int) -> float:
+    """Seconds of one uncompressed version over a route: its bytes at the route's rate, and one way of the round
+    trip."""
+    return model_bytes / route.bytes_per_s + route.rtt_s / 2
+
+
+def _layout(network: Network, regions: list[Region], needs: Needs, home: Region) -> _Layout | None:
+    able: dict[str, Route] = {}
+    for region in regions:
+        there, back = network.route(home.name, region.name), network.route(region.name, home.name)
+        has_room = needs.has_room(region, trains=region == home, rolls_out=True)
+        if there is not None and back is not None and needs.may_roll_out(region.name) and has_room:
+            able[region.name] = there
+    pinned = needs.rollout_regions or ()
+    nearest = sorted(able, key=lambda name: (name not in pinned, name != home.name, weights_s(able[name], 0), name))
+    if needs.max_regions is not None:
+        nearest = nearest[: needs.max_regions - (home.name not in nearest[: needs.max_regions])]
+    used = {home.name, *nearest}
+    if not nearest or not used.issuperset(pinned) or len(used) < needs.min_regions:
+        return None
+    names = tuple(sorted(nearest))
+    return _Layout(home, names, tuple(able[name] for name in names if name != home.name))
+
+
+def _rank(layout: _Layout, needs: Needs) -> tuple[int, float, int, str]:
+    slowest_s = max((weights_s(route, needs.model_bytes or 0) for route in layout.routes), default=0.0)
+    return -len(layout.rollouts), slowest_s, -layout.home.num_cores, layout.home.name
+
+
+def _plan(network: Network, layout: _Layout, needs: Needs) -> Plan:
+    home = layout.home.name
+    away = [name for name in layout.rollouts if name != home]
+    workers = [
+        Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=needs.workers_per_region) for name in layout.rollouts
+    ]
+    return Plan(
+        method=METHOD,
+        trainer_region=home,
+        assignments=(Assignment(task=TaskKind.TRAINER, region=home, num_workers=1), *workers),
+        weights_tree=edges(network, [(home, name) for name in away]),
+        trajectory_routes=edges(network, [(name, home) for name in away]),
+        predictions=tuple(_prediction(route, needs.model_bytes) for route in layout.routes),
+        binding=_binding(layout, needs.model_bytes),
+    )
+
+
+def _prediction(route: Route, model_bytes: int | None) -> Prediction:
+    seconds = None if model_bytes is None else weights_s(route, model_bytes)
+    return Prediction(region=route.hops[-1], weights_s=seconds, rtt_s=route.rtt_s)
+
+
+def _binding(layout: _Layout, model_bytes: int | None) -> str:
+    if not layout.routes:
+        return f"everything is in {layout.home.name}: no weights cross a WAN"
+    slowest = max(layout.routes, key=lambda route: (weights_s(route, model_bytes or 0), route.hops[-1]))
+    ends, rtt = f"from {slowest.hops[0]} to {slowest.hops[-1]}", f"{slowest.rtt_s * 1e3:.0f} ms round trip"
+    if model_bytes is None:
+        return f"the delay {ends}: {rtt}; the model's size is not known here, so throughput was not weighed"
+    seconds = weights_s(slowest, model_bytes)
+    cause = "delay" if slowest.rtt_s > seconds else "throughput"
+    return (
+        f"the {cause} {ends}: {model_bytes / 1e6:.1f} MB at {slowest.bytes_per_s * 8 / 1e9:.2f} Gbit/s and {rtt} "
+        f"take {seconds:.3f} s uncompressed, longest of all regions"
+    )

@@ -1,0 +1,187 @@
+"""Conflicts that need no search: a task that nothing may do or that fits nowhere, and regions that cannot reach each
+other.
+
+They are the commonest, and found in milliseconds where proving the same by search may take minutes. What passes may
+still have no placement. A conflict is minimal: facts are left out one by one as long as the rest still contradicts
+itself.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from planner.answer.outcome import Fact
+from planner.answer.placement import Layout
+from planner.classes import DeviceClass, classes_of
+from planner.cost.columns import mesh_columns, unit_columns
+from planner.cost.memory import resident_bytes, usable_bytes
+from planner.cost.network import Network
+from planner.cost.pools import Prices
+from planner.question.goal import Problem, Rules
+from planner.question.workload import TRAINING, Task
+
+MOST_GPUS = 2048
+"""Of a fleet whose memory is looked at before a search: listing what fits takes seconds for more."""
+
+_Conflict = tuple[Fact, ...]
+_Rule = tuple[Fact, Rules]
+"""A fact, and the rules without it."""
+
+
+def obstacle(prices: Prices) -> _Conflict:
+    """The first conflict that is found; empty if there is none of these kinds."""
+    problem = prices.problem
+    for task in problem.workload.tasks:
+        if not _allowed(problem, task):
+            return _least(problem, partial(_is_homeless, problem, task), _nowhere(task))
+    if not _joined(problem):
+        return _least(problem, lambda rules: not _joined(replace(problem, rules=rules)), _apart(problem))
+    return memory_obstacle(prices) if problem.fleet.num_gpus <= MOST_GPUS else ()
+
+
+def _is_homeless(problem: Problem, task: Task, rules: Rules) -> bool:
+    return not _allowed(replace(problem, rules=rules), task)
+
+
+def memory_obstacle(prices: Prices) -> _Conflict:
+    """A task that alone fits on nothing that it may use."""
+    problem = prices.problem
+    for task in problem.workload.tasks:
+        if not _fits(prices, task):
+            fact = Fact(kind="memory", name=f"memory:{task.value}", what=_shortage(problem, task))
+            return (fact, *(each for each, _ in _rules(problem.rules) if _concerns(each, task)))
+    return _crowd(prices)
+
+
+def _crowd(prices: Prices) -> _Conflict:
+    """Tasks of which one copy each is more than all devices together hold: the fewest, the largest first."""
+    workload, held = prices.problem.workload, 0.0
+    usable = sum(at.num_gpus * max(0.0, usable_bytes(at.gpu)) for at in prices.classes.values())
+    sizes = {task: resident_bytes(workload, task, Layout(tensor=1), 1) for task in workload.tasks}
+    facts: list[Fact] = []
+    for task in sorted(sizes, key=lambda task: (-sizes[task], task)):
+        held += sizes[task]
+        name, model = task.value.replace("_", " "), workload.models[task].name
+        what = f"{name} of {model} keeps {sizes[task] / 1e9:,.0f} GB"
+        facts.append(Fact(kind="memory", name=f"memory:{task.value}", what=what))
+        if held > usable:
+            num, have = prices.problem.fleet.num_gpus, usable / 1e9
+            what = f"the fleet's {num:,} devices have {have:,.0f} GB for it all"
+            return (*facts, Fact(kind="inventory", name="inventory", what=what))
+    return ()
+
+
+def _fits(prices: Prices, task: Task) -> bool:
+    if task not in TRAINING:
+        return bool(unit_columns(prices, (task,)))
+    # where tasks do not take turns at will, the trainer's roles still share its devices: alone, each of them must fit
+    return bool(mesh_columns(prices, (task,), blocks=1)) or bool(mesh_columns(prices, (task,), blocks=2))
+
+
+def _shortage(problem: Problem, task: Task) -> str:
+    model = problem.workload.models[task]
+    classes = sorted(_allowed(problem, task), key=lambda at: (-at.num_gpus * at.gpu.memory_bytes, at.key))
+    largest = classes[0]
+    what = f"{task.value.replace('_', ' ')} of {model.name} ({model.num_params / 1e9:.3g} B parameters)"
+    return (
+        f"{what} fits on no devices that it may use; "
+        f"the most memory is in {largest.region.name}: {largest.num_gpus:,} {largest.gpu.name} of "
+        f"{largest.gpu.memory_bytes / 1e9:.3g} GB"
+    )
+
+
+def _allowed(problem: Problem, task: Task) -> list[DeviceClass]:
+    return [
+        at
+        for at in classes_of(problem.fleet)
+        if problem.rules.allows(task, at.region.name, at.is_spot)
+        and not (problem.goal.needs_prices and at.usd_per_gpu_hour is None)
+    ]
+
+
+def _joined(problem: Problem) -> bool:
+    """Whether some region that may train reaches one that may generate, and all that must, there and back."""
+    network = Network(problem.fleet)
+    homes = {at.region.name for at in _allowed(problem, Task.ACTOR_TRAINING)}
+    makers = {at.region.name for at in _allowed(problem, Task.GENERATION)}
+
+    def reach(a: str, b: str) -> bool:
+        return network.route(a, b) is not None and network.route(b, a) is not None
+
+    return any(
+        any(reach(home, name) for name in makers) and all(reach(home, name) for name in problem.rules.generating)
+        for home in homes
+    )
+
+
+def _apart(problem: Problem) -> Fact:
+    homes = sorted({at.region.name for at in _allowed(problem, Task.ACTOR_TRAINING)})
+    makers = problem.rules.generating or {at.region.name for at in _allowed(problem, Task.GENERATION)}
+    network = Network(problem.fleet)
+    for home in homes:
+        for name in sorted(makers):
+            for src, dst in ((home, name), (name, home)):
+                if network.route(src, dst) is None:
+                    more = " nor between other regions that could be used" if len(homes) * len(makers) > 1 else ""
+                    what = f"no link was measured from {src} to {dst}{more}"
+                    return Fact(kind="link", name=f"link:{src}>{dst}", what=what)
+    raise AssertionError("regions that are apart have a pair without a way")
+
+
+def _nowhere(task: Task) -> Fact:
+    name = task.value.replace("_", " ")
+    return Fact(kind="inventory", name=f"devices:{task.value}", what=f"{name} has no devices that it may use")
+
+
+def _least(problem: Problem, fails: Callable[[Rules], bool], fact: Fact) -> _Conflict:
+    """The fact with those rules without which there would be no conflict, rather the operator's own than defaults."""
+    rules, kept = problem.rules, []
+    for each, without in reversed(list(_rules(problem.rules))):
+        candidate = _without(rules, each, without)
+        if fails(candidate):
+            rules = candidate
+        else:
+            kept.append(each)
+    return (fact, *reversed(kept))
+
+
+def _without(rules: Rules, fact: Fact, without: Rules) -> Rules:
+    """The rules with one more left out: `without` tells which field it is."""
+    match fact.name.partition(":")[0]:
+        case "pins":
+            return replace(rules, pins=tuple(each for each in rules.pins if each in without.pins))
+        case "forbidden":
+            return replace(rules, forbidden=tuple(each for each in rules.forbidden if each in without.forbidden))
+        case "forbidden_regions":
+            return replace(rules, forbidden_regions=without.forbidden_regions)
+        case "generating":
+            return replace(rules, generating=without.generating)
+        case _:
+            return replace(rules, spot_for_rollouts_only=without.spot_for_rollouts_only)
+
+
+def _rules(rules: Rules) -> Iterator[_Rule]:
+    for i, (task, names) in enumerate(rules.pins):
+        fact = Fact(kind="rules", name=f"pins:{task.value}:{i}", what=_says(task, "is pinned to", names))
+        yield fact, replace(rules, pins=(*rules.pins[:i], *rules.pins[i + 1 :]))
+    for i, (task, names) in enumerate(rules.forbidden):
+        fact = Fact(kind="rules", name=f"forbidden:{task.value}:{i}", what=_says(task, "is forbidden in", names))
+        yield fact, replace(rules, forbidden=(*rules.forbidden[:i], *rules.forbidden[i + 1 :]))
+    if rules.forbidden_regions:
+        what = f"nothing may run in {', '.join(sorted(rules.forbidden_regions))}"
+        yield Fact(kind="rules", name="forbidden_regions", what=what), replace(rules, forbidden_regions=frozenset())
+    if rules.generating:
+        what = f"generation must run in {', '.join(sorted(rules.generating))}"
+        yield Fact(kind="rules", name="generating", what=what), replace(rules, generating=frozenset())
+    if rules.spot_for_rollouts_only:
+        fact = Fact(kind="rules", name="spot_for_rollouts_only", what="spot machines may only generate")
+        yield fact, replace(rules, spot_for_rollouts_only=False)
+
+
+def _says(task: Task, verb: str, regions: frozenset[str]) -> str:
+    return f"{task.value.replace('_', ' ')} {verb} {', '.join(sorted(regions))}"
+
+
+def _concerns(fact: Fact, task: Task) -> bool:
+    """Of a task that fits nowhere: its pins, which keep it from other devices."""
+    return fact.name.startswith((f"pins:{task.value}:", f"forbidden:{task.value}:")) or fact.name == "forbidden_regions"

@@ -1,0 +1,60 @@
+"""A fleet's links as a matrix: from each region (rows) to each other (columns), darker the more they carry."""
+
+import math
+
+from periplus.view import units
+from planner.picture import svg
+from planner.question.fleet import Fleet, Link
+
+_CELL_W, _CELL_H = 74.0, 40.0
+_MAX_REGIONS = 40
+"""More make a picture that nobody reads."""
+
+
+def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
+    """Throughput (upper line) and round trip (lower line) of each measured pair; a pair that nobody measured is
+    empty."""
+    names = sorted(region.name for region in fleet.regions)[:_MAX_REGIONS]
+    links = {(link.src_region, link.dst_region): link for link in fleet.links}
+    label = max(90.0, max(svg.text_width(name) for name in names) + 16)
+    head = max(svg.text_width(name, 12) for name in names) * 0.7 + 24
+    left, top = 28 + label, 76 + head
+    shapes = [svg.text(28, 42, title, size=18, bold=True)]
+    note = "from row to column: Mbit/s (tenth percentile where several were measured), round trip in ms"
+    shapes.append(svg.text(28, 64, note, size=12, colour="soft"))
+    rates = [link.bytes_per_s for link in fleet.links]
+    for i, src in enumerate(names):
+        y = top + i * _CELL_H
+        shapes.append(svg.text(left - 10, y + 24, src, anchor="end"))
+        x = left + i * _CELL_W + _CELL_W / 2
+        turned = svg.text(0, 0, src, size=12)
+        shapes.append(f'<g transform="translate({x:.1f} {top - 8:.1f}) rotate(-40)">{turned}</g>')
+        for j, dst in enumerate(names):
+            shapes += _cell(links.get((src, dst)), src == dst, left + j * _CELL_W, y, rates)
+    width = max(left + len(names) * _CELL_W + head * 0.8, 620.0)
+    left_out = len(fleet.regions) - len(names)
+    height = top + len(names) * _CELL_H + 24
+    if left_out > 0:
+        shapes.append(svg.text(28, height, f"{left_out} more regions are not drawn", size=12, colour="soft"))
+        height += 20
+    return svg.document(title, f"{len(fleet.links)} links among {len(fleet.regions)} regions", width, height, shapes)
+
+
+def _cell(link: Link | None, is_self: bool, x: float, y: float, rates: list[float]) -> list[str]:
+    if link is None:
+        colour = "idle" if is_self else "card"
+        words = [] if is_self else [svg.text(x + _CELL_W / 2, y + 24, "-", colour="soft", anchor="middle")]
+        return [svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, colour, radius=3), *words]
+    low, high = math.log(min(rates)), math.log(max(rates))
+    share = (math.log(link.bytes_per_s) - low) / (high - low) if high > low else 1.0
+    return [
+        svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, "card", radius=3),
+        svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, "generation", radius=3, tip=_tip(link),
+                more=f' fill-opacity="{0.1 + 0.45 * share:.2f}"'),
+        svg.text(x + _CELL_W / 2, y + 18, units.mbit(link.bytes_per_s * 8), size=12, anchor="middle"),
+        svg.text(x + _CELL_W / 2, y + 33, f"{link.rtt_s * 1e3:.0f} ms", size=11, colour="soft", anchor="middle"),
+    ]  # fmt: skip
+
+
+def _tip(link: Link) -> str:
+    return f"{link.src_region} to {link.dst_region}, {link.num_samples} samples, {link.usd_per_gbyte:.3f} dollars a GB"

@@ -1,0 +1,124 @@
+"""How good the best placement of each method was after how much thinking, and the bound that no placement beats."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from periplus.view import units
+from periplus.view.blocks import nice_range, ticks
+from planner.picture import svg
+
+WIDTH, _HEIGHT = 980.0, 470.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 190.0, 74.0, 58.0
+_COLOURS = ("generation", "reward", "actor_training", "critic_training", "reference", "critic_inference", "weights")
+_FIRST_S = 1e-3
+"""Nothing is drawn before a millisecond."""
+
+Trace = Sequence[tuple[float, float]]
+"""(seconds of thinking, objective value), improving."""
+
+
+def quality_svg(traces: Mapping[str, Trace], *, unit: str, bound: float | None, budget_s: float, title: str) -> str:
+    """One line a method, on a logarithmic axis of time; methods that found nothing are only named."""
+    found = {name: _steps(trace, budget_s) for name, trace in traces.items() if trace}
+    shapes = [svg.text(28, 40, title, size=18, bold=True), svg.text(28, 62, unit, size=12, colour="soft")]
+    if not found:
+        shapes.append(svg.text(28, 110, "no method found a placement"))
+        return svg.document(title, "no method found a placement", WIDTH, 140, shapes)
+    axis = _Axis.over([steps[-1][1] for steps in found.values()] + ([bound] if bound else []))
+    first_s = min(budget_s / 10, min(at for steps in found.values() for at, _ in steps))
+    x_range = (math.floor(math.log10(first_s)), math.log10(budget_s))
+
+    def place(at_s: float, value: float) -> tuple[float, float]:
+        share = (math.log10(max(at_s, _FIRST_S)) - x_range[0]) / max(x_range[1] - x_range[0], 1e-9)
+        wide, tall = WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+        return _LEFT + share * wide, _TOP + tall - axis.share(value) * tall
+
+    shapes += _axes(x_range, axis, budget_s, place)
+    if bound is not None:
+        shapes.append(svg.line([(_LEFT, place(1, bound)[1]), (WIDTH - _RIGHT, place(1, bound)[1])], "bad", dashed=True))
+    ends = [(place(*steps[-1])[1], name, steps[-1][1], _COLOURS[i % len(_COLOURS)], steps) for i, (name, steps) in
+            enumerate(found.items())]  # fmt: skip
+    for _, _, _, colour, steps in ends:
+        shapes.append(svg.line([place(*step) for step in steps], colour, width=2.2))
+    marks = [(y, f"{name} {units.short(value)}", colour) for y, name, value, colour, _ in ends]
+    if bound is not None:
+        marks.append((place(1, bound)[1], f"proved bound {units.short(bound)}", "bad"))
+    shapes += _labels(marks)
+    lost = ", ".join(name for name, trace in traces.items() if not trace)
+    if lost:
+        shapes.append(svg.text(28, _HEIGHT - 8, f"found nothing: {lost}", size=12, colour="soft"))
+    spoken = "; ".join(f"{name} {units.short(value)}" for _, name, value, _, _ in ends)
+    return svg.document(title, spoken, WIDTH, _HEIGHT, shapes)
+
+
+def _steps(trace: Trace, budget_s: float) -> list[tuple[float, float]]:
+    """A staircase: an answer stands until a better one is found."""
+    points: list[tuple[float, float]] = []
+    for at_s, value in trace:
+        if points:
+            points.append((max(at_s, _FIRST_S), points[-1][1]))
+        points.append((max(at_s, _FIRST_S), value))
+    return [*points, (max(budget_s, points[-1][0]), points[-1][1])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Of objective values: logarithmic where the answers lie far apart. First guesses above its end are cut."""
+
+    low: float
+    high: float
+    is_log: bool
+
+    @classmethod
+    def over(cls, answers: Sequence[float]) -> "_Axis":
+        low, high = min(answers), max(answers)
+        if high > 3 * low > 0:
+            return cls(0.8 * low, 1.25 * high, True)
+        return cls(*nice_range([low, high, low + 1.3 * (high - low)]), False)
+
+    def share(self, value: float) -> float:
+        """From 0 to 1."""
+        value = min(max(value, self.low), self.high)
+        if self.is_log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        if not self.is_log:
+            return ticks((self.low, self.high), 5)
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)))
+        return [m * 10.0**p for p in powers for m in (1, 2, 5) if self.low <= m * 10.0**p <= self.high]
+
+
+def _axes(
+    x_range: tuple[float, float], axis: _Axis, budget_s: float, place: Callable[[float, float], tuple[float, float]]
+) -> list[str]:
+    shapes = []
+    for value in axis.ticks():
+        y = place(1, value)[1]
+        shapes += [
+            svg.line([(_LEFT, y), (WIDTH - _RIGHT, y)], "line"),
+            svg.text(_LEFT - 8, y + 4, units.tick(value), size=12, colour="soft", anchor="end"),
+        ]
+    for power in range(int(x_range[0]), math.floor(x_range[1]) + 1):
+        x = place(10.0**power, axis.low)[0]
+        shapes += [
+            svg.line([(x, _TOP), (x, _HEIGHT - _BOTTOM)], "line"),
+            svg.text(x, _HEIGHT - _BOTTOM + 18, f"{10.0**power:g}", size=12, colour="soft", anchor="middle"),
+        ]
+    words = f"seconds of thinking, of {budget_s:g} allowed"
+    shapes.append(svg.text(WIDTH - _RIGHT, _HEIGHT - _BOTTOM + 38, words, size=12, colour="soft", anchor="end"))
+    return shapes
+
+
+def _labels(marks: Sequence[tuple[float, str, str]]) -> list[str]:
+    """At the lines' ends, moved apart where they would overlap."""
+    shapes, last = [], _TOP - 20.0
+    for y, words, colour in sorted(marks):
+        at = max(y, last + 17)
+        last = at
+        left = WIDTH - _RIGHT
+        shapes.append(svg.line([(left + 2, y), (left + 10, at)], colour, width=1.2))
+        shapes.append(svg.text(left + 14, at + 4, svg.fitted(words, _RIGHT - 18, 12), size=12, colour="soft"))
+    return shapes

@@ -1,0 +1,117 @@
+"""All methods by name, one interface; and `auto`, which gives the exact method most of the time and the others a slice.
+
+A method searches one problem's plan space within a budget of seconds, tells each better incumbent, and returns an
+`Outcome`. Whatever a method returns, `auto` has the oracle judge again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Protocol
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
+from planner.answer.placement import Placement
+from planner.areal_hex.method import search as areal_hex
+from planner.baselines.genetic import search as genetic
+from planner.baselines.random_search import search as random
+from planner.baselines.streamrl_like import search as streamrl
+from planner.baselines.verl_like import search as verl
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.exact.method import search as exact
+from planner.hetrl.method import search as hetrl
+from planner.hetrl.method import search_bounded as hetrl_bounded
+
+_OPENING_SHARE, _OPENING_S = 0.05, 0.4
+"""Of a budget, at most so many seconds, for each opening: a good placement saves the exact method most of its work."""
+_HEURISTICS_SHARE = 0.25
+"""Of a budget, and only of what the exact method leaves without a proof."""
+
+
+class Method(Protocol):
+    """Searches within `budget_s` by the clock `now_s`; `report` hears of each better incumbent."""
+
+    def __call__(
+        self,
+        prices: Prices,
+        *,
+        seed: int,
+        budget_s: float,
+        now_s: Callable[[], float],
+        report: Callable[[Incumbent], None] = ...,
+        should_stop: Callable[[], bool] = ...,
+    ) -> Outcome: ...
+
+
+def auto(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = lambda incumbent: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    start: tuple[Placement, ...] = (),
+) -> Outcome:
+    """The best of all methods: exact with quick openings; where it proves nothing in time, the heuristics again."""
+    began_s, goal = now_s(), prices.problem.goal
+    trace: list[Incumbent] = []
+
+    def hear(new: Incumbent) -> None:
+        """Only what the oracle accepts, and only what is better or better proved than what is known."""
+        judged = evaluate(prices, new.placement)
+        if not isinstance(judged, Evaluation):
+            return
+        bounds = [each.bound for each in (new, *trace[-1:]) if each.bound is not None]
+        best = replace(new, evaluation=judged, bound=max(bounds, default=None), elapsed_s=now_s() - began_s)
+        if trace and best.value(goal) >= trace[-1].value(goal):
+            if best.bound == trace[-1].bound:
+                return
+            best = replace(trace[-1], bound=best.bound, elapsed_s=best.elapsed_s)
+        trace.append(best)
+        report(best)
+
+    def opening() -> tuple[Placement, ...]:
+        opening_s = min(_OPENING_SHARE * budget_s, _OPENING_S)
+        for method in (streamrl, hetrl_bounded):
+            method(prices, seed=seed, budget_s=opening_s, now_s=now_s, report=hear, should_stop=should_stop)
+        return tuple(each.placement for each in trace[-1:])
+
+    proved = exact(
+        prices, seed=seed, budget_s=budget_s * (1 - _HEURISTICS_SHARE), now_s=now_s, report=hear,
+        should_stop=should_stop, start=start, opening=opening,
+    )  # fmt: skip
+    if isinstance(proved, Infeasible):
+        return replace(proved, method="auto")
+    num = proved.num_evaluations
+    if isinstance(proved, Found):
+        return Found(best=trace[-1], trace=tuple(trace), num_evaluations=num, method="auto")
+    for i, method in enumerate((hetrl_bounded, areal_hex)):
+        left_s = budget_s - (now_s() - began_s)
+        if left_s <= 0 or should_stop():
+            break
+        found = method(prices, seed=seed, budget_s=left_s / (2 - i), now_s=now_s, report=hear, should_stop=should_stop)
+        if not isinstance(found, Infeasible):
+            num += found.num_evaluations
+            if found.best is not None:
+                hear(found.best)
+    best = trace[-1] if trace else None
+    bound = proved.bound if best is None else best.bound
+    return BudgetExhausted(best=best, bound=bound, trace=tuple(trace), num_evaluations=num, method="auto")
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "auto": auto,
+        "exact": exact,
+        "hetrl": hetrl,
+        "hetrl_bounded": hetrl_bounded,
+        "areal_hex": areal_hex,
+        "verl": verl,
+        "streamrl": streamrl,
+        "random": random,
+        "genetic": genetic,
+    }
+)
+"""By the name that `--method` takes."""

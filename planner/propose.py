@@ -1,0 +1,88 @@
+"""From a placement to a plan: what the coordinator needs of it, and what is known of it."""
+
+from dataclasses import replace
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import Incumbent, objective_value
+from planner.answer.placement import Placement
+from planner.cost.network import Network, weights_s
+from planner.cost.oracle import trainer_region
+from planner.cost.pools import Prices
+from planner.explain.binding import binding_sentence
+from planner.plan import Assignment, Edge, Plan, Prediction, Rates, TaskKind
+from planner.question.workload import Task
+
+
+def plan_of(prices: Prices, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:
+    """The plan that a search's best placement is. `incumbent.evaluation` must be the oracle's."""
+    placement, evaluation, goal = incumbent.placement, incumbent.evaluation, prices.problem.goal
+    home = trainer_region(prices, placement)
+    replicas = rollout_replicas(prices, placement)
+    away = [region for region in replicas if region != home]
+    workload = prices.problem.workload
+    samples_per_s = workload.samples_per_step / evaluation.step_s
+    return Plan(
+        method=method,
+        trainer_region=home,
+        assignments=(
+            Assignment(task=TaskKind.TRAINER, region=home, num_workers=1),
+            *(Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=num) for name, num in replicas.items()),
+        ),
+        weights_tree=edges(prices.network, [(home, region) for region in away]),
+        trajectory_routes=edges(prices.network, [(region, home) for region in away]),
+        predictions=tuple(_prediction(prices, evaluation, home, region) for region in away),
+        binding=binding_sentence(prices, placement, evaluation),
+        seed=seed,
+        goal=goal,
+        placement=placement,
+        evaluation=evaluation,
+        rates=Rates(
+            samples_per_s=samples_per_s, completion_tokens_per_s=samples_per_s * workload.completion_tokens.mean
+        ),
+        bound=incumbent.bound,
+        gap=None if incumbent.bound is None else _gap(objective_value(goal, evaluation), incumbent.bound),
+        question=prices.problem,
+    )
+
+
+def rollout_replicas(prices: Prices, placement: Placement) -> dict[str, int]:
+    """Replicas that generate, by region, sorted by name."""
+    found: dict[str, int] = {}
+    for pool in placement.group_of(Task.GENERATION).pools:
+        region = prices.classes[pool.device_class].region.name
+        num = pool.num_units * (pool.unit_gpus // pool.layout(Task.GENERATION).tensor)
+        found[region] = found.get(region, 0) + num
+    return dict(sorted(found.items()))
+
+
+def idle_pools(plan: Plan) -> frozenset[int]:
+    """Places in the generating group's pools of those that are too slow or too far to help."""
+    return frozenset(plan.evaluation.idle if plan.evaluation else ())
+
+
+def without_question(plan: Plan) -> Plan:
+    """What travels to workers: they need not know what else was possible."""
+    return replace(plan, question=None)
+
+
+def _gap(value: float, bound: float) -> float:
+    return max(0.0, 1.0 - bound / value) if value > 0 else 0.0
+
+
+def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[Edge, ...]:
+    """Each hop of the routes between these pairs once, in the order of first use."""
+    hops: dict[Edge, None] = {}
+    for src, dst in pairs:
+        route = network.route(src, dst)
+        assert route is not None, f"a placement without a route from {src} to {dst}"
+        for a, b in zip(route.hops, route.hops[1:], strict=False):
+            hops[Edge(src_region=a, dst_region=b)] = None
+    return tuple(hops)
+
+
+def _prediction(prices: Prices, evaluation: Evaluation, home: str, region: str) -> Prediction:
+    route = prices.network.route(home, region)
+    assert route is not None
+    times = next((each for each in evaluation.regions if each.region == region), None)
+    alone_s = weights_s(prices.problem.workload, route)  # of a region that idles, since it is too far to help
+    return Prediction(region=region, weights_s=times.weights_s if times else alone_s, rtt_s=route.rtt_s)

@@ -1,0 +1,84 @@
+"""What a better plan has more or less of, what the operator forbids, what the runtime executes, how long to think."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planner.question.fleet import Fleet
+from planner.question.workload import Task, Workload
+
+
+class Objective(StrEnum):
+    THROUGHPUT = "throughput"
+    """Least seconds a step."""
+    COST_AT_THROUGHPUT = "cost"
+    """Least dollars an hour among plans of at most `max_step_s`."""
+    THROUGHPUT_UNDER_BUDGET = "budget"
+    """Least seconds a step among plans of at most `max_usd_per_hour`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """An objective with the number that it needs."""
+
+    objective: Objective = Objective.THROUGHPUT
+    max_step_s: float | None = None
+    max_usd_per_hour: float | None = None
+    """Of rented devices and egress together."""
+
+    @property
+    def needs_prices(self) -> bool:
+        return self.objective is not Objective.THROUGHPUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The operator's constraints. A pin names the regions that a task may use; what is not named is free."""
+
+    pins: tuple[tuple[Task, frozenset[str]], ...] = ()
+    forbidden: tuple[tuple[Task, frozenset[str]], ...] = ()
+    """Regions that a task must not use (data residency forbids them all tasks)."""
+    forbidden_regions: frozenset[str] = frozenset()
+    max_regions: int | None = None
+    min_regions: int = 1
+    """Regions in use, all tasks together."""
+    generating: frozenset[str] = frozenset()
+    """Regions in which generation must run, beside any others."""
+    spot_for_rollouts_only: bool = True
+
+    def allows(self, task: Task, region: str, is_spot: bool) -> bool:
+        """Whether devices of that region may do that task."""
+        if region in self.forbidden_regions or any(t is task and region in names for t, names in self.forbidden):
+            return False
+        if any(t is task and region not in names for t, names in self.pins):
+            return False
+        return not (is_spot and self.spot_for_rollouts_only and task is not Task.GENERATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the runtime executes, as far as placements are concerned; `STUDY` lifts it."""
+
+    max_tensor: int
+    max_pipeline: int
+    max_data: int
+    max_train_blocks: int
+    """Different kinds of devices in one training mesh."""
+    colocates: bool
+    """Whether tasks of several kinds can share devices by turns."""
+    max_eta: int
+    roles_on_trainer: frozenset[Task] = frozenset()
+    """Tasks that the trainer's process does itself: they are always in actor training's group."""
+
+
+STUDY = Limits(max_tensor=8, max_pipeline=16, max_data=1 << 20, max_train_blocks=2, colocates=True, max_eta=1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Everything that decides what the best plan is."""
+
+    fleet: Fleet
+    workload: Workload
+    goal: Goal = Goal()
+    rules: Rules = Rules()
+    limits: Limits = STUDY

@@ -1,0 +1,174 @@
+"""Seats and ranks for a whole placement. It never changes what the oracle says: it finds where that can be had.
+
+Where all links of a class are equal, units are packed in order: stages of a pipeline side by side, then pipelines,
+which is as good as any order. Where they were measured and differ, `mesh` orders them. The ring of a mesh of two pools
+visits one pool and then the other: it crosses between them twice, the least there can be.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.answer.placement import Group, Placement, Pool
+from planner.cost.memory import stage_params
+from planner.cost.pools import Prices
+from planner.question.workload import TRAINING, Workload
+from planner.ranks import mesh, metis
+from planner.ranks.links import UNMEASURED, MachineLinks, inside_rate
+from planner.ranks.packing import Machines, Seat
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """The data-parallel order of one group's pipelines: ranks are numbered along it."""
+
+    group: int
+    order: tuple[tuple[int, int], ...]
+    """(pool, pipeline), neighbours side by side, the last one next to the first."""
+    slowest_link_bytes_per_s: float | None
+    """Between neighbours, of one device; None where there is one pipeline."""
+    slowest_hop_bytes_per_s: float | None
+    """Between stages; None without a pipeline of several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Unit u of a pool that trains is stage u mod p of pipeline u div p."""
+
+    seats: Mapping[tuple[int, int, int], Seat]
+    """By (group, pool, unit)."""
+    rings: tuple[Ring, ...]
+    """Of each group that trains."""
+
+
+def assign(prices: Prices, placement: Placement, links: MachineLinks = UNMEASURED, *, seed: int = 0) -> Ranks:
+    """For a placement that the oracle accepts."""
+    rng = np.random.default_rng(seed)
+    machines = {key: Machines(at) for key, at in sorted(prices.classes.items())}
+    kept = {key: _kept_free(prices, placement, links, key) for key in _classes_in(placement)}
+    seats: dict[tuple[int, int, int], Seat] = {}
+    for g, p, group, pool in _in_order(placement):
+        of_class, num_machines = machines[pool.device_class], prices.classes[pool.device_class].num_machines
+        rank = kept[pool.device_class] if group.trains else num_machines - kept[pool.device_class]
+        if group.trains and links.within(of_class.at) is not None:
+            chosen = _ordered(prices.problem.workload, pool, of_class, links, rng)
+        else:
+            chosen = of_class.compact(pool.unit_gpus, pool.num_units, rank)
+        for unit, seat in enumerate(of_class.take(pool.unit_gpus, chosen)):
+            seats[g, p, unit] = seat
+    rings = tuple(_ring(prices, g, group, seats, links) for g, group in enumerate(placement.groups) if group.trains)
+    return Ranks(seats=seats, rings=rings)
+
+
+def _in_order(placement: Placement) -> Iterator[tuple[int, int, Group, Pool]]:
+    """Large units first (`packing`), and of one size those that train first."""
+    pools = [(g, p, group, pool) for g, group in enumerate(placement.groups) for p, pool in enumerate(group.pools)]
+    yield from sorted(pools, key=lambda each: (-each[3].unit_gpus, not each[2].trains, each[0], each[1]))
+
+
+def _classes_in(placement: Placement) -> list[str]:
+    return sorted({pool.device_class for group in placement.groups for pool in group.pools})
+
+
+def _kept_free(prices: Prices, placement: Placement, links: MachineLinks, key: str) -> Ints:
+    """Rank of each machine for training, 0 first: where links differ, the best connected part of the class."""
+    at = prices.classes[key]
+    plain = np.arange(at.num_machines, dtype=np.int64)
+    rates = links.within(at)
+    trains = sum(
+        pool.num_gpus for group in placement.groups if group.trains for pool in group.pools if pool.device_class == key
+    )
+    share = trains / at.num_gpus
+    if rates is None or not 0 < share < 1:
+        return plain
+    bare = np.minimum(rates, rates.T) * (1 - np.eye(len(rates)))
+    parts = metis.partition(bare, [share, 1 - share])
+    means = [float(bare[np.ix_(parts == p, parts == p)].mean()) if (parts == p).any() else 0.0 for p in (0, 1)]
+    order = np.lexsort((plain, parts != int(np.argmax(means))))
+    rank = np.empty_like(plain)
+    rank[order] = plain
+    return rank
+
+
+def _ordered(
+    workload: Workload, pool: Pool, machines: Machines, links: MachineLinks, rng: np.random.Generator
+) -> list[int]:
+    """Machines for a mesh's units, unit after unit, among all that have room."""
+    room = machines.room(pool.unit_gpus)
+    machine_of = np.repeat(np.arange(len(room)), room)
+    stages = pool.layouts[-1][1].pipeline
+    measured = links.within(machines.at)
+    assert measured is not None
+    rates = np.minimum(measured, measured.T)
+    np.fill_diagonal(rates, inside_rate(machines.at))
+    order = mesh.arrange(machine_of, rates, (pool.num_units // stages, stages), demand(workload, pool), rng)
+    return [int(machine) for machine in machine_of[order.slots.ravel()]]
+
+
+def demand(workload: Workload, pool: Pool) -> mesh.Demand:
+    """Of one pool's training tasks: activations and their gradients a hop, gradients a ring link."""
+    hop_bytes = ring_bytes = 0.0
+    for task, layout in pool.layouts:
+        if task not in TRAINING:
+            continue
+        arch = workload.models[task]
+        data = pool.num_units // layout.pipeline
+        tokens = workload.samples_per_step * workload.tokens_per_sample / data
+        hop_bytes += 2 * 2 * tokens * arch.hidden_size / layout.tensor * workload.epochs_per_step
+        reduces = workload.epochs_per_step * workload.minibatches_per_step
+        params = stage_params(arch, task, tensor=layout.tensor, pipeline=np.array([layout.pipeline]))
+        ring_bytes += 2 * (data - 1) / data * 2 * float(params[0]) * reduces
+    return mesh.Demand(hop_bytes=hop_bytes, ring_bytes=ring_bytes)
+
+
+def _ring(
+    prices: Prices, g: int, group: Group, seats: Mapping[tuple[int, int, int], Seat], links: MachineLinks
+) -> Ring:
+    tables = []
+    for p, pool in enumerate(group.pools):
+        stages = _stages(pool)
+        machines = np.array([seats[g, p, unit].machine for unit in range(pool.num_units)])
+        tables.append(machines.reshape(-1, stages))
+    order = tuple((p, d) for p, table in enumerate(tables) for d in range(len(table)))
+    ring_links, hops = [], []
+    for p, table in enumerate(tables):
+        rates = _rates(prices, group.pools[p], group.pools[p], links)
+        if len(table) > 1:
+            neighbours = rates[table, np.roll(table, -1, axis=0)]
+            ring_links.append(float((neighbours if len(tables) == 1 else neighbours[:-1]).min()))
+        if table.shape[1] > 1:
+            hops.append(float(rates[table[:, :-1], table[:, 1:]].min()))
+    if len(tables) == 2:
+        rates = _rates(prices, group.pools[0], group.pools[1], links)
+        for a, b in ((-1, 0), (0, -1)):
+            ring_links.append(_crossing(rates, tables[0][a], tables[1][b]))
+    return Ring(
+        group=g, order=order, slowest_link_bytes_per_s=min(ring_links, default=None),
+        slowest_hop_bytes_per_s=min(hops, default=None),
+    )  # fmt: skip
+
+
+def _crossing(rates: npt.NDArray[np.float64], a: Ints, b: Ints) -> float:
+    """Between two pipelines that may have different numbers of stages: parts of the model that both hold meet."""
+    deep = max(len(a), len(b))
+    at = np.arange(deep)
+    return float(rates[a[at * len(a) // deep], b[at * len(b) // deep]].min())
+
+
+def _rates(prices: Prices, a: Pool, b: Pool, links: MachineLinks) -> npt.NDArray[np.float64]:
+    """Machines of one pool's class x machines of the other's."""
+    first, second = prices.classes[a.device_class], prices.classes[b.device_class]
+    between = links.between(prices, first, second)
+    rates = np.array(np.broadcast_to(between, (first.num_machines, second.num_machines)), dtype=np.float64)
+    if first.key == second.key:
+        rates = np.minimum(rates, rates.T)
+        np.fill_diagonal(rates, inside_rate(first))
+    return rates
+
+
+def _stages(pool: Pool) -> int:
+    return next(layout.pipeline for task, layout in pool.layouts if task in TRAINING)

@@ -1,0 +1,96 @@
+"""First orders of a mesh's slots, pipeline after pipeline and stage after stage, from the machines' links.
+
+By machine number; by METIS parts, as many as pipelines, stages or two; by a walk along the fastest links; and by
+pipelines that are grown one at a time where most neighbours are near. Each also dealt out stage after stage.
+"""
+
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.ranks import metis
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_MAX_PARTS = 32
+"""Pipelines up to which the graph is cut into as many parts."""
+_MAX_GROWN = 4096
+"""Slots up to which pipelines are grown."""
+
+
+def orders(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> list[Ints]:
+    """Permutations of the slots; those that the mesh uses come first."""
+    num, (data, stages) = len(machine_of), shape
+    used = data * stages
+    machines, place = np.unique(machine_of, return_inverse=True)
+    links = rates[np.ix_(machines, machines)].copy()
+    np.fill_diagonal(links, 0.0)
+    found = [np.arange(num)]
+    if len(machines) > 2:
+        if num > used:
+            found.append(np.argsort(_worse_part(links, used / num)[place], kind="stable"))
+        numbers = {2, *(n for n in (stages, data) if 1 < n <= min(_MAX_PARTS, len(machines)))}
+        cuts = [metis.partition(links, [1 / parts] * parts) for parts in sorted(numbers)]
+        found += [np.argsort(parts[place], kind="stable") for parts in cuts]
+        found.append(np.argsort(walk(links)[place], kind="stable"))
+    if data > 1 and stages > 1:
+        found += [np.concatenate([each[:used].reshape(stages, data).T.ravel(), each[used:]]) for each in found]
+    if len(machines) > 2 and stages > 1 and num <= _MAX_GROWN:
+        found.append(_grown(machine_of, rates, shape))
+    return found
+
+
+def walk(links: Floats) -> Ints:
+    """Each node's place in a walk that always takes the fastest link to a new node."""
+    num = len(links)
+    place = np.full(num, -1, dtype=np.int64)
+    at = int(np.argmax(links.sum(axis=0)))
+    for step in range(num):
+        place[at] = step
+        if step + 1 < num:
+            at = int(np.argmax(np.where(place < 0, links[at], -1.0)))
+    return place
+
+
+def _worse_part(links: Floats, share: float) -> npt.NDArray[np.bool_]:
+    """Of two METIS parts of which the first has that share, whether a machine is not in the better connected one."""
+    parts = metis.partition(links, [share, 1 - share])
+    inside = [float(links[np.ix_(parts == p, parts == p)].mean()) if (parts == p).any() else 0.0 for p in (0, 1)]
+    worse: npt.NDArray[np.bool_] = parts != int(np.argmax(inside))
+    return worse
+
+
+def _grown(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> Ints:
+    """Pipelines around the slot whose farthest needed neighbour is nearest, then a walk over them for the ring."""
+    data, stages = shape
+    free = np.ones(len(machine_of), dtype=bool)
+
+    def nearest(slot: int) -> Ints:
+        reach = np.where(free, rates[machine_of[slot], machine_of], -1.0)
+        reach[slot] = np.inf
+        best = np.argpartition(-reach, stages - 1)[:stages]
+        return best[np.argsort(-reach[best], kind="stable")]
+
+    def tightness(slot: int) -> float:
+        return float(rates[machine_of[slot], machine_of[nearest(slot)[-1]]])
+
+    heap = [(-tightness(slot), slot) for slot in range(len(machine_of))]
+    heapify(heap)
+    pipelines: list[Ints] = []
+    while len(pipelines) < data:
+        stale, slot = heappop(heap)
+        if not free[slot]:
+            continue
+        fresh = -tightness(slot)
+        if fresh > stale:  # neighbours have gone since: tightness only falls, so what is still first is best
+            heappush(heap, (fresh, slot))
+            continue
+        pipelines.append(nearest(slot))
+        free[pipelines[-1]] = False
+    table = np.array(pipelines)
+    machines = machine_of[table]
+    links = np.min([rates[np.ix_(machines[:, s], machines[:, s])] for s in range(stages)], axis=0)
+    np.fill_diagonal(links, 0.0)
+    ordered = table[np.argsort(walk(links), kind="stable")]
+    return np.concatenate([ordered.ravel(), np.flatnonzero(free)])

@@ -1,0 +1,26 @@
+"""Events in the order of their times; those of one time in the order in which they were entered."""
+
+import heapq
+from collections.abc import Callable
+
+
+class Agenda:
+    """`now_s` is the time of the event that is being handled."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._entries: list[tuple[float, int, Callable[[], None]]] = []
+        self._num_entered = 0
+
+    def at(self, time_s: float, action: Callable[[], None]) -> None:
+        """Calls `action` at that time, or now if it has passed."""
+        self._num_entered += 1
+        heapq.heappush(self._entries, (max(time_s, self.now_s), self._num_entered, action))
+
+    def step(self) -> bool:
+        """Handles the next event; False if there is none."""
+        if not self._entries:
+            return False
+        self.now_s, _, action = heapq.heappop(self._entries)
+        action()
+        return True

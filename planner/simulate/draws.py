@@ -1,0 +1,62 @@
+"""Prompts and completions that a run meets: lengths by group, drawn from the workload's quantiles.
+
+A prompt's completions resemble each other: a Gaussian copula gives the quantile levels of one group the intraclass
+correlation GROUP_CORRELATION. Group i of a seed has the same lengths whatever is placed where and whoever draws first.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.question.workload import Lengths, Workload
+
+GROUP_CORRELATION = 0.68
+"""Of the normal scores of lengths within a problem's samples: the median over 15 pairs of model and contest (AIME24 and
+AMC23, 8 samples a problem) of `reasoning_eval_lengths.csv`, whose range is 0.23 to 0.85."""
+_BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One group of samples before anybody has produced it."""
+
+    tokens: int
+    completions: tuple[int, ...]
+
+
+class Draws:
+    """Groups 0, 1, 2... of one seed."""
+
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self._workload = workload
+        self._seed = seed
+        self._blocks: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+        self._grid = np.linspace(-6.0, 6.0, 2401)
+        self._levels = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in self._grid])
+
+    def prompt(self, group: int) -> Prompt:
+        """The group of that number."""
+        block, row = divmod(group, _BLOCK)
+        if block not in self._blocks:
+            self._blocks[block] = self._draw(block)
+        prompts, completions = self._blocks[block]
+        return Prompt(tokens=int(prompts[row]), completions=tuple(completions[row].tolist()))
+
+    def _draw(self, block: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        generator = np.random.default_rng([self._seed, block])
+        size = self._workload.group_size
+        common = generator.standard_normal((_BLOCK, 1))
+        own = generator.standard_normal((_BLOCK, size))
+        scores = math.sqrt(GROUP_CORRELATION) * common + math.sqrt(1 - GROUP_CORRELATION) * own
+        levels = np.interp(scores, self._grid, self._levels)
+        prompts = _at(self._workload.prompt_tokens, generator.random(_BLOCK))
+        return prompts, _at(self._workload.completion_tokens, levels)
+
+
+def _at(lengths: Lengths, levels: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    quantiles = np.asarray(lengths.quantiles)
+    places = (np.arange(len(quantiles)) + 0.5) / len(quantiles)
+    drawn: npt.NDArray[np.int64] = np.maximum(1, np.rint(np.interp(levels, places, quantiles))).astype(np.int64)
+    return drawn

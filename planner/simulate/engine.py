@@ -1,0 +1,196 @@
+"""One replica that batches continuously, moved in jumps from one completion to the next.
+
+Its clock counts decoding steps. Between two changes the running sequences are the same, each step adds a token to each
+of them, and so the time of k steps is a quadratic. A change (admission, new weights, a pause) takes effect at the end
+of the step that is under way. Caches are counted token by token: a sequence is admitted when it fits with some room to
+grow, and when they overflow the newest sequence is put back and later reads its tokens again. Source: vLLM's
+recomputation.
+"""
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from planner.simulate.speed import Speed
+
+GROWTH_TOKENS = 64
+"""Tokens that each running sequence must be able to grow by before another is admitted: with fewer, what is admitted is
+soon put back."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """One completion, from its lease until it is whole."""
+
+    group: int
+    prompt: int
+    length: int
+    done: int = 0
+    """Tokens that it has, while it is not running."""
+    ages: list[tuple[int, int]] = field(default_factory=list)
+    """(version, tokens) of what it has."""
+    began: int = 0
+    """The engine's clock when it started to run."""
+
+
+class Engine:
+    """`at_s` is the time of the engine's clock: the end of its last whole step."""
+
+    def __init__(self, speed: Speed, *, max_running: int, cache_tokens: int) -> None:
+        self.max_running = max_running
+        self.at_s = 0.0
+        self.busy_s = 0.0
+        self.is_paused = False
+        self.is_alive = True
+        self.epoch = 0
+        """Grows with each change: what was due before is no longer."""
+        self.num_evicted = 0
+        self._speed = speed
+        self._cache_tokens = cache_tokens
+        self._clock = 0
+        self._prefill_s = 0.0
+        self._context = 0
+        self._running: list[tuple[int, int, Sample]] = []
+        self._num_admitted = 0
+        self._swaps: list[tuple[int, int]] = [(0, 0)]
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def due_s(self) -> float:
+        """When the next sequence ends or the caches are full; never while paused or idle."""
+        if self.is_paused or not self._running:
+            return math.inf
+        return self.at_s + self._prefill_s + self._steps_s(self._steps_to_next())
+
+    def has_room(self, sample: Sample) -> bool:
+        """Whether there is a slot, and room in the caches. An empty engine takes anything."""
+        num = len(self._running)
+        if num >= self.max_running or self.is_paused or not self.is_alive:
+            return False
+        return not num or self._context + sample.prompt + sample.done + (num + 1) * GROWTH_TOKENS <= self._cache_tokens
+
+    def admit_from(self, queue: deque[Sample], now_s: float, most: int) -> int:
+        """Starts what has room, in the queue's order, with the next step; how many."""
+        if not queue or not self.has_room(queue[0]):
+            return 0
+        self.halt(now_s)
+        self.epoch += 1
+        running, tokens, num = len(self._running), 0, 0
+        while queue and num < most and self.has_room(queue[0]):
+            sample = queue.popleft()
+            sample.began = self._clock
+            self._num_admitted += 1
+            self._context += sample.prompt + sample.done
+            tokens += sample.prompt + sample.done
+            heapq.heappush(self._running, (self._clock + sample.length - sample.done, self._num_admitted, sample))
+            num += 1
+        if num:
+            self._prefill_s += self._speed.prefill_s(running, tokens)
+        return num
+
+    def halt(self, now_s: float) -> None:
+        """Moves the clock to the end of the step that is under way."""
+        if not self._running or self.is_paused:
+            self.at_s = max(self.at_s, now_s)
+            return
+        if now_s <= self.at_s:
+            return
+        left_s = now_s - self.at_s - self._prefill_s
+        steps = 0
+        if left_s > 0:
+            linear, half = self._terms()
+            root = math.sqrt(linear * linear + 4 * half * left_s)
+            steps = math.ceil(2 * left_s / (linear + root) - 1e-6)
+        self._move(min(steps, self._steps_to_next()))
+
+    def finish(self) -> tuple[list[Sample], Sample | None]:
+        """At `due_s`: what is whole, or what was put back because the caches are full."""
+        self._move(self._steps_to_next())
+        self.epoch += 1
+        whole: list[Sample] = []
+        while self._running and self._running[0][0] <= self._clock:
+            sample = heapq.heappop(self._running)[2]
+            self._settle(sample)
+            whole.append(sample)
+        if whole:
+            return whole, None
+        self.num_evicted += 1
+        newest = max(range(len(self._running)), key=lambda i: self._running[i][1])
+        sample = self._running.pop(newest)[2]
+        heapq.heapify(self._running)
+        self._settle(sample)
+        return [], sample
+
+    def take_weights(self, version: int, now_s: float, pause_s: float) -> None:
+        """The tokens of later steps are of that version."""
+        self.halt(now_s)
+        self._swaps.append((self._clock, version))
+        self.at_s += pause_s
+        self.epoch += 1
+
+    def pause(self, now_s: float) -> float:
+        """When its devices are free: after the step that is under way."""
+        self.halt(now_s)
+        self.is_paused = True
+        self.epoch += 1
+        return self.at_s
+
+    def resume(self, now_s: float) -> None:
+        self.is_paused = False
+        self.at_s = max(self.at_s, now_s)
+        self.epoch += 1
+
+    def vanish(self) -> list[Sample]:
+        """Everything that runs is lost."""
+        lost = [sample for _, _, sample in sorted(self._running, key=lambda entry: entry[1])]
+        self._running.clear()
+        self._context, self._prefill_s, self.is_alive = 0, 0.0, False
+        self.epoch += 1
+        for sample in lost:
+            sample.done = 0
+            sample.ages.clear()
+        return lost
+
+    def return_at(self, version: int, now_s: float, is_paused: bool) -> None:
+        """The devices are back and have that version."""
+        self.is_alive, self.is_paused, self.at_s = True, is_paused, max(self.at_s, now_s)
+        self._swaps.append((self._clock, version))
+
+    def _settle(self, sample: Sample) -> None:
+        tokens = self._clock - sample.began
+        sample.done += tokens
+        self._context -= sample.prompt + sample.done
+        end = self._clock
+        for began, version in reversed(self._swaps):
+            start = max(began, sample.began)
+            if end > start:
+                sample.ages.append((version, end - start))
+                end = start
+            if began <= sample.began:
+                break
+
+    def _steps_to_next(self) -> int:
+        ends = self._running[0][0] - self._clock
+        full = (self._cache_tokens - self._context) // len(self._running)
+        return min(ends, max(full, 0)) if len(self._running) > 1 else ends
+
+    def _terms(self) -> tuple[float, float]:
+        """(p, q): k steps take p k + q k^2 seconds."""
+        num = len(self._running)
+        fixed, slope = self._speed.decode(num)
+        return fixed + slope * (self._context / num - 0.5), slope / 2
+
+    def _steps_s(self, steps: int) -> float:
+        linear, half = self._terms()
+        return linear * steps + half * steps * steps
+
+    def _move(self, steps: int) -> None:
+        took_s = self._prefill_s + self._steps_s(steps)
+        self.at_s += took_s
+        self.busy_s += took_s
+        self._prefill_s = 0.0
+        self._clock += steps
+        self._context += steps * len(self._running)

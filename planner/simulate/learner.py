@@ -1,0 +1,191 @@
+"""Batches: formed when the window lets them go, scored by all groups that score, trained, and published.
+
+One batch at a time is between its forming and its training, so the next one is scored while this one is trained.
+Scoring begins when the whole batch is home; samples go to the regions that score them and their scores come back. A
+step ends when every task that trains is done with it, and then its weights leave.
+"""
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from planner.question.workload import Task
+from planner.simulate.agenda import Agenda
+from planner.simulate.gantt import Gantt
+from planner.simulate.rollouts import Run
+from planner.simulate.turns import Turns
+from planner.simulate.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """One group's part in each batch: `seconds(task, tokens)` of its scoring and training tasks."""
+
+    scoring: tuple[Task, ...]
+    training: tuple[Task, ...]
+    turns: Turns
+    seconds: Callable[[Task, Sequence[int]], float]
+    way_s: Callable[[int], tuple[float, float]]
+    """For a batch of so many bytes: seconds until its samples are where the devices are, and for scores back."""
+    needs_critic: bool
+    """It scores with a critic that another group trains."""
+    places: tuple[tuple[str, str], ...]
+    """(region, pool) of its devices, for the picture."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    step: int
+    runs: list[Run]
+    tokens: list[int]
+    waits_for: int = 0
+    is_scored: bool = False
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the learner has seen so far."""
+
+    ended_s: list[float] = field(default_factory=list)
+    busy_s: dict[Task, float] = field(default_factory=dict)
+    tokens_by_age: Counter[int] = field(default_factory=Counter)
+    hold_s: float = 0.0
+
+
+class Learner:
+    """`publish(version)` sends the weights on their way; `formed()` says that the window has moved."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        window: Window,
+        crews: Sequence[Crew],
+        trajectory_bytes_per_token: float,
+        publish: Callable[[int], None],
+        formed: Callable[[], None],
+        gantt: Gantt,
+    ) -> None:
+        self.totals = Totals()
+        self._agenda = agenda
+        self._window = window
+        self._crews = tuple(crews)
+        self._bytes_per_token = trajectory_bytes_per_token
+        self._publish = publish
+        self._formed = formed
+        self._gantt = gantt
+        self._ready: list[tuple[int, int, Run]] = []
+        self._batch: _Batch | None = None
+        self._is_training = False
+        self._held_since_s: float | None = None
+        self._critic = 0
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+
+    def receive(self, run: Run) -> None:
+        """A group is home."""
+        insort(self._ready, (run.version, run.index, run))
+        self._form()
+
+    def _form(self) -> None:
+        size = self._window.batch
+        if self._batch or len(self._ready) < size:
+            return
+        now_s = self._agenda.now_s
+        taken = self._ready[:size]
+        if not self._window.may_take([version for version, _, _ in taken]):
+            if self._held_since_s is None and not self._is_training:
+                self._held_since_s = now_s
+            return
+        if self._held_since_s is not None:
+            self.totals.hold_s += now_s - self._held_since_s
+            self._held_since_s = None
+        step = self._window.next_step
+        self._window.take([version for version, _, _ in taken])
+        self._ready = self._ready[size:]
+        runs = [run for _, _, run in taken]
+        self._batch = _Batch(step=step, runs=runs, tokens=[num for run in runs for num in run.tokens])
+        self._score(self._batch)
+        self._formed()
+
+    def _score(self, batch: _Batch) -> None:
+        crews = [crew for crew in self._crews if crew.scoring]
+        batch.waits_for = len(crews)
+        if not crews:
+            self._scored(batch)
+        for crew in crews:
+            there_s, back_s = crew.way_s(int(sum(batch.tokens) * self._bytes_per_token))
+
+            def done(back_s: float = back_s) -> None:
+                self._agenda.at(self._agenda.now_s + back_s, lambda: self._one_scored(batch))
+
+            def begin(crew: Crew = crew, done: Callable[[], None] = done) -> None:
+                if crew.needs_critic and self._critic < batch.step - self._window.eta:
+                    self._waiting.append((batch.step, lambda: self._chain(crew, crew.scoring, batch, done)))
+                else:
+                    self._chain(crew, crew.scoring, batch, done)
+
+            self._agenda.at(self._agenda.now_s + there_s, begin)
+
+    def critic_arrived(self, version: int) -> None:
+        """Every device that infers with the critic has that version of it."""
+        self._critic = version
+        waiting, self._waiting = self._waiting, []
+        for step, begin in waiting:
+            if version >= step - self._window.eta:
+                begin()
+            else:
+                self._waiting.append((step, begin))
+
+    def _one_scored(self, batch: _Batch) -> None:
+        batch.waits_for -= 1
+        if not batch.waits_for:
+            self._scored(batch)
+
+    def _scored(self, batch: _Batch) -> None:
+        batch.is_scored = True
+        self._train()
+
+    def _train(self) -> None:
+        batch = self._batch
+        if batch is None or not batch.is_scored or self._is_training:
+            return
+        self._is_training, self._batch = True, None
+        crews = [crew for crew in self._crews if crew.training]
+        batch.waits_for = len(crews)
+        for crew in crews:
+            there_s, _ = crew.way_s(int(sum(batch.tokens) * self._bytes_per_token))
+            begin = partial(self._chain, crew, crew.training, batch, lambda: self._one_trained(batch))
+            self._agenda.at(self._agenda.now_s + there_s, begin)
+        self._form()
+
+    def _one_trained(self, batch: _Batch) -> None:
+        batch.waits_for -= 1
+        if batch.waits_for:
+            return
+        for run in batch.runs:
+            for version, tokens in run.ages.items():
+                age = batch.step - version
+                assert 0 <= age <= self._window.eta, f"step {batch.step} trains on tokens of version {version}"
+                self.totals.tokens_by_age[age] += tokens
+        self._is_training = False
+        self.totals.ended_s.append(self._agenda.now_s)
+        self._gantt.trained(batch.step, self._agenda.now_s)
+        self._publish(batch.step + 1)
+        self._train()
+        self._form()
+
+    def _chain(self, crew: Crew, tasks: Sequence[Task], batch: _Batch, done: Callable[[], None]) -> None:
+        """The tasks one after the other, each when it is its turn."""
+        if not tasks:
+            done()
+            return
+        task = tasks[0]
+
+        def ended(began_s: float, ended_s: float) -> None:
+            self.totals.busy_s[task] = self.totals.busy_s.get(task, 0.0) + ended_s - began_s
+            for region, place in crew.places:
+                self._gantt.add(region=region, place=place, what=task, begin_s=began_s, end_s=ended_s, step=batch.step)
+            self._chain(crew, tasks[1:], batch, done)
+
+        crew.turns.request_pass(lambda: crew.seconds(task, batch.tokens), ended)

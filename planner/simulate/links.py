@@ -1,0 +1,194 @@
+"""The wide-area links: routes, publications that share them fairly, trajectories that queue.
+
+A publication is a flow; all flows get max-min fair rates within the links they cross and the caps of the regions that
+they leave and enter, anew whenever one starts, ends or a link's rate changes. Trajectories of one pair of regions go
+one after the other at the route's own rate: they are small, and mostly go the other way. Within a region: its fabric.
+
+Two regions reach each other directly if one of them can be dialled, else through the public one that leaves the most.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from planner.question.fleet import Fleet
+from planner.simulate.agenda import Agenda
+from planner.simulate.faults import Faults
+
+Hop = tuple[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    path: tuple[Hop, ...]
+    left_bytes: float
+    on_done: Callable[[], None]
+    is_urgent: bool
+    rate: float = 0.0
+
+
+class Links:
+    """Of one run. A pair without a route has infinite times, and is refused when it is used."""
+
+    def __init__(self, fleet: Fleet, agenda: Agenda, faults: Faults) -> None:
+        self._agenda = agenda
+        self._regions = {region.name: region for region in fleet.regions}
+        self._links = {(link.src_region, link.dst_region): link for link in fleet.links}
+        self._factors: dict[Hop, float] = {}
+        self._flows: list[_Flow] = []
+        self._moved_s = 0.0
+        self._epoch = 0
+        self._free_s: dict[Hop, float] = defaultdict(float)
+        self._paths: dict[Hop, tuple[Hop, ...]] = {}
+        self.sent_bytes: dict[Hop, float] = defaultdict(float)
+        self.busy_s: dict[Hop, float] = defaultdict(float)
+        for change in sorted(faults.rates, key=lambda each: each.time_s):
+            agenda.at(change.time_s, partial(self._change, (change.src_region, change.dst_region), change.factor))
+
+    def path(self, src: str, dst: str) -> tuple[Hop, ...]:
+        """The hops of a route. Raises: ValueError where there is none."""
+        if (src, dst) not in self._paths:
+            self._paths[src, dst] = self._find(src, dst)
+        return self._paths[src, dst]
+
+    def one_way_s(self, src: str, dst: str) -> float:
+        """Of an empty message."""
+        if src == dst:
+            return self._regions[src].fabric_latency_s
+        return sum(self._links[hop].rtt_s for hop in self.path(src, dst)) / 2
+
+    def up_bytes_per_s(self, region: str) -> float | None:
+        """Cap of what leaves a region."""
+        return self._regions[region].wan_up_bytes_per_s
+
+    def rate(self, src: str, dst: str) -> float:
+        """Bytes a second of a route that nobody else uses, now."""
+        if src == dst:
+            return self._regions[src].fabric_bytes_per_s
+        hops = self.path(src, dst)
+        caps = [self._capacity(hop) for hop in hops]
+        caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in hops]
+        caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in hops]
+        return min(caps)
+
+    def publish(
+        self, src: str, dst: str, num_bytes: float, on_done: Callable[[], None], *, is_urgent: bool = True
+    ) -> None:
+        """Shares the links fairly with other publications; `on_done` when the last byte is there.
+
+        What is not urgent gets what the urgent ones leave.
+        """
+        one_way_s = self.one_way_s(src, dst)
+        if src == dst:
+            self._agenda.at(self._agenda.now_s + num_bytes / self.rate(src, dst) + one_way_s, on_done)
+            return
+        self._move()
+        arrived = lambda: self._agenda.at(self._agenda.now_s + one_way_s, on_done)  # noqa: E731
+        self._flows.append(_Flow(path=self.path(src, dst), left_bytes=num_bytes, on_done=arrived, is_urgent=is_urgent))
+        self._share()
+
+    def send_s(self, src: str, dst: str, num_bytes: float) -> float:
+        """Queues behind what the pair has been given before; seconds until it is there."""
+        now_s = self._agenda.now_s
+        if src == dst:
+            return num_bytes / self.rate(src, dst) + self.one_way_s(src, dst)
+        took_s = num_bytes / self.rate(src, dst)
+        self._free_s[src, dst] = max(self._free_s[src, dst], now_s) + took_s
+        self._count(self.path(src, dst), num_bytes, took_s)
+        return self._free_s[src, dst] - now_s + self.one_way_s(src, dst)
+
+    def _find(self, src: str, dst: str) -> tuple[Hop, ...]:
+        ways: list[tuple[Hop, ...]] = []
+        if self._regions[src].is_public or self._regions[dst].is_public:
+            ways = [((src, dst),)]
+        else:
+            ways = [((src, via), (via, dst)) for via in sorted(self._regions) if self._regions[via].is_public]
+        known = [way for way in ways if all(hop in self._links for hop in way)]
+        if not known:
+            raise ValueError(f"there is no way from {src} to {dst}")
+        return max(known, key=self._quality)
+
+    def _quality(self, way: tuple[Hop, ...]) -> tuple[float, float]:
+        caps = [self._links[hop].bytes_per_s for hop in way]
+        caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in way[:-1]]
+        caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in way[1:]]
+        return min(caps), -sum(self._links[hop].rtt_s for hop in way)
+
+    def _capacity(self, hop: Hop) -> float:
+        return self._links[hop].bytes_per_s * self._factors.get(hop, 1.0)
+
+    def _change(self, pair: Hop, factor: float) -> None:
+        self._move()
+        self._factors[pair] = factor
+        self._share()
+
+    def _move(self) -> None:
+        """Every flow goes on to now."""
+        elapsed_s = self._agenda.now_s - self._moved_s
+        self._moved_s = self._agenda.now_s
+        for flow in self._flows:
+            moved = min(flow.left_bytes, flow.rate * elapsed_s)
+            flow.left_bytes -= moved
+            self._count(flow.path, moved, 0.0)
+        for hop in {hop for flow in self._flows for hop in flow.path}:
+            self.busy_s[hop] += elapsed_s
+
+    def _count(self, path: tuple[Hop, ...], num_bytes: float, seconds: float) -> None:
+        for hop in path:
+            self.sent_bytes[hop] += num_bytes
+            self.busy_s[hop] += seconds
+
+    def _share(self) -> None:
+        """Fair rates, and the next end of a flow."""
+        self._epoch += 1
+        if not self._flows:
+            return
+        self._fill()
+        end_s = min(self._agenda.now_s + flow.left_bytes / flow.rate for flow in self._flows if flow.rate)
+        epoch = self._epoch
+        self._agenda.at(end_s, lambda: self._ended(epoch))
+
+    def _fill(self) -> None:
+        """Raise all rates together; a flow stops at the first constraint that is used up."""
+        room: dict[Hop, float] = {}
+        users: dict[Hop, list[_Flow]] = defaultdict(list)
+        for flow in self._flows:
+            for hop in flow.path:
+                up, down = self._regions[hop[0]].wan_up_bytes_per_s, self._regions[hop[1]].wan_down_bytes_per_s
+                for key, cap in ((hop, self._capacity(hop)), (("up", hop[0]), up), (("down", hop[1]), down)):
+                    if cap is not None:
+                        room[key] = cap
+                        users[key].append(flow)
+        for flow in self._flows:
+            flow.rate = 0.0
+        for is_urgent in (True, False):
+            self._raise([flow for flow in self._flows if flow.is_urgent is is_urgent], room, users)
+
+    @staticmethod
+    def _raise(rising: list[_Flow], room: dict[Hop, float], users: dict[Hop, list[_Flow]]) -> None:
+        """In what room there is, which shrinks."""
+        least = {key: 1e-9 * cap for key, cap in room.items()}
+        while rising:
+            loads = {key: sum(flow in rising for flow in users[key]) for key in room}
+            step = min(room[key] / load for key, load in loads.items() if load)
+            for flow in rising:
+                flow.rate += step
+            full: list[_Flow] = []
+            for key, load in loads.items():
+                room[key] = max(0.0, room[key] - step * load)
+                if load and room[key] <= least[key]:
+                    room[key] = 0.0
+                    full += users[key]
+            rising = [flow for flow in rising if flow not in full]
+
+    def _ended(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            return
+        self._move()
+        done = [flow for flow in self._flows if flow.left_bytes <= 1e-6 * max(1.0, flow.rate)]
+        self._flows = [flow for flow in self._flows if flow not in done]
+        for flow in done:
+            flow.on_done()
+        self._share()

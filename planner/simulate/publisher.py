@@ -1,0 +1,105 @@
+"""Versions on their way: from the region that trains to every region that generates or infers with them.
+
+Each way carries one version after the other. Where the devices that train also generate, a version is there at once.
+A region that has leased nothing with the versions it got gets the next one when nothing more urgent needs the links.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from planner.answer.placement import Placement
+from planner.question.workload import Task
+from planner.simulate.agenda import Agenda
+from planner.simulate.build import Builder
+from planner.simulate.gantt import Gantt
+from planner.simulate.links import Links
+from planner.simulate.rollouts import GenPool, Rollouts
+
+Arrival = Callable[[int], None]
+
+
+class Publisher:
+    """`critic_arrived(version)`: every device that infers with the critic has it."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        builder: Builder,
+        placement: Placement,
+        pools: Sequence[GenPool],
+        links: Links,
+        rollouts: Rollouts,
+        critic_arrived: Arrival,
+        gantt: Gantt,
+    ) -> None:
+        self.took_s: dict[str, list[float]] = {pool.region: [] for pool in pools}
+        """Of each version by region, from its publication to its arrival."""
+        self._agenda = agenda
+        self._builder = builder
+        self._placement = placement
+        self._pools = tuple(pools)
+        self._links = links
+        self._rollouts = rollouts
+        self._critic_arrived = critic_arrived
+        self._gantt = gantt
+        self._waiting: dict[tuple[str, str, Task], deque[tuple[int, Arrival]]] = {}
+
+    def publish(self, version: int) -> None:
+        """The step that makes this version has ended."""
+        self._publish_critic(version)
+        began_s = self._agenda.now_s
+        if Task.ACTOR_TRAINING in self._builder.generating.tasks:
+            self._rollouts.arrive(self._pools, version)
+            return
+        for region in sorted(self.took_s):
+            if region == self._builder.home:
+                self._arrived(region, began_s, version)
+                continue
+            self._queue(Task.GENERATION, self._builder.home, region, version, partial(self._arrived, region, began_s))
+
+    def _arrived(self, region: str, began_s: float, version: int) -> None:
+        self.took_s[region].append(self._agenda.now_s - began_s)
+        self._rollouts.arrive([pool for pool in self._pools if pool.region == region], version)
+
+    def _publish_critic(self, version: int) -> None:
+        tasks = (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
+        known = [group for task in tasks for group in self._placement.groups if task in group.tasks]
+        if len(known) < len(tasks) or known[0] is known[1]:
+            return
+        home = self._builder.region(known[1].pools[0])
+        regions = sorted({self._builder.region(pool) for pool in known[0].pools})
+        left = set(regions)
+
+        def arrived(region: str, version: int) -> None:
+            left.discard(region)
+            if not left:
+                self._critic_arrived(version)
+
+        for region in regions:
+            self._queue(Task.CRITIC_INFERENCE, home, region, version, partial(arrived, region))
+
+    def _queue(self, task: Task, src: str, dst: str, version: int, on_arrival: Arrival) -> None:
+        waiting = self._waiting.setdefault((src, dst, task), deque())
+        waiting.append((version, on_arrival))
+        if len(waiting) == 1:
+            self._send_next(task, src, dst)
+
+    def _send_next(self, task: Task, src: str, dst: str) -> None:
+        began_s = self._agenda.now_s
+        waiting = self._waiting[src, dst, task]
+        version, on_arrival = waiting[0]
+
+        def arrived() -> None:
+            ended_s = self._agenda.now_s
+            self._gantt.add(
+                region=dst, place=f"{src}>{dst}", what="weights", begin_s=began_s, end_s=ended_s, step=version
+            )
+            waiting.popleft()
+            if waiting:
+                self._send_next(task, src, dst)
+            on_arrival(version)
+
+        size = self._builder.payload_bytes(task, src, dst)
+        is_urgent = task is not Task.GENERATION or self._rollouts.uses(dst)
+        self._links.publish(src, dst, size, arrived, is_urgent=is_urgent)

@@ -1,0 +1,52 @@
+"""What a group's tasks leave for caches: bytes that stay on each device while the tasks take turns."""
+
+from planner.answer.placement import Layout, Pool, Sharding
+from planner.question.workload import TRAINING, Task, Workload
+
+_HALF = 2
+_VALUES = (Task.REWARD, Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
+"""Their models end in one number a token, and have no head."""
+
+
+def resident_bytes(workload: Workload, pool: Pool) -> float:
+    """On one device of the pool, of all of the group's tasks."""
+    return sum(_of_task(workload, pool, task, layout) for task, layout in pool.layouts)
+
+
+def _of_task(workload: Workload, pool: Pool, task: Task, layout: Layout) -> float:
+    params = stage_params(workload, task, layout)
+    if task not in TRAINING:
+        return _HALF * params
+    data = pool.num_units // layout.pipeline
+    trained = params * trained_fraction(workload, task)
+    published = _HALF if workload.weights.is_delta and task is Task.ACTOR_TRAINING else 0
+    weights = _HALF * (params + trained if workload.lora_rank else params)
+    gradients = _HALF * trained
+    optimizer = (workload.train_state_bytes_per_param - 2 * _HALF + published) * trained
+    match layout.sharding:
+        case Sharding.NONE:
+            return weights + gradients + optimizer
+        case Sharding.OPTIMIZER:
+            return weights + gradients + optimizer / data
+        case Sharding.FULL:
+            return (weights + gradients + optimizer) / data
+
+
+def stage_params(workload: Workload, task: Task, layout: Layout) -> float:
+    """On one device of the stage with the most; embedding and head are at a pipeline's two ends."""
+    arch = workload.models[task]
+    layers = -(-arch.num_layers // layout.pipeline)
+    has_both = layout.pipeline == 1 and not arch.tied_embeddings and task not in _VALUES
+    ends = (2 if has_both else 1) * arch.embedding_params
+    return (layers * arch.params_per_layer + ends) / layout.tensor
+
+
+def trained_fraction(workload: Workload, task: Task) -> float:
+    """Of a model's parameters: all, or those of two low-rank factors beside each matrix of a layer."""
+    if not workload.lora_rank:
+        return 1.0
+    arch = workload.models[task]
+    query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    attention = (arch.hidden_size + query + 2 * key) + (query + arch.hidden_size)
+    mlp = arch.num_mlp_matrices * (arch.hidden_size + arch.intermediate_size)
+    return min(1.0, workload.lora_rank * (attention + mlp) * arch.num_layers / arch.num_params)

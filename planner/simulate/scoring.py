@@ -1,0 +1,62 @@
+"""Seconds of one forward pass over a batch's samples, dealt over all units in proportion to their speed."""
+
+import heapq
+from collections.abc import Sequence
+
+from planner.answer.placement import Pool
+from planner.classes import DeviceClass
+from planner.device import collective, layer
+from planner.question.workload import Task, Workload
+
+PACK_TOKENS = 4096
+"""Tokens that a replica takes at once."""
+_HALF = 2
+
+
+class ScoringSpeed:
+    """Of one replica for one task."""
+
+    def __init__(self, workload: Workload, task: Task, at: DeviceClass, pool: Pool) -> None:
+        self._task = task
+        self._arch = workload.models[task]
+        self._gpu = at.gpu
+        self._tensor = pool.layout(task).tensor
+        self._sequence = workload.tokens_per_sample
+        self._known: dict[int, float] = {}
+        self.replicas_per_unit = pool.unit_gpus // self._tensor
+
+    @property
+    def tokens_per_s(self) -> float:
+        """In full packs."""
+        return PACK_TOKENS / self._pack_s(PACK_TOKENS)
+
+    def seconds(self, tokens: int) -> float:
+        """Of so many tokens, pack after pack."""
+        whole, rest = divmod(tokens, PACK_TOKENS)
+        return whole * self._pack_s(PACK_TOKENS) + (self._pack_s(rest) if rest else 0.0)
+
+    def _pack_s(self, tokens: int) -> float:
+        if tokens not in self._known:
+            sequence = min(float(tokens), self._sequence)
+            one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=tokens, sequence=sequence)
+            payload = _HALF * tokens * self._arch.hidden_size
+            one += 2 * collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
+            whole = self._arch.num_layers * one
+            if self._task is Task.REFERENCE:
+                whole += layer.head_s(self._gpu, self._arch, tensor=self._tensor, tokens=tokens)
+            self._known[tokens] = whole
+        return self._known[tokens]
+
+
+def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
+    """Samples for each of several workers: the longest first, each to whoever would end first with it."""
+    dealt: list[list[int]] = [[] for _ in speeds]
+    idle: dict[float, list[tuple[int, int]]] = {}
+    for i, speed in enumerate(speeds):
+        idle.setdefault(speed, []).append((0, i))
+    for num in sorted(tokens, reverse=True):
+        speed = min(idle, key=lambda speed: ((idle[speed][0][0] + num) / speed, -speed))
+        load, i = idle[speed][0]
+        heapq.heapreplace(idle[speed], (load + num, i))
+        dealt[i].append(num)
+    return dealt

@@ -1,0 +1,82 @@
+"""How a synchronous step's groups are dealt over pools: so that all of them would be home at the same time."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.question.workload import Workload
+from planner.simulate.engine import Engine, Sample
+from planner.simulate.speed import Speed
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds in which one replica makes so many samples."""
+
+    samples: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
+
+    def within(self, seconds: float) -> float:
+        if seconds < self.seconds[0]:
+            return 0.0
+        return float(np.interp(seconds, self.seconds, self.samples))
+
+
+def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: int) -> Curve:
+    """Plays one engine with the distribution's own quantiles; the longest sample is the longest of the whole step."""
+    samples, seconds = [], []
+    most = workload.samples_per_step
+    size = 1
+    while True:
+        engine = Engine(speed, max_running=max_running, cache_tokens=cache_tokens)
+        samples.append(float(size))
+        seconds.append(_play(engine, round(workload.prompt_tokens.mean), _spread(workload, size)))
+        if size >= most or seconds[-1] > 64 * seconds[0]:
+            break
+        size = min(most, max(size + 1, int(size * 1.6)))
+    slope = (seconds[-1] - seconds[-2]) / (samples[-1] - samples[-2]) if len(samples) > 1 else seconds[-1]
+    samples.append(samples[-1] + most)
+    seconds.append(seconds[-1] + slope * most)
+    return Curve(samples=np.array(samples), seconds=np.maximum.accumulate(np.array(seconds)))
+
+
+def deal_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, float, Curve]]) -> list[int]:
+    """Groups for each pool, given as (replicas, seconds that it starts late and is far away, curve of one replica)."""
+    wanted = float(num_groups * group_size)
+    low, high = 0.0, max(lag + float(each.seconds[-1]) for _, lag, each in pools)
+    for _ in range(50):
+        middle = (low + high) / 2
+        made = sum(num * each.within(middle - lag) for num, lag, each in pools)
+        low, high = (low, middle) if made >= wanted else (middle, high)
+    parts = [num * each.within(high - lag) for num, lag, each in pools]
+    total = sum(parts)
+    exact = [part / total * num_groups for part in parts]
+    dealt = [int(part) for part in exact]
+    by_rest = sorted(range(len(pools)), key=lambda i: (dealt[i] - exact[i], i))
+    for i in by_rest[: num_groups - sum(dealt)]:
+        dealt[i] += 1
+    return dealt
+
+
+def _spread(workload: Workload, size: int) -> list[int]:
+    levels = [(i + 0.5) / size for i in range(size)]
+    levels[-1] = max(levels[-1], 1 - 0.5 / workload.samples_per_step)
+    lengths = [max(1, round(workload.completion_tokens.at(level))) for level in levels]
+    stride = next(step for step in range(max(1, int(size * 0.618)), size + 1) if np.gcd(step, size) == 1)
+    return [lengths[i * stride % size] for i in range(size)]
+
+
+def _play(engine: Engine, prompt: int, lengths: list[int]) -> float:
+    queue = deque(Sample(group=0, prompt=prompt, length=length) for length in lengths)
+    engine.admit_from(queue, 0.0, len(lengths))
+    while engine.num_running:
+        now_s = engine.due_s()
+        _, put_back = engine.finish()
+        if put_back:
+            queue.appendleft(put_back)
+        else:
+            engine.admit_from(queue, now_s, len(lengths))
+    return engine.at_s

@@ -1,0 +1,222 @@
+"""Builds the parts of a placement and plays them: `simulate`."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from planner.answer.placement import Placement
+from planner.classes import classes_of
+from planner.question.goal import Problem
+from planner.question.workload import Task
+from planner.simulate import faults as fault
+from planner.simulate.agenda import Agenda
+from planner.simulate.build import Builder
+from planner.simulate.draws import Draws
+from planner.simulate.gantt import Gantt
+from planner.simulate.learner import Crew, Learner
+from planner.simulate.links import Links
+from planner.simulate.publisher import Publisher
+from planner.simulate.record import LinkUse, RegionSeen, Simulated
+from planner.simulate.rollouts import GenPool, Rollouts, Run
+from planner.simulate.turns import Turns
+from planner.simulate.window import Window
+
+SHOWN_STEPS = 2
+"""Steps in the picture."""
+
+
+def simulate(
+    problem: Problem,
+    placement: Placement,
+    *,
+    seed: int,
+    num_steps: int,
+    faults: fault.Faults = fault.NONE,
+    idle: frozenset[int] = frozenset(),
+    is_dealt_by_arrival: bool = False,
+) -> Simulated:
+    """Plays a placement that the oracle accepts for `num_steps` steps after a warm-up of eta + 2.
+
+    `idle`: places of those pools in generation's group that are not given any of it.
+    `is_dealt_by_arrival`: a synchronous step's groups are dealt so that all are home at once, regions that get weights
+    later less; else so that all pools would take equally long, as plans mean it.
+    Raises: ValueError if regions that must reach each other have no route.
+    """
+    run = _Simulation(problem, placement, seed, num_steps, faults, idle, is_dealt_by_arrival)
+    run.play()
+    return run.result()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    """Sums since the start."""
+
+    now_s: float
+    num_trained: int
+    busy_s: Mapping[Task, float]
+    hold_s: float
+    put_back: int
+    sent_bytes: Mapping[tuple[str, str], float]
+    link_busy_s: Mapping[tuple[str, str], float]
+    ages: Mapping[int, int]
+    num_groups: Mapping[str, int]
+    num_arrivals: Mapping[str, int]
+
+
+class _Simulation:
+    def __init__(
+        self,
+        problem: Problem,
+        placement: Placement,
+        seed: int,
+        num_steps: int,
+        faults: fault.Faults,
+        idle: frozenset[int],
+        is_dealt_by_arrival: bool,
+    ) -> None:
+        self._workload = workload = problem.workload
+        self._faults = faults
+        self._warmup = workload.eta + 2
+        self._num_steps = num_steps
+        self._warm: _Snapshot | None = None
+        self._agenda = Agenda()
+        self._links = Links(problem.fleet, self._agenda, faults)
+        classes = {each.key: each for each in classes_of(problem.fleet)}
+        self._builder = Builder(workload, placement, classes, self._links)
+        self._gantt = Gantt(self._warmup, self._warmup + SHOWN_STEPS - 1)
+        window = Window(batch=workload.prompts_per_step, eta=workload.eta)
+        self._pools = self._builder.gen_pools(idle, is_dealt_by_arrival)
+        self._rollouts = Rollouts(
+            workload, self._agenda, Draws(workload, seed), window, self._pools, self._deliver, self._gantt
+        )
+        self._learner = Learner(
+            self._agenda, window, self._crews(placement), workload.trajectory_bytes_per_token, self._publish,
+            self._rollouts.feed, self._gantt,
+        )  # fmt: skip
+        self._publisher = Publisher(
+            self._agenda, self._builder, placement, self._pools, self._links, self._rollouts,
+            self._learner.critic_arrived, self._gantt,
+        )  # fmt: skip
+        self._allowed = {pool: pool.num_alive_units for pool in self._pools}
+        self._enter_faults({key: at.region.name for key, at in classes.items() if at.is_spot})
+
+    def _crews(self, placement: Placement) -> list[Crew]:
+        crews = []
+        for group in placement.groups:
+            turns = Turns(self._agenda, None, None)
+            if group is self._builder.generating:
+                if self._builder.is_continuous:
+                    turns = Turns(self._agenda, self._rollouts.pause, self._rollouts.resume)
+                self._generating_turns = turns
+            crews.append(self._builder.crew(group, turns))
+        return crews
+
+    # ---- playing ----
+
+    def play(self) -> None:
+        if self._workload.eta == 0:
+            self._rollouts.deal(0)
+        elif not self._builder.is_continuous:
+            self._rollouts.take_turns(self._generating_turns)
+        self._rollouts.feed()
+        wanted = self._warmup + self._num_steps
+        ended_s = self._learner.totals.ended_s
+        while len(ended_s) < wanted and self._agenda.step():
+            if self._warm is None and len(ended_s) == self._warmup:
+                self._warm = self._snapshot()
+
+    def _deliver(self, run: Run, region: str) -> None:
+        num_bytes = sum(run.tokens) * self._workload.trajectory_bytes_per_token
+        took_s = self._links.send_s(region, self._builder.home, num_bytes)
+        self._agenda.at(self._agenda.now_s + took_s, lambda: self._learner.receive(run))
+
+    def _publish(self, version: int) -> None:
+        if self._workload.eta == 0:
+            self._rollouts.deal(version)
+        self._publisher.publish(version)
+
+    # ---- devices that come and go ----
+
+    def _enter_faults(self, spot_regions: Mapping[str, str]) -> None:
+        for change in sorted(self._faults.availability, key=lambda each: each.time_s):
+            for pool in self._pools:
+                if change.subject in (pool.key, spot_regions.get(pool.key)):
+                    num = math.floor(change.fraction * pool.num_alive_units + 1e-9)
+                    self._agenda.at(change.time_s, partial(self._available, pool, num))
+
+    def _available(self, pool: GenPool, num: int) -> None:
+        """What is gone goes at once; what is back starts again after a while, if it is still there."""
+        self._allowed[pool] = num
+        self._set(pool, min(num, pool.num_alive_units))
+        self._agenda.at(self._agenda.now_s + self._faults.restart_s, lambda: self._restart(pool, num))
+
+    def _restart(self, pool: GenPool, num: int) -> None:
+        self._set(pool, max(pool.num_alive_units, min(num, self._allowed[pool])))
+
+    def _set(self, pool: GenPool, num: int) -> None:
+        if num != pool.num_alive_units:
+            is_paused = self._builder.is_continuous and self._generating_turns.is_busy
+            self._rollouts.set_available(pool, num, is_paused)
+
+    # ---- what it was ----
+
+    def _snapshot(self) -> _Snapshot:
+        engines = [worker.engine for pool in self._pools for worker in pool.workers]
+        totals = self._learner.totals
+        generating_s = sum(engine.busy_s for engine in engines) / len(engines)
+        return _Snapshot(
+            now_s=self._agenda.now_s, num_trained=len(totals.ended_s),
+            busy_s={**totals.busy_s, Task.GENERATION: generating_s}, hold_s=totals.hold_s,
+            put_back=sum(engine.num_evicted for engine in engines), sent_bytes=dict(self._links.sent_bytes),
+            link_busy_s=dict(self._links.busy_s), ages=dict(totals.tokens_by_age),
+            num_groups={region: len(each) for region, each in self._rollouts.group_s.items()},
+            num_arrivals={region: len(each) for region, each in self._publisher.took_s.items()},
+        )  # fmt: skip
+
+    def result(self) -> Simulated:
+        before, after = self._warm or self._snapshot(), self._snapshot()
+        num = after.num_trained - before.num_trained
+        stalled = "" if num == self._num_steps else f"nothing is left to happen after {after.num_trained} steps"
+        steps = max(num, 1)
+        step_s = math.inf if stalled else (after.now_s - before.now_s) / steps
+        ended_s = self._learner.totals.ended_s[max(0, before.num_trained - 1) :]
+        ages = {age: after.ages[age] - before.ages.get(age, 0) for age in after.ages}
+        oldest = max((age for age, tokens in ages.items() if tokens), default=0)
+        return Simulated(
+            step_s=step_s,
+            steps_s=tuple(b - a for a, b in pairwise(ended_s)),
+            samples_per_s=self._workload.samples_per_step / step_s,
+            task_busy_s=tuple(
+                (task, (after.busy_s.get(task, 0.0) - before.busy_s.get(task, 0.0)) / steps)
+                for task in self._workload.tasks
+            ),
+            links=tuple(_link_use(pair, before, after, steps) for pair in sorted(after.sent_bytes)),
+            regions=tuple(self._seen(region, before) for region in sorted(self._rollouts.group_s)),
+            tokens_by_age=tuple(ages.get(age, 0) for age in range(oldest + 1)),
+            hold_s=(after.hold_s - before.hold_s) / steps,
+            units_lost=self._rollouts.units_lost,
+            samples_lost=self._rollouts.samples_lost,
+            samples_put_back=(after.put_back - before.put_back) / steps,
+            spans=self._gantt.spans(),
+            stalled=stalled,
+        )
+
+    def _seen(self, region: str, before: _Snapshot) -> RegionSeen:
+        arrivals = self._publisher.took_s[region][before.num_arrivals[region] :] or [0.0]
+        groups = self._rollouts.group_s[region][before.num_groups[region] :] or [0.0]
+        return RegionSeen(
+            region=region, weights_s=sum(arrivals) / len(arrivals), group_p99_s=float(np.percentile(groups, 99)),
+            group_mean_s=sum(groups) / len(groups),
+        )  # fmt: skip
+
+
+def _link_use(pair: tuple[str, str], before: _Snapshot, after: _Snapshot, steps: int) -> LinkUse:
+    return LinkUse(
+        src_region=pair[0], dst_region=pair[1],
+        num_bytes=(after.sent_bytes[pair] - before.sent_bytes.get(pair, 0.0)) / steps,
+        busy_s=(after.link_busy_s.get(pair, 0.0) - before.link_busy_s.get(pair, 0.0)) / steps,
+    )  # fmt: skip

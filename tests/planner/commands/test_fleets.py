@@ -1,0 +1,65 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from periplus import yaml_text
+from periplus.__main__ import run
+from planner.fleet_file import fleet_of
+from tests.support.gpu_plan import FLEET
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_fleet_is_shown_as_tables_and_as_a_picture(gpu_fleet: str, tmp_path: Path, capsys: Capture) -> None:
+    svg = tmp_path / "links.svg"
+    assert run(["fleet", "show", gpu_fleet, "--output-svg", str(svg)]) == 0
+    text = capsys.readouterr().out
+    assert "us      A100-80GB-SXM" in text
+    assert "2 x 4  spot" in text
+    assert "[0] ap         4,000  4,000" in text
+    assert text.endswith("3 regions, 28 devices, 6 links\n")
+    assert "<svg" in svg.read_text()
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_a_fleet_is_shown_as_the_file_that_it_is(form: str, gpu_fleet: str, capsys: Capture) -> None:
+    assert run(["fleet", "show", gpu_fleet, "-o", form]) == 0
+    shown = fleet_of(yaml_text.parse(capsys.readouterr().out, "output"), "output")
+    assert {region.name for region in shown.regions} == {region.name for region in FLEET.regions}
+    assert len(shown.links) == len(FLEET.links)
+
+
+def test_hosts_without_links_are_a_fleet_too(hosts: str, capsys: Capture) -> None:
+    tree = json.loads(Path(hosts).read_text())
+    Path(hosts).write_text(json.dumps(tree | {"links": []}))
+    assert run(["fleet", "show", hosts]) == 0
+    assert "no link was measured" in capsys.readouterr().out
+
+
+def test_nvidia_smis_output_becomes_a_fleet(tmp_path: Path, capsys: Capture) -> None:
+    listing = tmp_path / "smi.txt"
+    listing.write_text("".join(f"GPU {i}: NVIDIA A100-SXM4-80GB (UUID: GPU-{i})\n" for i in range(8)))
+    assert run(["fleet", "import", str(listing), "--home", "lab"]) == 0
+    imported = fleet_of(yaml_text.parse(capsys.readouterr().out, "output"), "output")
+    assert [(region.name, region.machines[0].gpus_per_machine) for region in imported.regions] == [("lab", 8)]
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("dear diary\n")
+    assert run(["fleet", "import", str(other)]) == 2
+    assert "notes.txt" in capsys.readouterr().err
+
+
+def test_a_core_is_probed(capsys: Capture) -> None:
+    assert run(["fleet", "probe", "--seconds", "1", "-o", "json"]) == 0
+    (core,) = json.loads(capsys.readouterr().out)["gpu_types"]
+    assert (core["name"], core["is_cpu"]) == ("cpu", True)
+    tree = {"schema": "periplus.fleet/1", "gpu_types": [core], "regions": [{"name": "a", "num_cores": 2}]}
+    assert fleet_of(tree, "x").gpu_types["cpu"].matmul_flop_per_s == core["matmul_flop_per_s"]
+
+
+def test_the_schema_of_fleets_is_printed(capsys: Capture) -> None:
+    assert run(["fleet", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["$comment"] == "periplus.fleet/1"

@@ -1,0 +1,198 @@
+"""The oracle's sums, against terms asked for one by one; and that the batched oracle gives the same."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.answer.evaluation import Evaluation, Violation
+from planner.answer.placement import Group, Layout, Placement, Pool
+from planner.cost.batch import Verdict, evaluate_many
+from planner.cost.columns import mesh_columns, unit_columns
+from planner.cost.oracle import evaluate
+from planner.cost.pools import PoolPrice, Prices
+from planner.cost.terms import terms
+from planner.cost.ways import home
+from planner.question.fleet import Fleet
+from planner.question.goal import Goal, Objective
+from planner.question.workload import TASKS, TRAINING, Task
+from tests.support.planner_cost import GPU, fleet, machines, partitions, problem, region, slower, workload
+
+PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)
+SLOW = slower(GPU, "slow", factor=0.5)
+
+
+def two_regions(bytes_per_s: float = 1e9) -> Fleet:
+    return fleet(
+        region("x", machines(per_machine=4, num=2)), region("y", machines(SLOW, per_machine=2, num=2)),
+        types=(GPU, SLOW), bytes_per_s=bytes_per_s,
+    )  # fmt: skip
+
+
+def pool(key: str, task: Task, num: int, layout: Layout | None = None) -> Pool:
+    return Pool(device_class=key, unit_gpus=1, num_units=num, layouts=((task, layout or Layout(tensor=1)),))
+
+
+def placement(*generating: Pool) -> Placement:
+    train = pool("x/simple/4", Task.ACTOR_TRAINING, 2)
+    return Placement(groups=(Group(tasks=PAIR[:1], pools=generating), Group(tasks=PAIR[1:], pools=(train,))))
+
+
+def judged(prices: Prices, of: Placement, goal: Goal | None = None) -> Evaluation:
+    found = evaluate(prices, of, goal=goal)
+    assert isinstance(found, Evaluation), found
+    return found
+
+
+FAR = pool("y/slow/2", Task.GENERATION, 3)
+
+
+def test_without_staleness_a_step_is_the_critical_path() -> None:
+    prices = Prices(problem(two_regions(), workload(PAIR, eta=0)))
+    found = judged(prices, placement(FAR))
+    way, busy = home(prices, "x").ways["y"], dict(found.task_s)
+    by_hand = busy[Task.ACTOR_TRAINING] + way.weights_s + busy[Task.GENERATION] + way.trajectories_s
+    assert found.step_s == pytest.approx(by_hand, rel=1e-12)
+    assert found.binding == "path:y"
+
+
+@pytest.mark.parametrize("eta", [1, 2, 5])
+def test_staleness_spreads_the_path_over_more_steps(eta: int) -> None:
+    prices = Prices(problem(two_regions(3e8), workload(PAIR, eta=eta)))
+    found = judged(prices, placement(FAR))
+    (region_times,) = found.regions
+    path = dict(found.task_s)[Task.ACTOR_TRAINING] + region_times.weights_s + region_times.trajectories_s
+    needs = {
+        "path:y": (path + region_times.group_s) / (eta + 1),
+        "group:generation": dict(found.task_s)[Task.GENERATION],
+        "group:actor_training": dict(found.task_s)[Task.ACTOR_TRAINING],
+        "link:x>y": home(prices, "x").ways["y"].link_s,
+    }
+    assert found.step_s == pytest.approx(max(needs.values()), rel=1e-12)
+    assert needs[found.binding] == pytest.approx(found.step_s)
+
+
+def test_generation_is_samples_over_rates() -> None:
+    prices = Prices(problem(two_regions(), workload(PAIR)))
+    price = prices.pool(PAIR[:1], FAR)
+    assert isinstance(price, PoolPrice)
+    assert dict(judged(prices, placement(FAR)).task_s)[Task.GENERATION] == pytest.approx(
+        64 / (3 * price.rates[Task.GENERATION])
+    )
+
+
+def test_a_pool_that_is_not_worth_waiting_for_idles_and_is_paid() -> None:
+    prices = Prices(problem(two_regions(1e6), workload(PAIR)))
+    near = pool("x/simple/4", Task.GENERATION, 4)
+    without, both = judged(prices, placement(near)), judged(prices, placement(FAR, near))
+    assert both.idle == (0,)
+    assert both.step_s == without.step_s
+    assert both.usd_per_hour == pytest.approx(without.usd_per_hour + 3)
+    assert without.idle == ()
+
+
+def test_a_faster_plan_is_not_dearer_where_throughput_is_asked_for() -> None:
+    prices = Prices(problem(two_regions(), workload(PAIR, eta=9)))
+    goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=100.0)
+    few, many = (judged(prices, placement(replace(FAR, num_units=num)), goal) for num in (1, 3))
+    assert many.step_s < few.step_s
+    assert many.usd_egress_per_hour == few.usd_egress_per_hour
+
+
+def test_a_budget_slows_the_job_down_to_what_it_pays() -> None:
+    prices = Prices(problem(two_regions(), workload(PAIR)))
+    free = judged(prices, placement(FAR))
+    rent = free.usd_per_hour - free.usd_egress_per_hour
+    goal = Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=rent + free.usd_egress_per_hour / 2)
+    slowed = judged(prices, placement(FAR), goal)
+    assert slowed.binding == "budget"
+    assert slowed.step_s == pytest.approx(2 * free.step_s, rel=1e-6)
+    refused = evaluate(prices, placement(FAR), goal=replace(goal, max_usd_per_hour=rent - 1))
+    assert isinstance(refused, Violation)
+    assert refused.kind == "budget"
+
+
+def test_no_route_is_a_violation() -> None:
+    prices = Prices(problem(replace(two_regions(), links=()), workload(PAIR)))
+    found = evaluate(prices, placement(FAR))
+    assert isinstance(found, Violation)
+    assert found.kind == "link"
+
+
+def test_the_critics_weights_travel_where_it_scores_apart() -> None:
+    tasks = (Task.GENERATION, Task.CRITIC_INFERENCE, *TRAINING)
+    prices = Prices(problem(two_regions(1e8), workload(tasks)))
+    train = pool("x/simple/4", Task.ACTOR_TRAINING, 2)
+    critic = pool("x/simple/4", Task.CRITIC_TRAINING, 2)
+    values = pool("y/slow/2", Task.CRITIC_INFERENCE, 2)
+    made = pool("x/simple/4", Task.GENERATION, 2)
+    groups = tuple(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (made, values, train, critic))
+    found = judged(prices, Placement(groups=groups))
+    assert found.binding == "link:x>y"
+    listed = terms(prices, Placement(groups=groups))
+    assert not isinstance(listed, Violation)
+    assert "need path:critic" in [term.name for term in listed]
+
+
+def test_terms_add_up_to_the_evaluation() -> None:
+    prices = Prices(problem(two_regions(), workload(PAIR)))
+    found, listed = judged(prices, placement(FAR)), terms(prices, placement(FAR))
+    assert not isinstance(listed, Violation)
+    by_name = {(term.subject, term.name): term.value for term in listed}
+    parts = ("compute", "bubble", "reduce", "update")
+    busy = sum(by_name["group:actor_training", f"actor_training: {part}"] for part in parts)
+    assert busy == pytest.approx(dict(found.task_s)[Task.ACTOR_TRAINING])
+    assert max(term.value for term in listed if term.name.startswith("need ")) == found.step_s
+    assert by_name["plan", "rent"] + by_name["plan", "egress"] * 3600 / found.step_s == pytest.approx(
+        found.usd_per_hour
+    )
+
+
+def random_placement(prices: Prices, rng: random.Random) -> Placement | None:
+    asked = prices.problem.workload.tasks
+    groups = []
+    for part in rng.choice(list(partitions(list(asked)))):
+        tasks = tuple(task for task in asked if task in part)
+        if any(task in TRAINING for task in tasks):
+            meshes = mesh_columns(prices, tasks)
+            if not meshes:
+                return None
+            groups.append(rng.choice(meshes).group)
+            continue
+        columns = unit_columns(prices, tasks)
+        some = rng.sample(columns, min(len(columns), rng.randint(1, 3)))
+        pools = tuple(replace(column.unit, num_units=rng.randint(1, 2)) for column in some)
+        groups.append(Group(tasks=tasks, pools=pools))
+    return Placement(groups=tuple(groups))
+
+
+GOALS = (
+    Goal(),
+    Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=30.0),
+    Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=1.0),
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([0, 1, 3]), st.sampled_from(GOALS), st.booleans(), st.integers(0, 1000))
+def test_the_batched_oracle_is_the_oracle(eta: int, goal: Goal, is_ppo: bool, seed: int) -> None:
+    on = two_regions(4e8)
+    capped = tuple(
+        replace(each, wan_up_bytes_per_s=2e8, wan_down_bytes_per_s=3e4 * (1 + seed % 50)) for each in on.regions
+    )
+    tasks = TASKS if is_ppo else PAIR
+    prices = Prices(problem(replace(on, regions=capped), workload(tasks, eta=eta), goal=goal))
+    rng = random.Random(seed)
+    every = [each for each in (random_placement(prices, rng) for _ in range(25)) if each]
+    batch = evaluate_many(prices, every)
+    kinds = {"inventory": Verdict.INVENTORY, "deadline": Verdict.DEADLINE, "budget": Verdict.BUDGET}
+    for i, each in enumerate(every):
+        one = evaluate(prices, each)
+        if isinstance(one, Violation):
+            assert batch.verdict[i] == kinds[one.kind]
+        else:
+            assert batch.verdict[i] == Verdict.VALID
+            assert batch.step_s[i] == pytest.approx(one.step_s, rel=1e-9)
+            assert batch.usd_per_hour[i] == pytest.approx(one.usd_per_hour, rel=1e-9)

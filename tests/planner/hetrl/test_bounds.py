@@ -1,0 +1,54 @@
+"""No placement of an arm beats the arm's bound."""
+
+import numpy as np
+import pytest
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import objective_value
+from planner.answer.placement import Placement
+from planner.baselines.sampling import sample
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.hetrl.bounds import Bounds
+from planner.hetrl.menu import Menu
+from planner.question.goal import Goal, Objective, Problem
+from tests.support.searches import problem
+
+CHEAP = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=120.0)
+
+
+def in_order(placement: Placement) -> list[tuple[tuple[str, ...], int]]:
+    order = {task: i for i, task in enumerate(problem(algorithm="ppo").workload.tasks)}
+    groups = sorted(placement.groups, key=lambda group: order[group.tasks[0]])
+    return [(group.tasks, sum(pool.num_gpus for pool in group.pools)) for group in groups]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        problem(),
+        problem(is_async=False),
+        problem(algorithm="ppo", is_async=False),
+        problem(goal=CHEAP),
+    ],
+    ids=["async", "sync", "sync ppo", "cost"],
+)
+def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) -> None:
+    prices = Prices(asked)
+    bounds = Bounds(Menu(prices))
+    for placement in sample(prices, np.random.default_rng(7), 8):
+        judged = evaluate(prices, placement)
+        assert isinstance(judged, Evaluation)
+        value = objective_value(asked.goal, judged) * (1 + 1e-6)
+        groups = in_order(placement)
+        grouping = tuple(tasks for tasks, _ in groups)
+        by_sizes = bounds.of_sizes(grouping, tuple(num for _, num in groups))  # type: ignore[arg-type]
+        assert bounds.of_grouping(grouping) <= value  # type: ignore[arg-type]
+        assert by_sizes <= value
+
+
+def test_more_devices_never_raise_a_bound() -> None:
+    bounds = Bounds(Menu(Prices(problem(is_async=False))))
+    tasks = problem().workload.tasks
+    values = [bounds.of_sizes((tasks,), (num,)) for num in range(1, 65)]
+    assert values == sorted(values, reverse=True)

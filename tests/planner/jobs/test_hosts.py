@@ -1,0 +1,66 @@
+from dataclasses import replace
+
+from planner.capabilities import load_capabilities
+from planner.catalogue import architecture, gpu_types
+from planner.classes import classes_of
+from planner.job_question import workload_of_job
+from planner.jobs.hosts import problems
+from planner.jobs.needs import Needs
+from planner.question.fleet import Fleet
+from planner.question.goal import Problem
+from planner.question.workload import Task
+from tests.support.hosts import GB, NEEDS, host, mesh, tiny_job
+
+WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))
+ABC = mesh([host("c"), host("a"), host("b")])
+
+
+def asked(fleet: Fleet, needs: Needs = NEEDS) -> dict[str, Problem]:
+    return dict(problems(fleet, needs, WORKLOAD, load_capabilities().limits))
+
+
+def generating(problem: Problem) -> set[str]:
+    return {r.name for r in problem.fleet.regions if problem.rules.allows(Task.GENERATION, r.name, False)}
+
+
+def test_each_region_that_may_train_is_asked_about_and_has_a_device_more() -> None:
+    found = asked(ABC)
+    assert list(found) == ["a", "b", "c"]
+    for home, problem in found.items():
+        assert {at.region.name: at.num_gpus for at in classes_of(problem.fleet)} == {
+            name: 3 if name == home else 2 for name in "abc"
+        }
+        assert problem.rules.allows(Task.ACTOR_TRAINING, home, False)
+        assert sum(problem.rules.allows(Task.ACTOR_TRAINING, name, False) for name in "abc") == 1
+
+
+def test_processes_share_the_cores_of_their_host() -> None:
+    core = gpu_types()["cpu"]
+    fleet = asked(mesh([host("a", num_cores=2), host("b", num_cores=64)]))["a"].fleet
+    shares = {at.region.name: at.gpu.matmul_flop_per_s / core.matmul_flop_per_s for at in classes_of(fleet)}
+    assert abs(shares["a"] - 2 / 3) < 1e-9, "a trainer and two workers on two cores"
+    assert shares["b"] == 1.0, "a process has one thread"
+
+
+def test_a_fleets_own_cores_are_believed() -> None:
+    fast = replace(gpu_types()["cpu"], matmul_flop_per_s=1e12)
+    fleet = asked(replace(ABC, gpu_types={"cpu": fast}))["a"].fleet
+    assert {at.gpu.matmul_flop_per_s for at in classes_of(fleet)} == {1e12, 1e12 * 2 / 3}
+
+
+def test_a_host_without_memory_for_both_trains_or_rolls_out() -> None:
+    found = asked(mesh([host("a", memory_gb=5), host("b")]))
+    assert generating(found["a"]) == {"b"}
+    assert generating(found["b"]) == {"a", "b"}
+
+
+def test_pins_and_numbers_of_regions_are_rules() -> None:
+    needs = replace(NEEDS, trainer_region="b", rollout_regions=("a", "c"), min_regions=2, max_regions=3)
+    (problem,) = asked(ABC, needs).values()
+    assert generating(problem) == {"a", "c"} == problem.rules.generating
+    assert (problem.rules.min_regions, problem.rules.max_regions) == (2, 3)
+
+
+def test_a_pinned_region_without_room_leaves_no_question() -> None:
+    needs = replace(NEEDS, rollout_regions=("a",), rollout_memory_bytes=5 * GB)
+    assert asked(ABC, needs) == {}

@@ -1,0 +1,57 @@
+from dataclasses import replace
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import Incumbent
+from planner.answer.placement import Group, Layout, Placement, Pool
+from planner.capabilities import load_capabilities
+from planner.catalogue import architecture
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.job_question import workload_of_job
+from planner.jobs.hosts import problems
+from planner.jobs.needs import Needs
+from planner.jobs.polish import polished
+from planner.propose import rollout_replicas
+from planner.question.fleet import Fleet
+from planner.question.workload import Task
+from tests.support.hosts import NEEDS, host, mesh, tiny_job
+
+WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))
+
+
+def one_worker(fleet: Fleet, needs: Needs, home: str, region: str) -> tuple[Prices, Incumbent]:
+    problem = dict(problems(fleet, needs, WORKLOAD, load_capabilities().limits))[home]
+    prices = Prices(problem)
+    keys = {at.region.name: at.key for at in prices.classes.values()}
+    pools = [
+        Pool(device_class=keys[name], unit_gpus=1, num_units=1, layouts=((task, Layout(tensor=1)),))
+        for task, name in ((Task.GENERATION, region), (Task.ACTOR_TRAINING, home))
+    ]
+    groups = tuple(Group(tasks=(pool.layouts[0][0],), pools=(pool,)) for pool in pools)
+    placement = Placement(groups=groups)
+    evaluation = evaluate(prices, placement)
+    assert isinstance(evaluation, Evaluation), evaluation
+    return prices, Incumbent(placement=placement, evaluation=evaluation, bound=None, elapsed_s=0.0)
+
+
+def test_every_worker_that_costs_no_time_is_taken() -> None:
+    prices, found = one_worker(mesh(map(host, "abc")), NEEDS, "a", "b")
+    better = polished(prices, found, NEEDS.workers_per_region)
+    assert rollout_replicas(prices, better.placement) == {"a": 2, "b": 2, "c": 2}
+    assert better.evaluation.step_s <= found.evaluation.step_s
+    assert evaluate(prices, better.placement) == better.evaluation
+
+
+def test_a_region_that_would_make_the_step_longer_stays_out() -> None:
+    fleet = mesh(map(host, "abc"))
+    far = replace(
+        fleet, links=tuple(replace(k, rtt_s=1e3) if "c" in (k.src_region, k.dst_region) else k for k in fleet.links)
+    )
+    prices, found = one_worker(far, NEEDS, "a", "a")
+    assert rollout_replicas(prices, polished(prices, found, 2).placement) == {"a": 2, "b": 2}
+
+
+def test_the_number_of_regions_is_kept() -> None:
+    needs = replace(NEEDS, max_regions=2)
+    prices, found = one_worker(mesh(map(host, "abc")), needs, "a", "b")
+    assert rollout_replicas(prices, polished(prices, found, 2).placement) == {"a": 2, "b": 2}

@@ -1,0 +1,61 @@
+from dataclasses import replace
+
+import pytest
+
+from planner.capabilities import load_capabilities
+from planner.jobs.refusals import refusal
+from planner.question.fleet import Fleet
+from tests.support.hosts import GB, NEEDS, host, mesh, without_link
+
+ABC = mesh([host("a"), host("b"), host("c")])
+CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_staleness=8)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "changes", "expected"),
+    [
+        (Fleet(regions=(), links=(), gpu_types={}), {}, "the fleet has no region"),
+        (ABC, {"trainer_region": "x"}, "regions.trainer names x, but the fleet has only a, b, c"),
+        (ABC, {"rollout_regions": ("a", "x")}, "regions.rollout names x, but the fleet has only a, b, c"),
+        (ABC, {"forbidden_regions": ("c", "a", "b")}, "regions.forbid names every region of the fleet: a, b, c"),
+        (ABC, {"trainer_memory_bytes": 9 * GB}, "memory for the trainer: 9.00 GB, but a has 8.00 GB"),
+        (ABC, {"rollout_memory_bytes": 9 * GB}, "memory for the trainer and the rollout workers: 22.00 GB, but a has"),
+        (ABC, {"rollout_memory_bytes": 5 * GB, "trainer_region": "b", "rollout_regions": ("a",)},
+         "memory for the rollout workers: 10.00 GB, but a has 8.00 GB"),
+        (ABC, {"min_regions": 4}, "at least 4 regions, but only 3 of the fleet's 3"),
+        (without_link(ABC, "a", "c"), {"trainer_region": "a", "rollout_regions": ("a", "c")},
+         "no link was measured from a to c"),
+        (without_link(ABC, "c", "a"), {"trainer_region": "a", "min_regions": 3}, "no link was measured from c to a"),
+        (ABC, {"algorithm": "ppo"}, "the runtime executes grpo, not ppo"),
+        (ABC, {"staleness": 9}, "a staleness bound of at most 8, not 9"),
+    ],
+)  # fmt: skip
+def test_an_infeasible_job_gets_the_fact_that_rules_it_out(
+    fleet: Fleet, changes: dict[str, object], expected: str
+) -> None:
+    assert expected in (refusal(fleet, replace(NEEDS, **changes), CAPABILITIES) or "")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "changes"),
+    [
+        (ABC, {}),
+        (ABC, {"trainer_region": "a", "rollout_regions": ("b", "c"), "min_regions": 3}),
+        (without_link(ABC, "a", "c"), {"min_regions": 3}),
+        (without_link(ABC, "a", "c"), {"trainer_region": "a"}),
+        (mesh([host("a", memory_gb=4), host("b", memory_gb=2)]), {"min_regions": 2}),
+    ],
+)
+def test_what_a_plan_exists_for_is_not_refused(fleet: Fleet, changes: dict[str, object]) -> None:
+    assert refusal(fleet, replace(NEEDS, **changes), CAPABILITIES) is None  # type: ignore[arg-type]
+
+
+def test_a_runtime_without_stars_executes_no_job() -> None:
+    assert "a star" in (refusal(ABC, NEEDS, replace(CAPABILITIES, topologies=frozenset())) or "")
+
+
+def test_two_regions_behind_walls_need_a_third_to_relay() -> None:
+    walled = tuple(replace(host(name), is_public=False) for name in "ab")
+    needs = replace(NEEDS, trainer_region="a", rollout_regions=("b",))
+    assert refusal(mesh(walled), needs, CAPABILITIES) == "no link was measured from a to b"
+    assert refusal(mesh([*walled, host("c")]), needs, CAPABILITIES) is None

@@ -1,0 +1,245 @@
+"""What must be true of the best placement, whatever the fleet: more never hurts, units and names do not matter."""
+
+import time
+from dataclasses import replace
+from random import Random
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from bench.planner_cases import small
+from planner.answer.outcome import BudgetExhausted, Found, Infeasible, Outcome
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.exact.method import search
+from planner.question.fleet import Fleet
+from planner.question.goal import Goal, Objective, Problem, Rules
+from planner.question.hardware import GpuType
+from planner.question.workload import Task
+
+T = TypeVar("T")
+TOLERANCE = 1e-6
+numbers = st.integers(min_value=0, max_value=199)
+few = settings(
+    max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
+)  # fmt: skip
+fewer = settings(few, max_examples=2)
+"""A conflict takes a search for each fact that is tried."""
+
+
+def solved(problem: Problem) -> Outcome:
+    return search(Prices(problem), seed=0, budget_s=30.0, now_s=time.monotonic, gap=0.0)
+
+
+def best_s(problem: Problem) -> float | None:
+    """Seconds a step of the best placement; None where there is none."""
+    outcome = solved(problem)
+    assert not isinstance(outcome, BudgetExhausted)
+    return outcome.best.evaluation.step_s if isinstance(outcome, Found) else None
+
+
+def feasible(number: int) -> tuple[Problem, float]:
+    """A small case for throughput that has a plan."""
+    problem = replace(small.problem(number, small.DEVICES), goal=Goal())
+    assume(len(problem.workload.tasks) < 4)
+    before = best_s(problem)
+    assume(before is not None)
+    assert before is not None
+    return problem, before
+
+
+def no_worse(after: float | None, before: float) -> bool:
+    return after is not None and after <= before * (1 + TOLERANCE)
+
+
+@few
+@given(numbers, st.integers(min_value=0, max_value=7))
+def test_another_machine_never_hurts(number: int, which: int) -> None:
+    problem, before = feasible(number)
+    places = [(i, j) for i, region in enumerate(problem.fleet.regions) for j in range(len(region.machines))]
+    at, of = places[which % len(places)]
+    regions = list(problem.fleet.regions)
+    machines = list(regions[at].machines)
+    machines[of] = replace(machines[of], num_machines=machines[of].num_machines + 1)
+    regions[at] = replace(regions[at], machines=tuple(machines))
+    assert no_worse(best_s(replace(problem, fleet=replace(problem.fleet, regions=tuple(regions)))), before)
+
+
+@few
+@given(numbers, st.floats(min_value=1.0, max_value=100.0))
+def test_faster_links_never_hurt(number: int, factor: float) -> None:
+    problem, before = feasible(number)
+    links = tuple(replace(link, bytes_per_s=link.bytes_per_s * factor) for link in problem.fleet.links)
+    assert no_worse(best_s(replace(problem, fleet=replace(problem.fleet, links=links))), before)
+
+
+@few
+@given(numbers, st.integers(min_value=1, max_value=4))
+def test_a_larger_bound_of_staleness_never_hurts(number: int, more: int) -> None:
+    problem, before = feasible(number)
+    assume(problem.workload.eta > 0)
+    assert no_worse(
+        best_s(replace(problem, workload=replace(problem.workload, eta=problem.workload.eta + more))), before
+    )
+
+
+@few
+@given(numbers, st.floats(min_value=0.01, max_value=100.0))
+def test_a_world_that_runs_faster_has_the_same_plan_in_less_time(number: int, factor: float) -> None:
+    problem, before = feasible(number)
+    after = best_s(replace(problem, fleet=_faster(problem.fleet, factor)))
+    assert after == pytest.approx(before / factor, rel=TOLERANCE)
+
+
+@few
+@given(numbers, st.floats(min_value=0.01, max_value=100.0))
+def test_another_currency_changes_the_price_alone(number: int, rate: float) -> None:
+    problem, before = feasible(number)
+    goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=2 * before)
+    here, there = (
+        solved(replace(problem, fleet=fleet, goal=goal))
+        for fleet in (problem.fleet, _in_currency(problem.fleet, rate))
+    )  # fmt: skip
+    assert type(here) is type(there)
+    if isinstance(here, Found) and isinstance(there, Found):
+        usd = here.best.evaluation.usd_per_hour
+        assert there.best.evaluation.usd_per_hour == pytest.approx(usd * rate, rel=TOLERANCE)
+
+
+@few
+@given(numbers, st.randoms(use_true_random=False))
+def test_the_order_of_regions_machines_and_links_changes_nothing(number: int, order: Random) -> None:
+    problem, _ = feasible(number)
+    fleet = problem.fleet
+    regions = [replace(each, machines=_shuffled(each.machines, order)) for each in fleet.regions]
+    mixed = replace(fleet, regions=_shuffled(tuple(regions), order), links=_shuffled(fleet.links, order))
+    first, second = solved(problem), solved(replace(problem, fleet=mixed))
+    assert isinstance(first, Found)
+    assert isinstance(second, Found)
+    assert first.best.placement == second.best.placement
+    assert first.best.evaluation == second.best.evaluation
+
+
+@few
+@given(numbers, st.sampled_from(["one", "two", "three"]))
+def test_names_of_regions_change_nothing_but_names(number: int, prefix: str) -> None:
+    problem, before = feasible(number)
+    assume(not problem.rules.pins)
+    assume(not problem.rules.forbidden)
+    regions = tuple(replace(each, name=f"{prefix}-{each.name[::-1]}") for each in problem.fleet.regions)
+    names = {old.name: new.name for old, new in zip(problem.fleet.regions, regions, strict=True)}
+    links = tuple(
+        replace(each, src_region=names[each.src_region], dst_region=names[each.dst_region])
+        for each in problem.fleet.links
+    )
+    after = best_s(replace(problem, fleet=replace(problem.fleet, regions=regions, links=links)))
+    assert after == pytest.approx(before, rel=TOLERANCE)
+
+
+@few
+@given(numbers)
+def test_every_answer_is_a_placement_that_the_oracle_accepts_and_the_bound_holds(number: int) -> None:
+    case = small.problem(number, small.DEVICES)
+    assume(len(case.workload.tasks) < 4)
+    limits = {
+        Objective.THROUGHPUT: case.goal,
+        Objective.COST_AT_THROUGHPUT: replace(case.goal, max_step_s=60.0),
+        Objective.THROUGHPUT_UNDER_BUDGET: replace(case.goal, max_usd_per_hour=10.0),
+    }
+    problem = replace(case, goal=limits[case.goal.objective])
+    outcome = solved(problem)
+    if isinstance(outcome, Infeasible):
+        assert outcome.conflict
+        return
+    best = outcome.best
+    assert best is not None
+    assert evaluate(Prices(problem), best.placement) == best.evaluation
+    assert best.bound is not None
+    assert best.bound <= best.value(problem.goal) * (1 + TOLERANCE)
+
+
+@fewer
+@given(numbers)
+def test_a_conflict_is_minimal(number: int) -> None:
+    """Two rules that contradict each other, and nothing else: without either one there is a plan."""
+    problem, _ = feasible(number)
+    name = problem.fleet.regions[0].name
+    pinned, closed = ((Task.ACTOR_TRAINING, frozenset({name})),), frozenset({name})
+    alone = [Rules(pins=pinned), Rules(forbidden_regions=closed)]
+    assume(all(best_s(replace(problem, rules=rules)) is not None for rules in alone))
+    outcome = solved(replace(problem, rules=Rules(pins=pinned, forbidden_regions=closed)))
+    assert isinstance(outcome, Infeasible)
+    assert outcome.is_minimal
+    assert {fact.kind for fact in outcome.conflict} == {"rules"}
+    assert sorted(fact.name for fact in outcome.conflict) == [f"forbid:{name}", "pin:actor_training"]
+
+
+@fewer
+@given(numbers)
+def test_a_deadline_that_cannot_be_met_is_part_of_the_conflict_and_lifting_it_is_enough(number: int) -> None:
+    problem, before = feasible(number)
+    hasty = Goal(max_step_s=before / 2)
+    outcome = solved(replace(problem, goal=hasty))
+    assert isinstance(outcome, Infeasible)
+    assert "deadline" in {fact.name for fact in outcome.conflict}
+
+
+def _faster(fleet: Fleet, factor: float) -> Fleet:
+    """All rates times, all latencies over the factor."""
+
+    def gpu(of: GpuType) -> GpuType:
+        fit = of.efficiency
+        return replace(
+            of,
+            memory_bytes_per_s=of.memory_bytes_per_s * factor,
+            matmul_flop_per_s=of.matmul_flop_per_s * factor,
+            link_bytes_per_s=of.link_bytes_per_s * factor,
+            efficiency=replace(
+                fit,
+                layer_overhead_s=fit.layer_overhead_s / factor,
+                collective_latency_s=fit.collective_latency_s / factor,
+                attention_overhead_s=fit.attention_overhead_s / factor,
+            ),
+        )
+
+    def times(rate: float | None) -> float | None:
+        return None if rate is None else rate * factor
+
+    regions = tuple(
+        replace(
+            each,
+            fabric_bytes_per_s=each.fabric_bytes_per_s * factor,
+            fabric_latency_s=each.fabric_latency_s / factor,
+            cross_fabric_bytes_per_s=times(each.cross_fabric_bytes_per_s),
+            wan_up_bytes_per_s=times(each.wan_up_bytes_per_s),
+            wan_down_bytes_per_s=times(each.wan_down_bytes_per_s),
+        )
+        for each in fleet.regions
+    )
+    links = tuple(
+        replace(each, rtt_s=each.rtt_s / factor, bytes_per_s=each.bytes_per_s * factor) for each in fleet.links
+    )
+    return Fleet(regions=regions, links=links, gpu_types={name: gpu(of) for name, of in fleet.gpu_types.items()})
+
+
+def _in_currency(fleet: Fleet, rate: float) -> Fleet:
+    regions = tuple(
+        replace(
+            region,
+            machines=tuple(
+                replace(each, usd_per_gpu_hour=None if each.usd_per_gpu_hour is None else each.usd_per_gpu_hour * rate)
+                for each in region.machines
+            ),
+        )
+        for region in fleet.regions
+    )
+    links = tuple(replace(each, usd_per_gbyte=each.usd_per_gbyte * rate) for each in fleet.links)
+    return replace(fleet, regions=regions, links=links)
+
+
+def _shuffled(items: tuple[T, ...], order: Random) -> tuple[T, ...]:
+    mixed = list(items)
+    order.shuffle(mixed)
+    return tuple(mixed)
