@@ -22,15 +22,13 @@ is named in `results.not_measured` with the reason, and has no row in `reach`. T
 import argparse
 import importlib
 import json
-import multiprocessing
 import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import provenance
 from bench.planner_cases.cells import Row, Rows, Section, Settings, Store, measured, run_section
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -91,23 +89,6 @@ def _summary(name: str, rows: Rows) -> Row:
     return {"summary": summary(rows)} if summary else {}
 
 
-def _commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def _machine(load: float) -> Row:
-    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cpus": multiprocessing.cpu_count(),
-        "python": platform.python_version(),
-        "load_1min_before": load,
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller pieces; each section within a minute")
@@ -122,14 +103,14 @@ def main() -> int:
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     settings = Settings(data=arguments.data, quick=arguments.quick, seed=arguments.seed)
-    commit = _commit()
+    commit = provenance.commit()
     store = Store(folder=arguments.keep, settings=settings, commit=commit)
     names = arguments.only or list(SECTIONS)
     results, reach = measure(names, store, limit_s=arguments.limit_s, wanted=lambda name: arguments.cell in name)
     record = {
         "bench": "planner",
         "commit": commit,
-        "machine": _machine(load),
+        "machine": provenance.machine(load),
         "config": {"quick": arguments.quick, "seed": arguments.seed, "sections": names},
         "results": results,
         "reach": reach,

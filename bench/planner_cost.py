@@ -26,10 +26,6 @@ JSON object.
 import argparse
 import csv
 import json
-import multiprocessing
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -41,6 +37,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import provenance
 from planner.calibration import held_out, parameters
 from planner.calibration.fit import Fit, fit_all
 from planner.calibration.held_out import Predicted
@@ -242,19 +239,6 @@ def write_table(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
         table.writerows(rows)
 
 
-def _commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def _machine() -> Row:
-    return {
-        "cpus": multiprocessing.cpu_count(), "python": platform.python_version(), "numpy": np.__version__,
-        "load_1min": os.getloadavg()[0],
-    }  # fmt: skip
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder that has gpu_profiles/ and network_sailor/")
@@ -273,7 +257,7 @@ def main() -> int:
     print_memory(results["memory"])
     reach = reach_of(results)
     record = {
-        "bench": "planner_cost", "commit": _commit(), "machine": _machine(),
+        "bench": "planner_cost", "commit": provenance.commit(), "machine": provenance.machine(numpy=np.__version__),
         "config": {"quick": arguments.quick, "kernels_every": every, "rows": sum(map(len, series))},
         "results": _rounded(results), "reach": reach,
     }  # fmt: skip

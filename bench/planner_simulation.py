@@ -13,20 +13,16 @@ The last line is one JSON object; everything else is on stderr.
 
 import argparse
 import json
-import multiprocessing
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
+from bench import provenance
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.baselines.sampling import drawn
@@ -237,23 +233,6 @@ def _reach(name: str, value: float, op: str, target: float, ok: bool) -> dict[st
     return {"name": name, "value": round(value, 4), "unit": "fraction", "op": op, "target": target, "ok": ok}
 
 
-def _commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def _machine() -> dict[str, object]:
-    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cpus": multiprocessing.cpu_count(),
-        "python": platform.python_version(),
-        "load_1min_before": os.getloadavg()[0],
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer cells and placements, within a minute")
@@ -262,7 +241,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     arguments = parser.parse_args()
-    machine = _machine()
+    machine = provenance.machine()
     check_simulator()
     todo = [
         cell
@@ -277,7 +256,7 @@ def main() -> int:
     reach = reach_of(rows)
     record = {
         "bench": "planner_simulation",
-        "commit": _commit(),
+        "commit": provenance.commit(),
         "machine": machine,
         "config": {"quick": arguments.quick, "seed": arguments.seed, "cells": [asdict(cell) for cell in todo]},
         "results": {"compared": [asdict(row) for row in rows]},

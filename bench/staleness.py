@@ -20,10 +20,7 @@ The last line is one JSON object; everything else is on stderr.
 
 import argparse
 import json
-import multiprocessing
 import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +32,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bench import provenance
 from bench.staleness_sim.lengths import Lengths, Source, drawn, sources
 from bench.staleness_sim.measure import IDEAL_STEPS, Outcome, Window, best_rate, simulate
 from bench.staleness_sim.ours import Ours
@@ -284,23 +282,6 @@ HEADER = (
 )
 
 
-def _commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def _machine(load: float) -> dict[str, object]:
-    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cpus": multiprocessing.cpu_count(),
-        "python": platform.python_version(),
-        "load_1min_before": load,
-    }
-
-
 def _config(data: Path, lengths: str, seed: int) -> dict[str, object]:
     case = Case(policy=OURS, ratio=1.0, bound=2, data=data, window=Window(warmup=0, steps=0), lengths=lengths)
     world = world_of(case)
@@ -350,8 +331,8 @@ def main() -> int:
     reach = reach_of(ours, varied)
     record = {
         "bench": "staleness",
-        "commit": _commit(),
-        "machine": _machine(load),
+        "commit": provenance.commit(),
+        "machine": provenance.machine(load),
         "config": {
             "quick": arguments.quick,
             "window": asdict(todo.grid[0].window),

@@ -19,11 +19,8 @@ five minutes of CPU.
 import argparse
 import hashlib
 import json
-import multiprocessing
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench import provenance
 from bench.trajectory_records import ingest
 from bench.trajectory_records import language_model as lm
 from bench.trajectory_records.peers import compressed, known_figure, peers
@@ -323,25 +321,6 @@ def _row(name: str, value: float, unit: str, op: str, target: float, ok: bool) -
     return {"name": name, "value": value, "unit": unit, "op": op, "target": target, "ok": ok}
 
 
-def _commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def _machine(load: float) -> dict[str, object]:
-    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cpus": multiprocessing.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "load_1min_before": load,
-    }
-
-
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.5g}")
@@ -365,8 +344,8 @@ def main() -> int:
         json.dumps(
             {
                 "bench": "trajectories",
-                "commit": _commit(),
-                "machine": _machine(load),
+                "commit": provenance.commit(),
+                "machine": provenance.machine(load, numpy=np.__version__, torch=torch.__version__),
                 "config": settings,
                 "results": _rounded(results),
                 "reach": _rounded({"rows": reach})["rows"],

@@ -13,7 +13,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import platform
 import random
 import socket
 import statistics
@@ -26,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import provenance
 from periplus.wan.client import LinkProperty, WanControl
 
 SRC, DST = "a", "b"
@@ -273,23 +273,6 @@ def _row(name: str, value: float, unit: str, op: str, target: float, ok: bool) -
     return {"name": name, "value": value, "unit": unit, "op": op, "target": target, "ok": ok}
 
 
-def _commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def _machine(load: float) -> dict[str, object]:
-    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cpus": multiprocessing.cpu_count(),
-        "python": platform.python_version(),
-        "load_1min_before": load,
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, within a minute")
@@ -300,8 +283,8 @@ def main() -> int:
     settings = {name: getattr(config, name) for name in Config.__slots__}
     record = {
         "bench": "wan_relay",
-        "commit": _commit(),
-        "machine": _machine(load),
+        "commit": provenance.commit(),
+        "machine": provenance.machine(load),
         "config": settings,
         "results": results,
         "reach": reach,

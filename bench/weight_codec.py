@@ -24,10 +24,7 @@ needs no cache: its deltas are made up. The last line is one JSON object.
 
 import argparse
 import json
-import multiprocessing
 import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -40,6 +37,7 @@ import numpy as np
 import torch
 import zstandard
 
+from bench import provenance
 from bench.weight_deltas import series as real
 from bench.weight_deltas import synthetic
 from bench.weight_deltas.device import gpu_encode_vs_read
@@ -228,25 +226,6 @@ def _rounded(value: Any) -> Any:
     return [_rounded(one) for one in value] if isinstance(value, list) else value
 
 
-def _commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def _machine(load: float) -> Row:
-    about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cpus": multiprocessing.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "zstd": ".".join(map(str, zstandard.ZSTD_VERSION)),
-        "load_1min_before": load,
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="simulated deltas alone, small: within a minute")
@@ -265,7 +244,9 @@ def main() -> int:
     results = measure(config, cache)
     reach = reach_of(results)
     record = {
-        "bench": "weight_codec", "commit": _commit(), "machine": _machine(load), "config": asdict(config),
+        "bench": "weight_codec", "commit": provenance.commit(),
+        "machine": provenance.machine(load, numpy=np.__version__, zstd=".".join(map(str, zstandard.ZSTD_VERSION))),
+        "config": asdict(config),
         "results": _rounded(results), "reach": reach,
     }  # fmt: skip
     print(json.dumps(record))

@@ -22,6 +22,7 @@ from planner.cost.pools import Prices
 from planner.exact.method import search as exact
 from planner.hetrl.method import search as hetrl
 from planner.hetrl.method import search_bounded as hetrl_bounded
+from planner.judge import ignore, never
 
 _OPENING_SHARE, _OPENING_S = 0.05, 0.4
 """Of a budget, at most so many seconds, for each opening: a good placement saves the exact method most of its work."""
@@ -50,8 +51,8 @@ def auto(
     seed: int,
     budget_s: float,
     now_s: Callable[[], float],
-    report: Callable[[Incumbent], None] = lambda incumbent: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
     start: tuple[Placement, ...] = (),
 ) -> Outcome:
     """The best of all methods: exact with quick openings; where it proves nothing in time, the heuristics again."""

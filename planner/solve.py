@@ -118,8 +118,8 @@ class _Answer:
 def _best_home(
     fleet: Fleet, needs: Needs, questions: Sequence[tuple[str, Problem]], method: str, thinking: Thinking
 ) -> Outcome:
-    """Of one answer for each region that may train: least step, then most regions that help, then the shortest path to
-    the slowest of them, then most cores, then name."""
+    """Of one answer for each region that may train: least step, then most regions that help, then the shortest paths to
+    all of them together, then most cores, then name."""
     cores = {region.name: region.num_cores for region in fleet.regions}
     answers: list[tuple[tuple[float, int, float, int, str], _Answer]] = []
     conflicts: list[outcome.Infeasible] = []
@@ -144,7 +144,7 @@ def _best_home(
         best = polished(prices, best, needs.workers_per_region)
         step_s, of_regions = float(f"{best.evaluation.step_s:.6g}"), needs_s(prices, best.placement)
         helping = [need_s for need_s in of_regions.values() if need_s <= step_s * (1 + 1e-6)]
-        rank = (step_s, -len(helping), max(helping, default=0.0), -cores[home], home)
+        rank = (step_s, -len(helping), sum(helping), -cores[home], home)
         answers.append((rank, _Answer(prices, best, found.best.bound if found.best else None)))
     if not answers:
         if complete and conflicts:

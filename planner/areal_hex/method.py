@@ -6,8 +6,8 @@ from planner.answer.outcome import Incumbent, Outcome
 from planner.areal_hex.partition import PhaseTwo
 from planner.areal_hex.strategy import Mesh, PhaseOne, training_tasks
 from planner.cost.pools import Prices
-from planner.hetrl.judge import Judge, ignore, never
 from planner.hetrl.menu import Menu
+from planner.judge import Judge, ignore, never
 
 
 def search(

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from planner.answer.placement import Group, Placement, Pool
 from planner.areal_hex.strategy import ROLLOUT, Kind, Strategy, training_tasks
 from planner.classes import DeviceClass, fits
-from planner.hetrl.judge import INFEASIBLE, Judge
 from planner.hetrl.menu import Menu, UnitOption
+from planner.judge import INFEASIBLE, Judge
 from planner.ranks import metis
 from planner.ranks.links import fleet_rate
 

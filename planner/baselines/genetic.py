@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import BudgetExhausted, Found, Incumbent, objective_value
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.baselines.genome import Genome
-from planner.baselines.progress import Progress
 from planner.cost.pools import Prices
+from planner.judge import Judge, ignore, never
 
 POPULATION = 50
 MATE, MUTATE = 0.3, 0.6
@@ -34,22 +33,20 @@ def search(
     seed: int,
     budget_s: float,
     now_s: Callable[[], float],
-    report: Callable[[Incumbent], None] = lambda found: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Breeds until time is over.
 
     Raises: ModuleNotFoundError where DEAP is not installed.
     """
-    progress = Progress(
-        prices=prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop, method="genetic"
-    )
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     with _seeded(seed):
-        _breed(progress, np.random.default_rng(seed))
-    return progress.outcome()
+        _breed(judge, np.random.default_rng(seed))
+    return judge.outcome("genetic")
 
 
-def _breed(progress: Progress, rng: np.random.Generator) -> None:
+def _breed(judge: Judge, rng: np.random.Generator) -> None:
     from deap import algorithms, base, tools
 
     class Fitness(base.Fitness):  # type: ignore[misc]
@@ -64,15 +61,13 @@ def _breed(progress: Progress, rng: np.random.Generator) -> None:
             super().__init__(keys)
             self.fitness = Fitness()
 
-    genome = Genome(progress.prices)
-    goal = progress.prices.problem.goal
+    genome = Genome(judge.prices)
 
     def value(individual: Individual) -> tuple[float]:
-        if progress.is_over:
+        if judge.is_over:
             return (_REFUSED,)
         placement = genome.placement(np.asarray(individual))
-        judged = None if placement is None else progress.judge(placement)
-        return (objective_value(goal, judged) if isinstance(judged, Evaluation) else _REFUSED,)
+        return (_REFUSED if placement is None else judge.judge(placement),)
 
     def redraw(individual: Individual) -> tuple[Individual]:
         anew = rng.random(genome.length) < max(REDRAWN, 1 / genome.length)
@@ -86,7 +81,7 @@ def _breed(progress: Progress, rng: np.random.Generator) -> None:
     toolbox.register("mutate", redraw)
     toolbox.register("select", tools.selTournament, tournsize=3)
     population = [Individual(rng.random(genome.length).tolist()) for _ in range(POPULATION)]
-    while not progress.is_over:
+    while not judge.is_over:
         population, _ = algorithms.eaMuPlusLambda(
             population, toolbox, mu=POPULATION, lambda_=POPULATION, cxpb=MATE, mutpb=MUTATE, ngen=1, verbose=False
         )

@@ -6,8 +6,8 @@ import numpy as np
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.baselines.genome import Genome
-from planner.baselines.progress import Progress
 from planner.cost.pools import Prices
+from planner.judge import Judge, ignore, never
 
 
 def search(
@@ -16,16 +16,14 @@ def search(
     seed: int,
     budget_s: float,
     now_s: Callable[[], float],
-    report: Callable[[Incumbent], None] = lambda found: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Draws until time is over."""
-    progress = Progress(
-        prices=prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop, method="random"
-    )
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     genome, rng = Genome(prices), np.random.default_rng(seed)
-    while not progress.is_over:
+    while not judge.is_over:
         placement = genome.placement(rng.random(genome.length))
         if placement is not None:
-            progress.judge(placement)
-    return progress.outcome()
+            judge.judge(placement)
+    return judge.outcome("random")

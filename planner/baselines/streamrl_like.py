@@ -19,12 +19,12 @@ from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
 from planner.baselines.genome import room
 from planner.baselines.meshes import Mesh, Meshes, class_sets
-from planner.baselines.progress import Progress
 from planner.baselines.templates import Template, Templates
 from planner.baselines.verl_like import orders
 from planner.classes import DeviceClass
 from planner.cost import network
 from planner.cost.pools import PoolPrice, Prices, phase_end_s
+from planner.judge import Judge, ignore, never
 from planner.question.goal import Objective
 from planner.question.workload import Task
 
@@ -37,40 +37,38 @@ def search(
     seed: int,
     budget_s: float,
     now_s: Callable[[], float],
-    report: Callable[[Incumbent], None] = lambda found: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """All of the family, or what time allows; `seed` changes nothing."""
-    progress = Progress(
-        prices=prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop, method="streamrl"
-    )
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates = Templates(prices)
     rest = tuple(task for task in prices.problem.workload.tasks if task is not Task.GENERATION)
     meshes, rollouts = Meshes(prices, templates, rest), _Rollouts(prices, templates)
     for classes in class_sets(prices, templates, rest):
-        for mesh in meshes.best(classes, progress.ceiling_s):
-            if progress.is_over:
-                return progress.outcome()
-            _split(progress, rollouts, rest, mesh)
-    return progress.outcome()
+        for mesh in meshes.best(classes, judge.ceiling_s):
+            if judge.is_over:
+                return judge.outcome("streamrl")
+            _split(judge, rollouts, rest, mesh)
+    return judge.outcome("streamrl")
 
 
-def _split(progress: Progress, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: Mesh) -> None:
+def _split(judge: Judge, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: Mesh) -> None:
     """The best generation beside one mesh, by rising bounds until none can be better than the incumbent."""
-    if _least_usd(progress.prices, mesh.pools) >= progress.best_value or mesh.total_s >= progress.ceiling_s:
+    if _least_usd(judge.prices, mesh.pools) >= judge.best_loss or mesh.total_s >= judge.ceiling_s:
         return
     options = [
         (least, pools, ordered)
-        for ordered in orders(progress.prices, mesh)
+        for ordered in orders(judge.prices, mesh)
         for pools in rollouts.beside(mesh)
-        if (least := rollouts.least_value(mesh.total_s, ordered, pools)) < progress.best_value
+        if (least := rollouts.least_value(mesh.total_s, ordered, pools)) < judge.best_loss
     ]
     options.sort(key=lambda option: option[0])
     for least, pools, ordered in options:
-        if least >= progress.best_value:
+        if least >= judge.best_loss:
             return
         groups = (Group(tasks=_GENERATION, pools=pools), Group(tasks=rest, pools=ordered))
-        progress.judge(Placement(groups=groups))
+        judge.judge(Placement(groups=groups))
 
 
 def _least_usd(prices: Prices, pools: tuple[Pool, ...]) -> float:

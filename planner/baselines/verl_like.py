@@ -18,9 +18,9 @@ from collections.abc import Callable
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
 from planner.baselines.meshes import Mesh, Meshes, class_sets
-from planner.baselines.progress import Progress
 from planner.baselines.templates import Templates
 from planner.cost.pools import Prices
+from planner.judge import Judge, ignore, never
 from planner.question.goal import Objective
 
 
@@ -30,23 +30,21 @@ def search(
     seed: int,
     budget_s: float,
     now_s: Callable[[], float],
-    report: Callable[[Incumbent], None] = lambda found: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """All of the family, or what time allows; `seed` changes nothing."""
-    progress = Progress(
-        prices=prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop, method="verl"
-    )
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates, tasks = Templates(prices), prices.problem.workload.tasks
     meshes = Meshes(prices, templates, tasks)
     for classes in class_sets(prices, templates, tasks):
-        if progress.is_over:
+        if judge.is_over:
             break
-        for mesh in meshes.best(classes, progress.ceiling_s):
+        for mesh in meshes.best(classes, judge.ceiling_s):
             for pools in orders(prices, mesh):
-                if least_value(prices, mesh) < progress.best_value:
-                    progress.judge(Placement(groups=(Group(tasks=tasks, pools=pools),)))
-    return progress.outcome()
+                if least_value(prices, mesh) < judge.best_loss:
+                    judge.judge(Placement(groups=(Group(tasks=tasks, pools=pools),)))
+    return judge.outcome("verl")
 
 
 def least_value(prices: Prices, mesh: Mesh) -> float:

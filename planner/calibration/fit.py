@@ -62,7 +62,6 @@ class _Rows:
     def __init__(self, series: Sequence[Series], gpus: Mapping[str, GpuType], names: Sequence[str]) -> None:
         self._series = series
         self._gpus = gpus
-        self._names = names
         self._at = {gpu: at for at, gpu in enumerate(names)}
         self._type = np.concatenate([np.full(len(one), self._at[one.gpu]) for one in series])
         num: Counter[tuple[str, Term]] = Counter()

@@ -16,6 +16,7 @@ from periplus import clock
 from periplus.errors import EXIT_INTERRUPTED, TimedOut
 from periplus.view import units
 from planner.answer.outcome import Incumbent
+from planner.commands.native import native_output_on_stderr
 from planner.question.goal import Goal, Objective
 from planner.solve import Thinking
 
@@ -68,9 +69,12 @@ def thought(call: Callable[[], T], show: Callable[[], None], interrupt: Interrup
     Raises: what `call` raises; KeyboardInterrupt at the second interrupt; TimedOut where no answer comes within
     `limit_s`, or within GRACE_S after an interrupt.
     """
-    work = _Work(call)
+    with native_output_on_stderr():
+        return _thought(_Work(call), show, interrupt, clock.monotonic_s() + limit_s)
+
+
+def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
     threading.Thread(target=work.run, daemon=True, name="planner").start()
-    end_s = clock.monotonic_s() + limit_s
     while not work.ended.is_set():
         if clock.monotonic_s() > end_s:
             raise TimedOut("the search did not end in time; allow more with --budget-s")

@@ -205,6 +205,8 @@ class _Rows:
         phase_s = ends_s(seconds, made, (self.num,), float(self.workload.samples_per_step))
         place = np.searchsorted(seconds, phase_s * (1 + KNOT), side="right") - 1
         after = np.minimum(place + 1, len(seconds) - 1)
+        if self.prices.problem.rules.demands_regions:
+            place = after = np.full_like(place, len(seconds) - 1)
         active = (by_region(place) > 0) | ((by_region(after) > 0) & (phase_s * (1 + KNOT) > seconds[place])[:, None])
         receives = active & self.away & (Task.ACTOR_TRAINING not in self.book.grouping[group])
         weights_s, links_s = self._weights(receives)
@@ -250,7 +252,7 @@ class _Rows:
         step_s = np.maximum(step_s, generation_s + others[:, None])
         step_s = np.where(mine, np.maximum(step_s, needs[:, None]), np.inf)
         last = np.maximum(mine.sum(axis=1) - 1, 0)
-        best = step_s.argmin(axis=1)
+        best = last if self.prices.problem.rules.demands_regions else step_s.argmin(axis=1)
         best = np.where(step_s[self.place, best] < step_s[self.place, last], best, last)
         return step_s[self.place, best], used[self.place, best]
 

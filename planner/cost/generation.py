@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.cost.cuts import FloatArray, IntArray
-from planner.cost.memory import CACHE_MARGIN, sequence_bytes
+from planner.cost.memory import sequence_bytes
 from planner.device import collective, layer
 from planner.question.hardware import GpuType
 from planner.question.workload import Task, Workload
@@ -147,11 +147,6 @@ def mean_age(workload: Workload) -> float:
 def mean_context(workload: Workload) -> float:
     """Tokens of a running sequence at a random moment."""
     return workload.prompt_tokens.mean + mean_age(workload)
-
-
-def slots_context(workload: Workload) -> float:
-    """Tokens of cache that a sequence is given room for."""
-    return mean_context(workload) * CACHE_MARGIN
 
 
 def fresh_tails(workload: Workload) -> Tails:

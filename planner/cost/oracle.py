@@ -173,8 +173,10 @@ def regions_of(prices: Prices, group: Group) -> list[str]:
 
 
 def judge(prices: Prices, placed: Placed) -> Judged:
-    """With the best of the placement's generating pools."""
+    """With the best of the placement's generating pools; with all of them where the operator demands regions."""
     best = judged(prices, placed, placed.making)
+    if prices.problem.rules.demands_regions:
+        return best
     if placed.making[0].price.phase is not None:
         active = tuple(each for each in placed.making if _makes_any(each, best.generation_s))
         return best if len(active) == len(placed.making) else judged(prices, placed, active)
@@ -347,32 +349,3 @@ def _usd_per_step(prices: Prices, placed: Placed, active: Sequence[Making]) -> f
             ring = prices.ring_usd_per_gbyte([prices.classes[p.device_class].region.name for p in group.pools])
             usd += ring * prices.gradient_bytes(group.tasks) / 1e9
     return usd + sum(way.usd_per_version for way in placed.critics.values())
-
-
-def scoring_route_s(prices: Prices, start: str, region: str) -> float:
-    """`Way.scoring_s`; infinite without a way."""
-    way = home(prices, start).ways.get(region)
-    return way.scoring_s if way else np.inf
-
-
-def training_route_s(prices: Prices, start: str, region: str) -> float:
-    """`Way.training_s`; infinite without a way."""
-    way = home(prices, start).ways.get(region)
-    return way.training_s if way else np.inf
-
-
-def way_home_per_s(prices: Prices, start: str, region: str) -> float:
-    """`Way.samples_per_s`; 0 without a way."""
-    way = home(prices, start).ways.get(region)
-    return way.samples_per_s if way else 0.0
-
-
-def downlink_per_s(prices: Prices, start: str) -> float:
-    """`Home.samples_per_s`."""
-    return home(prices, start).samples_per_s
-
-
-def critic_weights_s(prices: Prices, src: str, dst: str) -> float:
-    """`CriticWay.weights_s`; infinite without a way."""
-    way = critic_way(prices, src, dst)
-    return way.weights_s if way else np.inf

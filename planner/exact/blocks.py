@@ -13,8 +13,8 @@ from planner.cost import ways as between
 from planner.cost.columns import MeshColumn, UnitColumn, mesh_columns, unit_columns
 from planner.cost.phases import PhaseTable
 from planner.cost.pools import Prices
-from planner.exact.groupings import Tasks
 from planner.exact.linear import Floats, Ints
+from planner.groupings import Tasks
 from planner.question.workload import SCORING, TRAINING, Task
 
 

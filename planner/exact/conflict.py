@@ -21,6 +21,7 @@ from planner.question.workload import Task
 _MANY_MACHINES = 16
 """A class without its inventory has so many machines more."""
 _FREE_BYTES_PER_S = 1e15
+_HOPELESS = f"no placement runs this job, even without rules and with {_MANY_MACHINES} machines more of each class"
 _FEASIBLE_S = 5.0
 
 
@@ -39,18 +40,18 @@ class _Removable:
 
 
 def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> Infeasible:
-    """Of a problem without a placement; not minimal if `should_stop` ends it."""
+    """Of a problem without a placement; not known to be minimal if `should_stop` ends it or a search is undecided."""
     every = list(_facts(problem))
     oracle = _Oracle(problem, every, now_s, should_stop)
     if not oracle.is_feasible([]):
-        facts = (Fact(kind="shape", name="job", what="no placement runs this job, whatever the fleet and the rules"),)
+        facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
         return Infeasible(conflict=facts, method="exact")
     least = _quick(oracle, [], every, False)
     return Infeasible(conflict=tuple(each.fact for each in least), is_minimal=not oracle.is_cut, method="exact")
 
 
-def is_feasible(prices: Prices, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool:
-    """Whether there is any placement; True where that could not be decided in `_FEASIBLE_S`."""
+def is_feasible(prices: Prices, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
+    """Whether there is any placement; None where that could not be decided in `_FEASIBLE_S`."""
     found: list[Incumbent] = []
     outcome = Search(
         prices=prices,
@@ -60,11 +61,13 @@ def is_feasible(prices: Prices, now_s: Callable[[], float], should_stop: Callabl
         report=found.append,
         should_stop=lambda: bool(found) or should_stop(),
     ).run()
-    return not isinstance(outcome, Infeasible)
+    if isinstance(outcome, Infeasible):
+        return False
+    return True if found or outcome.best is not None else None
 
 
 class _Oracle:
-    """Says whether the problem with only some of its facts has a placement."""
+    """Says whether the problem with only some of its facts has a placement; what time does not decide counts as one."""
 
     def __init__(
         self,
@@ -90,9 +93,10 @@ class _Oracle:
             for each in self._every:
                 if each.fact.name not in names:
                     relaxed = each.without(relaxed)
-            self._known[names] = is_feasible(
-                Prices(relaxed.problem, relaxed.without_memory_of), self._now_s, self._should_stop
-            )
+            prices = Prices(relaxed.problem, relaxed.without_memory_of)
+            decided = is_feasible(prices, self._now_s, self._should_stop)
+            self.is_cut = self.is_cut or decided is None
+            self._known[names] = decided is not False
         return self._known[names]
 
 

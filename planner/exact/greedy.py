@@ -6,8 +6,8 @@ import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.exact.blocks import Blocks, MeshBlock, UnitBlock
-from planner.exact.groupings import Grouping, Tasks
 from planner.exact.linear import Floats
+from planner.groupings import Grouping, Tasks
 from planner.question.workload import TRAINING, Task
 
 _MESHES = 6

@@ -7,6 +7,7 @@ from planner.answer.placement import Placement
 from planner.cost.pools import Prices
 from planner.exact.conflict import conflict
 from planner.exact.search import Search
+from planner.judge import ignore, never
 
 DEFAULT_GAP = 0.01
 _CONFLICT_S = 60.0
@@ -19,8 +20,8 @@ def search(
     seed: int,
     budget_s: float,
     now_s: Callable[[], float],
-    report: Callable[[Incumbent], None] = lambda incumbent: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
     gap: float = DEFAULT_GAP,
     start: tuple[Placement, ...] = (),
     opening: Callable[[], tuple[Placement, ...]] = tuple,

@@ -19,8 +19,8 @@ import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.exact.blocks import Blocks, MeshBlock, UnitBlock
-from planner.exact.groupings import Grouping, Tasks
 from planner.exact.linear import INFINITE, Floats, Ints, LinearModel
+from planner.groupings import Grouping, Tasks
 from planner.question.goal import Objective
 from planner.question.workload import SCORING, TRAINING, Task
 

@@ -20,10 +20,10 @@ from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.exact.blocks import Blocks
 from planner.exact.greedy import greedy
-from planner.exact.groupings import Grouping, groupings
 from planner.exact.linear import INFINITE, Solution
 from planner.exact.model import Node, Relaxation
 from planner.exact.solver import solve_relaxed, solve_whole
+from planner.groupings import Grouping, groupings
 from planner.question.goal import Objective
 from planner.question.workload import SCORING, TRAINING, Task
 

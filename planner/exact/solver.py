@@ -6,7 +6,6 @@ Programs with integers go to the solver named; their bound is its own dual bound
 """
 
 from datetime import timedelta
-from enum import StrEnum
 
 import numpy as np
 from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, parameters_pb2, result_pb2
@@ -19,12 +18,6 @@ _SLACK = 2e-6
 """Relative. Solvers accept points that miss rows by 1e-6 and whole numbers by 1e-6; rows are scaled to about 1."""
 _REASON = result_pb2.TerminationReasonProto
 _BASE_SEED = 1
-
-
-class Solver(StrEnum):
-    HIGHS = "HIGHS"
-    SCIP = "GSCIP"
-    CP_SAT = "CP_SAT"
 
 
 def solve_relaxed(model: LinearModel) -> Solution:
@@ -70,7 +63,6 @@ def solve_whole(
     limit_s: float,
     gap: float,
     seed: int = 0,
-    kind: Solver = Solver.HIGHS,
     hint: Floats | None = None,
 ) -> Solution:
     """To a relative `gap` of the model's own optimum, or until `limit_s` are over."""
@@ -80,17 +72,14 @@ def solve_whole(
         relative_gap_tolerance=gap, absolute_gap_tolerance=0.0, random_seed=_BASE_SEED + seed
     )
     parameters.time_limit.FromTimedelta(timedelta(seconds=max(limit_s, 1e-3)))
-    if kind is not Solver.HIGHS:
-        parameters.threads = 1
-    else:
-        parameters.highs.string_options["parallel"] = "off"
-        parameters.highs.double_options["mip_feasibility_tolerance"] = 1e-7
+    parameters.highs.string_options["parallel"] = "off"
+    parameters.highs.double_options["mip_feasibility_tolerance"] = 1e-7
     settings = model_parameters_pb2.ModelSolveParametersProto()
     if hint is not None:
         start = settings.solution_hints.add()
         start.variable_values.ids.extend(range(model.num_variables))
         start.variable_values.values.extend(hint.tolist())
-    result = _call(_proto(model, relaxed=False), kind.value, parameters, settings)
+    result = _call(_proto(model, relaxed=False), "HIGHS", parameters, settings)
     reason = result.termination.reason
     if reason == _REASON.TERMINATION_REASON_INFEASIBLE or reason == _REASON.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED:
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)

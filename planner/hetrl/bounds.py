@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from planner.classes import DeviceClass
 from planner.cost.pools import PoolPrice
-from planner.hetrl.groupings import Grouping
+from planner.groupings import Grouping
 from planner.hetrl.menu import Menu
 from planner.question.goal import Objective
 from planner.question.workload import SCORING, TRAINING, Task

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.answer.evaluation import Evaluation
 from planner.hetrl.genome import Genome, Space
-from planner.hetrl.judge import INFEASIBLE, Judge
+from planner.judge import INFEASIBLE, Judge
 
 POPULATION = 12
 CHILDREN = 8

@@ -11,12 +11,9 @@ import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.classes import DeviceClass
-from planner.hetrl.groupings import Grouping
+from planner.groupings import Grouping
 from planner.hetrl.menu import Menu
 from planner.question.workload import TRAINING, Task
-
-IDLE = -1
-"""Where devices go that no group has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from math import ceil, log2
 from typing import Protocol, TypeVar
 
 from planner.hetrl.evolution import CHILDREN, POPULATION, Evolution
-from planner.hetrl.judge import INFEASIBLE, Judge
+from planner.judge import INFEASIBLE, Judge
 
 _HOPELESS_S = 1e12
 """Arms of at least this bound are equally hopeless, those that nothing fits among them."""
@@ -28,7 +28,6 @@ class Arm(Protocol):
 
 
 A = TypeVar("A", bound=Arm)
-Bound = Callable[[], float]
 
 
 def halve(arms: Iterable[A], judge: Judge, until: float, *, alive: Callable[[A], bool] = lambda arm: True) -> list[A]:

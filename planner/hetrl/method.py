@@ -6,12 +6,14 @@ import numpy as np
 
 from planner.answer.outcome import Incumbent, Outcome
 from planner.cost.pools import Prices
-from planner.hetrl import genome, groupings, guide
+from planner.groupings import Grouping, groupings
+from planner.hetrl import genome, guide
 from planner.hetrl.bounds import Bounds
 from planner.hetrl.evolution import Evolution
 from planner.hetrl.halving import GroupingArm, SizesArm, by_bound, halve, promising
-from planner.hetrl.judge import Judge, ignore, never
 from planner.hetrl.menu import Menu
+from planner.hetrl.sizes import sizes as sizes_of
+from planner.judge import Judge, ignore, never
 from planner.question.goal import Objective
 
 _LEAST_ARMS, _EVALUATIONS_AN_ARM = 48, 40
@@ -56,7 +58,7 @@ def _run(judge: Judge, seed: int, *, bounded: bool) -> None:
     menu = Menu(judge.prices)
     bounds = Bounds(menu) if bounded else None
     arms = []
-    for i, grouping in enumerate(groupings.groupings(problem)):
+    for i, grouping in enumerate(groupings(problem)):
         draw = _drawer(menu, grouping, np.random.default_rng([seed, i]), bounds)
         arms.append(GroupingArm(draw, bounds.of_grouping(grouping) if bounds else 0.0))
     if bounded:
@@ -67,14 +69,12 @@ def _run(judge: Judge, seed: int, *, bounded: bool) -> None:
         halve(arms, judge, 1.0, alive=lambda arm: promising(arm, judge))
 
 
-def _drawer(
-    menu: Menu, grouping: groupings.Grouping, rng: np.random.Generator, bounds: Bounds | None
-) -> Callable[[], SizesArm]:
+def _drawer(menu: Menu, grouping: Grouping, rng: np.random.Generator, bounds: Bounds | None) -> Callable[[], SizesArm]:
     """What makes new size vectors of one grouping."""
     problem = menu.prices.problem
     space = genome.space(menu, grouping)
     whole = sum(at.num_gpus for at in space.classes)
-    endless = groupings.sizes(
+    endless = sizes_of(
         problem.workload, grouping, whole, rng, all_of_them=problem.goal.objective is Objective.THROUGHPUT
     )
 

@@ -45,6 +45,11 @@ class Rules:
     """Regions in which generation must run, beside any others."""
     spot_for_rollouts_only: bool = True
 
+    @property
+    def demands_regions(self) -> bool:
+        """Whether regions must be used: then none of a placement's pools may idle to make it faster."""
+        return self.min_regions > 1 or bool(self.generating)
+
     def allows(self, task: Task, region: str, is_spot: bool) -> bool:
         """Whether devices of that region may do that task."""
         if region in self.forbidden_regions or any(t is task and region in names for t, names in self.forbidden):

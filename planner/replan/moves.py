@@ -21,11 +21,6 @@ class Move:
     after: tuple[Task, ...]
     """Empty: they are released, or gone."""
 
-    @property
-    def is_relayout(self) -> bool:
-        """The same tasks, cut differently."""
-        return self.before == self.after
-
 
 def diff(a: Placement, b: Placement) -> tuple[Move, ...]:
     """The fewest devices that change on the way from `a` to `b`, sorted by class."""

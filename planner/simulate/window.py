@@ -31,11 +31,6 @@ class Window:
         """One more group of that class."""
         self._open[version] += 1
 
-    def reclass(self, old: int, new: int) -> None:
-        """An open group is now of another class."""
-        self._close(old)
-        self._open[new] += 1
-
     def may_take(self, versions: Sequence[int]) -> bool:
         """Whether a batch of these classes leaves nothing behind that would be too late."""
         if any(version + self.eta < self.next_step for version in versions):

@@ -1,3 +1,4 @@
+import ctypes
 import threading
 from dataclasses import replace
 
@@ -20,6 +21,18 @@ def test_an_answer_is_waited_for_and_shown_on_the_way() -> None:
         return 3
 
     assert thought(search, shown.set, Interrupt()) == 3
+
+
+def test_what_native_code_prints_is_no_part_of_the_result(capfd: pytest.CaptureFixture[str]) -> None:
+    def search() -> int:
+        return int(ctypes.CDLL(None).printf(b"a solver's own line\n"))  # into the C library's buffer, flushed whenever
+
+    click.echo("before")
+    assert thought(search, lambda: None, Interrupt()) == 20
+    click.echo("after")
+    printed = capfd.readouterr()
+    assert printed.out == "before\nafter\n"
+    assert "a solver's own line" in printed.err
 
 
 def test_what_a_search_raises_is_raised_where_it_is_waited_for() -> None:

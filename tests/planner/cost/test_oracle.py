@@ -16,7 +16,7 @@ from planner.cost.pools import PoolPrice, Prices
 from planner.cost.terms import terms
 from planner.cost.ways import home
 from planner.question.fleet import Fleet
-from planner.question.goal import Goal, Objective
+from planner.question.goal import Goal, Objective, Rules
 from planner.question.workload import TASKS, TRAINING, Task
 from tests.support.planner_cost import GPU, fleet, machines, partitions, problem, region, slower, workload
 
@@ -72,6 +72,17 @@ def test_staleness_spreads_the_path_over_more_steps(eta: int) -> None:
     }
     assert found.step_s == pytest.approx(max(needs.values()), rel=1e-12)
     assert needs[found.binding] == pytest.approx(found.step_s)
+
+
+def test_a_region_that_must_generate_does_not_idle_to_make_the_plan_faster() -> None:
+    asked = problem(two_regions(1e7), workload(PAIR, eta=1))
+    both = placement(pool("x/simple/4", Task.GENERATION, 2), FAR)
+    free, bound = judged(Prices(asked), both), judged(Prices(replace(asked, rules=Rules(min_regions=2))), both)
+    assert [each.region for each in free.regions] == ["x"]
+    assert free.idle == (1,)
+    assert [each.region for each in bound.regions] == ["x", "y"]
+    assert bound.idle == ()
+    assert bound.step_s > free.step_s
 
 
 def test_generation_is_samples_over_rates() -> None:
@@ -175,19 +186,30 @@ GOALS = (
 )
 
 
-@settings(max_examples=12, deadline=None)
-@given(st.sampled_from([0, 1, 3]), st.sampled_from(GOALS), st.booleans(), st.integers(0, 1000))
-def test_the_batched_oracle_is_the_oracle(eta: int, goal: Goal, is_ppo: bool, seed: int) -> None:
+DEMANDS = (Rules(), Rules(generating=frozenset({"y"})), Rules(min_regions=2))
+
+
+@settings(max_examples=16, deadline=None)
+@given(
+    st.sampled_from([0, 1, 3]), st.sampled_from(GOALS), st.booleans(), st.sampled_from(DEMANDS), st.integers(0, 1000)
+)
+def test_the_batched_oracle_is_the_oracle(eta: int, goal: Goal, is_ppo: bool, rules: Rules, seed: int) -> None:
     on = two_regions(4e8)
     capped = tuple(
         replace(each, wan_up_bytes_per_s=2e8, wan_down_bytes_per_s=3e4 * (1 + seed % 50)) for each in on.regions
     )
     tasks = TASKS if is_ppo else PAIR
-    prices = Prices(problem(replace(on, regions=capped), workload(tasks, eta=eta), goal=goal))
+    asked = problem(replace(on, regions=capped), workload(tasks, eta=eta), goal=goal)
+    prices = Prices(replace(asked, rules=rules))
     rng = random.Random(seed)
     every = [each for each in (random_placement(prices, rng) for _ in range(25)) if each]
     batch = evaluate_many(prices, every)
-    kinds = {"inventory": Verdict.INVENTORY, "deadline": Verdict.DEADLINE, "budget": Verdict.BUDGET}
+    kinds = {
+        "inventory": Verdict.INVENTORY,
+        "rules": Verdict.RULES,
+        "deadline": Verdict.DEADLINE,
+        "budget": Verdict.BUDGET,
+    }
     for i, each in enumerate(every):
         one = evaluate(prices, each)
         if isinstance(one, Violation):

@@ -15,10 +15,15 @@ from planner.cost.pools import Prices
 from planner.exact.method import search
 from planner.question.goal import Goal, Objective, Problem, Rules
 
+DEMANDS = (Rules(), Rules(min_regions=2), Rules(generating=frozenset({"west"})))
 
-@pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (3, False)])
-def test_no_random_plan_beats_the_bound(make_problem: Callable[..., Problem], eta: int, critic: bool) -> None:
-    prices = Prices(make_problem(eta=eta, critic=critic))
+
+@pytest.mark.parametrize("rules", DEMANDS)
+@pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (3, False), (1, True)])
+def test_no_random_plan_beats_the_bound(
+    make_problem: Callable[..., Problem], eta: int, critic: bool, rules: Rules
+) -> None:
+    prices = Prices(make_problem(eta=eta, critic=critic, rules=rules))
     found = search(prices, seed=0, budget_s=5.0, now_s=time.perf_counter)
     assert isinstance(found, Found | BudgetExhausted)
     assert found.best is not None

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from planner.answer.evaluation import Violation
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
+from planner.groupings import groupings
 from planner.hetrl import evolution, genome
-from planner.hetrl.groupings import groupings
 from planner.hetrl.menu import Menu
 from planner.question.goal import Rules
 from planner.question.workload import TRAINING

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.hetrl.groupings import groupings, sizes
+from planner.groupings import groupings
+from planner.hetrl.sizes import sizes
 from planner.question.goal import STUDY
 from planner.question.workload import Task
 from tests.support.searches import problem

@@ -1,40 +1,19 @@
-"""Levels 1 and 2: which tasks share devices, and how many devices each group of them has.
+"""Level 2: how many devices each group of tasks has. Level 1, which tasks share devices, is `planner.groupings`.
 
-Level 1 is every set partition of the tasks that limits and rules allow (at most 203). Level 2 cannot be listed; its
-candidates are drawn: the first in proportion to the groups' arithmetic, the others around it and anywhere.
+Level 2 cannot be listed; its candidates are drawn: the first in proportion to the groups' arithmetic, the others around
+it and anywhere.
 """
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from planner.question.goal import Problem
+from planner.groupings import Grouping
 from planner.question.workload import SCORING, TRAINING, Task, Workload
 
-Grouping = tuple[tuple[Task, ...], ...]
-"""Groups in the order of their first task, tasks in the order of `Task`."""
 _TRAIN, _SCORE, _GENERATE = 3.0, 1.0, 3.0
 """Weights of a parameter of each kind of task in the first candidate: arithmetic is 3 to 1 to 1, and decoding reaches
 about a third of what the others do."""
-
-
-def groupings(problem: Problem) -> tuple[Grouping, ...]:
-    """All that may be, those of fewer groups first."""
-    tasks = problem.workload.tasks
-    limits = problem.limits
-    found = []
-    for grouping in _partitions(tasks):
-        mixed = any(len(set(group) - limits.roles_on_trainer) > 1 for group in grouping)
-        if mixed and not limits.colocates:
-            continue
-        trainer = next(group for group in grouping if Task.ACTOR_TRAINING in group)
-        if limits.roles_on_trainer & set(tasks) - set(trainer):
-            continue
-        found.append(grouping)
-    return tuple(sorted(found, key=lambda each: (len(each), [[TASK_ORDER[t] for t in group] for group in each])))
-
-
-TASK_ORDER = {task: i for i, task in enumerate(Task)}
 
 
 def sizes(
@@ -68,14 +47,3 @@ def _work(workload: Workload, group: Sequence[Task]) -> float:
         factor = _TRAIN * workload.epochs_per_step if task in TRAINING else _SCORE if task in SCORING else _GENERATE
         total += factor * workload.models[task].num_params
     return total
-
-
-def _partitions(tasks: Sequence[Task]) -> Iterator[Grouping]:
-    if not tasks:
-        yield ()
-        return
-    first, rest = tasks[0], tasks[1:]
-    for partition in _partitions(rest):
-        yield ((first,), *partition)
-        for i, group in enumerate(partition):
-            yield ((first, *group), *partition[:i], *partition[i + 1 :])

@@ -1,4 +1,4 @@
-"""Asks the oracle about placements, counts how often, keeps the best valid one, and knows how much budget is left.
+"""What a heuristic keeps: how often it asked the oracle, the best valid placement, the budget that is left.
 
 A placement that misses only the goal's deadline or budget is no answer, but it has a loss: a search needs to know how
 far away it is.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.answer.evaluation import Evaluation, Violation
-from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Outcome, objective_value
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, objective_value
 from planner.answer.placement import Placement
 from planner.cost.batch import Verdict, evaluate_many
 from planner.cost.oracle import evaluate
@@ -59,6 +59,17 @@ class Judge:
     def best_loss(self) -> float:
         return self.best.value(self.goal) if self.best else INFEASIBLE
 
+    @property
+    def is_over(self) -> bool:
+        return self.spent() >= 1
+
+    @property
+    def ceiling_s(self) -> float:
+        """A group whose tasks take so long together is in no placement that is better than the best so far."""
+        if self.goal.objective is Objective.COST_AT_THROUGHPUT:
+            return self.goal.max_step_s * (1 + 1e-6) if self.goal.max_step_s is not None else INFEASIBLE
+        return self.best_loss
+
     def spent(self) -> float:
         """Share of the budget, 1 or more when it is over."""
         if self._should_stop():
@@ -87,12 +98,21 @@ class Judge:
         """The loss of one placement."""
         return self.losses([placement])[0]
 
+    def judge(self, placement: Placement) -> float:
+        """The objective value of one placement, by the oracle itself and not its batched form; else INFEASIBLE."""
+        self.num_evaluations += 1
+        judged = evaluate(self.prices, placement)
+        if isinstance(judged, Violation):
+            return INFEASIBLE
+        self._keep(placement, judged)
+        return objective_value(self.goal, judged)
+
     def explain(self, placement: Placement) -> Evaluation | None:
         """All terms of a placement whose loss is finite, whether or not it misses the goal's limits."""
         judged = evaluate(self.prices, placement, goal=self._unlimited)
         return None if isinstance(judged, Violation) else judged
 
-    def outcome(self, method: str) -> Outcome:
+    def outcome(self, method: str) -> Found | BudgetExhausted:
         """The best so far, of a heuristic: nothing is proved."""
         if self.best is None:
             return BudgetExhausted(best=None, bound=None, num_evaluations=self.num_evaluations, method=method)
@@ -103,8 +123,8 @@ class Judge:
             case Verdict.VALID:
                 pays = self.goal.objective is Objective.COST_AT_THROUGHPUT
                 loss = usd_per_hour if pays else step_s
-                if loss < self.best_loss:
-                    self._keep(placement)
+                if loss < self.best_loss and isinstance(judged := evaluate(self.prices, placement), Evaluation):
+                    self._keep(placement, judged)
                 return loss
             case Verdict.DEADLINE | Verdict.BUDGET:
                 return _MISSED * self._missed(step_s, usd_per_hour)
@@ -120,10 +140,9 @@ class Judge:
             missed = max(missed, usd_per_hour / self.goal.max_usd_per_hour)
         return missed
 
-    def _keep(self, placement: Placement) -> None:
-        """Every incumbent has the oracle's own word."""
-        judged = evaluate(self.prices, placement)
-        if isinstance(judged, Violation) or objective_value(self.goal, judged) >= self.best_loss:
+    def _keep(self, placement: Placement, judged: Evaluation) -> None:
+        """Every incumbent has the oracle's own word, `judged`."""
+        if objective_value(self.goal, judged) >= self.best_loss:
             return
         elapsed_s = self._now_s() - self._started_s
         found = Incumbent(placement=placement, evaluation=judged, bound=None, elapsed_s=elapsed_s)
