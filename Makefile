@@ -9,6 +9,7 @@
 #   make bench-staleness, bench-trajectories, bench-weights   need measured data beside the repository: --help says which
 #   make bench-planner   all figures of the planner (hours; ARGS='--only hetrl --keep DIR --limit-s 500' does a part, and
 #                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
+#   make bench-planner-record   tables and pictures of it: ARGS='RECORD... --output docs/planner-comparison/DATE.md'
 #   make check      lint, format, types, imports, generated files
 #   make generate   write periplus/pb and examples/job.schema.json
 #   make clean      remove .venv, .venv-oracle and caches
@@ -31,7 +32,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-demo bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation test test-faults test-oracle check lint format types imports generated generate clean
+.PHONY: venv demo bench-demo bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-faults test-oracle check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -89,6 +90,9 @@ bench-planner-cost: $(READY)
 
 bench-planner-simulation: $(READY)
 	$(BIN)/python -m bench.planner --only simulation $(ARGS)
+
+bench-planner-record: $(READY)
+	$(BIN)/python -m bench.planner_record $(ARGS) --index docs/planner-comparison.md
 
 bench-demo: $(READY)
 	$(BIN)/python bench/demo.py --control

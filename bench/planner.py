@@ -51,7 +51,9 @@ def say(text: str) -> None:
     print(f"[{time.monotonic() - BEGUN_S:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
-def measure(names: list[str], store: Store, *, limit_s: float, wanted: Callable[[str], bool]) -> tuple[Row, list[Row]]:
+def measure(
+    names: list[str], store: Store, *, limit_s: float, wanted: Callable[[str], bool], jobs: int = 1
+) -> tuple[Row, list[Row]]:
     """Results of each section and all rows of `reach`."""
     results: Row = {}
     reach: list[Row] = []
@@ -62,7 +64,7 @@ def measure(names: list[str], store: Store, *, limit_s: float, wanted: Callable[
             missing[name] = section
             say(f"{name}: not measured: {section}")
             continue
-        rows, left = run_section(section, store, until_s=BEGUN_S + limit_s, say=say, wanted=wanted)
+        rows, left = run_section(section, store, until_s=BEGUN_S + limit_s, say=say, wanted=wanted, jobs=jobs)
         failed = [f"{cell}: {row['error']}" for cell, row in rows.items() if "error" in row]
         if left or failed:
             missing[name] = "; ".join([*failed, *([f"no time for {len(left)} pieces"] if left else [])])
@@ -99,6 +101,7 @@ def main() -> int:
     parser.add_argument("--cell", default="", help="pieces whose name contains this")
     parser.add_argument("--keep", type=Path, help="folder in which rows are kept between runs")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no piece after so many seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="pieces at once; 1 where seconds are measured")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
@@ -106,12 +109,14 @@ def main() -> int:
     commit = provenance.commit()
     store = Store(folder=arguments.keep, settings=settings, commit=commit)
     names = arguments.only or list(SECTIONS)
-    results, reach = measure(names, store, limit_s=arguments.limit_s, wanted=lambda name: arguments.cell in name)
+    results, reach = measure(
+        names, store, limit_s=arguments.limit_s, wanted=lambda name: arguments.cell in name, jobs=arguments.jobs
+    )
     record = {
         "bench": "planner",
         "commit": commit,
         "machine": provenance.machine(load),
-        "config": {"quick": arguments.quick, "seed": arguments.seed, "sections": names},
+        "config": {"quick": arguments.quick, "seed": arguments.seed, "sections": names, "jobs": arguments.jobs},
         "results": results,
         "reach": reach,
     }

@@ -27,7 +27,6 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.baselines.sampling import drawn
 from planner.catalogue import architecture, gpu_types
-from planner.cost.oracle import Placed, judge, place
 from planner.cost.pools import Prices
 from planner.importers.published import HetrlScenario, hetrl_fleet
 from planner.importers.published_workloads import HETRL_MODELS, hetrl_workload
@@ -74,6 +73,8 @@ class Compared:
     max_age: int
     simulate_s: float
     """Mean wall time of one simulation."""
+    pairs: tuple[tuple[float, float], ...] = ()
+    """Of each placement, predicted and simulated seconds a step, to four digits; empty in older records."""
 
 
 def problem_of(cell: Cell) -> Problem:
@@ -99,22 +100,16 @@ def compare(cell: Cell) -> list[Compared]:
     ]
 
 
-def idle_pools(prices: Prices, placement: Placement) -> frozenset[int]:
-    """Pools that the oracle does not let generate, since the others are faster without them."""
-    placed = place(prices, placement)
-    assert isinstance(placed, Placed)
-    active = judge(prices, placed).active
-    return frozenset(i for i, making in enumerate(placed.making) if not any(making is each for each in active))
-
-
 def played(cell: Cell, which: str, prices: Prices, chosen: Sequence[tuple[Placement, Evaluation]]) -> Compared:
     """The placements' predicted seconds a step beside the simulated ones; each has a seed of its own."""
     problem = prices.problem
     predicted, simulated, ages = [], [], []
     began_s = time.monotonic()
     for i, (placement, evaluation) in enumerate(chosen):
-        idle = idle_pools(prices, placement)
-        seen = simulate(problem, placement, seed=cell.seed + i, num_steps=cell.num_steps, idle=idle)
+        seen = simulate(
+            problem, placement, seed=cell.seed + i, num_steps=cell.num_steps, idle=frozenset(evaluation.idle),
+            at_most=evaluation.limited,
+        )  # fmt: skip
         predicted.append(evaluation.step_s)
         simulated.append(seen.step_s)
         ages.append(seen.max_age)
@@ -124,7 +119,12 @@ def played(cell: Cell, which: str, prices: Prices, chosen: Sequence[tuple[Placem
         cell=cell.name, which=which, num_plans=len(chosen), spearman=spearman(predicted, simulated),
         mean_error=float(np.mean(np.abs(ratios - 1))), worst_error=float(np.max(np.abs(ratios - 1))),
         bias=float(np.median(ratios)), max_age=max(ages), simulate_s=took_s / len(chosen),
+        pairs=tuple((_short(a), _short(b)) for a, b in zip(predicted, simulated, strict=True)),
     )  # fmt: skip
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

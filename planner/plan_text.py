@@ -32,7 +32,13 @@ def placement_of(tree: Mapping[str, Any]) -> Placement:
 def evaluation_tree(evaluation: Evaluation) -> Tree:
     tree = asdict(evaluation)
     task_s = {task.value: seconds for task, seconds in evaluation.task_s}
-    return {**tree, "task_s": task_s, "regions": list(tree["regions"]), "idle": list(tree["idle"])}
+    return {
+        **tree,
+        "task_s": task_s,
+        "regions": list(tree["regions"]),
+        "idle": list(tree["idle"]),
+        "limited": list(map(list, tree["limited"])),
+    }
 
 
 def evaluation_of(tree: Mapping[str, Any]) -> Evaluation:
@@ -42,6 +48,7 @@ def evaluation_of(tree: Mapping[str, Any]) -> Evaluation:
             "task_s": tuple((Task(task), float(seconds)) for task, seconds in tree["task_s"].items()),
             "regions": tuple(RegionTimes(**region) for region in tree["regions"]),
             "idle": tuple(map(int, tree.get("idle", ()))),
+            "limited": tuple((int(place), float(made)) for place, made in tree.get("limited", ())),
         }
     )
 

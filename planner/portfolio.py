@@ -9,6 +9,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
+
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
@@ -20,14 +22,22 @@ from planner.baselines.verl_like import search as verl
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.exact.method import search as exact
+from planner.groupings import groupings
+from planner.hetrl.descent import Descent
 from planner.hetrl.method import search as hetrl
 from planner.hetrl.method import search_bounded as hetrl_bounded
-from planner.judge import ignore, never
+from planner.judge import INFEASIBLE, Judge, ignore, never
 
-_OPENING_SHARE, _OPENING_S = 0.05, 0.4
-"""Of a budget, at most so many seconds, for each opening: a good placement saves the exact method most of its work."""
+_OPENING_S = 0.6
+"""A good placement saves the exact method most of its work."""
+_PATIENCE, _GROUPINGS = 3, 30
+"""The opening ends when nothing better came for so many rounds, and one more for each so many groupings."""
+_CLOSER_S = 0.5
+"""Once the gap is proved, the best within it is looked for, as long again as that took and so much more."""
 _HEURISTICS_SHARE = 0.25
 """Of a budget, and only of what the exact method leaves without a proof."""
+_LEAST_S = 0.2
+"""Before that a search has hardly begun."""
 
 
 class Method(Protocol):
@@ -57,6 +67,7 @@ def auto(
 ) -> Outcome:
     """The best of all methods: exact with quick openings; where it proves nothing in time, the heuristics again."""
     began_s, goal = now_s(), prices.problem.goal
+    descent = Descent(prices, np.random.default_rng(seed))
     trace: list[Incumbent] = []
 
     def hear(new: Incumbent) -> None:
@@ -73,10 +84,16 @@ def auto(
         trace.append(best)
         report(best)
 
+    def left_s() -> float:
+        return budget_s - (now_s() - began_s)
+
+    def value() -> float:
+        return trace[-1].value(goal) if trace else INFEASIBLE
+
     def opening() -> tuple[Placement, ...]:
-        opening_s = min(_OPENING_SHARE * budget_s, _OPENING_S)
-        for method in (streamrl, hetrl_bounded):
-            method(prices, seed=seed, budget_s=opening_s, now_s=now_s, report=hear, should_stop=should_stop)
+        """A descent, for as long as it goes on to find something better."""
+        judge = Judge(prices, budget_s=min(left_s(), _OPENING_S), now_s=now_s, report=hear, should_stop=should_stop)
+        descent.run(judge, value(), patience=_PATIENCE + len(groupings(prices.problem)) // _GROUPINGS)
         return tuple(each.placement for each in trace[-1:])
 
     proved = exact(
@@ -87,16 +104,18 @@ def auto(
         return replace(proved, method="auto")
     num = proved.num_evaluations
     if isinstance(proved, Found):
+        closer = exact(
+            prices, seed=seed, budget_s=min(left_s(), now_s() - began_s + _CLOSER_S), now_s=now_s, report=hear,
+            should_stop=should_stop, start=(trace[-1].placement,), gap=0.0,
+        )  # fmt: skip
+        num += 0 if isinstance(closer, Infeasible) else closer.num_evaluations
         return Found(best=trace[-1], trace=tuple(trace), num_evaluations=num, method="auto")
-    for i, method in enumerate((hetrl_bounded, areal_hex)):
-        left_s = budget_s - (now_s() - began_s)
-        if left_s <= 0 or should_stop():
-            break
-        found = method(prices, seed=seed, budget_s=left_s / (2 - i), now_s=now_s, report=hear, should_stop=should_stop)
-        if not isinstance(found, Infeasible):
-            num += found.num_evaluations
-            if found.best is not None:
-                hear(found.best)
+    again = Judge(prices, budget_s=left_s() / 2, now_s=now_s, report=hear, should_stop=should_stop)
+    descent.run(again, value())
+    num += again.num_evaluations
+    if left_s() > _LEAST_S and not should_stop():
+        found = hetrl_bounded(prices, seed=seed, budget_s=left_s(), now_s=now_s, report=hear, should_stop=should_stop)
+        num += 0 if isinstance(found, Infeasible) else found.num_evaluations
     best = trace[-1] if trace else None
     bound = proved.bound if best is None else best.bound
     return BudgetExhausted(best=best, bound=bound, trace=tuple(trace), num_evaluations=num, method="auto")

@@ -6,7 +6,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
 from planner.cost.network import Network, weights_s
-from planner.cost.oracle import trainer_region
+from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.explain.binding import binding_sentence
 from planner.plan import Assignment, Edge, Plan, Prediction, Rates, TaskKind
@@ -53,6 +53,11 @@ def rollout_replicas(prices: Prices, placement: Placement) -> dict[str, int]:
         num = pool.num_units * (pool.unit_gpus // pool.layout(Task.GENERATION).tensor)
         found[region] = found.get(region, 0) + num
     return dict(sorted(found.items()))
+
+
+def limited_pools(plan: Plan) -> tuple[tuple[int, float], ...]:
+    """Places of generating pools that their window limits, with the samples a step that they make in it."""
+    return plan.evaluation.limited if plan.evaluation else ()
 
 
 def idle_pools(plan: Plan) -> frozenset[int]:

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,25 +79,33 @@ class Store:
 
 
 def run_section(
-    section: Section, store: Store, *, until_s: float, say: Callable[[str], None], wanted: Callable[[str], bool]
+    section: Section,
+    store: Store,
+    *,
+    until_s: float,
+    say: Callable[[str], None],
+    wanted: Callable[[str], bool],
+    jobs: int = 1,
 ) -> tuple[Rows, list[str]]:
-    """The section's rows, and the names of cells that were not run because time was over (`until_s`, monotonic)."""
-    rows: dict[str, Row] = {}
-    left: list[str] = []
-    for cell in section.cells(store.settings):
-        if not wanted(cell.name):
-            continue
+    """The section's rows, and the names of cells that were not run because time was over (`until_s`, monotonic).
+
+    `jobs`: so many cells at once, each in a process of its own.
+    """
+
+    def row_of(cell: Cell) -> Row | None:
         row = store.kept(section.name, cell.name)
-        if row is None and time.monotonic() > until_s:
-            left.append(cell.name)
-            continue
-        if row is None:
-            row = run_alone(cell) | {"commit": store.commit}
+        if row is None and time.monotonic() <= until_s:
+            row = run_alone(cell) | {"commit": store.commit, "jobs": jobs}
             if "error" not in row:
                 store.keep(section.name, cell.name, row)
             say(f"{section.name} {cell.name}: {short(row)}")
-        rows[cell.name] = row
-    return rows, left
+        return row
+
+    cells = [cell for cell in section.cells(store.settings) if wanted(cell.name)]
+    with ThreadPoolExecutor(jobs) as pool:
+        found = list(pool.map(row_of, cells))
+    rows = {cell.name: row for cell, row in zip(cells, found, strict=True) if row is not None}
+    return rows, [cell.name for cell in cells if cell.name not in rows]
 
 
 def run_alone(cell: Cell) -> Row:

@@ -113,7 +113,10 @@ def _over(name: str, problem: Problem, ours: Solved, scenario: str, is_async: bo
 def _played(problem: Problem, ours: Solved) -> Row:
     if ours.best is None:
         return {"simulated_step_s": None, "simulated_error": None}
-    seen = simulate(problem, ours.placement, seed=1, num_steps=STEPS)
+    seen = simulate(
+        problem, ours.placement, seed=1, num_steps=STEPS, idle=frozenset(ours.best.evaluation.idle),
+        at_most=ours.best.evaluation.limited,
+    )  # fmt: skip
     return {"simulated_step_s": seen.step_s, "simulated_error": abs(ours.value / seen.step_s - 1)}
 
 

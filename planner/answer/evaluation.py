@@ -14,8 +14,8 @@ class RegionTimes:
     """From the end of a training step until the new version is in the region's engines."""
     trajectories_s: float
     """From a sample's last token until the trainer's region has it."""
-    group_s: float
-    """eta 0: the whole generation phase; else the 99th percentile of a group's time, at the slowest pool there."""
+    window_s: float
+    """Within which samples of a version may be made there, of eta + 1 steps; by turns with training: the phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,8 @@ class Evaluation:
     `up:REGION`, `budget`."""
     idle: tuple[int, ...] = ()
     """Places, in the generating group's pools, of those that are too slow to be worth waiting for."""
+    limited: tuple[tuple[int, float], ...] = ()
+    """Places of pools that make less in their window than at their full rate, and the samples a step that they make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from planner.answer.outcome import Incumbent, Outcome
 from planner.areal_hex.partition import PhaseTwo
 from planner.areal_hex.strategy import Mesh, PhaseOne, training_tasks
 from planner.cost.pools import Prices
-from planner.hetrl.menu import Menu
+from planner.hetrl.menu import menu_of
 from planner.judge import Judge, ignore, never
 
 
@@ -22,7 +22,7 @@ def search(
 ) -> Outcome:
     """Two disjoint pools. Nothing is drawn: `seed` is the interface's, and unused. `max_evals` replaces the clock."""
     judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
-    menu = Menu(prices)
+    menu = menu_of(prices)
     limits = prices.problem.limits
     if not limits.colocates and len(set(training_tasks(menu)) - limits.roles_on_trainer) > 1:
         return judge.outcome("areal_hex")  # the pool that trains also scores, which this runtime does not do

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from planner.answer.placement import Group, Placement, Pool
 from planner.areal_hex.strategy import ROLLOUT, Kind, Strategy, training_tasks
 from planner.classes import DeviceClass, fits
-from planner.hetrl.menu import Menu, UnitOption
+from planner.hetrl.menu import Menu
 from planner.judge import INFEASIBLE, Judge
 from planner.ranks import metis
 from planner.ranks.links import fleet_rate
@@ -144,7 +144,7 @@ class PhaseTwo:
         return None
 
     def _rollout(self, split: Split, mesh: tuple[Pool, ...], busy_s: float) -> tuple[Pool, ...]:
-        """On each class the fastest units whose groups end within the staleness bound, if any do."""
+        """On each class the units that make most in the staleness bound's window, so far as it is known."""
         options = {
             at.key: self.menu.units(ROLLOUT, at.key) for at, n in zip(self.classes, split.rollout, strict=True) if n
         }
@@ -155,21 +155,19 @@ class PhaseTwo:
         if rate <= 0:
             return ()
         workload = self.menu.prices.problem.workload
-        limit_s = (workload.eta + 1) * max(busy_s, workload.samples_per_step / rate) - busy_s
+        step_s = max(busy_s, workload.samples_per_step / rate)
+        window_s = (workload.eta + 1) * step_s - busy_s if workload.eta else workload.samples_per_step / rate
+        span_s = step_s if workload.eta else window_s
         found = []
         for at, n in zip(self.classes, split.rollout, strict=True):
             if n and options[at.key]:
-                option = _in_time(options[at.key], limit_s)
+                option = max(options[at.key], key=lambda each: each.made(window_s, span_s))
                 units = n // option.pool.unit_gpus
                 while units and not fits(at, _units(at, mesh, option.pool.unit_gpus, units)):
                     units -= 1
                 if units:
                     found.append(_of(option.pool, units))
         return tuple(found)
-
-
-def _in_time(options: tuple[UnitOption, ...], limit_s: float) -> UnitOption:
-    return next((option for option in options if option.group_s <= limit_s), options[0])
 
 
 def _units(at: DeviceClass, mesh: tuple[Pool, ...], size: int, num: int) -> dict[int, int]:

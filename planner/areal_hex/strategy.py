@@ -3,7 +3,8 @@
 A constrained search over C = max(C_T, C_I), the seconds of a step: for each C tried, a MILP chooses one training mesh
 and numbers of rollout units that hold it within inventory, dollars and the staleness bound. As published, links do not
 count yet, every episode has the mean length, and rollouts are what binds; where eta enters the rows is not published,
-so it is our rule: training, scoring and one episode within eta + 1 steps. At eta 0 both pools take turns.
+so it is our rule: what rollouts make of a version counts within eta + 1 steps, less training and scoring, and at
+eta >= 1 engines work C seconds a step at most.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ _SOLVE_S = 2.0
 """Of one MILP; they take milliseconds."""
 _STEPS = 9
 """Bisections: C is known to a few thousandths of its first bracket."""
+_HALVINGS = 10
+"""The same, of one strategy's seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,7 @@ class Strategy:
     mesh: Mesh
     rollout: tuple[int, ...]
     seconds: float
-    """max(C_T, C_I); at eta 0 their sum."""
+    """C, as far as bisection and inventory tell."""
 
 
 class PhaseOne:
@@ -114,26 +117,24 @@ class PhaseOne:
             model.variable(0, 1, self._usd(mesh.held) if pays else 0.0, whole=True) for mesh in fitting
         ]  # fmt: skip
         model.row([(z, 1.0) for z in chosen], 1.0, 1.0)
+        made = np.array([[self._made(option, mesh, seconds) for _, option in self._units] for mesh in fitting])
+        most_made = made.max(axis=0)
         numbers = []
-        rate: list[tuple[int, float]] = []
-        for k, option in self._units:
-            most = self.kinds[k].num_gpus // option.pool.unit_gpus
-            speed = option.speed * option.pool.unit_gpus
-            cost = self._usd(((k, option.pool.unit_gpus),)) if pays else -speed
-            number = model.variable(0, most, cost, whole=True)
-            numbers.append(number)
-            rate.append((number, speed))
-            within = [
-                (z, -float(most)) for z, mesh in zip(chosen, fitting, strict=True)
-                if mesh.busy_s + option.group_s <= (workload.eta + 1) * seconds
-            ]  # fmt: skip
-            model.row([(number, 1.0), *within], high=0.0)
-        windows = [seconds - mesh.busy_s if workload.eta == 0 else seconds for mesh in fitting]
-        needs = [(z, -workload.samples_per_step / window) for z, window in zip(chosen, windows, strict=True)]
-        model.row([*rate, *needs], low=0.0)
+        for (k, option), best in zip(self._units, most_made.tolist(), strict=True):
+            most = self.kinds[k].num_gpus // option.pool.unit_gpus if best > 0 else 0
+            cost = self._usd(((k, option.pool.unit_gpus),)) if pays else -best / workload.samples_per_step
+            numbers.append(model.variable(0, most, cost, whole=True))
+        for z, each in zip(chosen, (made / workload.samples_per_step).tolist(), strict=True):
+            model.row([(z, -1.0), *zip(numbers, each, strict=True)], low=0.0)
         self._inventory(model, chosen, fitting, numbers)
         found = solve_whole(model, limit_s=_SOLVE_S, gap=1e-3).values
-        return None if found is None else self._read(found, chosen, fitting, numbers)
+        return None if found is None else self._read(found, seconds, chosen, fitting, numbers)
+
+    def _made(self, option: UnitOption, mesh: Mesh, seconds: float) -> float:
+        """Samples of a unit in its window beside that mesh, in steps of so many seconds."""
+        eta = self._problem.workload.eta
+        window_s = (eta + 1) * seconds - mesh.busy_s
+        return option.made(window_s, seconds if eta else window_s) * option.pool.unit_gpus
 
     def _inventory(self, model: LinearModel, chosen: list[int], meshes: list[Mesh], numbers: list[int]) -> None:
         """Devices of each kind, and dollars."""
@@ -146,20 +147,25 @@ class PhaseOne:
             terms += [(n, self._usd(((k, o.pool.unit_gpus),))) for n, (k, o) in zip(numbers, self._units, strict=True)]
             model.row(terms, high=self._problem.goal.max_usd_per_hour)
 
-    def _read(self, found: np.ndarray, chosen: list[int], meshes: list[Mesh], numbers: list[int]) -> Strategy | None:
-        workload = self._problem.workload
+    def _read(
+        self, found: np.ndarray, seconds: float, chosen: list[int], meshes: list[Mesh], numbers: list[int]
+    ) -> Strategy | None:
+        """With the least seconds of what was chosen."""
         mesh = meshes[int(np.argmax(found[chosen]))]
         rollout = [0] * len(self.kinds)
-        rate = 0.0
+        used: list[tuple[int, UnitOption]] = []
         for number, (k, option) in zip(numbers, self._units, strict=True):
-            num = round(float(found[number]))
-            rollout[k] += num * option.pool.unit_gpus
-            rate += num * option.pool.unit_gpus * option.speed
-        if rate <= 0:
+            if num := round(float(found[number])):
+                rollout[k] += num * option.pool.unit_gpus
+                used.append((num, option))
+        if not used:
             return None
-        rollout_s = workload.samples_per_step / rate
-        seconds = mesh.busy_s + rollout_s if workload.eta == 0 else max(mesh.busy_s, rollout_s)
-        return Strategy(mesh=mesh, rollout=tuple(rollout), seconds=seconds)
+        low, high = mesh.busy_s, max(mesh.busy_s, seconds)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            made = sum(num * self._made(option, mesh, middle) for num, option in used)
+            low, high = (low, middle) if made >= self._problem.workload.samples_per_step else (middle, high)
+        return Strategy(mesh=mesh, rollout=tuple(rollout), seconds=high)
 
     def _usd(self, held: tuple[tuple[int, int], ...]) -> float:
         return sum(n * (self.kinds[k].like.usd_per_gpu_hour or 0.0) for k, n in held)

@@ -5,8 +5,9 @@ and be in another data centre, streams samples between them, and chooses how man
 
 *Family*: placements of two groups, generation alone and all other tasks. Each has devices of one class or of two, one
 layout for each role: the second group as `verl`'s pool (`meshes`), generation with one tensor parallelism and one batch
-on all its replicas. Every split of the fleet's devices is searched, exhaustively for throughput: generation gets all
-that is left of its classes, as more never hurts. In dollars its size is a power of two, or all that is left.
+on all its replicas, which is as many sequences as fit: fewer are never better. Every split of the fleet's devices is
+searched, exhaustively for throughput: generation gets all that is left of its classes, as more never hurts. In dollars
+its size is a power of two, or all that is left.
 
 *Kinder than the system*: as `verl`; and training's samples are the plan space's, so nothing is lost to skew.
 """
@@ -22,8 +23,8 @@ from planner.baselines.meshes import Mesh, Meshes, class_sets
 from planner.baselines.templates import Template, Templates
 from planner.baselines.verl_like import orders
 from planner.classes import DeviceClass
-from planner.cost import network
 from planner.cost.pools import PoolPrice, Prices, phase_end_s
+from planner.cost.ways import home
 from planner.judge import Judge, ignore, never
 from planner.question.goal import Objective
 from planner.question.workload import Task
@@ -95,7 +96,8 @@ class _Rollouts:
         for _, at in sorted(self.prices.classes.items()):
             if self.templates.allowed(_GENERATION, at):
                 for template in self.templates.of(_GENERATION, at):
-                    if template.layouts[0][1].tensor == template.unit_gpus:
+                    layout = template.layouts[0][1]
+                    if layout.tensor == template.unit_gpus and not layout.batch:
                         single.setdefault(template.layouts, []).append((at, template))
         for each in single.values():
             yield from ((one,) for one in each)
@@ -118,17 +120,15 @@ class _Rollouts:
         if self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
             return _least_usd(self.prices, mesh + pools)
         workload = self.prices.problem.workload
-        busy_s, group_s = self._generation_s(pools)
-        home = self.prices.classes[mesh[0].device_class].region.name
-        away_s = 0.0
-        for pool in pools:
-            route = self.prices.network.route(home, self.prices.classes[pool.device_class].region.name)
-            away_s = max(away_s, network.weights_s(workload, route) if route else float("inf"))
-        path = (rest_s + away_s + group_s) / (workload.eta + 1)
+        busy_s, phase_s = self._generation_s(pools)
+        ways = home(self.prices, self.prices.classes[mesh[0].device_class].region.name).ways
+        there = [ways.get(self.prices.classes[pool.device_class].region.name) for pool in pools]
+        lag_s = min((way.weights_s + way.trajectories_s for way in there if way), default=float("inf"))
+        path = (rest_s + lag_s + phase_s) / (workload.eta + 1)
         return max(rest_s, path) if workload.eta == 0 else max(rest_s, path, busy_s)
 
     def _generation_s(self, pools: tuple[Pool, ...]) -> tuple[float, float]:
-        """Busy seconds a step, and a group's time."""
+        """Busy seconds a step, and the least window in which they make a step's samples."""
         if pools not in self._times:
             samples = self.prices.problem.workload.samples_per_step
             priced = [
@@ -138,11 +138,8 @@ class _Rollouts:
             tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
             if len(priced) < len(pools):
                 times = (float("inf"), float("inf"))
-            elif tables:
-                end_s = phase_end_s(tables, samples)
-                times = (end_s, end_s)
             else:
                 rate = sum(pool.num_units * price.rates[Task.GENERATION] for pool, price in priced)
-                times = (samples / rate, max(price.group_s for _, price in priced))
+                times = (samples / rate, phase_end_s(tables, samples))
             self._times[pools] = times
         return self._times[pools]

@@ -55,12 +55,18 @@ class Templates:
         limits = self.prices.problem.limits
         most = min(at.gpus_per_machine, limits.max_tensor)
         for unit in (size for size in shape.TENSOR if size <= most):
-            for layouts in product(*(self._layouts(task, unit, trains) for task in tasks)):
-                named = tuple(zip(tasks, layouts, strict=True))
-                if len({layout for task, layout in named if task in TRAINING}) > 1:
-                    continue  # tasks that train on one pool are laid out alike
-                if found := self._smallest(unit, named, at):
+            # tasks that train on one pool are laid out alike
+            trained = [task for task in tasks if task in TRAINING]
+            free = [task for task in tasks if task not in trained[1:]]
+            for layouts in product(*(self._layouts(task, unit, trains) for task in free)):
+                of = dict(zip(free, layouts, strict=True))
+                named = tuple((task, of[trained[0] if task in trained else task]) for task in tasks)
+                if self._is_deep_enough(named) and (found := self._smallest(unit, named, at)):
                     yield found
+
+    def _is_deep_enough(self, layouts: tuple[tuple[Task, Layout], ...]) -> bool:
+        models = self.prices.problem.workload.models
+        return all(layout.pipeline <= models[task].num_layers for task, layout in layouts if task in TRAINING)
 
     def _smallest(self, unit: int, layouts: tuple[tuple[Task, Layout], ...], at: DeviceClass) -> Template | None:
         """With as few pipelines as fit; none if all that the class holds do not."""

@@ -37,7 +37,7 @@ from planner.explain.lines import explain
 from planner.picture.placement import placement_svg
 from planner.picture.quality import quality_svg
 from planner.plan import BudgetExhausted, Plan
-from planner.propose import idle_pools, plan_of
+from planner.propose import idle_pools, limited_pools, plan_of
 from planner.question.goal import Problem
 from planner.solve import Thinking, searched
 
@@ -216,7 +216,9 @@ def _simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
         return made
     progress = Progress(goal=None, what="simulation")
     found = _watched(
-        lambda: simulate(problem, placement, seed=seed, num_steps=SIMULATED_STEPS, idle=idle_pools(made)),
+        lambda: simulate(
+            problem, placement, seed=seed, num_steps=SIMULATED_STEPS, idle=idle_pools(made), at_most=limited_pools(made)
+        ),
         progress,
         interrupt,
     )

@@ -14,7 +14,7 @@ from planner.explain.columns import columns
 from planner.importers.loaders import load_fleet, read_rows
 from planner.picture.gantt import gantt_svg
 from planner.plan import Plan
-from planner.propose import idle_pools
+from planner.propose import idle_pools, limited_pools
 from planner.question.fleet import Fleet
 from planner.simulate.faults import Availability, Faults, RateChange, availability_of, trace_counts
 from planner.simulate.record import Simulated
@@ -55,7 +55,15 @@ def simulate(
     progress = Progress(goal=None, what="simulation")
     try:
         found = thought(
-            lambda: play(problem, placement, seed=seed, num_steps=steps, faults=faults, idle=idle_pools(made)),
+            lambda: play(
+                problem,
+                placement,
+                seed=seed,
+                num_steps=steps,
+                faults=faults,
+                idle=idle_pools(made),
+                at_most=limited_pools(made),
+            ),
             progress.show,
             interrupt,
         )
@@ -145,7 +153,8 @@ def _text(made: Plan, found: Simulated) -> str:
         if region.region in seen:
             took = seen[region.region]
             rows.append((f"weights to {region.region}", _s(region.weights_s), _s(took.weights_s), ""))
-            rows.append((f"a group in {region.region} (p99)", _s(region.group_s), _s(took.group_p99_s or None), ""))
+            rows.append((f"window of {region.region}", _s(region.window_s), "", ""))
+            rows.append((f"a group in {region.region} (p99)", "", _s(took.group_p99_s or None), ""))
     table = columns(("SECONDS", "PREDICTED", "SIMULATED", "DIFFERENCE"), rows, right=(1, 2, 3))
     return "\n".join([table, *_facts(found)])
 

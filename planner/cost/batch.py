@@ -13,8 +13,10 @@ import numpy as np
 from planner.answer.placement import Placement
 from planner.cost.book import Book
 from planner.cost.cuts import TENSOR, BoolArray, FloatArray, IntArray
+from planner.cost.judged import BETTER
 from planner.cost.phases import KNOT, ends_s
 from planner.cost.pools import Prices
+from planner.cost.windows import Windows
 from planner.question.goal import Goal, Objective
 from planner.question.workload import SCORING, TRAINING, Task
 
@@ -149,13 +151,16 @@ class _Rows:
                     rates = self.book.units.rates[self.units, at] * self.counts * (self.group == i)
                     self.busy[task] = samples / np.maximum(rates.sum(axis=1), 1e-300)
         self.training_s, self.scoring_s = np.zeros(self.num), np.zeros(self.num)
+        self.critic_scoring_s = np.zeros(self.num)
         for i, tasks in enumerate(self.book.grouping):
             if self.trains[i]:
                 away_s = self._most(ways.training_s[self.home], self.in_region[i])
                 self.training_s = np.maximum(self.training_s, away_s + self._sum(tasks, TRAINING))
             if any(task in SCORING for task in tasks):
                 away_s = self._most(ways.scoring_s[self.home], self.in_region[i])
-                self.scoring_s = np.maximum(self.scoring_s, away_s + self._sum(tasks, SCORING))
+                group_s = away_s + self._sum(tasks, SCORING)
+                self.scoring_s = np.maximum(self.scoring_s, group_s)
+                self.critic_scoring_s = group_s if Task.CRITIC_INFERENCE in tasks else self.critic_scoring_s
         self.critic = self._critic()
 
     def _step(self) -> tuple[FloatArray, FloatArray]:
@@ -168,36 +173,26 @@ class _Rows:
         if self.critic is not None:
             src, scores = self.critic
             ways = self.book.ways
-            path_s = self.training_s + self._most(ways.critic_s[src], scores) + self.scoring_s
+            path_s = self.training_s + self._most(ways.critic_s[src], scores) + self.critic_scoring_s
             needs = np.maximum(needs, path_s / (self.workload.eta + 1))
             needs = np.maximum(needs, self._most(ways.critic_link_s[src], scores))
-        if self.trains[generating] or self.workload.eta == 0:
-            step_s, active = self._by_phases(generating)
+        if self.trains[generating]:
+            step_s, active = self._by_turns(generating)
         else:
-            step_s, active = self._continuous(generating, needs)
+            step_s, active = self._apart(generating, needs)
         return np.maximum(needs, step_s), self._usd_per_step(
             active, Task.ACTOR_TRAINING in self.book.grouping[generating]
         )
 
-    def _by_phases(self, group: int) -> tuple[FloatArray, BoolArray]:
+    def _by_turns(self, group: int) -> tuple[FloatArray, BoolArray]:
+        """(seconds a step, [rows, regions] that generate) where generation is a phase of a mesh."""
         ways, seconds = self.book.ways, self.prices.phase_seconds
         caps = np.where(self.away, ways.samples_per_s[self.home], np.inf)
         down = ways.downlink_per_s[self.home]
-        if self.trains[group]:
-            tables, mine = self.book.meshes(group).tables, self.meshes[:, group]
-
-            def by_region(place: IntArray) -> FloatArray:
-                return tables[mine, :, place]
-        else:
-            spread = self._spread(self.counts * (self.group == group))
-            samples = self.book.units.tables
-
-            def by_region(place: IntArray) -> FloatArray:
-                summed: FloatArray = np.einsum("np,npr->nr", samples[self.units, place[:, None]], spread)
-                return summed
+        tables, mine = self.book.meshes(group).tables, self.meshes[:, group]
 
         def made(place: IntArray) -> FloatArray:
-            at_s, each = seconds[place], by_region(place)
+            at_s, each = seconds[place], tables[mine, :, place]
             far = np.minimum(np.where(self.away, np.minimum(each, at_s[:, None] * caps), 0.0).sum(axis=1), at_s * down)
             total: FloatArray = np.where(self.away, 0.0, each).sum(axis=1) + far
             return total
@@ -207,7 +202,8 @@ class _Rows:
         after = np.minimum(place + 1, len(seconds) - 1)
         if self.prices.problem.rules.demands_regions:
             place = after = np.full_like(place, len(seconds) - 1)
-        active = (by_region(place) > 0) | ((by_region(after) > 0) & (phase_s * (1 + KNOT) > seconds[place])[:, None])
+        is_between = (phase_s * (1 + KNOT) > seconds[place])[:, None]
+        active = (tables[mine, :, place] > 0) | ((tables[mine, :, after] > 0) & is_between)
         receives = active & self.away & (Task.ACTOR_TRAINING not in self.book.grouping[group])
         weights_s, links_s = self._weights(receives)
         way_s = np.where(active, weights_s + ways.trajectories_s[self.home], -np.inf).max(axis=1)
@@ -215,46 +211,75 @@ class _Rows:
         group_s = phase_s + self._sum(self.book.grouping[group], (*SCORING, *TRAINING))
         return np.maximum(np.maximum(path_s, group_s), links_s), active
 
-    def _continuous(self, group: int, needs: FloatArray) -> tuple[FloatArray, BoolArray]:
-        """The best first few pools, in the order of what each alone would need."""
-        ways, units, ends = self.book.ways, self.book.units, self.workload.eta + 1
-        is_mine = (self.group == group) & (self.counts > 0)
-        home = self.home[:, None]
-        remote = self.region != home
-        link_s = np.where(
-            remote, ways.link_s[home, self.region] + self._critic_link()[self.place[:, None], self.region], 0.0
-        )
-        after_s = ways.trajectories_s[home, self.region] + units.group_s[self.units]
-        after_s = after_s + np.where(remote, ways.weights_s[home, self.region] - ways.link_s[home, self.region], 0.0)
-        before_s = (self.training_s + self.scoring_s)[:, None]
-        once_s = ways.uplink_s[self.home][:, None] * remote
-        alone_s = np.maximum((before_s + np.maximum(link_s, once_s) + after_s) / ends, np.maximum(link_s, once_s))
-        order = np.argsort(np.where(is_mine, alone_s, np.inf), axis=1, kind="stable")
-        of = (self.place[:, None], order)
-        mine, remote, link_s, after_s = is_mine[of], (remote & is_mine)[of], link_s[of], after_s[of]
-        generation = self.book.tasks.index(Task.GENERATION)
-        rates = (self.counts * units.rates[self.units, generation] * is_mine)[of]
-        places = np.zeros((*rates.shape, self.size), dtype=bool)
-        np.put_along_axis(places, self.region[of][:, :, None], mine[:, :, None], axis=2)
-        made = np.cumsum(np.where(places, rates[:, :, None], 0.0), axis=1)
-        used = np.logical_or.accumulate(places, axis=1)
-        far = np.where(self.away[:, None, :], np.minimum(made, ways.samples_per_s[self.home][:, None, :]), 0.0)
-        near = np.where(self.away[:, None, :], 0.0, made).sum(axis=2)
-        rate = near + np.minimum(far.sum(axis=2), ways.downlink_per_s[home])
-        generation_s = self.workload.samples_per_step / np.maximum(rate, 1e-300)
-        shared_s = ways.uplink_s[home] * (used & self.away[:, None, :]).sum(axis=2)
-        lone_s = np.maximum.accumulate(np.where(mine, link_s + after_s, -np.inf), axis=1)
-        late_s = shared_s + np.maximum.accumulate(np.where(remote, after_s, -np.inf), axis=1)
-        step_s = (before_s + np.maximum(lone_s, late_s)) / ends
-        step_s = np.maximum(step_s, np.maximum.accumulate(np.where(remote, link_s, 0.0), axis=1))
-        step_s = np.maximum(step_s, shared_s)
-        others = self._sum(self.book.grouping[group], (*SCORING, *TRAINING))
-        step_s = np.maximum(step_s, generation_s + others[:, None])
-        step_s = np.where(mine, np.maximum(step_s, needs[:, None]), np.inf)
-        last = np.maximum(mine.sum(axis=1) - 1, 0)
-        best = last if self.prices.problem.rules.demands_regions else step_s.argmin(axis=1)
-        best = np.where(step_s[self.place, best] < step_s[self.place, last], best, last)
-        return step_s[self.place, best], used[self.place, best]
+    def _apart(self, group: int, needs: FloatArray) -> tuple[FloatArray, BoolArray]:
+        """The same where it has windows. Of remote regions the best first few, in the order of their links."""
+        mine = (self.group == group) & (self.counts > 0)
+        best_s, active = self._with(group, mine, self.place)
+        if self.prices.problem.rules.demands_regions:
+            return best_s, active
+        ways = self.book.ways
+        best_s = np.maximum(best_s, needs)
+        used = self.in_region[group] & self.away
+        _, links_s = self._weights(active & self.away)
+        is_open = used.any(axis=1) & (best_s > needs) & (links_s >= best_s)
+        link_s = np.where(used, ways.link_s[self.home] + self._critic_link(), np.inf)
+        order = np.argsort(np.argsort(link_s, axis=1, kind="stable"), axis=1, kind="stable")
+        rank = np.where(self.region == self.home[:, None], -1, np.take_along_axis(order, self.region, axis=1))
+        for count in range(int(used.sum(axis=1).max(initial=0))):
+            some = mine & (rank < count)
+            rows = np.flatnonzero(is_open & (used.sum(axis=1) > count) & some.any(axis=1))
+            if len(rows):
+                step_s, with_some = self._with(group, some, rows)
+                step_s = np.maximum(step_s, needs[rows])
+                better = step_s < best_s[rows] * BETTER
+                best_s[rows[better]], active[rows[better]] = step_s[better], with_some[better]
+        return best_s, active
+
+    def _with(self, group: int, pools: BoolArray, rows: IntArray) -> tuple[FloatArray, BoolArray]:
+        """(seconds a step that windows and links need, regions that generate) of some rows and some of their pools."""
+        windows = self._windows(group, pools, rows)
+        step_s = windows.least_s()
+        demands = self.prices.problem.rules.demands_regions
+        makes = pools[rows] if demands else windows.makes(step_s)
+        fewer = np.flatnonzero((makes != pools[rows]).any(axis=1) & (self.book.ways.uplink_s[self.home[rows]] > 0))
+        if len(fewer):
+            still = pools.copy()
+            still[rows] &= makes
+            step_s[fewer] = self._windows(group, still, rows[fewer]).least_s()
+        active = self._regions_of(makes, rows)
+        _, links_s = self._weights(active & self.away)
+        step_s = np.maximum(step_s, links_s[rows])
+        if demands:
+            lag_s = np.take_along_axis(windows.lag_s, windows.region, axis=1)
+            first_s = windows.before_s[:, None] + lag_s + self.book.units.first_s[windows.unit]
+            path_s = np.where(makes, first_s / (self.workload.eta + 1), -np.inf).max(axis=1)
+            step_s = np.maximum(step_s, path_s)
+        return step_s, active[rows]
+
+    def _windows(self, group: int, pools: BoolArray, rows: IntArray) -> Windows:
+        """Of some rows, with some of their pools."""
+        ways, units = self.book.ways, self.book.units
+        weights_s, _ = self._weights(self._regions_of(pools, self.place) & self.away)
+        others_s = self._sum(self.book.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num)
+        home = self.home[rows]
+        return Windows(
+            seconds=self.prices.phase_seconds, widths=self.prices.phase_widths,
+            tables=units.tables, unit=self.units[rows],
+            count=np.where(pools, self.counts, 0)[rows].astype(np.float64),
+            rate=units.rates[self.units[rows], self.book.tasks.index(Task.GENERATION)], region=self.region[rows],
+            lag_s=weights_s[rows] + ways.trajectories_s[home],
+            caps=np.where(self.away[rows], ways.samples_per_s[home], np.inf), is_away=self.away[rows],
+            down_per_s=ways.downlink_per_s[home],
+            before_s=(self.training_s + self.scoring_s + others_s)[rows], others_s=others_s[rows],
+            eta=self.workload.eta, samples=float(self.workload.samples_per_step),
+        )  # fmt: skip
+
+    def _regions_of(self, pools: BoolArray, rows: IntArray) -> BoolArray:
+        """[all rows, regions]: where some pools of some rows are."""
+        found = np.zeros((self.num, self.size), dtype=bool)
+        at, place = np.nonzero(pools)
+        found[rows[at], self.region[rows[at], place]] = True
+        return found
 
     def _weights(self, receives: BoolArray) -> tuple[FloatArray, FloatArray]:
         """(seconds of a version to each region, what links need)"""

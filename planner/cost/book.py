@@ -27,9 +27,10 @@ class Units:
     size: IntArray
     rates: FloatArray
     """[rows, tasks]"""
-    group_s: FloatArray
+    first_s: FloatArray
+    """When generation's first sample is done."""
     tables: FloatArray
-    """[rows, knots]; one knot where generation is continuous."""
+    """[rows, knots]; one knot in a group without generation."""
     usd: FloatArray
 
 
@@ -176,7 +177,7 @@ class Book:
             region=np.array([self._region_at[at.region.name] for at in classes] + [0]),
             group=np.array([group for group, _, _ in self._units] + [-1]),
             size=np.array([TENSOR.index(pool.unit_gpus) for _, pool, _ in self._units] + [0]),
-            rates=rates, group_s=np.array([price.group_s for _, _, price in self._units] + [-np.inf]), tables=tables,
+            rates=rates, first_s=np.array([_first_s(price) for _, _, price in self._units] + [-np.inf]), tables=tables,
             usd=np.array([(at.usd_per_gpu_hour or 0.0) * pool.unit_gpus
                           for at, (_, pool, _) in zip(classes, self._units, strict=True)] + [0.0]),
         )  # fmt: skip
@@ -214,6 +215,10 @@ class Book:
     @staticmethod
     def _has_phases(units: list[tuple[int, Pool, PoolPrice]]) -> bool:
         return any(price.phase is not None for _, _, price in units)
+
+
+def _first_s(price: PoolPrice) -> float:
+    return 0.0 if price.phase is None else price.phase.first_s
 
 
 def _ways(prices: Prices, regions: list[str]) -> Ways:

@@ -15,7 +15,6 @@ import numpy as np
 from planner.answer.placement import Group, Layout, Pool
 from planner.classes import DeviceClass
 from planner.cost import cuts, memory
-from planner.cost.generation import SLOTS
 from planner.cost.meshes import Found, Pairing, Side, alone, side
 from planner.cost.options import Options, options
 from planner.cost.phases import PhaseTable
@@ -32,7 +31,6 @@ class UnitColumn:
     """`num_units` is 1."""
     region: str
     rates: Mapping[Task, float]
-    group_s: float
     phase: PhaseTable | None
     usd_per_hour: float
 
@@ -46,7 +44,6 @@ class MeshColumn:
     """Of its pools; the first is where versions are published, if the actor is trained here."""
     times: Mapping[Task, float]
     """Seconds a step of each of the group's tasks."""
-    group_s: float
     usd_per_hour: float
     usd_per_step: float = 0.0
     """Egress of the gradients between its regions."""
@@ -62,32 +59,39 @@ def unit_columns(prices: Prices, tasks: tuple[Task, ...]) -> tuple[UnitColumn, .
 
 
 def mesh_columns(
-    prices: Prices, tasks: tuple[Task, ...], max_s: float = np.inf, *, blocks: int | None = None
+    prices: Prices,
+    tasks: tuple[Task, ...],
+    max_s: float = np.inf,
+    *,
+    blocks: int | None = None,
+    home: str | None = None,
 ) -> tuple[MeshColumn, ...]:
     """For a group of `tasks`, at least one of which trains: meshes that take at most `max_s` a step together.
 
-    `blocks`: of one pool only (1), of two only (2), or all that the limits allow (None). Sorted by classes and devices.
+    `blocks`: of one pool only (1), of two only (2), or all that the limits allow (None). `home`: of those of two pools
+    only what has the first in that region. Sorted by classes and devices.
     Meshes of two regions are slow to list for a fleet of thousands of devices without `max_s`.
     """
     found: tuple[MeshColumn, ...] = ()
     if blocks != 2:
         found += prices.known(("mesh", tasks, max_s), lambda: tuple(_of_one_class(prices, tasks, max_s)))
     if blocks != 1 and prices.problem.limits.max_train_blocks > 1:
-        found += prices.known(("meshes", tasks, max_s), lambda: tuple(_of_two_classes(prices, tasks, max_s)))
+        key = ("meshes", tasks, max_s, home)
+        found += prices.known(key, lambda: tuple(_of_two_classes(prices, tasks, max_s, home)))
     return found
 
 
 def _unit_columns(prices: Prices, tasks: tuple[Task, ...]) -> Iterator[UnitColumn]:
     if not may_group(prices, tasks):
         return
-    for at in _usable(prices, tasks):
+    for at in usable_classes(prices, tasks):
         if Task.GENERATION in tasks and host_violation(prices, at):
             continue
         kind = prices.kind(at)
         for each in prices.known(("units", tasks, kind), partial(_undominated_units, prices, tasks, at), lasts=True):
             pool = Pool(device_class=at.key, unit_gpus=each.unit_gpus, num_units=1, layouts=each.layouts)
             yield UnitColumn(
-                unit=pool, region=at.region.name, rates=each.rates, group_s=each.group_s, phase=each.phase,
+                unit=pool, region=at.region.name, rates=each.rates, phase=each.phase,
                 usd_per_hour=pool.num_gpus * (at.usd_per_gpu_hour or 0.0),
             )  # fmt: skip
 
@@ -108,7 +112,6 @@ class _Unit:
     unit_gpus: int
     layouts: tuple[tuple[Task, Layout], ...]
     rates: Mapping[Task, float]
-    group_s: float
     phase: PhaseTable | None
 
 
@@ -125,7 +128,7 @@ def _units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator
         if Task.GENERATION not in tasks:
             if resident + transient <= usable:
                 layouts = tuple((task, Layout(tensor=unit)) for task in tasks)
-                yield _Unit(unit_gpus=unit, layouts=layouts, rates=rates, group_s=0.0, phase=None)
+                yield _Unit(unit_gpus=unit, layouts=layouts, rates=rates, phase=None)
             continue
         for tensor in (size for size in cuts.TENSOR if unit % size == 0):
             stays = resident
@@ -133,7 +136,7 @@ def _units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator
                 stays += memory.served_bytes(workload, Task.GENERATION, tensor)
             most = int(prices.replica(at.gpu, tensor).slots(np.array([usable - stays]))[0])
             if most >= 0 and stays + transient <= usable:
-                yield from _generating(prices, tasks, at, unit, tensor, most, rates)
+                yield _generating(prices, tasks, at, unit, tensor, most, rates)
 
 
 def _generating(
@@ -144,52 +147,42 @@ def _generating(
     tensor: int,
     most: int,
     rates: Mapping[Task, float],
-) -> Iterator[_Unit]:
+) -> _Unit:
+    """With as many sequences as fit: fewer are never better."""
     replica, replicas = prices.replica(at.gpu, tensor), unit // tensor
-    load_s = prices.load_s(at, tensor, num_gpus=None)
-    is_sync = prices.problem.workload.eta == 0
-    for batch in cuts.BATCH[:1] if is_sync else cuts.BATCH:
-        if batch > SLOTS[most]:
-            return
-        place = SLOTS.index(batch) if batch else most
-        phase = None
-        if is_sync:
-            made = replicas * prices.shares(at.gpu, tensor, load_s)[place]
-            phase = PhaseTable(seconds=prices.phase_seconds, samples=made)
-        generates = Layout(tensor=tensor, batch=batch)
-        yield _Unit(
-            unit_gpus=unit,
-            layouts=tuple((task, generates if task is Task.GENERATION else Layout(tensor=unit)) for task in tasks),
-            rates={task: rates.get(task, float(replicas / replica.sample_s[place])) for task in tasks},
-            group_s=load_s + float(replica.group_s[place]), phase=phase,
-        )  # fmt: skip
+    made = replicas * prices.shares(at.gpu, tensor, prices.load_s(at, tensor, num_gpus=None))[most]
+    generates = Layout(tensor=tensor)
+    return _Unit(
+        unit_gpus=unit,
+        layouts=tuple((task, generates if task is Task.GENERATION else Layout(tensor=unit)) for task in tasks),
+        rates={task: rates.get(task, replicas * float(replica.rates[most])) for task in tasks},
+        phase=PhaseTable(seconds=prices.phase_seconds, samples=made),
+    )  # fmt: skip
 
 
 def _undominated_units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> list[_Unit]:
     """A unit of k devices is replaced by n units of k / n devices that together do no worse, and not the other way."""
     kept: list[_Unit] = []
-    for each in sorted(
-        _units(prices, tasks, at), key=lambda each: (each.unit_gpus, each.group_s if each.phase is None else 0.0)
-    ):
-        if not any(_no_worse(other, each) for other in kept):
-            kept = [other for other in kept if not _no_worse(each, other)]
+    is_sync = prices.problem.workload.eta == 0
+    for each in sorted(_units(prices, tasks, at), key=lambda each: each.unit_gpus):
+        if not any(_no_worse(other, each, is_sync) for other in kept):
+            kept = [other for other in kept if not _no_worse(each, other, is_sync)]
             kept.append(each)
     return kept
 
 
-def _no_worse(a: _Unit, b: _Unit) -> bool:
-    """Whether `a`, as often as fits into a unit of `b`, is at least as good in everything."""
+def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
+    """Whether `a`, as often as fits into a unit of `b`, is at least as good in everything; full rates of generation
+    say nothing at eta 0."""
     times, rest = divmod(b.unit_gpus, a.unit_gpus)
     if rest:
         return False
-    is_phase = a.phase is not None and b.phase is not None
-    if any(
-        times * a.rates[task] < rate for task, rate in b.rates.items() if not (is_phase and task is Task.GENERATION)
-    ):
+    counted = [task for task in b.rates if not (is_sync and task is Task.GENERATION)]
+    if any(times * a.rates[task] < b.rates[task] * (1 - 1e-12) for task in counted):
         return False
-    if a.phase is not None and b.phase is not None:
-        return bool((times * a.phase.samples >= b.phase.samples * (1 - 1e-12)).all())
-    return a.group_s <= b.group_s
+    if a.phase is None or b.phase is None:
+        return True
+    return bool((times * a.phase.samples >= b.phase.samples * (1 - 1e-12)).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +202,7 @@ class _Meshes:
 
 
 def _meshes(prices: Prices, tasks: tuple[Task, ...]) -> _Meshes:
-    usable = _usable(prices, tasks) if may_group(prices, tasks) else []
+    usable = usable_classes(prices, tasks) if may_group(prices, tasks) else []
     if Task.GENERATION in tasks:
         usable = [at for at in usable if not host_violation(prices, at)]
     most: dict[Kind, int] = {}
@@ -232,11 +225,13 @@ def _of_one_class(prices: Prices, tasks: tuple[Task, ...], max_s: float) -> Iter
         yield from _columns(prices, tasks, pools, meshes.alone[prices.kind(at)], (at,), max_s)
 
 
-def _of_two_classes(prices: Prices, tasks: tuple[Task, ...], max_s: float) -> Iterator[MeshColumn]:
+def _of_two_classes(prices: Prices, tasks: tuple[Task, ...], max_s: float, region: str | None) -> Iterator[MeshColumn]:
     """In one region or in two."""
     meshes = prices.known(("found", tasks), lambda: _meshes(prices, tasks))
     rules, pools = prices.problem.rules, _Pools()
     for a, b in _ordered_pairs(prices, tasks, meshes.usable, max_s):
+        if region not in (None, a.region.name):
+            continue
         kinds, edges = (prices.kind(a), prices.kind(b)), tuple(prices.edges((a, b)))
         sides = [meshes.side(prices, tasks, each) for each in (a, b)]
         is_near = a.region.name == b.region.name
@@ -303,7 +298,6 @@ def _columns(
         group = Group(tasks=tasks, pools=tuple(pools.pool(of, each, int(rows[i])) for of, rows, each in sides))
         yield MeshColumn(
             group=group, regions=regions, times={task: times[task][i] for task in tasks},
-            group_s=times[Task.GENERATION][i] if Task.GENERATION in times else 0.0,
             usd_per_hour=sum(p.num_gpus * (c.usd_per_gpu_hour or 0.0) for p, c in zip(group.pools, at, strict=True)),
             usd_per_step=usd_per_step,
         )  # fmt: skip
@@ -313,7 +307,7 @@ def _gradients_usd(prices: Prices, tasks: tuple[Task, ...], at: Sequence[DeviceC
     return prices.ring_usd_per_gbyte([each.region.name for each in at]) * prices.gradient_bytes(tasks) / 1e9
 
 
-def _usable(prices: Prices, tasks: tuple[Task, ...]) -> list[DeviceClass]:
+def usable_classes(prices: Prices, tasks: tuple[Task, ...]) -> list[DeviceClass]:
     """Where a group of these tasks may be, sorted by key."""
     rules, priced = prices.problem.rules, prices.problem.goal.needs_prices
     return [

@@ -6,9 +6,12 @@ completion behind it, and as many before it (renewal theory). Each sample pays f
 
 - Continuous (eta >= 1): `batch` sequences always run: a sample costs mean length x step / batch, and its prefill. A
   group is done when its longest sample is; its 99th percentile counts; samples that find no slot wait for one.
-- A phase (eta 0, and by turns with training): a replica has `share` samples. If all fit they start at once and step
-  times fall as they end. Else slots are refilled at the continuous rate, and what runs when the queue is empty, aged as
-  renewal theory says, is drained. Of all numbers of slots up to what memory allows the best counts.
+- A phase: a replica has `share` samples. If all fit they start at once and step times fall as they end. Else slots are
+  refilled (`renewal`), and what runs when the queue is empty is drained. Of all numbers of slots up to what memory
+  allows the best counts.
+
+Memory allows as many slots as caches hold sequences of mean context: more are put back as often as they help, and fewer
+leave room unused. The longest sequence must fit.
 """
 
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ import numpy as np
 
 from planner.cost.cuts import FloatArray, IntArray
 from planner.cost.memory import sequence_bytes
+from planner.cost.renewal import RATIOS, refilled
 from planner.device import collective, layer
 from planner.question.hardware import GpuType
 from planner.question.workload import Task, Workload
@@ -56,8 +60,12 @@ class Replica:
 
     def slots(self, free_bytes: FloatArray) -> IntArray:
         """The most that fit into so many bytes of each device: places in `SLOTS`, -1 for none."""
-        each = sequence_bytes(self._workload, self.tensor, mean_context(self._workload))
-        return np.searchsorted(SLOTS, free_bytes / each, side="right") - 1
+        workload = self._workload
+        each = sequence_bytes(workload, self.tensor, mean_context(workload))
+        longest = sequence_bytes(
+            workload, self.tensor, workload.prompt_tokens.largest + workload.completion_tokens.largest
+        )
+        return np.where(free_bytes < longest, 0, np.searchsorted(SLOTS, free_bytes / each, side="right")) - 1
 
     def step_s(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
         """One token for each of `sequences`, elementwise."""
@@ -77,6 +85,12 @@ class Replica:
         return seconds
 
     @cached_property
+    def rates(self) -> FloatArray:
+        """Samples a second with at most so many sequences running."""
+        best: FloatArray = 1 / np.minimum.accumulate(self.sample_s)
+        return best
+
+    @cached_property
     def group_s(self) -> FloatArray:
         """99th percentile of a group's time."""
         workload, running = self._workload, np.array(SLOTS, dtype=float)
@@ -94,8 +108,10 @@ class Replica:
     def phase_s(self, share: float, place: int) -> float:
         """Until the last of `share` samples is done on so many slots, refilled as long as there is a queue."""
         full = float(SLOTS[place])
-        fresh = float(self._fresh_s(np.array([min(share, full)]))[0])
-        return fresh if share <= full else max(fresh, float(self._queued_s(np.array([share]), place)[0]))
+        if share <= full:
+            return float(self._fresh_s(np.array([share]))[0])
+        beyond = max(0.0, share - RATIOS[-1] * full) * self.sample_s[place]
+        return float(np.interp(share / full, RATIOS, self._refilled_s[place]) + beyond)
 
     def shares(self, seconds: FloatArray) -> FloatArray:
         """[slots, seconds]: samples done in phases so long; the best of all numbers of slots up to each."""
@@ -104,10 +120,11 @@ class Replica:
         at_once = np.interp(seconds, fresh, knots, left=0.0)
         made = np.empty((len(SLOTS), len(seconds)))
         for place, full in enumerate(SLOTS):
-            empty = float(self._queued_s(np.zeros(1), place)[0])
-            refilled = np.maximum(full, (seconds - empty) / self.sample_s[place])
-            is_full = seconds >= float(np.interp(full, knots, fresh))
-            made[place] = np.where(is_full, refilled, np.minimum(at_once, full))
+            ends = self._refilled_s[place]
+            refilled = (
+                full * np.interp(seconds, ends, RATIOS) + np.maximum(0, seconds - ends[-1]) / self.sample_s[place]
+            )
+            made[place] = np.where(seconds >= ends[0], refilled, np.minimum(at_once, full))
         best: FloatArray = np.maximum.accumulate(made, axis=0)
         return best
 
@@ -122,14 +139,18 @@ class Replica:
         """All start at once."""
         return share * self.prefill_s + self._drain_s(fresh_tails(self._workload), share)
 
-    def _queued_s(self, share: FloatArray, place: int) -> FloatArray:
-        """Work at the full rate, but for what is left when the queue is empty, and then that; linear in `share`."""
-        workload, full = self._workload, float(SLOTS[place])
-        token_s = (self.sample_s[place] - self.prefill_s) / workload.completion_tokens.mean
-        ahead = share * workload.completion_tokens.mean - full * mean_age(workload)
-        drained = self._drain_s(aged_tails(workload), np.array([full]))
-        seconds: FloatArray = share * self.prefill_s + ahead * token_s + drained
-        return seconds
+    @cached_property
+    def _refilled_s(self) -> FloatArray:
+        """[slots, ratios]: phases of `RATIOS` samples a slot."""
+        workload, slots = self._workload, np.array(SLOTS, dtype=float)
+        prompt, run = workload.prompt_tokens.mean, refilled(workload.completion_tokens)
+        share, full = slots[:, None] * np.array(RATIOS), np.broadcast_to(slots[:, None], (len(SLOTS), len(RATIOS)))
+        seconds = share * self.prefill_s + run.full_tokens * self.step_s(full, prompt + run.full_age)
+        alive = np.maximum(1.0, slots[:, None, None] * run.alive)
+        seconds += self.step_s(alive, np.broadcast_to(prompt + run.age, alive.shape)) @ run.tokens
+        seconds[:, 0] = np.maximum.accumulate(self._fresh_s(slots))
+        all_full: FloatArray = np.maximum(seconds, share * self.sample_s[:, None])
+        return np.maximum.accumulate(all_full, axis=1)
 
     def _drain_s(self, tails: Tails, running: FloatArray) -> FloatArray:
         alive = np.maximum(1.0, running[:, None] * tails.alive)
@@ -156,25 +177,4 @@ def fresh_tails(workload: Workload) -> Tails:
     return Tails(
         tokens=np.diff(ends), alive=1 - np.arange(num) / num,
         context=workload.prompt_tokens.mean + (ends[1:] + ends[:-1]) / 2,
-    )  # fmt: skip
-
-
-def aged_tails(workload: Workload) -> Tails:
-    """Sequences that run at a random moment.
-
-    Renewal theory: P(age > a, left > x) is the integral of P(L > u) from a + x, over E[L].
-    """
-    ends = np.concatenate([[0.0], np.asarray(workload.completion_tokens.quantiles)])
-    num = len(ends) - 1
-    width, survive = np.diff(ends), 1 - np.arange(num) / num
-    mass = width * survive
-    after = np.concatenate([np.cumsum(mass[::-1])[::-1], [0.0]])
-    """Integral of P(L > u) from each end."""
-    middle = (after[1:] + after[:-1]) / 2
-    """The same from each piece's middle, where P(L > u) is constant."""
-    moment = np.concatenate([np.cumsum((width * (after[1:] + after[:-1]) / 2)[::-1])[::-1], [0.0]])
-    age = (moment[1:] + width / 2 * (after[1:] + middle) / 2) / np.maximum(middle, 1e-300)
-    return Tails(
-        tokens=width, alive=middle / after[0],
-        context=workload.prompt_tokens.mean + age + (ends[1:] + ends[:-1]) / 2,
     )  # fmt: skip

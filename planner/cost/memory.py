@@ -20,8 +20,6 @@ RUNTIME_BYTES = 1 << 30
 """Driver context, communication buffers and workspace on each GPU. A CPU has none of them."""
 SCORING_TOKENS = 4096
 """Tokens that a scoring replica takes at once."""
-CACHE_MARGIN = 1.1
-"""Room for sequences being longer than the mean all at once."""
 _HALF = 2
 _WITH_HEAD = (Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING)
 """The others end in a single number a token: their models have no output head."""
@@ -100,9 +98,9 @@ def training_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
 
 
 def sequence_bytes(workload: Workload, tensor: int, context: float) -> float:
-    """Of one running sequence's cache on each device of a replica; `context` tokens on average."""
+    """Of the cache of one sequence of so many tokens, on each device of a replica."""
     arch = workload.models[Task.GENERATION]
-    return device_memory.kv_bytes_per_token(arch, tensor=tensor) * context * CACHE_MARGIN
+    return device_memory.kv_bytes_per_token(arch, tensor=tensor) * context
 
 
 def host_bytes(workload: Workload) -> float:

@@ -150,6 +150,14 @@ class Pairing:
             reduce_s = mine.payload_bytes * (mine.flows if edge.is_shared else 1.0) / edge.bytes_per_s
             compute_s = np.maximum(mine.stage_s, samples / (mine.samples_per_s + speed)) + mine.bubble_s
             least = least + times * (compute_s + reduce_s + mine.update_s)
+        samples = float(workload.samples_per_step)
+        for task, rates in one.options.rates.items():
+            least = least + samples / (rates + other.options.rates[task].max(initial=0.0))
+        if one.tables is not None and other.tables is not None:
+            made = one.tables + other.tables.max(axis=0, initial=0.0)
+            rows = np.arange(len(made))
+            phase_s = ends_s(self.prices.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
+            least = least + phase_s[one.kind]
         promising: BoolArray = least <= max_s
         return promising
 

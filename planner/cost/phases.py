@@ -26,15 +26,26 @@ class PhaseTable:
     """Ascending; the problem's grid. A doubled knot is a jump: before, and at it."""
     samples: FloatArray
 
+    @property
+    def first_s(self) -> float:
+        """When the first sample is done."""
+        return float(self.seconds[int(np.argmax(self.samples > 0))])
+
     def within(self, seconds: float) -> float:
         """Samples of a phase that long."""
-        place = int(np.searchsorted(self.seconds, seconds, side="right")) - 1
+        return self.around(seconds)[0]
+
+    def around(self, seconds: float) -> tuple[float, float]:
+        """Samples of a phase that long, and what a second more adds."""
+        place, last = int(self.seconds.searchsorted(seconds, side="right")) - 1, len(self.seconds) - 1
         if place < 0:
-            return 0.0
-        if place == len(self.seconds) - 1:
-            return float(self.samples[-1] * seconds / self.seconds[-1])
-        share = (seconds - self.seconds[place]) / (self.seconds[place + 1] - self.seconds[place])
-        return float(self.samples[place] + share * (self.samples[place + 1] - self.samples[place]))
+            return 0.0, 0.0
+        if place == last:
+            rate = self.samples.item(last) / self.seconds.item(last)
+            return rate * seconds, rate
+        at, below = self.seconds.item(place), self.samples.item(place)
+        rise = (self.samples.item(place + 1) - below) / (self.seconds.item(place + 1) - at)
+        return below + (seconds - at) * rise, rise
 
 
 def grid(firsts: Iterable[float]) -> FloatArray:

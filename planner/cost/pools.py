@@ -18,7 +18,7 @@ from planner.cost import cuts, memory, network, scoring, training
 from planner.cost.cuts import FloatArray
 from planner.cost.generation import SLOTS, Replica
 from planner.cost.network import Network
-from planner.cost.phases import PhaseTable, grid, phase_end_s, table
+from planner.cost.phases import KNOT, PhaseTable, grid, phase_end_s, table
 from planner.question.goal import Problem
 from planner.question.hardware import GpuType
 from planner.question.workload import SCORING, TRAINING, Task
@@ -45,13 +45,13 @@ class PoolPrice:
     """One unit of a pool, for the group's tasks that do not train."""
 
     rates: Mapping[Task, float]
-    """Samples a second of one unit; generation: at its batch (eta >= 1) or with all slots full."""
+    """Samples a second of one unit; generation: with all slots full, or fewer where that is faster."""
     batch: int
     """Sequences that a replica keeps running; 0 without generation."""
     group_s: float
     """From a version's arrival in the region: loading it, and the 99th percentile of a group."""
     phase: PhaseTable | None
-    """With generation in phases: at eta 0, and by turns with training. Loading is in it."""
+    """Of generation: what a unit makes from a version's arrival on; loading is in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Prices:
         if (problem.workload, problem.limits) != (self.problem.workload, self.problem.limits):
             return moved
         moved._replicas = self._replicas
-        if moved._firsts() != self._firsts():
+        if moved._kinds != self._kinds and moved._firsts() != self._firsts():
             return moved
         moved._lasting = self._lasting
         same = {key for key, at in moved.classes.items() if key in self.classes and self._is_alike(at, key)}
@@ -164,6 +164,16 @@ class Prices:
         """The grid that all tables of phases are on."""
         return self.known("phase seconds", lambda: grid(self._firsts()), lasts=True)
 
+    @property
+    def phase_widths(self) -> FloatArray:
+        """Between the grid's knots; 1 where two are at one place."""
+
+        def found() -> FloatArray:
+            widths = np.diff(self.phase_seconds)
+            return np.where(widths > 0, widths, 1.0)
+
+        return self.known("phase widths", found, lasts=True)
+
     def shares(self, gpu: GpuType, tensor: int, load_s: float) -> FloatArray:
         """[slots, knots]: samples of one replica in phases that begin with so long a loading."""
         return self.known(("shares", gpu, tensor, load_s), lambda: self._shares(gpu, tensor, load_s), lasts=True)
@@ -182,23 +192,29 @@ class Prices:
         passes = 2 * held / (at.gpu.memory_bytes_per_s * at.gpu.efficiency.memory_fraction)
         return size / rate + (passes if workload.weights.is_delta else 0.0)
 
+    @property
+    def _kinds(self) -> set[Kind]:
+        return {self.kind(each) for each in self.classes.values()}
+
     def _firsts(self) -> set[float]:
         """When any replica that a plan may have is done with its first sample."""
         firsts: set[float] = set()
         for at in {self.kind(each): each for each in self.classes.values()}.values():
             for tensor in (size for size in cuts.TENSOR if size <= at.gpus_per_machine):
                 first_s = self.replica(at.gpu, tensor).first_s
-                loads = [
-                    self.load_s(at, tensor, num_gpus=num) for num in (at.gpus_per_machine, at.gpus_per_machine + 1)
-                ]
-                if self.problem.workload.eta == 0:
-                    loads.append(self.load_s(at, tensor, num_gpus=None))
+                meshes = (None, at.gpus_per_machine, at.gpus_per_machine + 1)
+                loads = [self.load_s(at, tensor, num_gpus=num) for num in meshes]
                 firsts |= {load_s + first_s for load_s in loads}
         return firsts
 
     def _shares(self, gpu: GpuType, tensor: int, load_s: float) -> FloatArray:
         replica = self.replica(gpu, tensor)
-        return table(self.phase_seconds, load_s + replica.first_s, lambda seconds: replica.shares(seconds - load_s))
+
+        def shares(seconds: FloatArray) -> FloatArray:
+            # a little later, so that rounding does not put the first sample behind its knot
+            return replica.shares((seconds - load_s) * (1 + KNOT))
+
+        return table(self.phase_seconds, load_s + replica.first_s, shares)
 
     def _is_alike(self, at: DeviceClass, key: str) -> bool:
         known = self.classes[key]
@@ -239,7 +255,7 @@ class Prices:
     def _generating(
         self, tasks: tuple[Task, ...], pool: Pool, at: DeviceClass, rates: dict[Task, float], free_bytes: float
     ) -> PoolPrice | Violation:
-        workload, layout = self.problem.workload, pool.layout(Task.GENERATION)
+        _workload, layout = self.problem.workload, pool.layout(Task.GENERATION)
         replica = self.replica(at.gpu, layout.tensor)
         if (host := host_violation(self, at)) is not None:
             return host
@@ -252,13 +268,11 @@ class Prices:
         replicas = pool.unit_gpus // layout.tensor
         trains = any(task in TRAINING for task in tasks)
         load_s = self.load_s(at, layout.tensor, num_gpus=pool.num_gpus if trains else None)
-        phase = None
-        if trains or workload.eta == 0:
-            made = replicas * self.shares(at.gpu, layout.tensor, load_s)[place]
-            phase = PhaseTable(seconds=self.phase_seconds, samples=made)
+        made = replicas * self.shares(at.gpu, layout.tensor, load_s)[place]
         return PoolPrice(
-            rates=rates | {Task.GENERATION: float(replicas / replica.sample_s[place])}, batch=SLOTS[place],
-            group_s=load_s + float(replica.group_s[place]), phase=phase,
+            rates=rates | {Task.GENERATION: replicas * float(replica.rates[place])}, batch=SLOTS[place],
+            group_s=load_s + float(replica.group_s[place]),
+            phase=PhaseTable(seconds=self.phase_seconds, samples=made),
         )  # fmt: skip
 
     def _edge(self, a: DeviceClass, b: DeviceClass) -> training.Edge:

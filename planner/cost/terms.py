@@ -10,7 +10,9 @@ from enum import StrEnum
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost import cuts, memory, network, training
-from planner.cost.oracle import Judged, Placed, judge, place, rent_usd_per_hour
+from planner.cost.judged import Judged, judge
+from planner.cost.oracle import rent_usd_per_hour
+from planner.cost.placed import Placed, place
 from planner.cost.pools import PoolPrice, Prices
 from planner.question.workload import SCORING, TRAINING, Task
 
@@ -130,7 +132,8 @@ def _of_regions(prices: Prices, best: Judged) -> Iterator[Term]:
         yield _seconds(subject, "weights", each.weights_s, words, _DEFINITION)
         words = "a group's samples / the way home's rate; half a round trip"
         yield _seconds(subject, "trajectories", each.trajectories_s, words, _DEFINITION)
-        yield _seconds(subject, "generation", each.group_s, "slowest pool of the region, or the whole phase", _RENEWAL)
+        words = "(eta + 1) steps - training - scoring - weights - trajectories; by turns with training: the whole phase"
+        yield _seconds(subject, "window", each.window_s, words, _STALENESS)
     yield _bytes("plan", "version", network.payload_bytes(prices.problem.workload),
                  "parameters that change x bytes a parameter", _DEFINITION)  # fmt: skip
 
@@ -153,7 +156,7 @@ def _of_plan(prices: Prices, placed: Placed, best: Judged) -> Iterator[Term]:
 def _need_in_words(name: str, eta: int) -> str:
     kind = name.partition(":")[0]
     if kind == "path":
-        return f"(training + scoring + weights + trajectories + generation) / (eta + 1), eta = {eta}"
+        return f"least step whose windows, of {eta + 1} steps less training, scoring and ways, hold a step's samples"
     if kind == "group":
         return "sum of its tasks' busy seconds"
     return "a version's bytes / the rate"

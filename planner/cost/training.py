@@ -148,7 +148,7 @@ def _compute_s(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> F
     gpu, arch, tensor = at.gpu, workload.models[task], cuts.tensor
     sizes, row = np.unique(cuts.micro_batch, return_inverse=True)
     tokens: FloatArray = sizes.astype(np.float64) * workload.tokens_per_sample
-    long = np.full(len(tokens), workload.tokens_per_sample)
+    long = np.full(len(tokens), workload.tokens_around_a_token)
     forward = layer.forward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=long)
     backward = layer.backward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=long)
     if workload.lora_rank:

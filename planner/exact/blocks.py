@@ -3,19 +3,21 @@
 Everything is computed once, when first asked for, and shared by all groupings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar, cast
 
 import numpy as np
 
 from planner.cost import ways as between
 from planner.cost.columns import MeshColumn, UnitColumn, mesh_columns, unit_columns
-from planner.cost.phases import PhaseTable
 from planner.cost.pools import Prices
 from planner.exact.linear import Floats, Ints
 from planner.groupings import Tasks
 from planner.question.workload import SCORING, TRAINING, Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +29,18 @@ class UnitBlock:
     at_class: Ints
     at_region: Ints
     gpus: Ints
+    most: Floats
+    """Units that the class holds."""
     rates: Floats
     """[rows, tasks]"""
-    group_s: Floats
-    phases: tuple[PhaseTable, ...]
-    """Samples of a generation phase, where there is one; else empty."""
     seconds: Floats
-    """[rows, knots] of `phases`"""
+    """The problem's grid of phases, with generation; else empty."""
     samples: Floats
-    """[rows, knots] of `phases`"""
+    """[rows, knots]: of generation, from a version's arrival on."""
+    first_s: Floats
+    """Until generation's first sample."""
+    starts_s: Floats
+    """Before it nothing is made: `first_s`, or the knot before it where the table does not jump there."""
     usd: Floats
 
 
@@ -45,14 +50,24 @@ class MeshBlock:
 
     tasks: Tasks
     columns: Sequence[MeshColumn]
-    home: Ints
-    """Region of the first pool."""
-    regions: Sequence[tuple[int, ...]]
+    regions: Ints
+    """[rows, 2]: of both pools; twice the same where there is one."""
+    at_class: Ints
+    """[rows, 2]: of both pools; -1 where there is one."""
+    gpus: Ints
+    """[rows, 2]: devices of a unit."""
+    num: Ints
+    """[rows, 2]: units."""
     train_s: Floats
     score_s: Floats
     gen_s: Floats
     usd: Floats
     usd_per_step: Floats
+
+    @property
+    def home(self) -> Ints:
+        """Region of the first pool."""
+        return self.regions[:, 0]
 
     @property
     def busy_s(self) -> Floats:
@@ -89,7 +104,7 @@ class Blocks:
 
     def __init__(self, prices: Prices, max_s: float, num_blocks: int) -> None:
         self.prices = prices
-        self._num_blocks = min(num_blocks, prices.problem.limits.max_train_blocks)
+        self.num_blocks = min(num_blocks, prices.problem.limits.max_train_blocks)
         self.max_s = max_s
         self.classes = tuple(prices.classes[key] for key in sorted(prices.classes))
         self.class_at = {each.key: i for i, each in enumerate(self.classes)}
@@ -99,14 +114,23 @@ class Blocks:
         self._units: dict[Tasks, UnitBlock] = {}
         self._meshes: dict[Tasks, MeshBlock] = {}
         self._ways: dict[int, Ways] = {}
+        self._known: dict[object, object] = {}
 
     def moved_to(self, prices: Prices) -> "Blocks":
         """Of a problem with the same classes and other links: units stay, and meshes of one region."""
-        moved = Blocks(prices, self.max_s, self._num_blocks)
+        moved = Blocks(prices, self.max_s, self.num_blocks)
         moved._units = dict(self._units)
-        if self._num_blocks == 1:
+        if self.num_blocks == 1:
             moved._meshes = dict(self._meshes)
         return moved
+
+    def of(self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]) -> "Blocks":
+        """Of the same problem, with just these columns for groups of these tasks."""
+        found = Blocks(self.prices, self.max_s, self.num_blocks)
+        found._units = self._units | {tasks: self._units_of(tasks, columns) for tasks, columns in units.items()}
+        found._meshes = self._meshes | {tasks: self._meshes_of(tasks, columns) for tasks, columns in meshes.items()}
+        found._ways = self._ways
+        return found
 
     @cached_property
     def samples(self) -> float:
@@ -123,13 +147,22 @@ class Blocks:
 
     def units(self, tasks: Tasks) -> UnitBlock:
         if tasks not in self._units:
-            self._units[tasks] = self._unit_block(tasks)
+            self._units[tasks] = self._units_of(tasks, unit_columns(self.prices, tasks))
         return self._units[tasks]
 
-    def meshes(self, tasks: Tasks) -> MeshBlock:
+    def meshes(self, tasks: Tasks, home: int | None = None) -> MeshBlock:
+        """`home`: no others are asked for; of two pools they take long to list."""
         if tasks not in self._meshes:
-            self._meshes[tasks] = self._mesh_block(tasks)
+            if home is not None and self.num_blocks > 1 and Task.ACTOR_TRAINING in tasks:
+                return self.known(("meshes", tasks, home), lambda: self._meshes_of(tasks, self._columns(tasks, home)))
+            self._meshes[tasks] = self._meshes_of(tasks, self._columns(tasks, None))
         return self._meshes[tasks]
+
+    def known(self, key: object, find: Callable[[], T]) -> T:
+        """What `find` gives, found once; `key` names it among everything that is kept here."""
+        if key not in self._known:
+            self._known[key] = find()
+        return cast(T, self._known[key])
 
     def ways(self, home: int) -> Ways:
         if home not in self._ways:
@@ -137,39 +170,52 @@ class Blocks:
         return self._ways[home]
 
     def critic_s(self, src: int, dst: int) -> tuple[float, float]:
-        """(seconds of the critic's weights, their dollars a step); infinite without a way."""
+        """Of the critic's weights: (seconds, what of them occupies the link); infinite without a way."""
         a, b = self.regions[src], self.regions[dst]
         way = between.critic_way(self.prices, a, b)
         if way is None or not self.prices.network.joins(a, b):
             return np.inf, np.inf
-        return way.weights_s, way.usd_per_version
+        return way.weights_s, way.link_s
 
-    def _unit_block(self, tasks: Tasks) -> UnitBlock:
-        columns = unit_columns(self.prices, tasks)
-        phases = tuple(column.phase for column in columns if column.phase is not None)
+    def _columns(self, tasks: Tasks, home: int | None) -> Sequence[MeshColumn]:
+        columns = mesh_columns(self.prices, tasks, blocks=1)
+        if self.num_blocks > 1:
+            name = None if home is None else self.regions[home]
+            columns = (*columns, *mesh_columns(self.prices, tasks, self.max_s, blocks=2, home=name))
+        return columns
+
+    def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitBlock:
+        phases = [column.phase for column in columns if column.phase is not None]
+        at_class = np.array([self.class_at[each.unit.device_class] for each in columns], dtype=np.int64)
+        sizes = [each.unit.unit_gpus for each in columns]
+        held = [self.classes[c].num_units(size) for c, size in zip(at_class.tolist(), sizes, strict=True)]
         return UnitBlock(
-            tasks=tasks, columns=columns,
-            at_class=np.array([self.class_at[each.unit.device_class] for each in columns], dtype=np.int64),
+            tasks=tasks, columns=columns, at_class=at_class,
             at_region=np.array([self.region_at[each.region] for each in columns], dtype=np.int64),
-            gpus=np.array([each.unit.unit_gpus for each in columns], dtype=np.int64),
+            gpus=np.array(sizes, dtype=np.int64), most=np.array(held, dtype=np.float64),
             rates=np.array([[each.rates[task] for task in tasks] for each in columns]).reshape(-1, len(tasks)),
-            group_s=np.array([each.group_s for each in columns]), phases=phases,
-            seconds=np.array([each.seconds for each in phases]), samples=np.array([each.samples for each in phases]),
+            seconds=phases[0].seconds if phases else np.zeros(0),
+            samples=np.array([each.samples for each in phases]) if phases else np.zeros((len(columns), 0)),
+            first_s=np.array([each.first_s for each in phases]) if phases else np.zeros(len(columns)),
+            starts_s=np.array([each.seconds[max(int(np.argmax(each.samples > 0)) - 1, 0)] for each in phases])
+            if phases else np.zeros(len(columns)),
             usd=np.array([each.usd_per_hour for each in columns]),
         )  # fmt: skip
 
-    def _mesh_block(self, tasks: Tasks) -> MeshBlock:
-        columns = mesh_columns(self.prices, tasks, blocks=1)
-        if self._num_blocks > 1:
-            columns = (*columns, *mesh_columns(self.prices, tasks, self.max_s, blocks=2))
-
+    def _meshes_of(self, tasks: Tasks, columns: Sequence[MeshColumn]) -> MeshBlock:
         def total(which: tuple[Task, ...]) -> Floats:
             return np.array([sum(each.times[t] for t in tasks if t in which) for each in columns], dtype=np.float64)
 
+        def both(of: Callable[[MeshColumn], Sequence[int]], lacking: int | None) -> Ints:
+            found = [of(each) for each in columns]
+            ends = [(each[0], each[1] if len(each) > 1 else each[0] if lacking is None else lacking) for each in found]
+            return np.array(ends, dtype=np.int64).reshape(-1, 2)
+
         return MeshBlock(
-            tasks=tasks, columns=columns,
-            home=np.array([self.region_at[each.regions[0]] for each in columns], dtype=np.int64),
-            regions=tuple(tuple(self.region_at[name] for name in each.regions) for each in columns),
+            tasks=tasks, columns=columns, regions=both(lambda each: [self.region_at[r] for r in each.regions], None),
+            at_class=both(lambda each: [self.class_at[pool.device_class] for pool in each.group.pools], -1),
+            gpus=both(lambda each: [pool.unit_gpus for pool in each.group.pools], 1),
+            num=both(lambda each: [pool.num_units for pool in each.group.pools], 0),
             train_s=total(TRAINING), score_s=total(SCORING), gen_s=total((Task.GENERATION,)),
             usd=np.array([each.usd_per_hour for each in columns], dtype=np.float64),
             usd_per_step=np.array([each.usd_per_step for each in columns], dtype=np.float64),

@@ -24,7 +24,7 @@ def greedy(data: Blocks, grouping: Grouping, home: int) -> Iterator[Placement]:
     """Some placements with that grouping and trainer's region, none of them judged."""
     first = next(tasks for tasks in grouping if Task.ACTOR_TRAINING in tasks)
     others = [tasks for tasks in grouping if tasks != first]
-    block = data.meshes(first)
+    block = data.meshes(first, home)
     for i in _spread(block, np.flatnonzero(block.home == home)):
         free = {c: each.num_machines for c, each in enumerate(data.classes)}
         if not _take(data, free, block, i):
@@ -122,7 +122,7 @@ def _best_rows(data: Blocks, block: UnitBlock, home: int, slack: float) -> dict[
     ways = data.ways(home)
     keep = np.isfinite(ways.scoring_s[block.at_region])
     if Task.GENERATION in block.tasks:
-        lag = (ways.weights_s + ways.trajectories_s)[block.at_region] + block.group_s
+        lag = (ways.weights_s + ways.trajectories_s)[block.at_region] + block.first_s
         if keep.any():
             keep &= lag <= slack * float(lag[keep].min())
     made: Floats = (1.0 / np.sum(1.0 / np.maximum(block.rates, 1e-12), axis=1)) / block.gpus

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 INFINITE = float("inf")
 
@@ -63,7 +64,7 @@ class LinearModel:
         self.whole.append(whole)
         return len(self.low) - 1
 
-    def variables(self, high: Sequence[float], *, whole: bool) -> Ints:
+    def variables(self, high: Sequence[float] | Floats, *, whole: bool) -> Ints:
         """As many new variables from 0 as `high` has entries."""
         first = len(self.low)
         self.low += [0.0] * len(high)
@@ -74,18 +75,30 @@ class LinearModel:
 
     def row(self, terms: Sequence[tuple[int, float]], low: float = -INFINITE, high: float = INFINITE) -> int:
         """low <= sum of coefficient x variable <= high; a variable may come up several times. The row's index."""
-        at = len(self.row_low)
-        self.row_low.append(low)
-        self.row_high.append(high)
         merged: dict[int, float] = {}
         for variable, coefficient in terms:
             merged[variable] = merged.get(variable, 0.0) + coefficient
+        place = len(self.row_low)
+        self.row_low.append(low)
+        self.row_high.append(high)
         for variable in sorted(merged):
             if merged[variable] != 0.0:
-                self.row_at.append(at)
+                self.row_at.append(place)
                 self.entry_at.append(variable)
                 self.entry.append(merged[variable])
-        return at
+        return place
+
+    def add(self, at: Ints, values: Floats, low: float = -INFINITE, high: float = INFINITE) -> int:
+        """The same of variables that are all different."""
+        place = len(self.row_low)
+        self.row_low.append(low)
+        self.row_high.append(high)
+        order = np.argsort(at, kind="stable")
+        order = order[values[order] != 0.0]
+        self.row_at += [place] * len(order)
+        self.entry_at += at[order].tolist()
+        self.entry += values[order].tolist()
+        return place
 
     def copy(self) -> "LinearModel":
         """One that can be changed without changing this."""

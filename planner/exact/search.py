@@ -11,21 +11,22 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.exact.blocks import Blocks
+from planner.exact.choices import Least, Node, least_alone
+from planner.exact.floors import floor
 from planner.exact.greedy import greedy
 from planner.exact.linear import INFINITE, Solution
-from planner.exact.model import Node, Relaxation
+from planner.exact.model import Relaxation
+from planner.exact.rounding import rounded
 from planner.exact.solver import solve_relaxed, solve_whole
 from planner.groupings import Grouping, groupings
 from planner.question.goal import Objective
-from planner.question.workload import SCORING, TRAINING, Task
+from planner.question.workload import TRAINING, Task
 
 _EXACT = 2e-5
 """A gap of 0 is one that solvers' tolerances cannot tell from it."""
@@ -35,17 +36,16 @@ _MOST_S = 1e5
 """Longer steps are not planned."""
 
 
-_DIVE_S, _DIVE_SHARE = 1.0, 0.1
+_DIVE_S, _DIVE_SHARE = 0.15, 0.1
 """Of the first placements."""
 _HOMES = 3
 _SIMPLE = 12
-_MANY_PARTS = 40
+_LOOSE = 3e-3
+"""Part of a step's samples that a program may take for made and that are not, before it is solved in whole numbers."""
 _MOST_CUTS = 40
 """Of one part; what is then open stays open, and the bound says so."""
-_MANY_CLASSES, _FIRST_SHARE = 12, 0.3
-_PROBES = 3
-_PROBE_S, _PROBE_SHARE = 0.5, 0.25
-"""Of one integer program that is only to find an incumbent, and of all of them."""
+_FINEST = 6
+_MANY_CLASSES, _FIRST_PROGRAMS = 12, 1
 
 
 @dataclass(order=True, slots=True)
@@ -55,8 +55,9 @@ class _Part:
     node: Node = field(compare=False)
     is_open: bool = field(compare=False)
     """Whether its linear relaxation is still to be solved."""
+    is_listed: bool = field(compare=False, default=True)
+    """Whether the meshes of its groups are listed: before, `bound` is of floors."""
     cuts: tuple[tuple[Task, float], ...] = field(compare=False, default=())
-    phase_cuts: tuple[float, ...] = field(compare=False, default=())
     depth: int = field(compare=False, default=0)
 
 
@@ -80,10 +81,11 @@ class Search:
     _began_s: float = field(init=False)
     _parts: list[_Part] = field(init=False, default_factory=list)
     _order: int = field(init=False, default=0)
-    _least: dict[object, float] = field(init=False, default_factory=dict)
     _data: Blocks = field(init=False)
     _current: float = field(init=False, default=INFINITE)
     """The bound of the part that is being looked into."""
+    _is_partial: bool = field(init=False, default=True)
+    """Whether there are placements that no part has: nothing is proved then."""
     _closed: float = field(init=False, default=INFINITE)
     """The least bound of parts that are done."""
 
@@ -100,28 +102,27 @@ class Search:
         self._dive(every)
         for placement in self.opening():
             self.judge(placement)
-        if problem.limits.max_train_blocks > 1:
+        if problem.limits.max_train_blocks > 1 and not self._is_over():
             # meshes of two pools are listed up to the step that is already reached: the fewer the better that is
             if len(self._data.classes) > _MANY_CLASSES:
-                self._explore(every, _FIRST_SHARE)
-                self._parts, self._closed, self._least = [], INFINITE, {}
+                self._explore(every, _FIRST_PROGRAMS)
+                self._parts, self._closed = [], INFINITE
             self._data = Blocks(self.prices, self._most_s(), 2)
             if self.best is None:
                 self._dive(every)
-        self._explore(every, 1.0)
+        self._explore(every, None)
         return self._outcome()
 
-    def _explore(self, every: tuple[Grouping, ...], share: float) -> None:
-        """Until nothing is left to look into, or that share of the budget is used."""
-        until_s = self._began_s + share * self.budget_s
-        self._open(every)
-        if len(self._parts) > _MANY_PARTS:
-            self._probe()
-        while self._parts and not self._is_over() and self.now_s() < until_s:
+    def _explore(self, every: tuple[Grouping, ...], most_programs: int | None) -> None:
+        """Until nothing is left to look into, or so many integer programs are solved."""
+        self._is_partial = not self._open(every) or most_programs is not None
+        while self._parts and not self._is_over() and most_programs != 0:
             part = heapq.heappop(self._parts)
             if part.bound >= self._target():
                 heapq.heappush(self._parts, part)
                 break
+            if most_programs is not None and not part.is_open:
+                most_programs -= 1
             self._current = part.bound
             self._step(part)
             self._current = INFINITE
@@ -155,6 +156,8 @@ class Search:
         return INFINITE if self.best is None else self._value() * (1 - self.gap)
 
     def _proved(self) -> float:
+        if self._is_partial:
+            return 0.0
         least = min((part.bound for part in self._parts[:1]), default=INFINITE)
         known = min(least, self._current, self._closed)
         return known if known < INFINITE else 0.0
@@ -187,34 +190,19 @@ class Search:
                     if self.best is not None and (self.now_s() >= until_s or self.should_stop()):
                         return
 
-    def _probe(self) -> None:
-        """Integer programs of the most hopeful parts with each number of groups, briefly: for a good incumbent."""
-        until_s = self.now_s() + _PROBE_SHARE * self.budget_s
-        chosen: dict[int, list[_Part]] = {}
-        for part in sorted(self._parts):
-            same = chosen.setdefault(len(part.node.grouping), [])
-            if len(same) < _PROBES:
-                same.append(part)
-        waiting = sorted((part for same in chosen.values() for part in same), key=lambda part: len(part.node.grouping))
-        for part in waiting:
-            if self.now_s() >= until_s or self._is_over():
-                return
-            if part.bound >= self._target():
-                continue
-            built = self._relaxation(part)
-            if built.is_empty:
-                continue
-            found = solve_whole(built.model, limit_s=min(_PROBE_S, self._left_s()), gap=0.05, seed=self.seed)
-            if found.values is not None:
-                self.judge(built.placement(found.values))
-
-    def _open(self, every: tuple[Grouping, ...]) -> None:
+    def _open(self, every: tuple[Grouping, ...]) -> bool:
+        """False if time ended before all parts were there."""
         for grouping in every:
-            actor = next(tasks for tasks in grouping if Task.ACTOR_TRAINING in tasks)
-            for home in np.unique(self._data.meshes(actor).home).tolist():
-                bound = self._cheap(grouping, home)
+            if self._is_over() and self.best is not None:
+                return False
+            for home in range(len(self._data.regions)):
+                bound = self._cheap(grouping, home, is_listed=False)
                 if bound < INFINITE:
-                    self._push(Node(grouping=grouping, home=home), bound, is_open=True)
+                    self._order += 1
+                    node = Node(grouping=grouping, home=home)
+                    part = _Part(bound=bound, order=self._order, node=node, is_open=True, is_listed=False)
+                    heapq.heappush(self._parts, part)
+        return True
 
     def _push(self, node: Node, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
         self._order += 1
@@ -223,98 +211,79 @@ class Search:
             part = replace(like, bound=bound, order=self._order, node=node, is_open=is_open)
         heapq.heappush(self._parts, part)
 
-    def _cheap(self, grouping: Grouping, home: int) -> float:
+    def _cheap(self, grouping: Grouping, home: int, *, is_listed: bool) -> float:
         """What every placement of that grouping and home takes at least, each group by itself on the whole fleet."""
-        if self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
-            return 0.0
-        parts = [self._alone(tasks, home) for tasks in grouping]
-        busy = max(part[0] for part in parts)
-        path = max(part[1] for part in parts) + max(part[2] for part in parts) + max(part[3] for part in parts)
-        return max(busy, path / self._data.ends)
-
-    def _alone(self, tasks: tuple[Task, ...], home: int) -> tuple[float, float, float, float]:
-        """(busy, training, scoring, generation with its ways) at least."""
-        actor = Task.ACTOR_TRAINING in tasks
-        key = (tasks, home)
-        if key in self._least:
-            return self._least[key]  # type: ignore[return-value]
-        ways, least = self._data.ways(home), (INFINITE, INFINITE, INFINITE, INFINITE)
-        if any(task in TRAINING for task in tasks):
-            block = self._data.meshes(tasks)
-            rows = np.flatnonzero(block.home == home) if actor else np.arange(len(block.home))
-            if len(rows):
-                least = (
-                    float(block.busy_s[rows].min()), float(block.train_s[rows].min()),
-                    float(block.score_s[rows].min()), float(block.gen_s[rows].min()),
-                )  # fmt: skip
-        else:
-            block_u = self._data.units(tasks)
-            near = np.isfinite(ways.scoring_s[block_u.at_region])
-            if near.any():
-                classes = [self._data.classes[c] for c in block_u.at_class[near]]
-                held = np.array([c.num_gpus for c in classes], dtype=np.float64) / block_u.gpus[near]
-                made = held[:, None] * block_u.rates[near]
-                seconds = []
-                for column, task in enumerate(tasks):
-                    by_class: dict[int, float] = {}
-                    for c, value in zip(block_u.at_class[near].tolist(), made[:, column].tolist(), strict=True):
-                        by_class[c] = max(by_class.get(c, 0.0), value)
-                    in_phase = task is Task.GENERATION and block_u.phases
-                    seconds.append(0.0 if in_phase else self._data.samples / sum(by_class.values()))
-                lag = 0.0
-                if Task.GENERATION in tasks:
-                    lags = (ways.weights_s + ways.trajectories_s)[block_u.at_region] + (
-                        0.0 if self._data.is_sync else block_u.group_s
-                    )
-                    lag = float(lags[near].min()) + self._least_phase_s(tasks, near)
-                score = sum(s for s, task in zip(seconds, tasks, strict=True) if task in SCORING)
-                least = (sum(seconds), 0.0, score, lag)
-        self._least[key] = least  # type: ignore[assignment]
-        return least
-
-    def _least_phase_s(self, tasks: tuple[Task, ...], near: "np.typing.NDArray[np.bool_]") -> float:
-        """No generation phase is shorter, were every unit of the fleet its own."""
-        block = self._data.units(tasks)
-        if not block.phases:
-            return 0.0
-        made: dict[int, np.typing.NDArray[np.float64]] = {}
-        for i in np.flatnonzero(near).tolist():
-            c = int(block.at_class[i])
-            each = block.samples[i] * self._data.classes[c].num_units(int(block.gpus[i]))
-            made[c] = np.maximum(made[c], each) if c in made else each
-        enough = np.flatnonzero(sum(made.values()) >= self._data.samples * (1 - 1e-9))
-        seconds = block.seconds[0]
-        first = int(enough[0]) if len(enough) else len(seconds) - 1
-        return float(seconds[max(first - 1, 0)])
+        is_cost = self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
+        least = Least()
+        for tasks in grouping:
+            is_mesh = any(task in TRAINING for task in tasks)
+            of = floor if is_mesh and not is_listed else least_alone
+            least = least.with_other(of(self._data, tasks, home))
+        bound = max(least.busy_s, least.path_s() / self._data.ends)
+        return 0.0 if is_cost and bound <= self._most_s() else bound
 
     def _relaxation(self, part: _Part) -> Relaxation:
         is_cost = self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
         most_s = self._most_s() if is_cost else min(self._most_s(), self._target())
         return Relaxation(
-            self._data, part.node, most_s, self._target() if is_cost else INFINITE, part.cuts, part.phase_cuts,
+            self._data, part.node, most_s, self._target() if is_cost else INFINITE, part.cuts,
             is_fine=part.depth > 0 and self.gap < 1e-3,
         )  # fmt: skip
 
     def _step(self, part: _Part) -> None:
+        if not part.is_listed:
+            bound = max(part.bound, self._cheap(part.node.grouping, part.node.home, is_listed=True))
+            if bound < INFINITE:
+                heapq.heappush(self._parts, replace(part, bound=bound, is_listed=True))
+            return
         built = self._relaxation(part)
         if built.is_empty:
             self._close(INFINITE)
             return
-        found = self._solved(built, whole=not part.is_open)
+        found = self._solved(built, part)
         if found.is_infeasible:
             self._close(INFINITE)
             return
         bound = max(part.bound, self._in_units(built, found.bound))
-        if part.is_open:
+        if part.is_open and found.values is not None and part.depth == 0 and bound < self._target():
+            placement = rounded(built, found.values)
+            if placement is not None:
+                self.judge(placement)
+        if not part.is_open:
+            self._branch(part, built, found, bound)
+        elif bound >= self._target():
+            self._close(bound)
+        elif not self._is_loose(built, found) or not self._split(part, built, found, bound):
             self._push(part.node, bound, is_open=False, like=part)
-            return
-        self._branch(part, built, found, bound)
 
-    def _solved(self, built: Relaxation, *, whole: bool) -> Solution:
-        if not whole:
+    def _is_loose(self, built: Relaxation, found: Solution) -> bool:
+        """Whether generation's window is worth a split before the program is solved in whole numbers."""
+        return self.best is not None and found.values is not None and built.looseness(found.values) > _LOOSE
+
+    def _split(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
+        """Generation's window in two; False where it is known well enough."""
+        assert found.values is not None
+        at = built.window_at(found.values)
+        if at is None:
+            return False
+        low, high = built.window_range_s
+        if high - low <= 1e-4 * high:
+            return False
+        middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))
+        for ends in ((low, middle), (middle, high)):
+            self._push(replace(part.node, window_s=ends), bound, is_open=True, like=part)
+        return True
+
+    def _solved(self, built: Relaxation, part: _Part) -> Solution:
+        if part.is_open:
             return solve_relaxed(built.model)
         limit = min(max(self._left_s(), 0.05), _SLICE_S)
-        return solve_whole(built.model, limit_s=limit, gap=self.gap / 4, seed=self.seed)
+        return solve_whole(built.model, limit_s=limit, gap=self._tolerance(part) * 2, seed=self.seed)
+
+    def _tolerance(self, part: _Part) -> float:
+        """What a program may leave open: less each time that its optimum was no answer. Where a table is flat, few
+        samples are many seconds."""
+        return self.gap / 8 / 4.0 ** min(part.depth, _FINEST)
 
     def _in_units(self, built: Relaxation, bound: float) -> float:
         if self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
@@ -327,10 +296,10 @@ class Search:
 
     def _branch(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> None:
         if found.values is None:
-            if not found.is_complete and not self._is_over():
-                self._push(part.node, bound, is_open=False, like=part)
+            if not found.is_complete and not self._is_over() and part.depth < _MOST_CUTS:
+                self._push(part.node, bound, is_open=False, like=replace(part, depth=part.depth + 1))
             elif not found.is_complete:
-                heapq.heappush(self._parts, replace(part, bound=bound))
+                self._closed = min(self._closed, bound)
             else:
                 self._close(bound)
             return
@@ -349,13 +318,17 @@ class Search:
             return
         cuts = (*part.cuts, *built.rates(found.values))
         after = replace(part, cuts=cuts, depth=part.depth + 1)
-        at = built.phase_at(found.values)
-        if at is not None:
-            low, high = built.phase_range()
-            if high - low > 1e-4 * high:
-                middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))
-                self._push(replace(part.node, phase_s=(low, middle)), bound, is_open=True, like=after)
-                self._push(replace(part.node, phase_s=(middle, high)), bound, is_open=True, like=after)
+        if built.looseness(found.values) > self._tolerance(part) and self._split(after, built, found, bound):
+            return
+        for homes in built.critic_split(found.values) or ():
+            self._push(replace(part.node, critic_homes=homes), bound, is_open=True, like=after)
+        if built.critic_split(found.values):
+            return
+        if self._data.ways(part.node.home).up_s > 0:
+            num, (few, many) = built.receivers(found.values), part.node.receivers
+            if num > max(few, 1):
+                self._push(replace(part.node, receivers=(few, num - 1)), bound, is_open=True, like=after)
+                self._push(replace(part.node, receivers=(num, many)), bound, is_open=True, like=after)
                 return
         low, high = part.node.step_s[0], min(part.node.step_s[1], built.most_s)
         if self.prices.problem.goal.max_usd_per_hour is not None and high - low > 1e-4 * high:
@@ -368,7 +341,7 @@ class Search:
     # --- the end
 
     def _outcome(self) -> Outcome:
-        bound = min([part.bound for part in self._parts] + [self._closed])
+        bound = 0.0 if self._is_partial else min([part.bound for part in self._parts] + [self._closed])
         if self.best is None:
             if self._parts or self._is_over():
                 return BudgetExhausted(

@@ -11,6 +11,7 @@ import numpy as np
 from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, parameters_pb2, result_pb2
 from ortools.math_opt.core.python import solver
 from ortools.math_opt.python import mathopt
+from ortools.math_opt.python.solve import StatusNotOk
 
 from planner.exact.linear import INFINITE, Floats, LinearModel, Solution
 
@@ -79,7 +80,15 @@ def solve_whole(
         start = settings.solution_hints.add()
         start.variable_values.ids.extend(range(model.num_variables))
         start.variable_values.values.extend(hint.tolist())
-    result = _call(_proto(model, relaxed=False), "HIGHS", parameters, settings)
+    proto = _proto(model, relaxed=False)
+    try:
+        result = _call(proto, "HIGHS", parameters, settings)
+    except StatusNotOk:  # HiGHS's presolve gives up on some models
+        parameters.highs.string_options["presolve"] = "off"
+        try:
+            result = _call(proto, "HIGHS", parameters, settings)
+        except StatusNotOk:
+            return Solution(values=None, objective=INFINITE, bound=-INFINITE, is_infeasible=False, is_complete=False)
     reason = result.termination.reason
     if reason == _REASON.TERMINATION_REASON_INFEASIBLE or reason == _REASON.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED:
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)

@@ -7,7 +7,8 @@ from periplus.view import units
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost import network
-from planner.cost.oracle import Placed, place
+from planner.cost.judged import others_s
+from planner.cost.placed import Placed, place
 from planner.cost.pools import Prices
 from planner.question.goal import Objective
 
@@ -49,14 +50,14 @@ def _path(prices: Prices, placement: Placement, evaluation: Evaluation, region: 
     assert isinstance(placed, Placed)
     at = next(each for each in evaluation.regions if each.region == region)
     eta = prices.problem.workload.eta
-    generation = "generation" if prices.problem.workload.eta == 0 else "a group's generation"
     terms = [
         ("training", placed.training_s),
         ("scoring", placed.scoring_s),
         ("weights", at.weights_s),
-        (generation, at.group_s),
+        ("generation", at.window_s),
+        ("what generation's devices do beside it", others_s(prices, placed)),
+        ("trajectories", at.trajectories_s),
     ]
-    terms.append(("trajectories", at.trajectories_s))
     return f"the way of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 
@@ -64,8 +65,9 @@ def _critic_path(prices: Prices, placement: Placement, evaluation: Evaluation) -
     placed = place(prices, placement)
     assert isinstance(placed, Placed)
     eta = prices.problem.workload.eta
-    weights_s = evaluation.step_s * (eta + 1) - placed.training_s - placed.scoring_s
-    terms = [("training", placed.training_s), ("the critic's weights", weights_s), ("scoring", placed.scoring_s)]
+    weights_s = evaluation.step_s * (eta + 1) - placed.training_s - placed.critic_scoring_s
+    terms = [("training", placed.training_s), ("the critic's weights", weights_s)]
+    terms += [("scoring where the critic infers", placed.critic_scoring_s)]
     return f"the way of the critic's weights: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 

@@ -12,7 +12,8 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
 from planner.classes import classes_of
-from planner.cost.oracle import evaluate, trainer_region
+from planner.cost.oracle import evaluate
+from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.explain.binding import seconds
 from planner.propose import rollout_replicas

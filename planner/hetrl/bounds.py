@@ -1,11 +1,13 @@
 """What no placement of an arm can beat: a fluid bound from the best rate that any layout gives each device.
 
 Each group may pick its devices freely and each of its tasks its own best ones, work is divisible, there is no bubble,
-reduction, update or network, memory holds one task at a time. All of that only helps, so the bound is valid for every
-placement with that grouping (`of_grouping`) or with those sizes too (`of_sizes`).
+reduction, update or network, memory holds one task at a time, versions are everywhere and loaded at once. All of that
+only helps, so the bound is valid for every placement with that grouping (`of_grouping`) or with those sizes too
+(`of_sizes`). A step is at least each group's busy time, and training, scoring and a window in which generation's
+devices make the samples take at most eta + 1 steps one after the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import combinations
 
@@ -13,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.classes import DeviceClass
-from planner.cost.pools import PoolPrice
 from planner.groupings import Grouping
 from planner.hetrl.menu import Menu
 from planner.question.goal import Objective
@@ -36,28 +37,45 @@ class Bounds:
         self._num = sum(at.num_gpus for at in self._classes)
         self._busy: dict[Task, Floats] = {}
         self._rates: dict[Task, Floats] = {}
+        self._window: Floats | None = None
+        self._some: dict[int, npt.NDArray[np.int64]] = {}
 
     def of_grouping(self, grouping: Grouping) -> float:
         """Over all sizes."""
-        if self._problem.workload.eta == 0:
-            parts = _GRANULES[len(grouping)]
-            rounded = np.ceil(_compositions(parts, len(grouping)) * (self._num / parts)).astype(np.int64)
-            sizes = np.minimum(self._num, rounded)
-            return self._value(float(self._phases_s(grouping, sizes).min()))
-        low, high = 0.0, max(float(self._group_s(group)[1:].max()) for group in grouping)
+        step_s = float(self._step_s(grouping, self._sizes(grouping)).min())
+        return self._value(step_s if self._problem.workload.eta == 0 else max(step_s, self._busy_s(grouping)))
+
+    def of_sizes(self, grouping: Grouping, sizes: tuple[int, ...]) -> float:
+        """With so many devices at most in each group."""
+        return self._value(float(self._step_s(grouping, np.array([sizes]))[0]))
+
+    def best_sizes(self, grouping: Grouping) -> tuple[int, ...]:
+        """Those with the least bound, of some, cut down to the fleet."""
+        sizes = self._sizes(grouping)
+        best = sizes[int(np.argmin(self._step_s(grouping, sizes)))]
+        shares = np.maximum(1, np.floor(best * min(1.0, self._num / best.sum()))).astype(int)
+        return tuple(shares.tolist())
+
+    def _sizes(self, grouping: Grouping) -> npt.NDArray[np.int64]:
+        """Each vector of sizes has a row in which no group has less."""
+        num = len(grouping)
+        if num not in self._some:
+            parts = _GRANULES[num]
+            rounded = np.ceil(_compositions(parts, num) * (self._num / parts)).astype(np.int64)
+            self._some[num] = np.minimum(self._num, rounded)
+        return self._some[num]
+
+    def _busy_s(self, grouping: Grouping) -> float:
+        """The least that the busiest group is busy, over all sizes."""
+        rising = [-self._group_s(group) for group in grouping]
+        low, high = 0.0, max(-float(each[1:].min()) for each in rising)
         if not np.isfinite(high):
             high = 1e9
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
-            need = sum(int(np.searchsorted(-self._group_s(group), -middle)) for group in grouping)
+            need = sum(int(np.searchsorted(each, -middle)) for each in rising)
             low, high = (low, middle) if need <= self._num else (middle, high)
-        return self._value(low)
-
-    def of_sizes(self, grouping: Grouping, sizes: tuple[int, ...]) -> float:
-        """With so many devices at most in each group."""
-        if self._problem.workload.eta == 0:
-            return self._value(float(self._phases_s(grouping, np.array([sizes]))[0]))
-        return self._value(max(float(self._group_s(g)[n]) for g, n in zip(grouping, sizes, strict=True)))
+        return low
 
     def _value(self, step_s: float) -> float:
         """A bound on the objective from one on seconds a step."""
@@ -74,39 +92,46 @@ class Bounds:
             usd += self._work(task) * float(each.min())
         return usd / goal.max_step_s
 
-    def _phases_s(self, grouping: Grouping, sizes: npt.NDArray[np.int64]) -> Floats:
-        """eta 0: training, then scoring, then generation, of each row of sizes."""
-        train = np.zeros(len(sizes))
-        score = np.zeros(len(sizes))
-        generate = np.zeros(len(sizes))
+    def _step_s(self, grouping: Grouping, sizes: npt.NDArray[np.int64]) -> Floats:
+        """Of each row of sizes."""
+        eta = self._problem.workload.eta
+        train, score, rest, busy = (np.zeros(len(sizes)) for _ in range(4))
         for g, group in enumerate(grouping):
             at = sizes[:, g]
-            train = np.maximum(train, sum((self._task_s(t)[at] for t in group if t in TRAINING), np.zeros(len(at))))
-            score = np.maximum(score, sum((self._task_s(t)[at] for t in group if t in SCORING), np.zeros(len(at))))
+            train = np.maximum(train, self._sum_s([task for task in group if task in TRAINING])[at])
+            scores = self._sum_s([task for task in group if task in SCORING])[at]
+            score = np.maximum(score, scores)
+            if eta:
+                busy = np.maximum(busy, self._group_s(group)[at])
             if Task.GENERATION in group:
-                generate = self._task_s(Task.GENERATION)[at]
-        return train + score + generate
+                others = scores if eta and not _trains(group) else 0.0
+                rest = self._window_s()[at] + others
+        found: Floats = np.maximum(busy, (train + score + rest) / (eta + 1))
+        return found
 
     def _group_s(self, group: tuple[Task, ...]) -> Floats:
-        """eta >= 1: busy seconds on the best 0, 1, ... devices. Generation by turns with training is not counted: as a
-        phase it may drain faster than it runs."""
-        trains = any(task in TRAINING for task in group)
-        counted = [task for task in group if not (trains and task is Task.GENERATION)]
-        return sum((self._task_s(task) for task in counted), np.zeros(self._num + 1))
+        """Busy seconds on the best 0, 1, ... devices; by turns with training, generation is a phase."""
+        if Task.GENERATION not in group or not _trains(group):
+            return self._sum_s(group)
+        return self._sum_s([task for task in group if task is not Task.GENERATION]) + self._window_s()
+
+    def _sum_s(self, tasks: Sequence[Task]) -> Floats:
+        return sum((self._task_s(task) for task in tasks), np.zeros(self._num + 1))
 
     def _task_s(self, task: Task) -> Floats:
         """On the best 0, 1, ... devices for it."""
         if task not in self._busy:
-            sizes = np.arange(self._num + 1)
-            if task is Task.GENERATION and self._problem.workload.eta == 0:
-                self._busy[task] = self._phase_s(sizes)
-            else:
-                with np.errstate(divide="ignore"):
-                    self._busy[task] = self._work(task) / self._best(self._rate(task), sizes)
+            with np.errstate(divide="ignore"):
+                self._busy[task] = self._work(task) / self._best(self._rate(task), np.arange(self._num + 1))
         return self._busy[task]
 
-    def _phase_s(self, sizes: npt.NDArray[np.int64]) -> Floats:
-        """The largest time of a grid in which the best so many devices, loaded at once, make too few samples."""
+    def _window_s(self) -> Floats:
+        """The largest time of a grid in which the best 0, 1, ... devices, loaded at once, make too few samples."""
+        if self._window is None:
+            self._window = self._least_window_s(np.arange(self._num + 1))
+        return self._window
+
+    def _least_window_s(self, sizes: npt.NDArray[np.int64]) -> Floats:
         tables = [(c, *table) for c, at in enumerate(self._classes) for table in self._tables(at)]
         if not tables:
             return np.full(len(sizes), np.inf)
@@ -122,13 +147,11 @@ class Bounds:
 
     def _tables(self, at: DeviceClass) -> Iterator[tuple[Floats, Floats]]:
         """Seconds after weights are loaded, and samples by then of one device; of each unit."""
-        tasks, prices = (Task.GENERATION,), self._menu.prices
-        for option in self._menu.units(tasks, at.key):
-            price = prices.pool(tasks, option.pool)
-            if isinstance(price, PoolPrice) and price.phase is not None:
-                load_s = prices.load_s(at, option.pool.layouts[0][1].tensor, num_gpus=None)
-                seconds = price.phase.seconds - load_s
-                yield seconds[seconds > 0], price.phase.samples[seconds > 0] / option.pool.unit_gpus
+        for option in self._menu.units((Task.GENERATION,), at.key):
+            assert option.phase is not None
+            load_s = self._menu.prices.load_s(at, option.pool.layouts[0][1].tensor, num_gpus=None)
+            seconds = option.phase.seconds - load_s
+            yield seconds[seconds > 0], option.phase.samples[seconds > 0] / option.pool.unit_gpus
 
     def _best(self, rates: Floats, sizes: npt.NDArray[np.int64]) -> Floats:
         """Sum of the rates of the best so many devices."""
@@ -158,6 +181,10 @@ class Bounds:
             return 0.0
         found = self._menu.options((task,), at)
         return float(np.max(found.blocks[task].samples_per_s / found.num_gpus, initial=0.0))
+
+
+def _trains(group: tuple[Task, ...]) -> bool:
+    return any(task in TRAINING for task in group)
 
 
 @cache

@@ -1,8 +1,9 @@
 """Children that should be better: devices go where the oracle says that time is lost.
 
 The binding term names a group, or a region whose round trip is the longest one; of a round trip, one of its parts is
-chosen in proportion to its seconds. A group gets devices of the one that waits most. A region whose weights or links
-bind stops generating; one whose groups are slow generates in smaller batches.
+chosen in proportion to its seconds: a region's window is longer with less training, scoring and ways, and makes more
+with more or quicker generators. A group gets devices of the one that waits most, or those that idle. A region whose
+weights or links bind stops generating.
 """
 
 import numpy as np
@@ -19,6 +20,8 @@ def guided(space: Space, parent: Genome, judged: Evaluation, rng: np.random.Gene
     goal = space.menu.prices.problem.goal
     if goal.objective is not Objective.THROUGHPUT and rng.random() < 0.5:
         return _released(space, parent, judged, rng)
+    if judged.idle and rng.random() < 0.5:
+        return _woken(space, parent, judged, rng)
     kind, _, subject = judged.binding.partition(":")
     if kind == "group":
         tasks = subject.split("+")
@@ -36,8 +39,8 @@ def _shortened(space: Space, genome: Genome, judged: Evaluation, name: str, rng:
     region = next((each for each in judged.regions if each.region == name), None)
     train_s, trainer = _longest(space, times, TRAINING)
     score_s, scorer = _longest(space, times, SCORING)
-    ways_s, group_s = (region.weights_s + region.trajectories_s, region.group_s) if region else (0.0, 0.0)
-    parts = np.array([train_s, score_s, ways_s, group_s])
+    ways_s, window_s = (region.weights_s + region.trajectories_s, region.window_s) if region else (0.0, 0.0)
+    parts = np.array([train_s, score_s, ways_s, window_s])
     generator = _group_with(space, Task.GENERATION)
     match int(rng.choice(4, p=parts / parts.sum())):
         case 0:
@@ -47,10 +50,9 @@ def _shortened(space: Space, genome: Genome, judged: Evaluation, name: str, rng:
         case 2:
             return _left(space, genome, name, rng)
         case _:
-            in_phases = space.menu.prices.problem.workload.eta == 0 or space.trains[generator]
-            if in_phases and rng.random() < 0.8:
+            if space.trains[generator] or rng.random() < 0.8:
                 return _fed(space, genome, judged, generator, rng)
-            return _smaller_batches(space, genome, generator, name)
+            return _relaid(space, genome, generator, name)
 
 
 def _fed(space: Space, genome: Genome, judged: Evaluation, g: int, rng: np.random.Generator) -> Genome | None:
@@ -105,8 +107,24 @@ def _left(space: Space, genome: Genome, region: str, rng: np.random.Generator) -
     return _child(held, genome) if held[g].any() else None
 
 
-def _smaller_batches(space: Space, genome: Genome, g: int, region: str) -> Genome:
-    """Later options of the menu are slower and have faster groups."""
+def _woken(space: Space, genome: Genome, judged: Evaluation, rng: np.random.Generator) -> Genome | None:
+    """One class that idles does another group's work, or nobody's."""
+    placement = space.placement(genome)
+    g = _group_with(space, Task.GENERATION)
+    if placement is None or space.trains[g]:
+        return None
+    key = placement.groups[g].pools[int(rng.choice(judged.idle))].device_class
+    c = next(c for c, at in enumerate(space.classes) if at.key == key)
+    held = np.array(genome.held)
+    takers = [b for b in range(len(held)) if b != g and not space.trains[b] and space.usable[b][c]]
+    if takers:
+        held[int(rng.choice(takers)), c] += held[g, c]
+    held[g, c] = 0
+    return _child(held, genome) if held[g].any() else None
+
+
+def _relaid(space: Space, genome: Genome, g: int, region: str) -> Genome:
+    """The region's units take the next layout of the menu, which may have its first samples sooner."""
     choice = np.array(genome.choice)
     for c, at in enumerate(space.classes):
         if at.region.name == region:

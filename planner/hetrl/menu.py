@@ -1,11 +1,13 @@
 """Level 4: the best ways to lay a group's tasks out on so many devices of given classes, by the cost model; cached.
 
-Lists are short and best first. A group without training is laid out unit by unit, so its list is a class's. A group
-with training is laid out as a whole: the number of devices matters.
+Lists are short and best first. A group without training is laid out unit by unit, so its list is a class's: all that
+nothing dominates, generation counted as what a unit makes in a window of the length that the fleet needs. A group with
+training is laid out as a whole: the number of devices matters.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -13,13 +15,13 @@ from planner.answer.placement import Pool
 from planner.classes import DeviceClass
 from planner.cost.columns import UnitColumn, may_group, unit_columns
 from planner.cost.cuts import FloatArray
-from planner.cost.meshes import Found, alone
+from planner.cost.meshes import alone
 from planner.cost.options import Options, options
+from planner.cost.phases import PhaseTable, end_s
 from planner.cost.pools import Kind, PoolPrice, Prices
 from planner.cost.training import Blocks, mesh_times
 from planner.question.workload import TRAINING, Task
 
-MAX_UNITS = 12
 MAX_MESHES = 12
 _MAX_BLOCKS = 4
 """Best blocks of a class that are tried in meshes of two."""
@@ -37,8 +39,14 @@ class UnitOption:
     pool: Pool
     """`num_units` is 1."""
     speed: float
-    """Samples a second and device, of all the group's tasks one after the other."""
-    group_s: float
+    """Samples a second and device, of all the group's tasks one after the other, generation at its full rate."""
+    phase: PhaseTable | None
+    """Of generation."""
+
+    def made(self, window_s: float, span_s: float) -> float:
+        """Samples a device generates in a window of `window_s` while it works `span_s` at most."""
+        assert self.phase is not None
+        return min(self.phase.within(window_s) / self.pool.unit_gpus, self.speed * span_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +69,13 @@ class _Parts:
 
 
 class Menu:
-    """Of one problem."""
+    """Of one problem. What it prices is kept with the prices, where the exact method finds it too."""
 
     def __init__(self, prices: Prices) -> None:
         self.prices = prices
         self._units: dict[Tasks, dict[str, tuple[UnitOption, ...]]] = {}
+        self._span_s: float | None = None
         self._meshes: dict[tuple[Tasks, Held], tuple[MeshOption, ...]] = {}
-        self._options: dict[tuple[Tasks, Kind, int], Options] = {}
-        self._alone: dict[tuple[Tasks, Kind, int], Found] = {}
         self._blocks: dict[tuple[Tasks, Kind, int], tuple[Options, FloatArray]] = {}
 
     def allowed(self, tasks: Iterable[Task], at: DeviceClass) -> bool:
@@ -79,16 +86,34 @@ class Menu:
         return all(problem.rules.allows(task, at.region.name, at.is_spot) for task in tasks)
 
     def units(self, tasks: Tasks, key: str) -> tuple[UnitOption, ...]:
-        """For a group without training: the fastest first, then those with a faster group or of fewer devices."""
+        """For a group without training: those that make most first."""
         if tasks not in self._units:
-            by_class: dict[str, list[UnitOption]] = {}
+            by_class: dict[str, list[UnitColumn]] = {}
             for column in unit_columns(self.prices, tasks):
-                by_class.setdefault(column.unit.device_class, []).append(_unit_option(column))
+                by_class.setdefault(column.unit.device_class, []).append(column)
+            span_s = self.span_s if Task.GENERATION in tasks else 1.0
             self._units[tasks] = {
-                at: tuple(_worth_keeping(sorted(found, key=lambda each: -each.speed)))[:MAX_UNITS]
+                at: tuple(_unit_option(each) for each in sorted(found, key=lambda each: -self._worth(each, span_s)))
                 for at, found in by_class.items()
             }
         return self._units[tasks].get(key, ())
+
+    @property
+    def span_s(self) -> float:
+        """A step's seconds, roughly: twice what the whole fleet needs to make its samples in one window."""
+        if self._span_s is None:
+            columns = unit_columns(self.prices, (Task.GENERATION,))
+            self._span_s = 2 * _window_s(self.prices, columns) if columns else 1.0
+        return self._span_s
+
+    def _worth(self, column: UnitColumn, span_s: float) -> float:
+        """Samples a second and device, of all tasks one after the other."""
+        rates = dict(column.rates)
+        if column.phase is not None:
+            eta = self.prices.problem.workload.eta
+            full = rates[Task.GENERATION] if eta else np.inf
+            rates[Task.GENERATION] = max(1e-9, min(full, column.phase.within(max(1, eta) * span_s) / span_s))
+        return 1 / sum(1 / rate for rate in rates.values()) / column.unit.unit_gpus
 
     def meshes(self, tasks: Tasks, held: Held) -> tuple[MeshOption, ...]:
         """For a group with training on at most these devices (one class or two): the least busy first."""
@@ -104,17 +129,14 @@ class Menu:
 
     def options(self, tasks: Tasks, at: DeviceClass) -> Options:
         """Every mesh of the class that memory permits."""
-        key = (tasks, self.prices.kind(at), at.num_machines)
-        if key not in self._options:
-            self._options[key] = options(self.prices, tasks, at, at.num_machines)
-        return self._options[key]
+        kind, num = self.prices.kind(at), at.num_machines
+        find = partial(options, self.prices, tasks, at, num)
+        return self.prices.known(("options", tasks, kind, num), find, lasts=True)
 
     def _of_one(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
         at = self.prices.classes[key]
-        known = (tasks, self.prices.kind(at), at.num_machines)
-        if known not in self._alone:
-            self._alone[known] = alone(self.prices, tasks, at, self.options(tasks, at))
-        found = self._alone[known]
+        known = ("alone", tasks, self.prices.kind(at), at.num_machines)
+        found = self.prices.known(known, lambda: alone(self.prices, tasks, at, self.options(tasks, at)), lasts=True)
         rows = np.flatnonzero(found.a.num_gpus[found.rows_a] <= num_gpus)
         busy_s = found.total_s[rows]
         for i in np.argsort(busy_s, kind="stable")[:MAX_MESHES]:
@@ -166,15 +188,23 @@ class Menu:
         return _Parts(pools=tuple(pool for _, pool, _ in keep), blocks=few, rates=rates)
 
 
+def menu_of(prices: Prices) -> Menu:
+    """One for all searches of a problem."""
+    return prices.known("menu", lambda: Menu(prices))
+
+
 def _unit_option(column: UnitColumn) -> UnitOption:
     a_sample_s = sum(1 / rate for rate in column.rates.values())
-    return UnitOption(pool=column.unit, speed=1 / a_sample_s / column.unit.unit_gpus, group_s=column.group_s)
+    return UnitOption(pool=column.unit, speed=1 / a_sample_s / column.unit.unit_gpus, phase=column.phase)
 
 
-def _worth_keeping(found: Iterable[UnitOption]) -> Iterator[UnitOption]:
-    least_s, least_gpus = float("inf"), 1 << 30
-    for option in found:
-        if option.group_s < least_s * 0.99 or option.pool.unit_gpus < least_gpus:
-            yield option
-            least_s = min(least_s, option.group_s)
-            least_gpus = min(least_gpus, option.pool.unit_gpus)
+def _window_s(prices: Prices, columns: Sequence[UnitColumn]) -> float:
+    """The least in which every class with the best of its units makes a step's samples."""
+    best: dict[str, FloatArray] = {}
+    for column in columns:
+        assert column.phase is not None
+        key = column.unit.device_class
+        each = prices.classes[key].num_gpus / column.unit.unit_gpus * column.phase.samples
+        best[key] = np.maximum(best.get(key, 0.0), each)
+    made: FloatArray = np.sum(list(best.values()), axis=0)
+    return end_s(prices.phase_seconds, made, float(prices.problem.workload.samples_per_step))

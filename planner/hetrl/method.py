@@ -11,7 +11,7 @@ from planner.hetrl import genome, guide
 from planner.hetrl.bounds import Bounds
 from planner.hetrl.evolution import Evolution
 from planner.hetrl.halving import GroupingArm, SizesArm, by_bound, halve, promising
-from planner.hetrl.menu import Menu
+from planner.hetrl.menu import Menu, menu_of
 from planner.hetrl.sizes import sizes as sizes_of
 from planner.judge import Judge, ignore, never
 from planner.question.goal import Objective
@@ -55,7 +55,7 @@ def search_bounded(
 
 def _run(judge: Judge, seed: int, *, bounded: bool) -> None:
     problem = judge.prices.problem
-    menu = Menu(judge.prices)
+    menu = menu_of(judge.prices)
     bounds = Bounds(menu) if bounded else None
     arms = []
     for i, grouping in enumerate(groupings(problem)):

@@ -96,3 +96,10 @@ class Workload:
     @property
     def tokens_per_sample(self) -> float:
         return self.prompt_tokens.mean + self.completion_tokens.mean
+
+    @property
+    def tokens_around_a_token(self) -> float:
+        """Of the sample that a token is in: E[S^2] / E[S]. Attention within samples costs as much a token."""
+        lengths = (self.prompt_tokens.quantiles, self.completion_tokens.quantiles)
+        variances = (sum(each * each for each in one) / len(one) - (sum(one) / len(one)) ** 2 for one in lengths)
+        return self.tokens_per_sample + sum(variances) / self.tokens_per_sample

@@ -1,36 +1,42 @@
-"""A plan that runs, kept ready to be changed: columns, constants and the incumbent stay, only what changed is new.
+"""A plan that runs, kept ready to be changed: prices and columns stay, only what changed is new.
 
-A change is answered in the incumbent's grouping and trainer's region, first with its meshes as they are (nothing that
-trains restarts), then with any mesh. The objective of both programs is seconds a step plus what moving costs, spread
-over the policy's horizon; so units that the change does not touch stay where they are. The answer is taken only if
-its steps within the horizon, less the time that moving takes, beat the incumbent's by the policy's hysteresis, or if
-the incumbent cannot run any more. The certificate of the first search does not carry over: `bound` of a re-plan is that
-of the incumbent's grouping and region alone.
+A change is answered in the running plan's grouping and trainer's region, by a program of few columns (`columns`,
+`program`, `branching`) in which at most `Policy.max_moved` of the devices in use may move. Its objective is that of the
+goal, plus what moving costs, spread over the policy's horizon. The answer is taken only if it beats the running plan by
+the policy's hysteresis, time of moving included; or if the running plan cannot run any more.
+
+Only where nothing runs within the limit is it lifted: then what was prepared for the loss of the trainer's region, the
+same program with all meshes and without the limit, and at last a search from scratch are what there is, and the answer
+says so (`Replan.is_within_limit`).
+
+`Replan.bound` is what the bound of the search that found the plan is still worth (`certificate`).
 """
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import BudgetExhausted, Found, Outcome
+from planner.answer.outcome import BudgetExhausted, Found, Outcome, objective_value
 from planner.answer.placement import Placement
-from planner.cost.oracle import evaluate, trainer_region
+from planner.cost.oracle import evaluate
+from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
-from planner.exact.blocks import Blocks
 from planner.exact.linear import INFINITE
 from planner.exact.method import search
-from planner.exact.model import Node, Relaxation
-from planner.exact.solver import solve_relaxed, solve_whole
 from planner.question.fleet import Fleet, Link
 from planner.question.goal import Problem
-from planner.replan.migration import Migration, Policy, migration, unit_reload_s
-from planner.replan.moves import Move, diff
+from planner.replan.branching import placements
+from planner.replan.certificate import carried
+from planner.replan.change import Change, judged
+from planner.replan.migration import Migration, Policy, migration
+from planner.replan.moves import Lost, Move, diff, num_moved, staying
+from planner.replan.stretch import tables
 
-_LIMIT_S = 0.5
+_LINK_LIMIT_S, _LIMIT_S = 0.05, 0.3
 """Of one program."""
-_GAP = 0.002
+_SEARCH_S = 1.0
+"""From scratch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +46,64 @@ class Replan:
     placement: Placement
     evaluation: Evaluation
     is_kept: bool
-    """The incumbent goes on as it is."""
+    """The placement is the running one; lost devices of it are replaced by free ones."""
     moves: tuple[Move, ...]
+    num_moved: int
+    """Devices that start something else, as `planner.replan.moves` counts them."""
+    is_within_limit: bool
+    """Whether they are at most `Policy.max_moved` of those that the running plan uses; if not, nothing less runs."""
     migration: Migration
     gain: float
-    """Steps within the horizon, moving included, over the incumbent's; infinite if that cannot run."""
+    """Steps (or steps a dollar) within the horizon, moving included, over the running plan's; infinite if that cannot
+    run."""
+    bound: float | None
+    """No placement on this fleet has a lower objective value; None: nothing is proved."""
     elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    placement: Placement
+    evaluation: Evaluation
+    migration: Migration
+    num_moved: int
+    value: float
+    """Objective value over the part of the horizon that moving leaves."""
 
 
 class Replanner:
     """Of one job. Not for several threads at once."""
 
     def __init__(
-        self, prices: Prices, incumbent: Placement, *, now_s: Callable[[], float], policy: Policy | None = None
+        self,
+        prices: Prices,
+        incumbent: Placement,
+        *,
+        now_s: Callable[[], float],
+        policy: Policy | None = None,
+        bound: float | None = None,
     ) -> None:
+        """`bound`: of the objective value, proved for the problem of `prices`.
+
+        Raises: ValueError if the oracle does not let `incumbent` run.
+        """
         self.policy = policy or Policy()
         self.incumbent = incumbent
         self.contingencies: dict[str, Placement] = {}
         """By the trainer's region that is lost: what runs without it, found beforehand."""
         self._now_s = now_s
         self._prices = prices
-        self._data = Blocks(prices, INFINITE, 1)
+        self._proved = (bound, prices)
+        last = evaluate(prices, incumbent)
+        if not isinstance(last, Evaluation):
+            raise ValueError(f"the running plan does not run: {last.what}")
+        self._last = last
         self._warm()
+
+    @property
+    def problem(self) -> Problem:
+        """As it is after the last change."""
+        return self._prices.problem
 
     def links_changed(self, links: Mapping[tuple[str, str], Link]) -> Replan:
         """New measurements of some links."""
@@ -69,23 +111,30 @@ class Replanner:
         kept = [link for link in fleet.links if (link.src_region, link.dst_region) not in links]
         return self.fleet_changed(replace(fleet, links=(*kept, *links.values())))
 
-    def fleet_changed(self, fleet: Fleet) -> Replan:
-        """Other inventory, links or regions."""
+    def fleet_changed(self, fleet: Fleet, lost: Lost | None = None) -> Replan:
+        """Other inventory, links or regions; `lost`: devices in use that are gone, where that is known.
+
+        Raises: LookupError if nothing was found that runs on what is left.
+        """
         began_s = self._now_s()
-        self._move_to(replace(self._prices.problem, fleet=fleet))
-        old = self._still_runs()
-        options = [each for each in self._candidates() if each != self.incumbent]
-        judged = [(each, found) for each in options if isinstance(found := evaluate(self._prices, each), Evaluation)]
-        best = max(judged, key=lambda each: self._steps(*each), default=None)
-        if best is None and old is None:
-            best = self._from_scratch()
-        if old is not None and (
-            best is None or self._steps(*best) < self._kept_steps(old) * (1 + self.policy.hysteresis)
-        ):
-            return self._answer(self.incumbent, old, old, began_s)
+        has_same_machines = fleet.regions == self.problem.fleet.regions
+        self._prices = self._prices.moved_to(replace(self.problem, fleet=fleet))
+        kept = self._option(self.incumbent, lost)
+        if kept is not None:
+            self._last = kept.evaluation
+        runs = kept if kept is not None and self._is_few(kept) else None
+        limit_s = _LINK_LIMIT_S if has_same_machines and runs is not None else _LIMIT_S
+        best = self._best(filter(self._is_few, self._options(self._within(runs, lost, limit_s), lost)))
+        if runs is not None and (best is None or best.value * (1 + self.policy.hysteresis) > runs.value):
+            best = runs
+        if best is None:
+            beyond = [] if kept is None else [kept]
+            best = self._best((*beyond, *self._options(self._beyond(lost), lost)))
+        if best is None:
+            best = self._best(self._options(self._from_scratch(), lost))
         if best is None:
             raise LookupError("no placement on what is left of the fleet")
-        return self._answer(*best, old, began_s)
+        return self._answer(best, kept, lost, began_s)
 
     def prepare(self, *, budget_s: float, seed: int = 0) -> None:
         """Find what runs if the trainer's region is lost."""
@@ -97,112 +146,88 @@ class Replanner:
         )  # fmt: skip
         if not rest.regions:
             return
-        found: Outcome = search(
-            self._prices.moved_to(replace(self._prices.problem, fleet=rest)), seed=seed, budget_s=budget_s,
-            now_s=self._now_s,
-        )  # fmt: skip
-        if isinstance(found, Found | BudgetExhausted) and found.best is not None:
-            self.contingencies[home] = found.best.placement
+        prices = self._prices.moved_to(replace(self._prices.problem, fleet=rest))
+        for placement in self._searched(prices, budget_s, seed):
+            self.contingencies[home] = placement
 
     def take(self, plan: Replan) -> None:
         """The plan is now what runs."""
-        self.incumbent = plan.placement
+        self.incumbent, self._last = plan.placement, plan.evaluation
 
-    # --- parts
+    # --- candidates
 
     def _warm(self) -> None:
-        for group in self.incumbent.groups:
-            if group.trains:
-                self._data.meshes(group.tasks)
-            else:
-                self._data.units(group.tasks)
+        """Columns and tables are priced, and the solver has run once."""
+        for at in self._prices.classes.values() if self._proved[0] is not None else ():
+            deque(tables(self._prices, at), 0)
+        deque(self._within(self._option(self.incumbent, None), None, _LINK_LIMIT_S), 0)
 
-    def _move_to(self, problem: Problem) -> None:
-        moved = self._prices.moved_to(problem)
-        classes = {key: at.num_machines for key, at in moved.classes.items()}
-        is_same = classes == {key: at.num_machines for key, at in self._prices.classes.items()}
-        self._data = self._data.moved_to(moved) if is_same else Blocks(moved, INFINITE, 1)
-        self._prices = moved
-        self._warm()
+    def _change(self, kept: _Option | None, lost: Lost | None) -> Change:
+        return Change(
+            prices=self._prices, running=self.incumbent, stays=staying(self.incumbent, lost or {}), policy=self.policy,
+            value=None if kept is None else kept.value, last=self._last,
+        )  # fmt: skip
 
-    def _still_runs(self) -> Evaluation | None:
-        try:
-            found = evaluate(self._prices, self.incumbent)
-        except KeyError:
-            return None
-        return found if isinstance(found, Evaluation) else None
+    def _within(self, kept: _Option | None, lost: Lost | None, limit_s: float) -> Iterator[Placement]:
+        change = self._change(kept, lost)
+        for home in change.homes:
+            yield from placements(change, home, self._most_moved, limit_s / len(change.homes), self._now_s)
 
-    def _candidates(self) -> list[Placement]:
-        found = []
-        home_at = self._data.class_at.get(self.incumbent.groups[0].pools[0].device_class)
-        actor = next(group for group in self.incumbent.groups if group.trains)
-        home_at = self._data.class_at.get(actor.pools[0].device_class, home_at)
-        for keeps_meshes in (True, False):
-            placement = None if home_at is None else self._solved(int(self._data.class_region[home_at]), keeps_meshes)
-            if placement is not None:
-                found.append(placement)
-                if keeps_meshes and isinstance(evaluate(self._prices, placement), Evaluation):
-                    break
-        lost = [name for name in self.contingencies if name not in self._data.region_at]
-        return found + [self.contingencies[name] for name in lost]
+    def _beyond(self, lost: Lost | None) -> Iterator[Placement]:
+        regions = {at.region.name for at in self._prices.classes.values()}
+        yield from (placement for name, placement in sorted(self.contingencies.items()) if name not in regions)
+        change = self._change(None, lost)
+        for home in change.homes:
+            yield from placements(change, home, None, _LIMIT_S / len(change.homes), self._now_s)
 
-    def _solved(self, home: int, keeps_meshes: bool) -> Placement | None:
-        grouping = tuple(group.tasks for group in self.incumbent.groups)
-        old = self._still_runs()
-        most_s = min(2 * old.step_s, 1e5) if old else 1e5
-        built = Relaxation(self._data, Node(grouping=grouping, home=home), most_s, INFINITE)
-        if built.is_empty:
-            return None
-        if old is None:
-            first = solve_relaxed(built.model)
-            if first.is_infeasible:
-                return None
-            most_s = max(3 * first.objective * built.scale_s, 1e-6)
-            built = Relaxation(self._data, Node(grouping=grouping, home=home), most_s, INFINITE)
-            if built.is_empty:
-                return None
-        self._price_moves(built, keeps_meshes)
-        found = solve_whole(built.model, limit_s=_LIMIT_S, gap=_GAP)
-        return None if found.values is None else built.placement(found.values)
+    def _from_scratch(self) -> Iterator[Placement]:
+        yield from self._searched(self._prices, _SEARCH_S, 0)
 
-    def _price_moves(self, built: Relaxation, keeps_meshes: bool) -> None:
-        """What units cost that start, as seconds of a step; meshes are fixed, or free."""
-        model, policy = built.model, self.policy
-        counts = {
-            (group.tasks, pool.device_class, pool.unit_gpus, pool.layouts): pool.num_units
-            for group in self.incumbent.groups
-            for pool in group.pools
-        }
-        meshes = [group for group in self.incumbent.groups if group.trains]
-        if keeps_meshes:
-            for x, group in built.mesh_choices():
-                if group not in meshes:
-                    model.high[x] = 0.0
-        home = trainer_region(self._prices, self.incumbent) if keeps_meshes else self._data.regions[built.node.home]
-        for tasks, x, unit, share in built.unit_choices():
-            had = counts.get((tasks, unit.device_class, unit.unit_gpus, unit.layouts), 0)
-            seconds = unit_reload_s(self._prices, tasks, unit, home, policy) * share
-            new = model.variable(0.0, INFINITE, cost=seconds / policy.horizon_s + 1e-6)
-            model.row([(new, 1.0), (x, -1.0)], low=-float(had))
-
-    def _steps(self, placement: Placement, evaluation: Evaluation) -> float:
-        moving = migration(self._prices, self.incumbent, placement, self.policy)
-        return max(0.0, self.policy.horizon_s - moving.total_s) / evaluation.step_s
-
-    def _kept_steps(self, old: Evaluation) -> float:
-        return self.policy.horizon_s / old.step_s
-
-    def _from_scratch(self) -> tuple[Placement, Evaluation] | None:
-        found = search(self._prices, seed=0, budget_s=1.0, now_s=self._now_s)
+    def _searched(self, prices: Prices, budget_s: float, seed: int) -> Iterator[Placement]:
+        until_s = self._now_s() + budget_s  # for the smallest conflict too, which nobody reads here
+        found: Outcome = search(
+            prices, seed=seed, budget_s=budget_s, now_s=self._now_s, should_stop=lambda: self._now_s() >= until_s
+        )
         if isinstance(found, Found | BudgetExhausted) and found.best is not None:
-            return found.best.placement, found.best.evaluation
-        return None
+            yield found.best.placement
 
-    def _answer(self, placement: Placement, evaluation: Evaluation, old: Evaluation | None, began_s: float) -> Replan:
-        gain = self._steps(placement, evaluation) / self._kept_steps(old) if old else float(np.inf)
+    # --- judging
+
+    @property
+    def _most_moved(self) -> float:
+        return self.policy.max_moved * self.incumbent.num_gpus
+
+    def _is_few(self, option: _Option) -> bool:
+        return option.num_moved <= self._most_moved
+
+    def _options(self, candidates: Iterator[Placement], lost: Lost | None) -> Iterator[_Option]:
+        for placement in candidates:
+            if (found := self._option(placement, lost)) is not None:
+                yield found
+
+    def _option(self, placement: Placement, lost: Lost | None) -> _Option | None:
+        """None if the oracle does not let it run."""
+        evaluation = judged(self._prices, placement)
+        if not isinstance(evaluation, Evaluation):
+            return None
+        moving = migration(self._prices, self.incumbent, placement, self.policy, lost)
+        left = 1.0 - moving.total_s / self.policy.horizon_s
+        value = objective_value(self._prices.problem.goal, evaluation)
+        return _Option(
+            placement=placement, evaluation=evaluation, migration=moving,
+            num_moved=num_moved(self.incumbent, placement, lost), value=value / left if left > 0 else INFINITE,
+        )  # fmt: skip
+
+    @staticmethod
+    def _best(options: Iterator[_Option] | Sequence[_Option]) -> _Option | None:
+        return min(options, key=lambda each: each.value, default=None)
+
+    def _answer(self, best: _Option, kept: _Option | None, lost: Lost | None, began_s: float) -> Replan:
+        bound, of = self._proved
         return Replan(
-            placement=placement, evaluation=evaluation, is_kept=placement == self.incumbent,
-            moves=diff(self.incumbent, placement),
-            migration=migration(self._prices, self.incumbent, placement, self.policy), gain=gain,
+            placement=best.placement, evaluation=best.evaluation, is_kept=best.placement == self.incumbent,
+            moves=diff(self.incumbent, best.placement, lost), num_moved=best.num_moved,
+            is_within_limit=self._is_few(best), migration=best.migration,
+            gain=INFINITE if kept is None else kept.value / best.value, bound=carried(bound, of, self._prices),
             elapsed_s=self._now_s() - began_s,
         )  # fmt: skip

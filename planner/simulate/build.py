@@ -1,5 +1,6 @@
 """From a placement to the parts that are played: engines by pool, and what each group does in a batch."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -9,16 +10,18 @@ from planner.question.workload import SCORING, TRAINING, Task, Workload
 from planner.simulate.engine import Engine
 from planner.simulate.learner import Crew
 from planner.simulate.links import Links
-from planner.simulate.resident import resident_bytes, trained_fraction
+from planner.simulate.resident import resident_bytes, trained_fraction, whole_params
 from planner.simulate.rollouts import GenPool, Worker
 from planner.simulate.scoring import ScoringSpeed, deal
 from planner.simulate.shares import Curve, curve
-from planner.simulate.speed import Speed, cache_tokens
+from planner.simulate.speed import Speed, cache_tokens, running_tokens
 from planner.simulate.training import Block, Mesh
 from planner.simulate.turns import Turns
 
 MAX_RUNNING = 256
-"""Sequences of one engine where the layout does not say. Source: vLLM's default `max_num_seqs`."""
+"""Sequences of one engine where neither layout nor caches say less. Source: vLLM's default `max_num_seqs`."""
+QUOTA_SLACK = 1.1
+"""Of what a pool is meant to make of a step, what it is given at most: so that others can be late."""
 
 
 class Builder:
@@ -40,10 +43,12 @@ class Builder:
     def region(self, pool: Pool) -> str:
         return self._classes[pool.device_class].region.name
 
-    def gen_pools(self, idle: frozenset[int], is_dealt_by_arrival: bool) -> list[GenPool]:
-        """In the placement's order, without the idle ones."""
-        used = [pool for i, pool in enumerate(self.generating.pools) if i not in idle]
-        return [self._gen_pool(pool, is_dealt_by_arrival) for pool in used]
+    def gen_pools(self, idle: frozenset[int], at_most: Mapping[int, float]) -> list[GenPool]:
+        """In the placement's order, without the idle ones; `at_most`: samples a step."""
+        used = {i: pool for i, pool in enumerate(self.generating.pools) if i not in idle}
+        remote = {self.region(pool) for pool in used.values()} - {self.home}
+        quotas = {i: QUOTA_SLACK * made / self._workload.group_size for i, made in at_most.items()}
+        return [self._gen_pool(pool, len(remote), quotas.get(i, math.inf)) for i, pool in used.items()]
 
     def crew(self, group: Group, turns: Turns) -> Crew:
         """What a group does in each batch."""
@@ -61,13 +66,13 @@ class Builder:
     def payload_bytes(self, task: Task, src: str, dst: str) -> float:
         """Of one version of a task's model on the way between two regions, or within one."""
         per_param = self._workload.weights.bytes_per_param
-        changed = self._workload.models[task].num_params * trained_fraction(self._workload, task)
+        changed = whole_params(self._workload, task) * trained_fraction(self._workload, task)
         return changed * (min(per_param, 2.0) if src == dst else per_param)
 
-    def _gen_pool(self, pool: Pool, is_dealt_by_arrival: bool) -> GenPool:
+    def _gen_pool(self, pool: Pool, num_remote: int, quota: float) -> GenPool:
         workload, at, layout = self._workload, self._classes[pool.device_class], pool.layout(Task.GENERATION)
         tokens = cache_tokens(workload, at.gpu, layout.tensor, resident_bytes(workload, pool))
-        most = layout.batch or MAX_RUNNING
+        most = layout.batch or max(1, min(MAX_RUNNING, int(tokens / running_tokens(workload))))
         key = (at.gpu.name, layout.tensor, most, tokens)
         if key not in self._speeds:
             speed = Speed(workload, at.gpu, layout.tensor)
@@ -75,10 +80,10 @@ class Builder:
             self._speeds[key] = (speed, phase)
         speed, phase = self._speeds[key]
         replicas = pool.unit_gpus // layout.tensor
-        lag_s = self._lag_s(at.region.name) if is_dealt_by_arrival else 0.0
         made = GenPool(
-            key=pool.device_class, region=at.region.name, lag_s=lag_s, curve=phase,
-            max_running=pool.num_units * replicas * most, load_s=self._load_s(pool),
+            key=pool.device_class, region=at.region.name, lag_s=self._lag_s(at.region.name, num_remote), curve=phase,
+            max_running=pool.num_units * replicas * most, load_s=self._load_s(pool), quota=quota,
+            credit=quota * (self._workload.eta + 1),
         )  # fmt: skip
         for i in range(pool.num_units * replicas):
             engine = Engine(speed, max_running=most, cache_tokens=tokens)
@@ -97,15 +102,14 @@ class Builder:
             seconds += 2 * held / (at.gpu.memory_bytes_per_s * fit.memory_fraction)
         return seconds
 
-    def _lag_s(self, region: str) -> float:
+    def _lag_s(self, region: str, num_remote: int) -> float:
         """What a synchronous step's deal takes into account: weights out, and the way back."""
         if region == self.home:
             return 0.0
-        remote = {self.region(pool) for pool in self.generating.pools} - {self.home}
         payload = self.payload_bytes(Task.GENERATION, self.home, region)
         alone_s = payload / self._links.rate(self.home, region)
         up = self._links.up_bytes_per_s(self.home)
-        shared_s = payload * len(remote) / up if up else 0.0
+        shared_s = payload * num_remote / up if up else 0.0
         ways_s = self._links.one_way_s(self.home, region) + self._links.one_way_s(region, self.home)
         return max(alone_s, shared_s) + ways_s
 

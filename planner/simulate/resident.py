@@ -41,6 +41,12 @@ def stage_params(workload: Workload, task: Task, layout: Layout) -> float:
     return (layers * arch.params_per_layer + ends) / layout.tensor
 
 
+def whole_params(workload: Workload, task: Task) -> float:
+    """Of the whole model; what ends in one number a token has no head."""
+    arch = workload.models[task]
+    return float(arch.num_params - (arch.embedding_params if task in _VALUES and not arch.tied_embeddings else 0))
+
+
 def trained_fraction(workload: Workload, task: Task) -> float:
     """Of a model's parameters: all, or those of two low-rank factors beside each matrix of a layer."""
     if not workload.lora_rank:

@@ -1,10 +1,10 @@
 """Generation: who has which samples, when a group is leased, what happens when weights come and devices go.
 
 A pool's engines take from one queue. When it is empty and an engine has a free slot, the pool leases another group of
-the class of its version, if the window has room. Where several pools could lease, the one that is emptiest for its size
-does. At eta 0, and where generation takes turns with training, a whole step's groups are dealt over the pools instead.
-What is lost with a device is begun anew by the same pool, or, if nothing of that is left, by another one whose version
-is not older than the group's class.
+the class of its version, if the window has room and the pool has not had its part of the step. Where several pools
+could lease, the one that is emptiest for its size does. At eta 0, and where generation takes turns with training, a
+whole step's groups are dealt over the pools instead. What is lost with a device is begun anew by the same pool, or, if
+nothing of that is left, by another one whose version is not older than the group's class.
 """
 
 import heapq
@@ -64,6 +64,10 @@ class GenPool:
     """From a version's arrival in the region until its engines have it."""
     max_running: int
     """Of all engines together, as many as they are asked to run."""
+    quota: float
+    """Groups that it is given with each version, at most, where a whole step is not generated at once."""
+    credit: float
+    """Of that, what is left."""
     workers: list[Worker] = field(default_factory=list)
     queue: deque[Sample] = field(default_factory=deque)
     left_to_lease: int = 0
@@ -139,6 +143,7 @@ class Rollouts:
 
     def _load(self, pool: GenPool, version: int) -> None:
         pool.version = version
+        pool.credit = min(pool.credit, 1.0 + pool.quota) + pool.quota
         pool.has_leased = False
         for worker in pool.alive:
             self._cut(worker)
@@ -243,9 +248,10 @@ class Rollouts:
             if not pool.left_to_lease or (version != self._dealt and not self._by_turns):
                 return False
             pool.left_to_lease -= 1
-        elif self._window.room(version) < 1:
+        elif pool.credit < 1 or self._window.room(version) < 1:
             return False
         self._window.open(version)
+        pool.credit -= 1
         pool.has_leased = True
         drawn = self._draws.prompt(self._num_leased)
         run = Run(index=self._num_leased, version=version, leased_s=self._agenda.now_s, left=len(drawn.completions))

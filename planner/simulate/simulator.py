@@ -1,7 +1,7 @@
 """Builds the parts of a placement and plays them: `simulate`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -37,16 +37,15 @@ def simulate(
     num_steps: int,
     faults: fault.Faults = fault.NONE,
     idle: frozenset[int] = frozenset(),
-    is_dealt_by_arrival: bool = False,
+    at_most: Sequence[tuple[int, float]] = (),
 ) -> Simulated:
     """Plays a placement that the oracle accepts for `num_steps` steps after a warm-up of eta + 2.
 
-    `idle`: places of those pools in generation's group that are not given any of it.
-    `is_dealt_by_arrival`: a synchronous step's groups are dealt so that all are home at once, regions that get weights
-    later less; else so that all pools would take equally long, as plans mean it.
+    `idle`: places of those pools in generation's group that are not given any of it. `at_most`: places of others with
+    the samples a step that they are meant to make: what takes nearly a whole window must not be given more.
     Raises: ValueError if regions that must reach each other have no route.
     """
-    run = _Simulation(problem, placement, seed, num_steps, faults, idle, is_dealt_by_arrival)
+    run = _Simulation(problem, placement, seed, num_steps, faults, idle, dict(at_most))
     run.play()
     return run.result()
 
@@ -76,7 +75,7 @@ class _Simulation:
         num_steps: int,
         faults: fault.Faults,
         idle: frozenset[int],
-        is_dealt_by_arrival: bool,
+        at_most: Mapping[int, float],
     ) -> None:
         self._workload = workload = problem.workload
         self._faults = faults
@@ -89,7 +88,7 @@ class _Simulation:
         self._builder = Builder(workload, placement, classes, self._links)
         self._gantt = Gantt(self._warmup, self._warmup + SHOWN_STEPS - 1)
         window = Window(batch=workload.prompts_per_step, eta=workload.eta)
-        self._pools = self._builder.gen_pools(idle, is_dealt_by_arrival)
+        self._pools = self._builder.gen_pools(idle, at_most)
         self._rollouts = Rollouts(
             workload, self._agenda, Draws(workload, seed), window, self._pools, self._deliver, self._gantt
         )

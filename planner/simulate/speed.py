@@ -77,6 +77,15 @@ def cache_tokens(workload: Workload, gpu: GpuType, tensor: int, resident_bytes: 
     return max(0, int(free / memory.kv_bytes_per_token(workload.models[Task.GENERATION], tensor=tensor)))
 
 
+def running_tokens(workload: Workload) -> float:
+    """Of a running sequence at a random moment: it has half of its length, and long ones are met more often.
+
+    An engine that runs many more than its caches hold of these puts back as many as it finishes.
+    """
+    lengths = workload.completion_tokens.quantiles
+    return workload.prompt_tokens.mean + sum(each * each for each in lengths) / (2 * sum(lengths))
+
+
 def memory_for_tasks_bytes(gpu: GpuType) -> float:
     """Of one device: nine tenths, and a gibibyte of it is the driver's and the communicators'."""
     return 0.9 * gpu.memory_bytes - (0.0 if gpu.is_cpu else 2.0**30)

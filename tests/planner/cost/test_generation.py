@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cost.generation import SLOTS, Replica, aged_tails, fresh_tails, mean_age, mean_context
+from planner.cost.generation import SLOTS, Replica, fresh_tails, mean_age, mean_context
 from planner.question.workload import Workload
 from tests.support.planner_cost import GPU, MODEL, workload
 
@@ -26,15 +26,6 @@ def test_a_running_sequence_of_equal_lengths_is_half_done() -> None:
 
 def test_long_sequences_are_met_more_often() -> None:
     assert mean_age(workload(lengths=[100, 300])) == pytest.approx((100**2 + 300**2) / 2 / 400)
-
-
-@given(LENGTHS)
-def test_what_is_left_at_a_random_moment_is_what_renewal_theory_says(lengths: list[int]) -> None:
-    of = workload(lengths=lengths)
-    tails = aged_tails(of)
-    assert float((tails.tokens * tails.alive).sum()) == pytest.approx(mean_age(of), rel=1e-9)
-    assert (np.diff(tails.alive) <= 1e-12).all()
-    assert (tails.context >= of.prompt_tokens.mean).all()
 
 
 @given(LENGTHS)
@@ -108,8 +99,19 @@ def test_shares_invert_phases_and_grow_with_time_and_slots(lengths: list[int]) -
             assert min(one.phase_s(share, k) for k in range(place + 1)) <= at_s * 1.02
 
 
-def test_slots_are_what_fits_beside_the_rest() -> None:
+def test_slots_are_what_caches_hold_of_mean_context_beside_the_rest() -> None:
     of = workload(lengths=[400])
-    each = 2 * 2 * 6 * 1024 * 300 * 1.1
-    places = replica(of).slots(np.array([each * 0.9, each, each * 9.5, each * 1e9]))
+    each = 2 * 2 * 6 * 1024 * 300
+    places = replica(of).slots(np.array([each * 1.6, each * 1.7, each * 9.5, each * 1e9]))
     assert [SLOTS[place] if place >= 0 else 0 for place in places] == [0, 1, 8, SLOTS[-1]]
+
+
+def test_caches_that_cannot_hold_the_longest_sequence_hold_none() -> None:
+    of = workload(lengths=[100] * 19 + [2000])
+    each = 2 * 2 * 6 * 1024
+    assert list(replica(of).slots(np.array([2099.0, 2101.0]) * each) >= 0) == [False, True]
+
+
+@given(LENGTHS, st.lists(st.floats(0, 1e9), min_size=2, max_size=20))
+def test_more_memory_never_means_fewer_slots(lengths: list[int], free: list[float]) -> None:
+    assert (np.diff(replica(workload(lengths=lengths)).slots(np.sort(free))) >= 0).all()

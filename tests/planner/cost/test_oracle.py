@@ -12,6 +12,8 @@ from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.batch import Verdict, evaluate_many
 from planner.cost.columns import mesh_columns, unit_columns
 from planner.cost.oracle import evaluate
+from planner.cost.phases import phase_end_s
+from planner.cost.placed import Placed, place
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.terms import terms
 from planner.cost.ways import home
@@ -59,19 +61,58 @@ def test_without_staleness_a_step_is_the_critical_path() -> None:
 
 
 @pytest.mark.parametrize("eta", [1, 2, 5])
-def test_staleness_spreads_the_path_over_more_steps(eta: int) -> None:
-    prices = Prices(problem(two_regions(3e8), workload(PAIR, eta=eta)))
+def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_full_rate(eta: int) -> None:
+    asked = workload(PAIR, eta=eta)
+    prices = Prices(problem(two_regions(3e8), asked))
     found = judged(prices, placement(FAR))
     (region_times,) = found.regions
-    path = dict(found.task_s)[Task.ACTOR_TRAINING] + region_times.weights_s + region_times.trajectories_s
+    price = prices.pool(PAIR[:1], FAR)
+    assert isinstance(price, PoolPrice)
+    assert price.phase is not None
+    before_s = dict(found.task_s)[Task.ACTOR_TRAINING] + region_times.weights_s + region_times.trajectories_s
+    phase_s = phase_end_s([(float(FAR.num_units), price.phase)], float(asked.samples_per_step))
     needs = {
-        "path:y": (path + region_times.group_s) / (eta + 1),
-        "group:generation": dict(found.task_s)[Task.GENERATION],
+        "path:y": (before_s + phase_s) / (eta + 1),
+        "group:generation": asked.samples_per_step / (FAR.num_units * price.rates[Task.GENERATION]),
         "group:actor_training": dict(found.task_s)[Task.ACTOR_TRAINING],
         "link:x>y": home(prices, "x").ways["y"].link_s,
     }
-    assert found.step_s == pytest.approx(max(needs.values()), rel=1e-12)
+    assert found.step_s == pytest.approx(max(needs.values()), rel=1e-11)
     assert needs[found.binding] == pytest.approx(found.step_s)
+    assert region_times.window_s == pytest.approx((eta + 1) * found.step_s - before_s)
+
+
+def test_a_near_region_makes_more_of_a_step_where_a_far_one_gets_its_weights_late() -> None:
+    asked = replace(workload(PAIR, eta=0), prompts_per_step=512)
+    prices = Prices(problem(two_regions(1e9), asked))
+    near = pool("x/simple/4", Task.GENERATION, 3)
+    found = judged(prices, placement(FAR, near))
+    x, y = found.regions
+    assert x.window_s - y.window_s == pytest.approx(y.weights_s + y.trajectories_s - x.trajectories_s)
+    made = 0.0
+    for each, at in ((near, x), (FAR, y)):
+        price = prices.pool(PAIR[:1], each)
+        assert isinstance(price, PoolPrice)
+        assert price.phase is not None
+        made += 3 * price.phase.within(at.window_s)
+    assert made == pytest.approx(asked.samples_per_step, rel=1e-9)
+    assert found.step_s < judged(prices, placement(near)).step_s
+
+
+def test_what_generation_shares_its_devices_with_takes_of_its_window_once() -> None:
+    tasks = (*PAIR, Task.REFERENCE)
+    asked = workload(tasks, eta=1)
+    prices = Prices(problem(two_regions(), asked))
+    both = (Task.GENERATION, Task.REFERENCE)
+    layouts = tuple((task, Layout(tensor=1)) for task in both)
+    shared = Pool(device_class="x/simple/4", unit_gpus=1, num_units=3, layouts=layouts)
+    (mesh,) = placement(FAR).group_of(Task.ACTOR_TRAINING).pools
+    plan = Placement(groups=(Group(tasks=both, pools=(shared,)), Group(tasks=(Task.ACTOR_TRAINING,), pools=(mesh,))))
+    found = judged(prices, plan)
+    times = dict(found.task_s)
+    (x,) = found.regions
+    used_s = times[Task.ACTOR_TRAINING] + 2 * times[Task.REFERENCE]
+    assert x.window_s == pytest.approx(2 * found.step_s - used_s - x.trajectories_s)
 
 
 def test_a_region_that_must_generate_does_not_idle_to_make_the_plan_faster() -> None:
@@ -145,6 +186,24 @@ def test_the_critics_weights_travel_where_it_scores_apart() -> None:
     listed = terms(prices, Placement(groups=groups))
     assert not isinstance(listed, Violation)
     assert "need path:critic" in [term.name for term in listed]
+
+
+def test_only_the_group_that_infers_with_the_critic_waits_for_its_weights() -> None:
+    tasks = (Task.GENERATION, Task.REFERENCE, Task.CRITIC_INFERENCE, *TRAINING)
+    asked = workload(tasks, eta=0)
+    prices = Prices(problem(two_regions(1e7), asked))
+    roles = (Task.ACTOR_TRAINING, Task.CRITIC_TRAINING, Task.GENERATION, Task.REFERENCE)
+    near = [pool("x/simple/4", task, 1) for task in roles]
+    values = pool("y/slow/2", Task.CRITIC_INFERENCE, 2)
+    groups = tuple(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (*near, values))
+    found = judged(prices, Placement(groups=groups))
+    assert found.binding == "path:critic"
+    placed = place(prices, Placement(groups=groups))
+    assert isinstance(placed, Placed)
+    (way,) = placed.critics.values()
+    away_s = placed.home.ways["y"].scoring_s
+    expected_s = placed.training_s + way.weights_s + dict(found.task_s)[Task.CRITIC_INFERENCE] + away_s
+    assert found.step_s == pytest.approx(expected_s)
 
 
 def test_terms_add_up_to_the_evaluation() -> None:

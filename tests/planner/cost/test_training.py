@@ -43,11 +43,11 @@ def test_one_device_does_everything_one_micro_batch_after_the_other() -> None:
 
 def test_a_stage_is_forward_and_backward_of_its_layers_and_the_head() -> None:
     tokens = OF.tokens_per_sample
-    layers = layer.forward_s(GPU, MODEL, tensor=1, tokens=tokens, sequence=tokens)
-    layers += layer.backward_s(GPU, MODEL, tensor=1, tokens=tokens, sequence=tokens)
+    layers = layer.forward_s(GPU, MODEL, tensor=1, tokens=tokens, sequence=OF.tokens_around_a_token)
+    layers += layer.backward_s(GPU, MODEL, tensor=1, tokens=tokens, sequence=OF.tokens_around_a_token)
     head = 3 * layer.head_s(GPU, MODEL, tensor=1, tokens=tokens)
     assert stage_s(OF, TRAIN, at(), Layout(tensor=1), 1) == pytest.approx(6 * layers + head)
-    forward = layer.forward_s(GPU, MODEL, tensor=1, tokens=tokens, sequence=tokens)
+    forward = layer.forward_s(GPU, MODEL, tensor=1, tokens=tokens, sequence=OF.tokens_around_a_token)
     again = stage_s(OF, TRAIN, at(), Layout(tensor=1, recompute=True), 1)
     assert again == pytest.approx(6 * (layers + forward) + head)
 

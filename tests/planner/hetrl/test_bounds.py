@@ -10,9 +10,11 @@ from planner.baselines.sampling import sample
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.hetrl.bounds import Bounds
+from planner.hetrl.descent import Descent
 from planner.hetrl.menu import Menu
+from planner.judge import Judge
 from planner.question.goal import Goal, Objective, Problem
-from tests.support.searches import problem
+from tests.support.searches import problem, still
 
 CHEAP = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=120.0)
 
@@ -29,9 +31,10 @@ def in_order(placement: Placement) -> list[tuple[tuple[str, ...], int]]:
         problem(),
         problem(is_async=False),
         problem(algorithm="ppo", is_async=False),
+        problem(algorithm="ppo"),
         problem(goal=CHEAP),
     ],
-    ids=["async", "sync", "sync ppo", "cost"],
+    ids=["async", "sync", "sync ppo", "async ppo", "cost"],
 )
 def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) -> None:
     prices = Prices(asked)
@@ -45,6 +48,21 @@ def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) 
         by_sizes = bounds.of_sizes(grouping, tuple(num for _, num in groups))  # type: ignore[arg-type]
         assert bounds.of_grouping(grouping) <= value  # type: ignore[arg-type]
         assert by_sizes <= value
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_search_finds_does_not_beat_the_bounds_of_its_arm(is_async: bool) -> None:
+    asked = problem(is_async=is_async)
+    prices = Prices(asked)
+    bounds = Bounds(Menu(prices))
+    judge = Judge(prices, budget_s=1.0, now_s=still, max_evals=400)
+    Descent(prices, np.random.default_rng(1)).run(judge)
+    for each in judge.trace:
+        groups = in_order(each.placement)
+        grouping = tuple(tasks for tasks, _ in groups)
+        value = each.value(asked.goal) * (1 + 1e-6)
+        assert bounds.of_grouping(grouping) <= value  # type: ignore[arg-type]
+        assert bounds.of_sizes(grouping, tuple(num for _, num in groups)) <= value  # type: ignore[arg-type]
 
 
 def test_more_devices_never_raise_a_bound() -> None:

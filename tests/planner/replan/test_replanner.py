@@ -1,96 +1,190 @@
-"""A running plan is changed only where it must be, and only where that pays."""
+"""A running plan is changed only where it must be, only where that pays, and never by more than is allowed."""
 
 import time
 from dataclasses import replace
+from functools import cache
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Found
 from planner.answer.placement import Placement
-from planner.catalogue import architectures, gpu_types
+from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.exact.method import search
-from planner.lengths import lognormal
-from planner.question.fleet import Fleet, Link, Machines, Region
-from planner.question.goal import STUDY, Problem
-from planner.question.workload import Task, Workload
+from planner.question.fleet import Fleet
+from planner.question.goal import Goal, Objective, Problem
+from planner.question.workload import Task
 from planner.replan.migration import Policy, migration
-from planner.replan.moves import diff, num_moved
-from planner.replan.replanner import Replanner
+from planner.replan.moves import Lost, Use, num_moved, uses
+from planner.replan.replanner import Replan, Replanner
+from tests.support.replanning import problem
+
+MACHINES = {"num_a100": 4, "num_l40s": 4, "num_l4": 3}
+REGIONS = {"east": "num_a100", "west": "num_l40s", "south": "num_l4"}
+changes = settings(
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
+)  # fmt: skip
 
 
-def problem(num_l40s: int = 4, bytes_per_s: float = 2e9) -> Problem:
-    names = ("east", "west")
-    machines = {"east": ("A100-40GB-SXM", 4), "west": ("L40S", num_l40s)}
-    regions = tuple(
-        Region(
-            name=name, machines=(Machines(gpu=machines[name][0], gpus_per_machine=8, num_machines=machines[name][1]),),
-            fabric_bytes_per_s=12.5e9,
-        )
-        for name in names
-    )  # fmt: skip
-    links = tuple(
-        Link(src_region=a, dst_region=b, rtt_s=0.02, bytes_per_s=bytes_per_s) for a in names for b in names if a != b
-    )
-    arch = architectures()["Qwen3-4B"]
-    workload = Workload(
-        algorithm="grpo", models=dict.fromkeys((Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING), arch), eta=1,
-        prompts_per_step=64, group_size=8,
-        prompt_tokens=lognormal(median_tokens=200, sigma=0.4, cap_tokens=512),
-        completion_tokens=lognormal(median_tokens=350, sigma=0.6, cap_tokens=1024),
-    )  # fmt: skip
-    return Problem(
-        fleet=Fleet(regions=regions, links=links, gpu_types=gpu_types()), workload=workload,
-        limits=replace(STUDY, max_train_blocks=1),
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def running() -> tuple[Prices, Placement]:
-    prices = Prices(problem())
+@cache
+def running(eta: int) -> tuple[Prices, Placement, float]:
+    """A problem, its plan, and the plan's bound."""
+    prices = Prices(problem(**MACHINES, eta=eta))
     found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
-    return prices, found.best.placement
+    assert found.best.bound is not None
+    return prices, found.best.placement, found.best.bound
 
 
-def test_the_difference_of_a_plan_to_itself_is_nothing(running: tuple[Prices, Placement]) -> None:
-    prices, placement = running
-    assert diff(placement, placement) == ()
-    assert migration(prices, placement, placement, Policy()).total_s == 0.0
+def replanner(eta: int = 1, policy: Policy | None = None) -> Replanner:
+    prices, placement, bound = running(eta)
+    return Replanner(prices, placement, now_s=time.perf_counter, policy=policy, bound=bound)
 
 
-def test_a_change_that_changes_nothing_keeps_the_plan(running: tuple[Prices, Placement]) -> None:
-    prices, placement = running
-    replanner = Replanner(prices, placement, now_s=time.perf_counter)
-    answer = replanner.links_changed({})
-    assert answer.is_kept
-    assert answer.moves == ()
-
-
-def test_machines_that_are_lost_move_little(running: tuple[Prices, Placement]) -> None:
-    prices, placement = running
-    fewer = problem(num_l40s=3).fleet
-    answer = Replanner(prices, placement, now_s=time.perf_counter).fleet_changed(fewer)
-    lost = prices.problem.fleet.num_gpus - fewer.num_gpus
-    assert num_moved(placement, answer.placement) <= lost
-
-
-def test_a_small_gain_is_not_worth_a_long_move(running: tuple[Prices, Placement]) -> None:
-    prices, placement = running
-    more = problem(num_l40s=5).fleet
-    slow = Policy(horizon_s=60.0, unit_start_s=50.0, hysteresis=0.1)
-    assert Replanner(prices, placement, now_s=time.perf_counter, policy=slow).fleet_changed(more).is_kept
-
-
-def test_the_loss_of_the_trainers_region_has_an_answer_ready(running: tuple[Prices, Placement]) -> None:
-    prices, placement = running
-    replanner = Replanner(prices, placement, now_s=time.perf_counter)
-    replanner.prepare(budget_s=10.0)
-    (home,) = replanner.contingencies
-    fleet = prices.problem.fleet
-    rest = replace(
+def without_home(fleet: Fleet, home: str) -> Fleet:
+    return replace(
         fleet, regions=tuple(r for r in fleet.regions if r.name != home),
         links=tuple(x for x in fleet.links if home not in (x.src_region, x.dst_region)),
     )  # fmt: skip
-    answer = replanner.fleet_changed(rest)
-    assert answer.placement == replanner.contingencies[home]
+
+
+def drawn(eta: int, seed: int) -> tuple[Fleet, Lost]:
+    """Machines gone or more, links of other rates; of what was in use on machines that are gone some part is lost."""
+    rng = np.random.default_rng(seed)
+    counts = {name: int(rng.integers(0, num + 2)) for name, num in MACHINES.items()}
+    fleet = problem(**counts, eta=eta).fleet
+    links = tuple(
+        replace(link, bytes_per_s=link.bytes_per_s * float(rng.choice([0.01, 0.3, 1.0, 4.0]))) for link in fleet.links
+    )
+    left = {region: 8 * max(0, MACHINES[name] - counts[name]) for region, name in REGIONS.items()}
+    lost: dict[str, dict[Use, int]] = {}
+    for key, of_class in sorted(uses(running(eta)[1]).items()):
+        region = key.split("/")[0]
+        for use, held in sorted(of_class.items()):
+            gone = int(rng.integers(0, min(left[region], held) // use.unit_gpus + 1)) * use.unit_gpus
+            lost.setdefault(key, {})[use] = gone
+            left[region] -= gone
+    return replace(fleet, links=links), lost
+
+
+@changes
+@given(st.integers(0, 1 << 20), st.sampled_from([0, 1]), st.sampled_from([0.0, 0.05, 0.1, 0.3]))
+def test_an_answer_is_a_placement_within_the_limit_or_says_that_nothing_else_runs(
+    seed: int, eta: int, max_moved: float
+) -> None:
+    prices, placement, _ = running(eta)
+    fleet, lost = drawn(eta, seed)
+    planner = replanner(eta, Policy(max_moved=max_moved))
+    try:
+        answer = planner.fleet_changed(fleet, lost)
+    except LookupError:
+        return
+    after = Prices(replace(prices.problem, fleet=fleet))
+    again = evaluate(after, answer.placement)
+    assert isinstance(again, Evaluation)
+    assert again.step_s == pytest.approx(answer.evaluation.step_s, rel=1e-9)
+    assert answer.num_moved == num_moved(placement, answer.placement, lost)
+    assert answer.num_moved == sum(move.num_gpus for move in answer.moves if move.after)
+    assert answer.is_within_limit == (answer.num_moved <= max_moved * placement.num_gpus)
+    stays = evaluate(after, placement)
+    if isinstance(stays, Evaluation) and num_moved(placement, placement, lost) <= max_moved * placement.num_gpus:
+        assert answer.is_within_limit
+        assert answer.is_kept or answer.gain >= 1 + planner.policy.hysteresis - 1e-9
+    if answer.bound is not None:
+        assert answer.bound <= again.step_s * (1 + 1e-6)
+
+
+def test_a_change_that_changes_nothing_keeps_the_plan_and_its_bound() -> None:
+    answer = replanner().links_changed({})
+    assert answer.is_kept
+    assert answer.moves == ()
+    assert answer.bound == running(1)[2]
+
+
+def test_a_tenth_of_the_machines_lost_moves_a_tenth_at_most() -> None:
+    for name in MACHINES:
+        fewer = problem(**{**MACHINES, name: MACHINES[name] - 1}).fleet
+        answer = replanner().fleet_changed(fewer)
+        assert answer.is_within_limit
+        assert answer.bound is not None
+
+
+def test_without_a_limit_an_answer_is_no_worse() -> None:
+    fewer = problem(**{**MACHINES, "num_a100": 3}).fleet
+    free, limited = (replanner(policy=Policy(max_moved=most)).fleet_changed(fewer) for most in (1.0, 0.05))
+    assert free.evaluation.step_s <= limited.evaluation.step_s * 1.005
+
+
+def test_a_small_gain_is_not_worth_a_long_move() -> None:
+    more = problem(**{**MACHINES, "num_l40s": 5}).fleet
+    slow = Policy(horizon_s=60.0, unit_start_s=50.0, hysteresis=0.1)
+    assert replanner(policy=slow).fleet_changed(more).is_kept
+
+
+def test_lost_devices_of_a_mesh_restart_the_trainer() -> None:
+    prices, placement, _ = running(1)
+    mesh = placement.group_of(Task.ACTOR_TRAINING)
+    key = mesh.pools[0].device_class
+    use = next(use for use in uses(placement)[key] if use.tasks == mesh.tasks)
+    policy = Policy()
+    assert migration(prices, placement, placement, policy).restart_s == 0.0
+    assert migration(prices, placement, placement, policy, {key: {use: use.unit_gpus}}).restart_s > 0.0
+
+
+def test_the_loss_of_the_trainers_region_has_an_answer_ready() -> None:
+    planner = replanner()
+    planner.prepare(budget_s=10.0)
+    (home,) = planner.contingencies
+    answer = planner.fleet_changed(without_home(running(1)[0].problem.fleet, home))
+    assert answer.placement == planner.contingencies[home]
+    assert not answer.is_within_limit
+
+
+def test_the_loss_of_the_trainers_region_is_answered_unprepared() -> None:
+    planner = replanner()
+    home = "east"
+    answer = planner.fleet_changed(without_home(running(1)[0].problem.fleet, home))
+    assert not answer.is_within_limit
+
+
+def test_a_plan_that_was_taken_is_what_the_next_change_starts_from() -> None:
+    planner = replanner()
+    fewer = problem(**{**MACHINES, "num_a100": 3}).fleet
+    first = planner.fleet_changed(fewer)
+    planner.take(first)
+    again = planner.fleet_changed(fewer)
+    assert again.is_kept
+    assert again.num_moved == 0
+
+
+def test_dollars_at_a_throughput_are_compared_as_dollars() -> None:
+    base = problem(**MACHINES)
+    regions = tuple(
+        replace(region, machines=tuple(replace(m, usd_per_gpu_hour=1.0 + i) for m in region.machines))
+        for i, region in enumerate(base.fleet.regions)
+    )
+    fastest = evaluate(running(1)[0], running(1)[1])
+    assert isinstance(fastest, Evaluation)
+    step_s = fastest.step_s
+    case: Problem = replace(
+        base, fleet=replace(base.fleet, regions=regions),
+        goal=Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=2 * step_s),
+    )  # fmt: skip
+    prices = Prices(case)
+    found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
+    assert isinstance(found, Found)
+    planner = Replanner(prices, found.best.placement, now_s=time.perf_counter, bound=found.best.bound)
+    fewer = replace(
+        case.fleet,
+        regions=tuple(
+            replace(r, machines=tuple(replace(m, num_machines=m.num_machines - 1) for m in r.machines)) for r in regions
+        ),
+    )
+    answer: Replan = planner.fleet_changed(fewer)
+    assert answer.evaluation.step_s <= 2 * step_s * (1 + 1e-9)
+    assert answer.bound is not None
+    assert answer.bound <= answer.evaluation.usd_per_hour * (1 + 1e-6)

@@ -68,7 +68,7 @@ def test_sharded_state_makes_the_update_shorter_and_nothing_else() -> None:
 def test_a_longer_batch_takes_no_less(tokens: list[int]) -> None:
     """But for how well whole samples can be dealt."""
     one = mesh(unit=2, data=2, pipeline=2, micro_batch=2)
-    assert one.seconds([num + 50 for num in tokens]) > 0.97 * one.seconds(tokens)
+    assert one.seconds([num + 50 for num in tokens]) > 0.95 * one.seconds(tokens)
 
 
 def test_micro_batches_are_balanced_and_what_cannot_be_costs_its_fill() -> None:

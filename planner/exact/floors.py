@@ -1,0 +1,164 @@
+"""What groups with training need at least, known without listing their meshes.
+
+A mesh of two pools is no faster at a task than both pools' best layouts for that task alone together, were nothing lost
+between them; one of a single pool is no faster than that pool's best. Memory for other tasks is not counted. Listing
+meshes is what planning for thousands of devices takes longest for: groups whose floor is too high need no list.
+"""
+
+import numpy as np
+
+from planner.cost.columns import usable_classes
+from planner.cost.cuts import TENSOR
+from planner.cost.options import options
+from planner.cost.phases import ends_s
+from planner.cost.training import Blocks as Pools
+from planner.cost.training import mesh_times
+from planner.exact.blocks import Blocks
+from planner.exact.choices import NEVER, Least
+from planner.exact.linear import INFINITE, Bools, Floats, Ints
+from planner.groupings import Tasks
+from planner.question.workload import SCORING, TRAINING, Task
+
+_USED = (
+    "samples_per_s", "stage_s", "bubble_s", "payload_bytes", "update_s", "data", "flows", "ring_bytes_per_s",
+    "ring_latency_s",
+)  # fmt: skip
+"""Fields of the layouts of one pool."""
+
+
+def floor(data: Blocks, tasks: Tasks, home: int) -> Least:
+    """Of a group with training."""
+    at_home = home if Task.ACTOR_TRAINING in tasks else None
+    return data.known(("floor", tasks, at_home), lambda: _floor(data, tasks, at_home))
+
+
+def _floor(data: Blocks, tasks: Tasks, home: int | None) -> Least:
+    pairs = _pairs(data, tasks)
+    if home is not None:
+        here = data.class_region == home
+        pairs = pairs & (here[:, None] | here[None, :])
+    if not pairs.any():
+        return NEVER
+    parts = []
+    for which in (TRAINING, SCORING, (Task.GENERATION,)):
+        of = [_seconds(data, task) for task in tasks if task in which]
+        parts.append(sum(of, np.zeros(pairs.shape))[pairs])
+    train, score, after = parts
+    return Least(
+        busy_s=float((train + score + after).min()), train_s=float(train.min()), score_s=float(score.min()),
+        after_s=float(after.min()),
+    )  # fmt: skip
+
+
+def _pairs(data: Blocks, tasks: Tasks) -> Bools:
+    """[classes, classes]: which may be a mesh, those on the diagonal alone."""
+    prices = data.prices
+    may = np.zeros(len(data.classes), dtype=bool)
+    may[[data.class_at[at.key] for at in usable_classes(prices, tasks)]] = True
+    if data.num_blocks < 2:
+        return np.diag(may)
+    grads = prices.gradient_bytes(tasks) / 2
+    joined = _joined(data)[data.class_region[:, None], data.class_region]
+    near = data.class_region[:, None] == data.class_region
+    far = (joined > 0) & (grads <= data.max_s * joined)
+    found: Bools = may[:, None] & may & (near | far)
+    return found
+
+
+def _joined(data: Blocks) -> Floats:
+    """[regions, regions]: bytes a second of the link between pools of one mesh; 0 where they cannot be one."""
+    return data.known("joined", lambda: _joined_bytes_per_s(data))
+
+
+def _joined_bytes_per_s(data: Blocks) -> Floats:
+    some = {int(region): at for region, at in zip(data.class_region, data.classes, strict=True)}
+    found = np.zeros((len(data.regions), len(data.regions)))
+    for a, one in some.items():
+        for b, other in some.items():
+            if a != b and data.prices.network.joins(one.region.name, other.region.name):
+                found[a, b] = data.prices.edges((one, other))[0].bytes_per_s
+    return found
+
+
+def _seconds(data: Blocks, task: Task) -> Floats:
+    return data.known(("seconds", task), lambda: _seconds_of(data, task))
+
+
+def _seconds_of(data: Blocks, task: Task) -> Floats:
+    """[classes, classes]: of one task on both; on the diagonal, on one."""
+    if task is Task.GENERATION:
+        return _generation_s(data)
+    if task in TRAINING:
+        return _training_s(data, task)
+    rates = np.array([_scoring_rate(data, task, c) for c in range(len(data.classes))])
+    found: Floats = data.samples / (rates[:, None] + rates)
+    np.fill_diagonal(found, data.samples / rates)
+    return found
+
+
+def _training_s(data: Blocks, task: Task) -> Floats:
+    """Each layout of one pool beside the fastest of the other, with one more pipeline in the ring."""
+    workload, num = data.prices.problem.workload, len(data.classes)
+    alone_s, rates, found = np.full(num, INFINITE), np.zeros(num), np.full((num, num), INFINITE)
+    blocks = [_blocks(data, task, c) for c in range(num)]
+    for c, (whole, paired) in enumerate(blocks):
+        if len(whole.data):
+            alone_s[c] = mesh_times(workload, [whole], []).total_s.min()
+        rates[c] = paired.samples_per_s.max(initial=0.0)
+    times = workload.epochs_per_step * workload.minibatches_per_step
+    joined = _joined(data)
+    for c, (_, paired) in enumerate(blocks):
+        if not len(paired.data):
+            continue
+        region = data.class_region[c]
+        each = {name: getattr(paired, name)[:, None] for name in _USED}
+        slowest = np.where(data.class_region == region, INFINITE, joined[region, data.class_region])
+        rate = np.minimum(each["ring_bytes_per_s"], np.maximum(slowest, 1e-9) / each["flows"])
+        shared = each["payload_bytes"] / (each["data"] + 1) / rate + each["ring_latency_s"]
+        reduce_s = np.where(each["payload_bytes"] > 0, 2 * each["data"] * shared, 0.0)
+        together = workload.samples_per_step / workload.minibatches_per_step / (each["samples_per_s"] + rates)
+        one = np.maximum(each["stage_s"], together) + each["bubble_s"] + reduce_s + each["update_s"]
+        found[c] = times * one.min(axis=0)
+    both: Floats = np.maximum(found, found.T)
+    np.fill_diagonal(both, alone_s)
+    return both
+
+
+def _blocks(data: Blocks, task: Task, c: int) -> tuple[Pools, Pools]:
+    """Layouts of one task on all of a class; and those of them that may be one pool of two."""
+    at, prices = data.classes[c], data.prices
+    key = ("options", (task,), prices.kind(at), at.num_machines)
+    of = prices.known(key, lambda: options(prices, (task,), at, at.num_machines), lasts=True)
+    fits = of.num_units * of.unit <= of.held * at.num_machines
+    return of.blocks[task].take(np.flatnonzero(fits)), of.blocks[task].take(np.flatnonzero(fits & ~of.is_full))
+
+
+def _scoring_rate(data: Blocks, task: Task, c: int) -> float:
+    at = data.classes[c]
+    sizes = [size for size in TENSOR if size <= at.gpus_per_machine]
+    return max(at.num_units(size) / data.prices.scoring_s(task, at.gpu, size) for size in sizes)
+
+
+def _generation_s(data: Blocks) -> Floats:
+    """As a phase; loading is shortest where a machine holds the whole mesh."""
+    prices, tables = data.prices, []
+    for at in data.classes:
+        made = np.zeros(len(prices.phase_seconds))
+        for tensor in (size for size in TENSOR if size <= at.gpus_per_machine):
+            loads = [prices.load_s(at, tensor, num_gpus=num) for num in (at.gpus_per_machine, at.gpus_per_machine + 1)]
+            for load_s in loads:
+                shares = prices.shares(at.gpu, tensor, load_s).max(axis=0)
+                made = np.maximum(made, at.num_gpus // tensor * shares)
+        tables.append(made)
+    stacked = np.array(tables)
+    num = len(stacked)
+    seconds = prices.phase_seconds
+
+    def both(place: Ints) -> Floats:
+        found: Floats = stacked[np.arange(num)[:, None], place] + stacked[np.arange(num), place]
+        return found
+
+    found = ends_s(seconds, both, (num, num), data.samples)
+    alone = ends_s(seconds, lambda place: stacked[np.arange(num), place], (num,), data.samples)
+    np.fill_diagonal(found, alone)
+    return found

@@ -1,0 +1,113 @@
+"""Placements for a change, the best that was found last: the program in parts of generation's window.
+
+On a wide interval of windows the program believes that units make more than they do (`planner.exact.windows`), so its
+answer may be far from the best. Parts near the running plan's window come first; where a part's answer makes less than
+its program said, the part is split there, and parts are looked into by their bounds, least first, each only for
+something better than what is known. Time ends this, and nothing is proved by it.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.placement import Placement
+from planner.exact.linear import INFINITE, Solution
+from planner.exact.model import Node, Relaxation
+from planner.exact.solver import solve_whole
+from planner.question.goal import Objective
+from planner.question.workload import Task
+from planner.replan.change import Change, judged
+from planner.replan.program import add_moves
+
+_MOST_S = 1e5
+_TIMES = (1.25, 2.0, 8.0, 1000.0)
+"""Of the running plan's step, where that cannot run."""
+_NEAR = (0.97, 1.06)
+"""Times the running plan's window: what changes little needs a little more."""
+_GAP = 0.005
+"""Less is no better, and no looser."""
+_LEAST_S = 0.01
+"""Of one program."""
+
+
+def placements(
+    change: Change, home: str, most_moved: float | None, limit_s: float, now_s: Callable[[], float]
+) -> Iterator[Placement]:
+    """Of the running plan's grouping, trained at `home`, moving at most so many devices; none where nothing is better
+    than the running plan by the policy's hysteresis, or was found in time."""
+    data = change.blocks if most_moved is not None else change.all_blocks
+    node = Node(grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[home])
+    until_s = now_s() + limit_s
+
+    def solved(part: Node, most: tuple[float, float]) -> tuple[Relaxation, Solution] | None:
+        built = Relaxation(data, part, *most)
+        if built.is_empty:
+            return None
+        add_moves(change, built, home, most_moved)
+        return built, solve_whole(built.model, limit_s=max(until_s - now_s(), _LEAST_S), gap=_GAP)
+
+    for most in _ranges(change):
+        num = 0
+        for placement in _branched(change, node, most, solved, lambda: now_s() >= until_s):
+            num += 1
+            yield placement
+        if num:
+            return
+
+
+def _branched(
+    change: Change,
+    node: Node,
+    most: tuple[float, float],
+    solved: Callable[[Node, tuple[float, float]], tuple[Relaxation, Solution] | None],
+    is_over: Callable[[], bool],
+) -> Iterator[Placement]:
+    parts = [(0.0, place, replace(node, window_s=ends)) for place, ends in enumerate(_windows(change))]
+    num, has_any = len(parts), False
+    while parts and not (has_any and is_over()):
+        _, _, part = heapq.heappop(parts)
+        if (answer := solved(part, most)) is None:
+            continue
+        built, found = answer
+        if found.values is None:
+            continue
+        placement, has_any = built.placement(found.values), True
+        yield placement
+        evaluation = judged(change.prices, placement)
+        if isinstance(evaluation, Evaluation):
+            most = _better(change, most, evaluation)
+        if (at := built.window_at(found.values)) is not None and built.looseness(found.values) > _GAP:
+            low, high = built.window_range_s
+            middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))
+            for ends in ((low, middle), (middle, high)):
+                heapq.heappush(parts, (found.bound * built.scale_s, num, replace(part, window_s=ends)))
+                num += 1
+
+
+def _ranges(change: Change) -> Iterator[tuple[float, float]]:
+    """(most seconds a step, most dollars an hour) to look within, the narrower the better the program."""
+    target = INFINITE if change.value is None else change.value / (1 + change.policy.hysteresis)
+    if change.goal.objective is Objective.COST_AT_THROUGHPUT:
+        yield change.goal.max_step_s or _MOST_S, target
+    elif target < INFINITE:
+        yield target, INFINITE
+    else:
+        yield from ((min(times * change.last.step_s, _MOST_S), INFINITE) for times in _TIMES)
+
+
+def _better(change: Change, most: tuple[float, float], than: Evaluation) -> tuple[float, float]:
+    most_s, most_usd = most
+    if change.goal.objective is Objective.COST_AT_THROUGHPUT:
+        return most_s, min(most_usd, than.usd_per_hour * (1 - _GAP))
+    return min(most_s, than.step_s * (1 - _GAP)), most_usd
+
+
+def _windows(change: Change) -> list[tuple[float, float]]:
+    """Parts of generation's window, that of the running plan first."""
+    if change.running.group_of(Task.GENERATION).trains:
+        return [(0.0, INFINITE)]
+    region = change.last.regions[0]
+    window_s = region.window_s + region.weights_s + region.trajectories_s
+    low, high = (window_s * factor for factor in _NEAR)
+    return [(low, high), (high, INFINITE), (0.0, low)]

@@ -1,0 +1,102 @@
+"""What a bound that was proved for one fleet says of another one.
+
+*Links.* Let no link, no round trip and no gateway of the new fleet be more than f times as good as before (f >= 1).
+Every time that the oracle adds up is made of computing, which stays, and of times on links, which are at least a f-th
+of what they were; so in f times the step of the new fleet the old one makes its samples too: no step is below
+bound / f.
+
+*Machines.* Fewer of them only take placements away. What idles may be left out of a placement, so an order in which
+regions idle that the new links change makes no placement better than all of the old ones. More machines: nothing is
+known.
+
+*Tables.* Phases are interpolated on a grid that depends on which kinds of machines there are. With another grid f is at
+least what makes up for the difference (`planner.replan.stretch`).
+
+Where dollars count nothing is claimed if a price fell. At a given throughput the objective is dollars, which do not
+shrink with times: there only f = 1 keeps the bound.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from planner.cost.network import Network, Route
+from planner.cost.pools import Prices
+from planner.question.fleet import Fleet, Machines, Region
+from planner.question.goal import Objective
+from planner.replan.stretch import stretch
+
+
+def carried(bound: float | None, was: Prices, now: Prices) -> float | None:
+    """A bound of the objective value on `now`'s fleet, if `bound` holds on `was`'s; None: nothing is known."""
+    old, new = was.problem, now.problem
+    if bound is None or replace(old, fleet=new.fleet) != new:
+        return None
+    if not now.classes or not _has_no_more(old.fleet, new.fleet):
+        return None
+    faster = max(stretch(was, now), *_ratios(was, now, {region.name for region in new.fleet.regions}))
+    if faster <= 1.0:
+        return bound
+    if faster == np.inf or new.goal.objective is Objective.COST_AT_THROUGHPUT:
+        return None
+    return bound / faster
+
+
+def _has_no_more(was: Fleet, now: Fleet) -> bool:
+    """Whether every machine of `now` is one of `was`."""
+    before = {region.name: region for region in was.regions}
+    if any(was.gpu_types.get(name) != each for name, each in now.gpu_types.items()):
+        return False
+    return all(
+        (old := before.get(region.name)) is not None
+        and _plain(old) == _plain(region)
+        and _is_within(_counts(region), _counts(old))
+        for region in now.regions
+    )
+
+
+def _plain(region: Region) -> Region:
+    """Without its machines and gateways."""
+    return replace(region, machines=(), wan_up_bytes_per_s=None, wan_down_bytes_per_s=None, is_public=True)
+
+
+def _counts(region: Region) -> Mapping[Machines, int]:
+    found: dict[Machines, int] = {}
+    for machines in region.machines:
+        one = replace(machines, num_machines=1)
+        found[one] = found.get(one, 0) + machines.num_machines
+    return found
+
+
+def _is_within(few: Mapping[Machines, int], many: Mapping[Machines, int]) -> bool:
+    return all(num <= many.get(machines, 0) for machines, num in few.items())
+
+
+def _ratios(was: Prices, now: Prices, names: set[str]) -> Iterator[float]:
+    """How many times as good everything is that is between regions."""
+    counts_dollars = was.problem.goal.needs_prices or was.problem.goal.max_usd_per_hour is not None
+    for src in sorted(names):
+        yield _cap(was.network.up_bytes_per_s(src), now.network.up_bytes_per_s(src))
+        yield _cap(was.network.down_bytes_per_s(src), now.network.down_bytes_per_s(src))
+        for dst in sorted(names - {src}):
+            yield _route(_of(was.network, src, dst), _of(now.network, src, dst), counts_dollars)
+
+
+def _of(network: Network, src: str, dst: str) -> Route | None:
+    return network.route(src, dst)
+
+
+def _cap(was: float | None, now: float | None) -> float:
+    if not was or was == now:  # without a cap nothing gets better
+        return 1.0
+    return now / was if now else np.inf
+
+
+def _route(was: Route | None, now: Route | None, counts_dollars: bool) -> float:
+    if now is None or was == now:
+        return 1.0
+    if was is None or (counts_dollars and now.usd_per_gbyte < was.usd_per_gbyte):
+        return np.inf
+    rtt = was.rtt_s / now.rtt_s if now.rtt_s > 0 else 1.0 if was.rtt_s == 0 else np.inf
+    return max(now.bytes_per_s / was.bytes_per_s, rtt)

@@ -1,0 +1,62 @@
+"""How much two grids differ on which the oracle tabulates generation: the least factor that makes up for it.
+
+A table is linear between the knots of its problem's grid, and the grid has knots for each kind of machines that a fleet
+has. With fewer kinds knots go, and chords take the place of what was between. With factor f, whatever a table says on
+the coarser grid is made within y, the same replica's table on the finer one says is made within f y.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planner.classes import DeviceClass
+from planner.cost import cuts, network
+from planner.cost.cuts import FloatArray
+from planner.cost.pools import Prices
+from planner.question.goal import Problem
+
+
+def stretch(was: Prices, now: Prices) -> float:
+    """At least 1; infinite where `now`'s grid is not one of `was`'s knots, or nothing can be said."""
+    old, new = was.phase_seconds, now.phase_seconds
+    if np.array_equal(old, new):
+        return 1.0
+    if new[-1] != old[-1] or new[0] != old[0] or not np.isin(new, old).all():
+        return np.inf
+    gone, worst, cap_per_s = np.setdiff1d(old, new), 1.0, _least_cap(now.problem)
+    for at in now.classes.values():
+        for samples in tables(was, at):
+            # where a cap on samples cuts a table, it does so at knots: nothing is known of what is between them
+            if float((samples / old).max()) * at.num_gpus > cap_per_s:
+                return np.inf
+            worst = max(worst, _factor(old, samples, new, gone))
+    return worst
+
+
+def tables(prices: Prices, at: DeviceClass) -> Iterator[FloatArray]:
+    """[slots, knots]: all that one device of a class may be counted as."""
+    for tensor in (size for size in cuts.TENSOR if size <= at.gpus_per_machine):
+        meshes = (None, at.gpus_per_machine, at.gpus_per_machine + 1)
+        for load_s in sorted({prices.load_s(at, tensor, num_gpus=num) for num in meshes}):
+            yield prices.shares(at.gpu, tensor, load_s)
+
+
+def _factor(old: FloatArray, samples: FloatArray, new: FloatArray, gone: FloatArray) -> float:
+    """What makes up for chords over the knots that are gone."""
+    after = np.searchsorted(new, gone)
+    low, high = new[after - 1], new[after]
+    made = samples[:, np.searchsorted(old, gone)]
+    made_low = samples[:, np.searchsorted(old, low, side="right") - 1]
+    rise = samples[:, np.searchsorted(old, high)] - made_low
+    share = np.where(rise > 0, (made - made_low) / np.where(rise > 0, rise, 1.0), 1.0)
+    return float((gone / (low + share * (high - low))).max(initial=1.0))
+
+
+def _least_cap(problem: Problem) -> float:
+    """Samples a second that any way between regions carries; infinite where no mesh is in two of them."""
+    fleet = problem.fleet
+    if problem.limits.max_train_blocks == 1 or len(fleet.regions) == 1:
+        return np.inf
+    rates = [link.bytes_per_s for link in fleet.links]
+    caps = [cap for region in fleet.regions for cap in (region.wan_up_bytes_per_s, region.wan_down_bytes_per_s)]
+    return min([*rates, *filter(None, caps)], default=np.inf) / network.trajectory_bytes(problem.workload)

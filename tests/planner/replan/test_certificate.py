@@ -1,0 +1,111 @@
+"""A bound outlives changes that cannot make any placement better, in proportion to those that can."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from bench.planner_cases import small
+from planner.answer.outcome import Found
+from planner.catalogue import gpu_types
+from planner.cost.pools import Prices
+from planner.exact.method import search
+from planner.question.fleet import Fleet
+from planner.question.goal import Goal, Problem
+from planner.replan.certificate import carried
+from planner.replan.stretch import stretch, tables
+from tests.support.replanning import problem
+
+TOLERANCE = 1e-6
+
+
+def best_s(case: Problem) -> float | None:
+    outcome = search(Prices(case), seed=0, budget_s=30.0, now_s=time.monotonic, gap=0.0)
+    return outcome.best.evaluation.step_s if isinstance(outcome, Found) else None
+
+
+def with_links(case: Problem, factor: Callable[[], float]) -> Problem:
+    links = tuple(
+        replace(link, bytes_per_s=link.bytes_per_s * factor(), rtt_s=link.rtt_s / factor()) for link in case.fleet.links
+    )
+    return replace(case, fleet=replace(case.fleet, links=links))
+
+
+def with_fewer(case: Problem, rng: np.random.Generator) -> Problem:
+    """One machine less."""
+    places = [(i, j) for i, region in enumerate(case.fleet.regions) for j in range(len(region.machines))]
+    at, of = places[rng.integers(len(places))]
+    regions = list(case.fleet.regions)
+    machines = list(regions[at].machines)
+    machines[of] = replace(machines[of], num_machines=machines[of].num_machines - 1)
+    regions[at] = replace(regions[at], machines=tuple(each for each in machines if each.num_machines))
+    return replace(case, fleet=replace(case.fleet, regions=tuple(regions)))
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(st.integers(min_value=0, max_value=199), st.integers(min_value=0, max_value=1 << 20))
+def test_no_placement_of_the_changed_fleet_beats_what_is_left_of_the_bound(number: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = replace(small.problem(number, small.DEVICES), goal=Goal())
+    assume(len(case.workload.tasks) < 4)
+    before = best_s(case)
+    assume(before is not None)
+    changed = with_fewer(case, rng) if rng.random() < 0.5 else case
+    changed = with_links(changed, lambda: float(np.exp(rng.uniform(-3, 1))))
+    bound = carried(before, Prices(case), Prices(changed))
+    after = best_s(changed)
+    assume(bound is not None and after is not None)
+    assert bound is not None
+    assert after is not None
+    assert bound <= after * (1 + TOLERANCE)
+
+
+def test_fewer_machines_and_slower_links_leave_a_bound_as_it_is() -> None:
+    was = Prices(problem())
+    assert carried(3.0, was, Prices(problem(num_l40s=2, bytes_per_s=1e6))) == 3.0
+
+
+def test_twice_as_fast_a_link_leaves_half_of_it() -> None:
+    was = Prices(problem())
+    assert carried(3.0, was, Prices(problem(bytes_per_s=4e9))) == pytest.approx(1.5)
+
+
+def test_more_machines_leave_nothing() -> None:
+    assert carried(3.0, Prices(problem()), Prices(problem(num_l40s=5))) is None
+
+
+def test_another_workload_leaves_nothing() -> None:
+    was, now = problem(), problem()
+    now = replace(now, workload=replace(now.workload, eta=2))
+    assert carried(3.0, Prices(was), Prices(now)) is None
+
+
+def test_a_way_that_was_not_there_leaves_nothing() -> None:
+    case = problem()
+    cut = replace(case, fleet=replace(case.fleet, links=case.fleet.links[:1]))
+    assert carried(3.0, Prices(cut), Prices(case)) is None
+    assert carried(3.0, Prices(case), Prices(cut)) == 3.0
+
+
+def test_what_is_made_on_a_coarser_grid_is_made_on_the_finer_one_within_the_factor() -> None:
+    case = problem()
+    fewer = Fleet(regions=case.fleet.regions[:1], links=(), gpu_types=gpu_types())
+    was, now = Prices(case), Prices(replace(case, fleet=fewer))
+    factor = stretch(was, now)
+    assert 1.0 < factor < 1.1
+    (at,) = now.classes.values()
+    seconds = np.geomspace(now.phase_seconds[0], now.phase_seconds[-1], 5000)
+    for old, new in zip(tables(was, at), tables(now, at), strict=True):
+        for of_old, of_new in zip(old, new, strict=True):
+            made = np.interp(seconds, now.phase_seconds, of_new)
+            assert (np.interp(seconds * factor * (1 + 1e-9), was.phase_seconds, of_old) >= made * (1 - 1e-9)).all()
+
+
+def test_regions_that_are_renamed_leave_nothing() -> None:
+    case = problem()
+    fleet = replace(case.fleet, regions=(replace(case.fleet.regions[0], name="north"),), links=())
+    assert carried(3.0, Prices(case), Prices(replace(case, fleet=fleet))) is None
