@@ -6,7 +6,9 @@ import numpy.typing as npt
 from planner.cost.cuts import BoolArray, FloatArray
 
 _CHUNK = 512
-Ranks = npt.NDArray[np.int32]
+_FIRST = 64
+"""Rows that beat most others: who is left after these is held against four times as many, and so on."""
+Ranks = npt.NDArray[np.signedinteger]
 
 
 def undominated(costs: FloatArray) -> BoolArray:
@@ -14,13 +16,13 @@ def undominated(costs: FloatArray) -> BoolArray:
     num, width = costs.shape
     if num < 2:
         return np.ones(num, dtype=bool)
-    ranks = np.empty((width, num), dtype=np.int32)
+    ranks = np.empty((width, num), dtype=np.int16 if num < 1 << 15 else np.int32)
     for i in range(width):
         ranks[i] = np.unique(costs[:, i], return_inverse=True)[1]
     ranks = ranks[ranks.max(axis=1) > 0] if ranks.any() else ranks[:1]
     order = np.argsort(ranks.sum(axis=0, dtype=np.int64), kind="stable")  # what beats a row comes before it
     ranks = ranks[:, order]
-    kept = np.empty((len(ranks), 0), dtype=np.int32)
+    kept = ranks[:, :0]
     stays = np.zeros(num, dtype=bool)
     for start in range(0, num, _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, num))
@@ -34,9 +36,12 @@ def undominated(costs: FloatArray) -> BoolArray:
 
 
 def _beaten(kept: Ranks, rows: Ranks) -> BoolArray:
-    if not kept.shape[1]:
-        return np.zeros(rows.shape[1], dtype=bool)
-    beaten: BoolArray = np.logical_or.reduce(_no_worse(kept, rows), axis=0)
+    beaten = np.zeros(rows.shape[1], dtype=bool)
+    start, many = 0, _FIRST
+    while start < kept.shape[1] and not beaten.all():
+        left = np.flatnonzero(~beaten)
+        beaten[left] = _no_worse(kept[:, start : start + many], rows[:, left]).any(axis=0)
+        start, many = start + many, 4 * many
     return beaten
 
 

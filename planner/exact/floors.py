@@ -60,7 +60,7 @@ def _pairs(data: Blocks, tasks: Tasks) -> Bools:
     grads = prices.gradient_bytes(tasks) / 2
     joined = _joined(data)[data.class_region[:, None], data.class_region]
     near = data.class_region[:, None] == data.class_region
-    far = (joined > 0) & (grads <= data.max_s * joined)
+    far = (joined > 0) & (grads / data.max_s <= joined)
     found: Bools = may[:, None] & may & (near | far)
     return found
 

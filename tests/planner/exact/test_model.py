@@ -1,0 +1,94 @@
+"""Every plan that the oracle accepts is within the bound of its own part of the plan space, however that is split."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.placement import Placement
+from planner.baselines.sampling import drawn
+from planner.cost.placed import trainer_region
+from planner.cost.pools import Prices
+from planner.exact.blocks import Blocks
+from planner.exact.choices import Least, Node, least_alone
+from planner.exact.floors import floor
+from planner.exact.linear import INFINITE
+from planner.exact.model import Relaxation
+from planner.exact.solver import solve_relaxed
+from planner.question.fleet import Fleet
+from planner.question.goal import Problem, Rules
+from planner.question.workload import TRAINING
+
+TOLERANCE = 1e-6
+NARROW = 1 + 1e-7
+"""Nothing slower than the plan itself is of interest: the tightest that its part's model can be."""
+
+
+def capped(fleet: Fleet, *, slower: float) -> Fleet:
+    """Uplinks that regions share, downlinks that bind, slower links."""
+    regions = tuple(
+        replace(region, wan_up_bytes_per_s=2e8 * (1 + i), wan_down_bytes_per_s=(1e6, None)[i % 2])
+        for i, region in enumerate(fleet.regions)
+    )
+    return replace(
+        fleet, regions=regions,
+        links=tuple(replace(link, bytes_per_s=link.bytes_per_s / slower) for link in fleet.links),
+    )  # fmt: skip
+
+
+def plans(prices: Prices, data: Blocks) -> Iterator[tuple[Placement, Evaluation, Node]]:
+    for placement, evaluation in drawn(prices, np.random.default_rng(5), 8):
+        home = data.region_at[trainer_region(prices, placement)]
+        grouping = tuple(group.tasks for group in placement.groups)
+        yield placement, evaluation, Node(grouping=grouping, home=home)
+
+
+def bound_s(data: Blocks, node: Node, most_s: float) -> float:
+    built = Relaxation(data, node, most_s, INFINITE)
+    return INFINITE if built.is_empty else solve_relaxed(built.model).bound * built.scale_s
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules(generating=frozenset({"west"})), Rules(max_regions=1)])
+@pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (4, False), (1, True), (0, True)])
+@pytest.mark.parametrize("slower", [1.0, 50.0])
+def test_no_plan_is_faster_than_its_own_part_allows(
+    make_problem: Callable[..., Problem], eta: int, critic: bool, rules: Rules, slower: float
+) -> None:
+    problem = make_problem(eta=eta, critic=critic, rules=rules)
+    prices = Prices(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    data = Blocks(prices, INFINITE, 2)
+    for _, evaluation, node in plans(prices, data):
+        for most_s in (evaluation.step_s * NARROW, evaluation.step_s * 1.5):
+            assert bound_s(data, node, most_s) <= evaluation.step_s * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("eta", [0, 1, 4])
+def test_halves_of_a_window_hold_what_the_whole_holds(make_problem: Callable[..., Problem], eta: int) -> None:
+    prices = Prices(make_problem(eta=eta))
+    data, rng = Blocks(prices, INFINITE, 2), np.random.default_rng(6)
+    for _, evaluation, node in plans(prices, data):
+        most_s = evaluation.step_s * NARROW
+        built = Relaxation(data, node, most_s, INFINITE)
+        if built.window is None:
+            continue
+        low, high = built.window_range_s
+        middle = low + (high - low) * rng.random()
+        halves = [replace(node, window_s=ends) for ends in ((low, middle), (middle, high))]
+        assert min(bound_s(data, half, most_s) for half in halves) <= evaluation.step_s * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, True)])
+def test_floors_and_groups_alone_are_below_every_plan(
+    make_problem: Callable[..., Problem], eta: int, critic: bool
+) -> None:
+    prices = Prices(make_problem(eta=eta, critic=critic))
+    data = Blocks(prices, INFINITE, 2)
+    for _, evaluation, node in plans(prices, data):
+        for of in (least_alone, floor):
+            least = Least()
+            for tasks in node.grouping:
+                has_mesh = any(task in TRAINING for task in tasks)
+                least = least.with_other((of if has_mesh else least_alone)(data, tasks, node.home))
+            assert max(least.busy_s, least.path_s() / data.ends) <= evaluation.step_s * (1 + TOLERANCE)
