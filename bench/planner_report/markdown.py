@@ -21,7 +21,9 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def fixed(value: float | None, decimals: int) -> str:
-    return NONE if value is None or not math.isfinite(value) else f"{value:,.{decimals}f}"
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:z,.{decimals}f}"
 
 
 def percent(fraction: float | None, decimals: int = 1) -> str:

@@ -7,18 +7,29 @@ from typing import Any
 
 import click
 
+from periplus import config
 from periplus.view import units
 from planner.commands.output import form_option, read_whole_plan, show, svg_option, write_svg
 from planner.commands.thinking import Interrupt, Progress, thought
 from planner.explain.columns import columns
-from planner.importers.loaders import load_fleet, read_rows
+from planner.importers.loaders import load_fleet, read_rows, read_text
 from planner.picture.gantt import gantt_svg
 from planner.plan import Plan
 from planner.propose import idle_pools, limited_pools
 from planner.question.fleet import Fleet
-from planner.simulate.faults import Availability, Faults, RateChange, availability_of, trace_counts
+from planner.simulate.faults import (
+    Availability,
+    Faults,
+    RateChange,
+    availability_of,
+    ticks_counts,
+    trace_counts,
+    wandering_rates,
+)
 from planner.simulate.record import Simulated
 
+_DRIFTS = 3
+"""Links drift for so many times as long as the steps should take."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -31,13 +42,15 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
               help="Later, only that fraction of a class, or of the spot machines of a region, is left.")  # fmt: skip
 @click.option("--rate", multiple=True, metavar="SRC>DST=FACTOR@SECONDS",
               help="Later, the link has that many times its rate.")  # fmt: skip
-@click.option("--trace", type=_FILE, help="A published trace of spot instances (CSV); needs --trace-of.")
+@click.option("--wander", type=click.FloatRange(min=0), metavar="SPREAD",
+              help="Links' rates drift around what was measured, by this standard deviation (as 0.2).")  # fmt: skip
+@click.option("--trace", type=_FILE, help="A published trace of spot instances (CSV or JSON); needs --trace-of.")
 @click.option("--trace-of", metavar="WHAT", help="The device class or region that follows the trace.")
 @form_option
 @svg_option
 def simulate(
     file: Path, fleet: Path | None, steps: int, seed: int, lose: tuple[str, ...], rate: tuple[str, ...],
-    trace: Path | None, trace_of: str | None, form: str, svg: Path | None,
+    wander: float | None, trace: Path | None, trace_of: str | None, form: str, svg: Path | None,
 ) -> None:  # fmt: skip
     """Play the plan in PLAN (`periplus plan ... -o json`) step by step; --output-svg draws who was busy when."""
     from planner.simulate.simulator import simulate as play
@@ -51,6 +64,10 @@ def simulate(
     problem = question if fleet is None else replace(question, fleet=load_fleet(fleet))
     _check_classes(made, problem.fleet, str(fleet))
     faults = _faults(lose, rate, trace, trace_of or "")
+    if wander:
+        assert made.evaluation is not None
+        until_s = _DRIFTS * (steps + 1) * made.evaluation.step_s
+        faults = replace(faults, rates=(*faults.rates, *wandering_rates(problem.fleet, seed, until_s, spread=wander)))
     interrupt = Interrupt()
     progress = Progress(goal=None, what="simulation")
     try:
@@ -97,10 +114,21 @@ def _faults(lose: tuple[str, ...], rate: tuple[str, ...], trace: Path | None, tr
         rates.append(RateChange(time_s=at_s, src_region=src, dst_region=dst, factor=factor))
     if trace is not None:
         try:
-            gone += availability_of(trace_counts(read_rows(trace)), trace_of)
+            gone += availability_of(_counts(trace), trace_of)
         except ValueError as error:
             raise click.UsageError(f"--trace {trace}: {error}") from error
     return Faults(availability=tuple(gone), rates=tuple(rates))
+
+
+def _counts(trace: Path) -> tuple[tuple[float, float], ...]:
+    """(time_s, instances). Raises: ConfigError, ValueError."""
+    if trace.suffix != ".json":
+        return trace_counts(read_rows(trace))
+    tree: Any = config.parse_json(read_text(trace), str(trace))
+    try:
+        return ticks_counts(float(tree["metadata"]["gap_seconds"]), [float(count) for count in tree["data"]])
+    except (KeyError, TypeError) as error:
+        raise ValueError("no metadata.gap_seconds and data of numbers, as SkyPilot's traces have") from error
 
 
 def _fault(text: str) -> tuple[str, float, float]:

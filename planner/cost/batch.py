@@ -263,8 +263,7 @@ class _Rows:
         others_s = self._sum(self.book.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num)
         home = self.home[rows]
         return Windows(
-            seconds=self.prices.phase_seconds, widths=self.prices.phase_widths,
-            tables=units.tables, unit=self.units[rows],
+            seconds=self.prices.phase_seconds, tables=units.tables, unit=self.units[rows],
             count=np.where(pools, self.counts, 0)[rows].astype(np.float64),
             rate=units.rates[self.units[rows], self.book.tasks.index(Task.GENERATION)], region=self.region[rows],
             lag_s=weights_s[rows] + ways.trajectories_s[home],

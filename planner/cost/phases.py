@@ -64,6 +64,24 @@ def table(seconds: FloatArray, first_s: float, shares: Callable[[FloatArray], Fl
     return samples
 
 
+def around(seconds: FloatArray, samples: FloatArray, row: IntArray, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[...]: samples of phases `at` seconds long, and what a second more adds.
+
+    samples: [rows, knots] over the grid `seconds`; `row` and `at` broadcast.
+    """
+    last = len(seconds) - 1
+    place = np.searchsorted(seconds, at, side="right") - 1
+    low = np.clip(place, 0, last - 1)
+    below, width = samples[row, low], seconds[low + 1] - seconds[low]
+    rise = (samples[row, low + 1] - below) / np.where(width > 0, width, 1.0)
+    made = below + (at - seconds[low]) * rise
+    if (is_beyond := place == last).any():
+        steady = samples[row, last] / seconds[last]
+        made, rise = np.where(is_beyond, at * steady, made), np.where(is_beyond, steady, rise)
+    is_late = place >= 0
+    return np.where(is_late, made, 0.0), np.where(is_late, rise, 0.0)
+
+
 def phase_end_s(tables: Sequence[tuple[float, PhaseTable]], samples: float) -> float:
     """Least seconds in which so many units of each table make `samples` together."""
     made: FloatArray = sum((units * each.samples for units, each in tables), np.zeros(len(tables[0][1].seconds)))

@@ -164,16 +164,6 @@ class Prices:
         """The grid that all tables of phases are on."""
         return self.known("phase seconds", lambda: grid(self._firsts()), lasts=True)
 
-    @property
-    def phase_widths(self) -> FloatArray:
-        """Between the grid's knots; 1 where two are at one place."""
-
-        def found() -> FloatArray:
-            widths = np.diff(self.phase_seconds)
-            return np.where(widths > 0, widths, 1.0)
-
-        return self.known("phase widths", found, lasts=True)
-
     def shares(self, gpu: GpuType, tensor: int, load_s: float) -> FloatArray:
         """[slots, knots]: samples of one replica in phases that begin with so long a loading."""
         return self.known(("shares", gpu, tensor, load_s), lambda: self._shares(gpu, tensor, load_s), lasts=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.cuts import BoolArray, FloatArray, IntArray
-from planner.cost.phases import KNOT
+from planner.cost.phases import KNOT, around
 from planner.cost.window import CLOSE, FRESH, MOST_S, TURNS
 
 
@@ -18,8 +18,6 @@ class Windows:
 
     seconds: FloatArray
     """The problem's grid."""
-    widths: FloatArray
-    """Between its knots; 1 where two are at one place."""
     tables: FloatArray
     """[units, knots]: samples of one unit."""
     unit: IntArray
@@ -45,9 +43,8 @@ class Windows:
     def rows(self, which: IntArray) -> "Windows":
         """Some of them."""
         return Windows(
-            seconds=self.seconds, widths=self.widths, tables=self.tables, unit=self.unit[which],
-            count=self.count[which], rate=self.rate[which], region=self.region[which], lag_s=self.lag_s[which],
-            caps=self.caps[which],
+            seconds=self.seconds, tables=self.tables, unit=self.unit[which], count=self.count[which],
+            rate=self.rate[which], region=self.region[which], lag_s=self.lag_s[which], caps=self.caps[which],
             is_away=self.is_away[which], down_per_s=self.down_per_s[which], before_s=self.before_s[which],
             others_s=self.others_s[which], eta=self.eta, samples=self.samples,
         )  # fmt: skip
@@ -164,18 +161,7 @@ class Windows:
 
     def _in_windows(self, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
         """[rows, places]: samples of a unit within so long; and a second more's."""
-        last = len(self.seconds) - 1
-        place = np.searchsorted(self.seconds, seconds, side="right") - 1
-        at = np.clip(place, 0, last - 1)
-        below = self.tables[self.unit, at]
-        rise = (self.tables[self.unit, at + 1] - below) / self.widths[at]
-        samples = below + (seconds - self.seconds[at]) * rise
-        if (place == last).any():
-            steady = self.tables[self.unit, last] / self.seconds[last]
-            samples = np.where(place == last, seconds * steady, samples)
-            rise = np.where(place == last, steady, rise)
-        is_late = place >= 0
-        return np.where(is_late, samples, 0.0), np.where(is_late, rise, 0.0)
+        return around(self.seconds, self.tables, self.unit, seconds)
 
     def _summed(self, values: FloatArray) -> FloatArray:
         """[rows, places] to [rows, regions]."""

@@ -116,14 +116,6 @@ class Blocks:
         self._ways: dict[int, Ways] = {}
         self._known: dict[object, object] = {}
 
-    def moved_to(self, prices: Prices) -> "Blocks":
-        """Of a problem with the same classes and other links: units stay, and meshes of one region."""
-        moved = Blocks(prices, self.max_s, self.num_blocks)
-        moved._units = dict(self._units)
-        if self.num_blocks == 1:
-            moved._meshes = dict(self._meshes)
-        return moved
-
     def of(self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]) -> "Blocks":
         """Of the same problem, with just these columns for groups of these tasks."""
         found = Blocks(self.prices, self.max_s, self.num_blocks)

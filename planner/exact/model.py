@@ -327,13 +327,11 @@ class Relaxation:
             for x, i in zip(chosen.at.tolist(), chosen.of.rows.tolist(), strict=True):
                 yield x, chosen.of.block.columns[i].group
 
-    def unit_choices(self) -> Iterator[tuple[Tasks, int, Pool, float]]:
-        """(tasks, variable, unit, its part of the rate of all units that could be had) of each kind of unit."""
+    def unit_choices(self) -> Iterator[tuple[Tasks, int, Pool]]:
+        """(tasks, variable, unit) of each kind of unit."""
         for tasks, units in self.units.items():
-            rates = units.of.block.rates[units.of.rows].min(axis=1)
-            total = float((rates * units.of.most).sum())
-            for x, i, rate in zip(units.at.tolist(), units.of.rows.tolist(), rates.tolist(), strict=True):
-                yield tasks, x, units.of.block.columns[i].unit, rate / total
+            for x, i in zip(units.at.tolist(), units.of.rows.tolist(), strict=True):
+                yield tasks, x, units.of.block.columns[i].unit
 
     def rates(self, values: Floats) -> list[tuple[Task, float]]:
         """Samples a second of each task apart from training, at a point: where tangents help."""

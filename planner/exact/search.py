@@ -1,10 +1,10 @@
 """Best first over parts of the plan space: each part has a bound, the one with the least is looked into next.
 
-A part (`model.Node`) is a grouping and the trainer's region; its bound comes first from what its slowest group needs at
-least, then from the linear relaxation, then from the integer program, whose optimum is judged by the oracle. What the
-oracle says above the program's bound comes from what the program relaxes: tangents, the generation phase at eta 0, the
-critic's region, money. Then the part is cut or split there. The search ends when no part's bound is below
-`(1 - gap) x incumbent`; a part whose program has no point below that is done.
+A part (`choices.Node`) is a grouping and the trainer's region; its bound comes first from what its slowest group needs
+at least, then from the linear relaxation, then from the integer program, whose optimum is judged by the oracle. What
+the oracle says above the program's bound comes from what the program relaxes: tangents, how much a window makes, the
+critic's region, how many regions share the uplink, money. Then the part is cut or split there. The search ends when no
+part's bound is below `(1 - gap) x incumbent`; a part whose program has no point below that is done.
 """
 
 import heapq
@@ -63,7 +63,7 @@ class _Part:
 
 @dataclass(slots=True)
 class Search:
-    """One problem's search; `best` and `bound` hold at any moment."""
+    """One problem's search; `best` holds at any moment."""
 
     prices: Prices
     gap: float
@@ -75,7 +75,6 @@ class Search:
     start: tuple[Placement, ...] = ()
     opening: Callable[[], tuple[Placement, ...]] = tuple
     best: Incumbent | None = field(init=False, default=None)
-    bound: float = field(init=False, default=0.0)
     trace: list[Incumbent] = field(init=False, default_factory=list)
     num_evaluations: int = field(init=False, default=0)
     _began_s: float = field(init=False)

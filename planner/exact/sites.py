@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost.phases import around
 from planner.exact.blocks import Blocks, MeshBlock, UnitBlock, Ways
 from planner.exact.linear import INFINITE, Bools, Floats, Ints
 from planner.groupings import Tasks
@@ -98,7 +99,8 @@ class UnitsAt:
 
     def made(self, window_s: Floats, most_s: float) -> Floats:
         """[rows, windows]: samples of a unit, as its region sees windows whose lag is 0; in `most_s` of full rate."""
-        made = within(self.block.seconds, self.samples, window_s[None, :] - self.lag_s[:, None])
+        rows = np.arange(len(self.rows))[:, None]
+        made, _ = around(self.block.seconds, self.samples, rows, window_s[None, :] - self.lag_s[:, None])
         return made if most_s == INFINITE else np.minimum(made, self.rates[:, None] * most_s)
 
     def least_window_s(self, samples: float) -> float:
@@ -112,20 +114,6 @@ class UnitsAt:
             first = int(np.argmax(enough))
             low, high = (low if first == 0 else float(points[first - 1])), float(points[first])
         return low
-
-
-def within(seconds: Floats, samples: Floats, at: Floats) -> Floats:
-    """[rows, n]: of tables [rows, knots] over one grid, each at its own n places."""
-    last = len(seconds) - 1
-    place = np.searchsorted(seconds, at, side="right") - 1
-    below, above = np.maximum(place, 0), np.minimum(place + 1, last)
-    one = np.take_along_axis(samples, below, axis=1)
-    other = np.take_along_axis(samples, above, axis=1)
-    width = seconds[above] - seconds[below]
-    inside = one + (at - seconds[below]) / np.where(width > 0, width, 1.0) * (other - one)
-    beyond = one * at / seconds[last]
-    found: Floats = np.where(place < 0, 0.0, np.where(place >= last, beyond, inside))
-    return found
 
 
 def meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:

@@ -35,7 +35,7 @@ def _add_units(change: Change, built: Relaxation, home: str, cost: float, most: 
     model, prices, makes = built.model, change.prices, Task.GENERATION
     pools: dict[tuple[str, Use], Pool] = {}
     held: dict[tuple[str, Use], list[tuple[int, float]]] = {}
-    for tasks, x, unit, _ in built.unit_choices():
+    for tasks, x, unit in built.unit_choices():
         key = (unit.device_class, use_of(tasks, unit))
         pools.setdefault(key, unit)
         held.setdefault(key, []).append((x, float(unit.unit_gpus)))

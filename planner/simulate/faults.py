@@ -89,7 +89,7 @@ def ticks_counts(gap_s: float, data: Sequence[float]) -> tuple[tuple[float, floa
 
 
 def wandering_rates(
-    fleet: Fleet, *, seed: int, until_s: float, every_s: float = 60.0, spread: float = 0.2
+    fleet: Fleet, seed: int, until_s: float, *, every_s: float = 60.0, spread: float = 0.2
 ) -> tuple[RateChange, ...]:
     """Every link's factor as a log-normal first-order autoregression around 1, `spread` its standard deviation."""
     keep = 0.8

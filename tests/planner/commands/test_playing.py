@@ -47,7 +47,13 @@ def test_a_slow_link_and_lost_machines_slow_a_plan_down(plan_file: str, tmp_path
     assert step_s("--fleet", str(slower)) > 1.2 * usual
     trace = tmp_path / "trace.csv"
     trace.write_text("time_s,n_instances\n0,8\n1,2\n")
-    assert step_s("--trace", str(trace), "--trace-of", "eu/L40S/4/spot") > usual
+    traced = step_s("--trace", str(trace), "--trace-of", "eu/L40S/4/spot")
+    assert traced > usual
+    ticks = tmp_path / "ticks.json"
+    ticks.write_text('{"metadata": {"gap_seconds": 1}, "data": [8, 2]}')
+    assert step_s("--trace", str(ticks), "--trace-of", "eu/L40S/4/spot") == traced
+    assert step_s("--wander", "0") == usual
+    assert step_s("--wander", "0.5") != usual
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,15 @@ def test_faults_that_make_no_sense_are_usage_errors(
 ) -> None:
     assert run(["simulate", plan_file, *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", '{"metadata": {}, "data": [1]}', '{"metadata": {"gap_seconds": 1}, "data": [null]}']
+)
+def test_a_trace_of_another_shape_is_refused(text: str, plan_file: str, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "t.json").write_text(text)
+    assert run(["simulate", plan_file, "--trace", str(tmp_path / "t.json"), "--trace-of", "eu"]) == 2
+    assert "no metadata.gap_seconds and data of numbers" in capsys.readouterr().err
 
 
 def test_a_fleet_that_lacks_what_the_plan_uses_is_refused(plan_file: str, tmp_path: Path, capsys: Capture) -> None:

@@ -66,9 +66,10 @@ def test_sharded_state_makes_the_update_shorter_and_nothing_else() -> None:
 
 @given(st.lists(st.integers(50, 1300), min_size=8, max_size=40))
 def test_a_longer_batch_takes_no_less(tokens: list[int]) -> None:
-    """But for how well whole samples can be dealt."""
+    """But for how well whole samples are dealt to two pipelines: longest first is at worst 7/6 of the best (Graham,
+    1969)."""
     one = mesh(unit=2, data=2, pipeline=2, micro_batch=2)
-    assert one.seconds([num + 50 for num in tokens]) > 0.95 * one.seconds(tokens)
+    assert one.seconds([num + 50 for num in tokens]) >= 6 / 7 * one.seconds(tokens)
 
 
 def test_micro_batches_are_balanced_and_what_cannot_be_costs_its_fill() -> None:
