@@ -22,7 +22,7 @@ from coordinator.events import (
     TaskReported,
 )
 from coordinator.joblog import JobEvent
-from coordinator.state import Hello, Inventory, Job, JobState, Link, Region, State
+from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, Link, Region, State
 from periplus.convert import certificate_to_pb
 from periplus.errors import ConfigError, WireError
 from periplus.pb.v1 import common_pb2, control_pb2
@@ -72,7 +72,13 @@ def hello_from_pb(message: control_pb2.Hello) -> Hello:
         boot_id=message.boot_id,
         gateway_address=message.gateway_address,
         inventory=Inventory(
-            num_cores=inventory.num_cores, memory_bytes=inventory.memory_bytes, hostname=inventory.hostname
+            num_cores=inventory.num_cores,
+            memory_bytes=inventory.memory_bytes,
+            hostname=inventory.hostname,
+            accelerators=tuple(
+                Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
+                for each in inventory.accelerators
+            ),
         ),
         agent_version=message.agent_version,
         tasks=tuple(map(report_from_pb, message.tasks)),
@@ -262,6 +268,10 @@ def _region_to_pb(region: Region) -> control_pb2.Region:
             num_cores=hello.inventory.num_cores,
             memory_bytes=hello.inventory.memory_bytes,
             hostname=hello.inventory.hostname,
+            accelerators=[
+                control_pb2.Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
+                for each in hello.inventory.accelerators
+            ],
         ),
         tasks=[
             control_pb2.TaskReport(

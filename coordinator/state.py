@@ -67,10 +67,22 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerators:
+    """Equal ones of one host; name and memory as their driver says."""
+
+    name: str
+    memory_bytes: int
+    num: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
+    """Of an agent's host."""
+
     num_cores: int
     memory_bytes: int
     hostname: str
+    accelerators: tuple[Accelerators, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

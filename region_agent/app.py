@@ -7,7 +7,6 @@ workers first (they may still have something to send), then the session, then th
 import asyncio
 import logging
 import random
-import socket
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from region_agent.convert import report_to_pb, task_from_pb
 from region_agent.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
 from region_agent.hub import JobHub
 from region_agent.hubs import Hubs
+from region_agent.inventory import inventory
 from region_agent.probe import probe
 from region_agent.reconcile import Limits, LocalTask, reconcile, report, report_unstarted, task_of
 from region_agent.service import GatewayService
@@ -52,7 +52,10 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     async with WanRouter(config.region, config.wan or None) as router:
         advertised = config.advertise or address
         await router.attach(advertised)
-        agent = Agent(config, address=address, advertised=advertised, router=router, hubs=hubs, traffic=traffic)
+        offered = await asyncio.to_thread(inventory, config)
+        agent = Agent(
+            config, offered, address=address, advertised=advertised, router=router, hubs=hubs, traffic=traffic
+        )
         service = GatewayService(hubs, traffic, agent.pass_record, agent.certificate)
         gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
         await server.start()
@@ -111,9 +114,18 @@ class Agent:
     """The daemon's moving parts, and the state that they share."""
 
     def __init__(
-        self, config: AgentConfig, *, address: str, advertised: str, router: WanRouter, hubs: Hubs, traffic: Traffic
+        self,
+        config: AgentConfig,
+        offered: control_pb2.Inventory,
+        *,
+        address: str,
+        advertised: str,
+        router: WanRouter,
+        hubs: Hubs,
+        traffic: Traffic,
     ) -> None:
         self._config = config
+        self._inventory = offered
         self._advertised = advertised
         self._router = router
         self._hubs = hubs
@@ -179,9 +191,7 @@ class Agent:
         config = self._config
         return control_pb2.Hello(
             region=config.region, boot_id=self._boot_id, gateway_address=self._advertised,
-            inventory=control_pb2.Inventory(
-                num_cores=config.num_cores, memory_bytes=config.memory_bytes, hostname=socket.gethostname()
-            ),
+            inventory=self._inventory,
             tasks=[report_to_pb(report_) for report_ in self._reports().values()],
         )  # fmt: skip
 

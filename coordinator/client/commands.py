@@ -17,9 +17,10 @@ from rich.console import Console
 from coordinator.client import listing, runs
 from coordinator.client.audit import audit_command
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
+from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
 from coordinator.state import ENDED_STATES
-from periplus import clock
+from periplus import clock, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile, job_schema, load_job
 from periplus.job_inputs import check_inputs
@@ -219,6 +220,22 @@ def show_region(name: str, output: str, coordinator: str) -> None:
             click.echo(tree["name"])
         case form:
             click.echo(listing.render_tree({"schema": "periplus.region-status/1", **tree}, form))
+
+
+@region.command("export")
+@_coordinator_option
+def export_regions(coordinator: str) -> None:
+    """Print what regions offer and what was measured between them as a fleet file, for `periplus plan --fleet`.
+
+    Machines are those of the agents' hosts, as long as nobody adds more; prices are for the operator to add.
+    """
+    fleet = _ask(coordinator, lambda remote: remote.fleet())
+    if not fleet.regions:
+        raise NotFound(f"no region to export: {listing.REGIONS.empty}")
+    tree, left_out = fleet_tree(fleet, clock.unix_s())
+    click.echo(yaml_text.dump(tree).rstrip("\n"))
+    for sentence in left_out:
+        _say(f"left out: {sentence}")
 
 
 @click.command()

@@ -112,6 +112,10 @@ def region_tree(region: control_pb2.Region) -> Tree:
         "gateway_address": region.gateway_address,
         "num_cores": region.inventory.num_cores,
         "memory_bytes": region.inventory.memory_bytes,
+        "accelerators": [
+            {"name": each.name, "memory_bytes": each.memory_bytes, "num": each.num}
+            for each in region.inventory.accelerators
+        ],
         "last_seen_s": round(region.last_seen_s, 3),
         "tasks": [
             {
@@ -167,6 +171,10 @@ def _throughput(tree: Tree, now_s: float) -> str:
     return units.quantity(tree["throughput_bits_per_s"], "bit/s")
 
 
+def _accelerators(tree: Tree, now_s: float) -> str:
+    return ", ".join(f"{each['num']} x {each['name']}" for each in tree["accelerators"])
+
+
 def _tasks(tree: Tree, now_s: float) -> str:
     running = [task for task in tree["tasks"] if task["state"] in ("starting", "running")]
     return str(len(running))
@@ -193,6 +201,7 @@ REGIONS = Listing(
         Column("STATE", _text("state")),
         Column("CORES", _text("num_cores"), right=True),
         Column("MEMORY", _size("memory_bytes"), right=True),
+        Column("ACCELERATORS", _accelerators),
         Column("TASKS", _tasks, right=True),
         Column("SEEN", _age("last_seen_s"), right=True),
         Column("HOST", _text("hostname"), wide=True),

@@ -48,6 +48,8 @@ CPU_CORE = GpuType(
 """One core of a server: 32 float32 operations a cycle (two 256-bit fused multiply-adds) at 2.5 GHz, and its share of
 the memory and of the memory's bandwidth. A stand-in until the cores at hand are measured."""
 
+_SAME_CARD = (0.9, 1.25)
+"""Memory that drivers report over the packaged type's, which is in units of 10^9 bytes and before error correction."""
 CPU_MIN_BYTES = 1 << 30
 """Of a worker process: half of it is libraries."""
 
@@ -90,6 +92,11 @@ def cpu_type(core: GpuType, *, num_cores: int, memory_bytes: int) -> tuple[int, 
         matmul_flop_per_s=core.matmul_flop_per_s * cores,
     )
     return num, gpu
+
+
+def is_whole(gpu: GpuType, memory_bytes: int) -> bool:
+    """Whether a card whose driver reports so much memory is that type, neither another nor cut into partitions."""
+    return _SAME_CARD[0] < memory_bytes / gpu.memory_bytes < _SAME_CARD[1]
 
 
 def gpu_name(text: str, also: Iterable[str] = ()) -> str:

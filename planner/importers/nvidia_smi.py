@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from periplus.errors import ConfigError
-from planner.catalogue import gpu_name, gpu_types
+from planner.catalogue import gpu_name, gpu_types, is_whole
 from planner.question.fleet import Machines
 from planner.question.hardware import GpuType
 
 PCIE_BYTES_PER_S = 32e9
 """One direction of a fourth-generation slot of 16 lanes."""
-_SAME_CARD = (0.9, 1.25)
-"""Reported memory over the packaged type's, which is in units of 10^9 bytes and before error correction."""
 
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
@@ -91,7 +89,7 @@ def _query(text: str) -> tuple[list[str], list[str]]:
         if not text_name or match is None:
             raise ConfigError(f"nvidia-smi: {line!r} must be a name and a memory size, such as: NVIDIA L4, 23034 MiB")
         name, size = gpu_name(text_name), int(match[1]) << 20
-        if not _SAME_CARD[0] < size / gpu_types()[name].memory_bytes < _SAME_CARD[1]:
+        if not is_whole(gpu_types()[name], size):
             left_out.append(
                 f"{text_name} with {match[1]} MiB: not what {name} has; another card, or cut into partitions"
             )

@@ -23,6 +23,8 @@ from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc
 from periplus.policy import Policy
 from periplus.publication import Certificate, Opening, PublicationKind, PublisherKey, Trust
+from periplus.yaml_text import parse
+from planner.fleet_file import fleet_of
 
 DEADLINE_S = 10.0
 Session = Any
@@ -39,7 +41,10 @@ class FakeAgent:
     async def __aenter__(self) -> Self:
         self.channel = rpc.channel(self.address)
         self.call: Session = control_pb2_grpc.CoordinatorStub(self.channel).Session()
-        inventory = control_pb2.Inventory(num_cores=4, memory_bytes=8 << 30, hostname=f"host-{self.boot_id}")
+        cards = control_pb2.Accelerators(name="NVIDIA L4", memory_bytes=23034 << 20, num=2)
+        inventory = control_pb2.Inventory(
+            num_cores=4, memory_bytes=8 << 30, hostname=f"host-{self.boot_id}", accelerators=[cards]
+        )
         hello = control_pb2.Hello(
             region=self.region, boot_id=self.boot_id, gateway_address=f"{self.region}:1", inventory=inventory
         )
@@ -413,6 +418,13 @@ def test_operators_see_jobs_regions_and_links(tmp_path: Path, capsys: pytest.Cap
             assert "100 Mbit/s" in capsys.readouterr().out
             assert await command("links", "-o", "json") == 0
             assert json.loads(capsys.readouterr().out)["links"][0]["rtt_s"] == pytest.approx(0.1)
+            assert await command("region", "export") == 0
+            fleet = fleet_of(parse(capsys.readouterr().out, "export"), "export")
+            assert [(each.name, each.machines[0].gpu, each.num_cores) for each in fleet.regions] == [
+                ("eu", "L4", 4),
+                ("us", "L4", 4),
+            ]
+            assert {(link.src_region, link.dst_region) for link in fleet.links} == {("eu", "us"), ("us", "eu")}
             assert await command("job", "logs", job_id) == 3
             assert "host-boot" in capsys.readouterr().err
             assert await command("job", "cancel", "sums") == 0

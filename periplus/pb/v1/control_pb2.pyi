@@ -247,23 +247,56 @@ class Inventory(_message.Message):
     NUM_CORES_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
+    ACCELERATORS_FIELD_NUMBER: _builtins.int
     num_cores: _builtins.int
     memory_bytes: _builtins.int
     hostname: _builtins.str
+    @_builtins.property
+    def accelerators(self) -> _containers.RepeatedCompositeFieldContainer[Global___Accelerators]: ...
     def __init__(
         self,
         *,
         num_cores: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
         hostname: _builtins.str = ...,
+        accelerators: _abc.Iterable[Global___Accelerators] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "memory_bytes", b"memory_bytes", "num_cores", b"num_cores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerators", b"accelerators", "hostname", b"hostname", "memory_bytes", b"memory_bytes", "num_cores", b"num_cores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Inventory: _TypeAlias = Inventory  # noqa: Y015
+
+@_typing.final
+class Accelerators(_message.Message):
+    """Equal accelerators of the agent's host."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    NUM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """as its driver says: NVIDIA H100 80GB HBM3"""
+    memory_bytes: _builtins.int
+    """of one, as its driver says"""
+    num: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        memory_bytes: _builtins.int = ...,
+        num: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "name", b"name", "num", b"num"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Accelerators: _TypeAlias = Accelerators  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

@@ -1,0 +1,51 @@
+"""What the joined regions offer and what was measured between them, as a fleet file of the planner."""
+
+from collections.abc import Iterable
+
+from coordinator.client.listing import Tree
+from periplus.errors import ConfigError
+from periplus.pb.v1 import control_pb2
+from planner.catalogue import gpu_name, gpu_types, is_whole
+from planner.fleet_file import to_tree
+from planner.question.fleet import Fleet, Link, Machines, Region
+
+_LOCAL_BYTES_PER_S = 1.25e9
+"""Inside a region, where nobody measures it: 10 Gbit/s."""
+
+
+def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]:
+    """(`periplus.fleet/1`, what was left out and why). Links that nobody has measured are absent."""
+    left_out: list[str] = []
+    regions = tuple(
+        Region(
+            name=each.name,
+            machines=tuple(_machines(each.name, each.inventory.accelerators, left_out)),
+            fabric_bytes_per_s=_LOCAL_BYTES_PER_S,
+            num_cores=each.inventory.num_cores,
+            memory_bytes=each.inventory.memory_bytes,
+        )
+        for each in fleet.regions
+    )
+    links = tuple(
+        Link(
+            src_region=each.src_region, dst_region=each.dst_region, rtt_s=each.rtt_s,
+            bytes_per_s=each.throughput_bits_per_s / 8, age_s=round(max(0.0, now_s - each.measured_at_s), 3),
+        )
+        for each in fleet.links
+        if each.throughput_bits_per_s > 0
+    )  # fmt: skip
+    return to_tree(Fleet(regions=regions, links=links, gpu_types=gpu_types())), left_out
+
+
+def _machines(region: str, offered: Iterable[control_pb2.Accelerators], left_out: list[str]) -> Iterable[Machines]:
+    """Of the agent's host."""
+    for each in offered:
+        try:
+            name = gpu_name(each.name)
+        except ConfigError as error:
+            left_out.append(f"{region}: {error}")
+            continue
+        if is_whole(gpu_types()[name], each.memory_bytes):
+            yield Machines(gpu=name, gpus_per_machine=each.num, num_machines=1)
+        else:
+            left_out.append(f"{region}: {each.name} with {each.memory_bytes} bytes is not what {name} has")
