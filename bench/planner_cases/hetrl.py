@@ -19,9 +19,11 @@ from statistics import geometric_mean
 
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, most, reached
 from bench.planner_cases.solving import Solved, solve
+from planner.answer.placement import Placement, Sharding
 from planner.importers.published import HetrlScenario, hetrl_fleet
 from planner.importers.published_workloads import ALGORITHMS, HETRL_MODELS, hetrl_workload
 from planner.question.goal import STUDY, Problem
+from planner.question.workload import TRAINING
 from planner.simulate.simulator import simulate
 
 TIMES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -107,7 +109,15 @@ def _over(name: str, problem: Problem, ours: Solved, scenario: str, is_async: bo
         f"{name}_ratio": solved.value / ours.value if solved.best else None,
         f"{name}_ratio_at_most": solved.value / ours.bound if solved.best and ours.bound else None,
         f"{name}_published": published,
+        f"{name}_is_cornered": solved.best is not None and _is_cornered(solved.placement),
     }
+
+
+def _is_cornered(placement: Placement) -> bool:
+    """Whether memory left only the smallest way to train: full sharding, one sample a micro-batch."""
+    layouts = [layout for group in placement.groups for pool in group.pools for task, layout in pool.layouts
+               if task in TRAINING]  # fmt: skip
+    return any(layout.sharding is Sharding.FULL and layout.micro_batch == 1 for layout in layouts)
 
 
 def _played(problem: Problem, ours: Solved) -> Row:

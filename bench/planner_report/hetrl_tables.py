@@ -102,6 +102,22 @@ def families_sentence(rows: Sequence[Row]) -> str:
     return f"{'; '.join(parts)}. A * marks a ratio whose family's search was ended by time: a better one may exist."
 
 
+def cornered_sentence(rows: Sequence[Row]) -> str:
+    """Where a family's ratio says more of memory than of placement; empty if nowhere."""
+    parts = []
+    for name in FAMILIES:
+        ratios = [row[f"{name}_ratio"] for row in rows if row[f"{name}_ratio"] and row[f"{name}_is_cornered"]]
+        if ratios:
+            parts.append(f"`{name}` in {counted(len(ratios), 'case')}, {min(ratios):.2f} to {max(ratios):.2f} times")
+    if not parts:
+        return ""
+    return (
+        "Where memory leaves a family only full sharding with one sample a micro-batch, weights are gathered anew for "
+        f"each sample: {'; '.join(parts)}. verl can move state to its hosts' memory instead, which this model does not "
+        "have: such a ratio is of that cliff, not of placement, and is not comparable with a published one."
+    )
+
+
 def cases_table(rows: Rows) -> str:
     header = ["network", "model", "workload", "step s", "gap %", "one percent s", "over verl", "at most", "published",
               "over streamrl", "at most", "published", "simulated s", "error %"]  # fmt: skip

@@ -104,6 +104,7 @@ def _hetrl(part: Part, page: Page) -> list[str]:
         f"{percent(max(row['gap'] for row in rows), 2)} %.",
         page.picture("ratios", "ratios over static families beside HetRL's published ranges", ratios_svg(rows, note)),
         hetrl_tables.published_sentence(rows), hetrl_tables.families_sentence(rows),
+        *filter(None, [hetrl_tables.cornered_sentence(rows)]),
         hetrl_tables.ratio_table(rows),
         "Each case. Ratios are of seconds a step, the family's best over ours; *at most* is the certified upper bound "
         "on the ratio, *error* that of the prediction against the simulation of our placement.",

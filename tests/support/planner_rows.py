@@ -44,6 +44,7 @@ def hetrl(cell: str, rng: np.random.Generator) -> Row:
         row |= {
             f"{name}_step_s": ratio and ratio * step_s, f"{name}_search_s": 4.0,
             f"{name}_is_whole": model != "Qwen3-8B", f"{name}_ratio": ratio,
+            f"{name}_is_cornered": model == "Qwen3-14B",
             f"{name}_ratio_at_most": ratio and ratio / (1 - gap),
             f"{name}_published": PUBLISHED[scenario].get(f"{timing}_{name}"),
         }  # fmt: skip

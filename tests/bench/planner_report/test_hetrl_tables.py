@@ -3,12 +3,18 @@
 import pytest
 
 from bench.planner_cases.cells import Row
-from bench.planner_report.hetrl_tables import compared, families_sentence, over_time, published_sentence
+from bench.planner_report.hetrl_tables import (
+    compared,
+    cornered_sentence,
+    families_sentence,
+    over_time,
+    published_sentence,
+)
 
 ROW: Row = {
     "scenario": "single-region", "model": "Qwen3-4B", "algorithm": "ppo", "is_async": False,
-    "verl_ratio": 1.6, "verl_ratio_at_most": 1.7, "verl_is_whole": True,
-    "streamrl_ratio": None, "streamrl_ratio_at_most": None, "streamrl_is_whole": False,
+    "verl_ratio": 1.6, "verl_ratio_at_most": 1.7, "verl_is_whole": True, "verl_is_cornered": True,
+    "streamrl_ratio": None, "streamrl_ratio_at_most": None, "streamrl_is_whole": False, "streamrl_is_cornered": False,
 }  # fmt: skip
 
 
@@ -28,6 +34,11 @@ def test_a_family_without_a_placement_is_counted_and_not_averaged() -> None:
     assert ("async", "verl") not in found
     assert "no placement of the family in 1" in families_sentence([ROW])
     assert "`streamrl`: searched in full in 0 of 1 case" in families_sentence([ROW])
+
+
+def test_ratios_that_say_more_of_memory_are_named() -> None:
+    assert "each sample: `verl` in 1 case, 1.60 to 1.60 times. verl can" in cornered_sentence([ROW])
+    assert cornered_sentence([ROW | {"verl_is_cornered": False}]) == ""
 
 
 def _by_time(auto: float, hetrl: float | None, areal_hex: float) -> Row:
