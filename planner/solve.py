@@ -27,6 +27,7 @@ from planner.propose import plan_of
 from planner.question.architecture import Architecture
 from planner.question.fleet import Fleet
 from planner.question.goal import Problem
+from planner.trim import trimmed
 
 AUTO = "auto"
 
@@ -160,11 +161,11 @@ def _best_home(
 def _as_plan(prices: Prices, found: outcome.Outcome, method: str, seed: int) -> Outcome:
     match found:
         case outcome.Found():
-            return plan_of(prices, found.best, method=found.method or method, seed=seed)
+            return plan_of(prices, trimmed(prices, found.best), method=found.method or method, seed=seed)
         case outcome.BudgetExhausted(best=None):
             return BudgetExhausted(incumbent=None, bound=found.bound)
         case outcome.BudgetExhausted(best=Incumbent() as best):
-            made = plan_of(prices, best, method=found.method or method, seed=seed)
+            made = plan_of(prices, trimmed(prices, best), method=found.method or method, seed=seed)
             return BudgetExhausted(incumbent=made, bound=found.bound)
         case outcome.Infeasible():
             return _infeasible(found)

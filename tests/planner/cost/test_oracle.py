@@ -17,38 +17,16 @@ from planner.cost.placed import Placed, place
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.terms import terms
 from planner.cost.ways import home
-from planner.question.fleet import Fleet
 from planner.question.goal import Goal, Objective, Rules
 from planner.question.workload import TASKS, TRAINING, Task
-from tests.support.planner_cost import GPU, fleet, machines, partitions, problem, region, slower, workload
-
-PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)
-SLOW = slower(GPU, "slow", factor=0.5)
-
-
-def two_regions(bytes_per_s: float = 1e9) -> Fleet:
-    return fleet(
-        region("x", machines(per_machine=4, num=2)), region("y", machines(SLOW, per_machine=2, num=2)),
-        types=(GPU, SLOW), bytes_per_s=bytes_per_s,
-    )  # fmt: skip
-
-
-def pool(key: str, task: Task, num: int, layout: Layout | None = None) -> Pool:
-    return Pool(device_class=key, unit_gpus=1, num_units=num, layouts=((task, layout or Layout(tensor=1)),))
-
-
-def placement(*generating: Pool) -> Placement:
-    train = pool("x/simple/4", Task.ACTOR_TRAINING, 2)
-    return Placement(groups=(Group(tasks=PAIR[:1], pools=generating), Group(tasks=PAIR[1:], pools=(train,))))
+from tests.support.planner_cost import partitions, problem, workload
+from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
 
 
 def judged(prices: Prices, of: Placement, goal: Goal | None = None) -> Evaluation:
     found = evaluate(prices, of, goal=goal)
     assert isinstance(found, Evaluation), found
     return found
-
-
-FAR = pool("y/slow/2", Task.GENERATION, 3)
 
 
 def test_without_staleness_a_step_is_the_critical_path() -> None:

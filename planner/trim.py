@@ -1,0 +1,33 @@
+"""A placement without the devices that it rents for nothing."""
+
+from dataclasses import replace
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import Incumbent
+from planner.answer.placement import Placement
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.question.workload import Task
+
+_TOLERANCE = 1e-12
+
+
+def trimmed(prices: Prices, found: Incumbent) -> Incumbent:
+    """Without pools that idle in generation's windows, as far as its objective's value is then no worse.
+
+    Methods that look at seconds alone keep them: they make nothing slower, and cost.
+    """
+    best = found
+    for place in sorted(found.evaluation.idle, reverse=True):
+        group = best.placement.group_of(Task.GENERATION)
+        if len(group.pools) == 1:
+            break
+        fewer = replace(group, pools=(*group.pools[:place], *group.pools[place + 1 :]))
+        placement = Placement(groups=tuple(fewer if each is group else each for each in best.placement.groups))
+        evaluation = evaluate(prices, placement)
+        if not isinstance(evaluation, Evaluation):
+            continue
+        after = replace(best, placement=placement, evaluation=evaluation)
+        if after.value(prices.problem.goal) <= found.value(prices.problem.goal) * (1 + _TOLERANCE):
+            best = after
+    return best
