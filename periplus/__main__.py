@@ -4,9 +4,13 @@ Commands come from the entry-point group `periplus.commands`; the kernel names n
 before a command runs: each entry point is loaded when it is called for.
 """
 
+import contextlib
+import errno
 import importlib.metadata
 import logging
+import os
 import sys
+import threading
 from collections.abc import Sequence
 
 import click
@@ -14,6 +18,8 @@ import click
 from periplus import errors
 
 ENTRY_POINT_GROUP = "periplus.commands"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Of a write to standard output that fails."""
 
 
 class MountedGroup(click.Group):
@@ -55,13 +61,34 @@ def run(arguments: Sequence[str]) -> int:
     except errors.PeriplusError as error:
         click.echo(f"error: {error}", err=True)
         return errors.meaning(error).exit_code
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _drop_output()
+        with contextlib.suppress(OSError):
+            click.echo(f"error: the output cannot be written: {error.strerror}; make room there", err=True)
+        return errors.MEANING[errors.StorageError].exit_code
     return code if isinstance(code, int) else errors.EXIT_OK
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere: else the interpreter fails to write it again when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def main() -> None:
     """Entry point of the script."""
     logging.captureWarnings(True)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if any(thread.daemon for thread in threading.enumerate()):
+        # a search that was left alone is inside a solver, which aborts if the interpreter ends around it
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

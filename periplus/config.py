@@ -8,13 +8,14 @@ Every refusal is a ConfigError which names the file, the dotted key, the offendi
 refusals of a file come at once. What it refuses to know: what the keys mean.
 """
 
+import dataclasses
 import difflib
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 import pydantic
 from pydantic.fields import FieldInfo
@@ -50,6 +51,8 @@ def load(
     Raises: ConfigError.
     """
     tree = read_yaml(path) if path else {}
+    if path and not tree and not overrides and any(field.is_required() for field in model.model_fields.values()):
+        raise ConfigError(f"{path}: is empty")
     elsewhere = known_elsewhere or {}
     tree = override(model, tree, overrides, elsewhere)
     return validate(model, tree, str(path) if path else "the overrides", elsewhere)
@@ -104,10 +107,13 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
         if name not in section.model_fields:
             raise ConfigError(f"{source}: {_unknown(model, tuple(path[: i + 1]), known_elsewhere)}")
         field = section.model_fields[name]
-        section = _section_of(field)
+        section = _section_of(field.annotation)
         if section is None:
-            if i + 1 < len(path) and _base(field.annotation) is not dict:
-                raise ConfigError(f"{source}: {'.'.join(path[: i + 1])} holds one value, it has no keys below it")
+            base, key = _base(field.annotation), ".".join(path[: i + 1])
+            if i + 1 < len(path) and base is tuple:
+                raise ConfigError(f"{source}: {key} is a list, which an override gives as a whole")
+            if i + 1 < len(path) and base is not dict:
+                raise ConfigError(f"{source}: {key} holds one value, it has no keys below it")
             return
 
 
@@ -125,9 +131,13 @@ def validate(model: type[M], tree: object, source: str, known_elsewhere: Mapping
 
 def check_schema(tree: object, schema: str, source: str) -> Tree:
     """The tree without its `schema` key. Raises: ConfigError if it is not a mapping that carries this schema."""
-    if not isinstance(tree, dict) or tree.get("schema") != schema:
-        found = tree.get("schema") if isinstance(tree, dict) else tree
-        raise ConfigError(f"{source}: must carry schema: {schema}, found {_shown(found)}")
+    if tree == {}:
+        raise ConfigError(f"{source}: is empty; it must carry schema: {schema}")
+    if not isinstance(tree, dict) or "schema" not in tree:
+        found = "none" if isinstance(tree, dict) else _shown(tree)
+        raise ConfigError(f"{source}: must carry schema: {schema}, found {found}")
+    if tree["schema"] != schema:
+        raise ConfigError(f"{source}: must carry schema: {schema}, found {_shown(tree['schema'])}")
     return {key: value for key, value in tree.items() if key != "schema"}
 
 
@@ -144,12 +154,16 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: Mapping[str, str
     key = ".".join(map(str, location))
     if detail["type"] == "extra_forbidden":
         return _unknown(model, location, known_elsewhere)
+    if location and location[-1] == _KEY:
+        allowed = _allowed(_place_at(model, (*location[:-2], _KEY)))
+        return f"unknown key {key.removesuffix('.' + _KEY)}; it must be {allowed or 'another'}"
+    allowed = _allowed(_place_at(model, location))
     if detail["type"] == "missing":
-        allowed = _allowed(_field_at(model, location))
         return f"{key} is missing" + (f"; it must be {allowed}" if allowed else "")
     if not location:
         return f"must be a mapping of keys to values, not {_shown(detail['input'])}"
-    allowed = _allowed(_field_at(model, location))
+    if detail["type"] == "finite_number":
+        allowed = allowed.replace("a number", "a finite number", 1)
     return (
         f"{key} is {_shown(detail['input'])}, but must be {allowed or detail['msg'].removeprefix('Input should be ')}"
     )
@@ -157,48 +171,103 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: Mapping[str, str
 
 def _unknown(model: type[Config], location: Sequence[int | str], known_elsewhere: Mapping[str, str]) -> str:
     *parents, name = map(str, location)
-    key = ".".join((*parents, name))
-    section = _section_at(model, parents)
-    siblings = {".".join((*parents, s)): s for s in section.model_fields} if section else {}
+    place = _place_at(model, location[:-1])
+    section = _section_of(place.annotation) if place else None
+    siblings = tuple(section.model_fields) if section else ()
     leaves: dict[str, list[str]] = {}
-    for known in dotted_keys(model):
-        leaves.setdefault(known.rpartition(".")[2], []).append(known)
+    for known in _paths(model, _indices(location)):
+        leaves.setdefault(known[-1], []).append(".".join(known))
     if name in known_elsewhere:
         guesses = [known_elsewhere[name]]
     elif name in leaves:
         guesses = leaves[name][:3]
-    elif near := difflib.get_close_matches(name, siblings.values(), n=1):
+    elif near := difflib.get_close_matches(name, siblings, n=1):
         guesses = [".".join((*parents, near[0]))]
     else:
         far = difflib.get_close_matches(name, leaves, n=1, cutoff=0.75)
         guesses = leaves[far[0]][:3] if far else []
-    hint = f"did you mean {' or '.join(guesses)}?" if guesses else f"known keys: {', '.join(siblings.values())}"
-    return f"unknown key {key}; {hint}"
+    hint = f"did you mean {' or '.join(guesses)}?" if guesses else f"known keys: {', '.join(siblings)}"
+    return f"unknown key {'.'.join((*parents, name))}; {hint}"
 
 
-def dotted_keys(model: type[Config], prefix: str = "") -> tuple[str, ...]:
-    """Every key of the model, sections included, such as `sampling.temperature`."""
+# ---- what a model has where ------------------------------------------------------------------------------------------
 
-    def walk() -> Iterator[str]:
-        for name, field in model.model_fields.items():
-            yield prefix + name
-            if section := _section_of(field):
-                yield from dotted_keys(section, f"{prefix}{name}.")
-
-    return tuple(walk())
+_Path = tuple[str, ...]
+_KEY = "[key]"
+"""Ends the location of a mapping's key."""
 
 
-def _section_at(model: type[Config], path: Sequence[str]) -> type[Config] | None:
-    section: type[Config] | None = model
-    for name in path:
-        field = section.model_fields.get(name) if section else None
-        section = _section_of(field) if field else None
-    return section
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """What may stand at one location of a file."""
+
+    annotation: Any
+    bounds: tuple[Any, ...] = ()
 
 
-def _field_at(model: type[Config], location: Sequence[int | str]) -> FieldInfo | None:
-    section = _section_at(model, [str(part) for part in location[:-1]])
-    return section.model_fields.get(str(location[-1])) if section and location else None
+def dotted_keys(model: type[Config]) -> tuple[str, ...]:
+    """Every key of the model, sections included, such as `sampling.temperature`; not what is in lists."""
+    return tuple(".".join(path) for path in _paths(model, lambda path: None))
+
+
+def _paths(model: type[Config], index_of: Callable[[_Path], str | None], at: _Path = ()) -> Iterator[_Path]:
+    """Every key below `at`; of a list of sections, those of the entry that `index_of` names, if it does."""
+    for name, field in model.model_fields.items():
+        path = (*at, name)
+        yield path
+        entry = _entry(field.annotation, 0)
+        if section := _section_of(field.annotation):
+            yield from _paths(section, index_of, path)
+        elif entry and (section := _section_of(entry.annotation)) and (index := index_of(path)) is not None:
+            yield from _paths(section, index_of, (*path, index))
+
+
+def _indices(location: Sequence[int | str]) -> Callable[[_Path], str | None]:
+    """On the way to an unknown key the entries that it is in; below its section the first ones; elsewhere none."""
+    there = tuple(map(str, location))
+
+    def index_of(path: _Path) -> str | None:
+        if there[: len(path)] == path and len(there) > len(path):
+            return there[len(path)]
+        return "0" if path[: len(there) - 1] == there[:-1] else None
+
+    return index_of
+
+
+def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | None:
+    """None where the model has nothing."""
+    place: _Place | None = _Place(model)
+    for part in location:
+        if place is None:
+            return None
+        if section := _section_of(place.annotation):
+            field = section.model_fields.get(str(part))
+            place = _Place(field.annotation, tuple(field.metadata)) if field else None
+        else:
+            place = _entry(place.annotation, part)
+    return place
+
+
+def _entry(annotation: Any, part: int | str) -> _Place | None:
+    """One entry of a list or a mapping, or a mapping's key; None of what is neither."""
+    for choice in _alternatives(annotation):
+        origin, args = typing.get_origin(choice), typing.get_args(choice)
+        if origin is dict:
+            return _bare(args[0] if part == _KEY else args[1])
+        if origin is tuple and args[-1] is Ellipsis:
+            return _bare(args[0])
+        if origin is tuple and isinstance(part, int) and part < len(args):
+            return _bare(args[part])
+    return None
+
+
+def _bare(annotation: Any) -> _Place:
+    """An annotation without its bounds, and those."""
+    if typing.get_origin(annotation) is not Annotated:
+        return _Place(annotation)
+    inner, *metadata = typing.get_args(annotation)
+    bounds = [each for one in metadata for each in (one.metadata if isinstance(one, FieldInfo) else (one,))]
+    return _Place(inner, tuple(bounds))
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
@@ -206,8 +275,8 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return typing.get_args(annotation) if is_union else (annotation,)
 
 
-def _section_of(field: FieldInfo) -> type[Config] | None:
-    for choice in _alternatives(field.annotation):
+def _section_of(annotation: Any) -> type[Config] | None:
+    for choice in _alternatives(annotation):
         if isinstance(choice, type) and issubclass(choice, Config):
             return choice
     return None
@@ -215,7 +284,8 @@ def _section_of(field: FieldInfo) -> type[Config] | None:
 
 def _base(annotation: Any) -> Any:
     chosen = next((a for a in _alternatives(annotation) if a is not type(None)), annotation)
-    return typing.get_origin(chosen) or chosen
+    bare = _bare(chosen).annotation
+    return typing.get_origin(bare) or bare
 
 
 _KINDS = {
@@ -228,27 +298,29 @@ _KINDS = {
 }
 _BOUNDS = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}", "pattern": "matching {}"}
 _LENGTHS = {"min_length": "of at least {} items", "max_length": "of at most {} items"}
+_CHARACTERS = {"min_length": "of at least {} characters", "max_length": "of at most {} characters"}
+_WORDS = {tuple: _LENGTHS, str: {**_BOUNDS, **_CHARACTERS}}
 
 
-def _allowed(field: FieldInfo | None) -> str:
-    if field is None:
+def _allowed(place: _Place | None) -> str:
+    if place is None:
         return ""
-    base = _base(field.annotation)
+    base = _base(place.annotation)
     if base is Literal:
-        chosen = next(a for a in _alternatives(field.annotation) if typing.get_origin(a) is Literal)
+        chosen = next(a for a in _alternatives(place.annotation) if typing.get_origin(a) is Literal)
         kind = "one of " + ", ".join(map(str, typing.get_args(chosen)))
     elif isinstance(base, type) and issubclass(base, Config):
         kind = "a mapping with keys " + ", ".join(base.model_fields)
     else:
         kind = _KINDS.get(base, "valid")
-    words = _LENGTHS if base is tuple else _BOUNDS
+    words = _WORDS.get(base, _BOUNDS)
     bounds = [
         words[name].format(value)
-        for item in field.metadata
+        for item in place.bounds
         for name in words
         if (value := getattr(item, name, None)) is not None
     ]
-    null = " or null" if type(None) in _alternatives(field.annotation) else ""
+    null = " or null" if type(None) in _alternatives(place.annotation) else ""
     return " ".join([kind, *bounds]) + null
 
 

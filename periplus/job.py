@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue
 
-from periplus import algorithm, config
+from periplus import algorithm, config, file_kinds
 from periplus.algorithm import AlgorithmSection
 from periplus.config import Config
 from periplus.errors import ConfigError
@@ -397,6 +397,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
 
     Raises: ConfigError.
     """
+    file_kinds.need_kind(config.read_yaml(path), str(path), ("job",))
     job = resolve(config.load(JobFile, path, overrides, KNOWN_ELSEWHERE), str(path))
     updates: dict[str, Any] = {}
     if job.data.path:

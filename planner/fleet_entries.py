@@ -92,7 +92,7 @@ class RegionEntry(Config):
     is_public: bool = True
     """Whether others can dial its gateway."""
     num_cores: int = Field(default=0, ge=0)
-    """Of the host where the region's processes run; 0: does not bind."""
+    """Of the host where the region's processes run; 0: nobody said. Jobs need them, or machines of cpu."""
     memory_bytes: int = Field(default=0, ge=0)
     """Of that host; 0: does not bind."""
 

@@ -92,8 +92,10 @@ def _region_refusals(region: RegionEntry) -> Iterator[str]:
 def _link_refusals(link: LinkEntry, known: set[str]) -> Iterator[str]:
     where = f"the link from {link.src_region} to {link.dst_region}"
     if (link.bytes_per_s is None) == (link.throughput_bits_per_s is None):
-        given = "no rate" if link.bytes_per_s is None else "both bytes_per_s and throughput_bits_per_s"
-        yield f"{where} has {given}; give one of the two, or leave out a link that nobody measured"
+        if link.bytes_per_s is None:
+            yield f"{where} has no rate; give bytes_per_s or throughput_bits_per_s, or leave out what nobody measured"
+        else:
+            yield f"{where} has both bytes_per_s and throughput_bits_per_s; leave out one of the two"
     if link.src_region == link.dst_region:
         yield f"{where} ends where it begins; the network inside a region is its fabric_bytes_per_s"
     for name in dict.fromkeys((link.src_region, link.dst_region)):

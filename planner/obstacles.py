@@ -9,6 +9,7 @@ itself.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from planner.answer.outcome import Fact
 from planner.answer.placement import Layout
@@ -17,30 +18,31 @@ from planner.cost.columns import mesh_columns, unit_columns
 from planner.cost.memory import resident_bytes, usable_bytes
 from planner.cost.network import Network
 from planner.cost.pools import Prices
-from planner.question.goal import Problem, Rules
+from planner.question.fleet import Machines
+from planner.question.goal import Problem
 from planner.question.workload import TRAINING, Task
 
 MOST_GPUS = 2048
 """Of a fleet whose memory is looked at before a search: listing what fits takes seconds for more."""
 
 _Conflict = tuple[Fact, ...]
-_Rule = tuple[Fact, Rules]
-"""A fact, and the rules without it."""
+_Liftable = tuple[Fact, Callable[[Problem], Problem]]
+"""A fact, and how to leave it out of a problem."""
 
 
 def obstacle(prices: Prices) -> _Conflict:
     """The first conflict that is found; empty if there is none of these kinds."""
     problem = prices.problem
     for task in problem.workload.tasks:
-        if not _allowed(problem, task):
-            return _least(problem, partial(_is_homeless, problem, task), _nowhere(task))
+        if not allowed(problem, task):
+            return _least(problem, partial(_is_homeless, task), _nowhere(task))
     if not _joined(problem):
-        return _least(problem, lambda rules: not _joined(replace(problem, rules=rules)), _apart(problem))
+        return _least(problem, lambda of: not _joined(of), _apart(problem))
     return memory_obstacle(prices) if problem.fleet.num_gpus <= MOST_GPUS else ()
 
 
-def _is_homeless(problem: Problem, task: Task, rules: Rules) -> bool:
-    return not _allowed(replace(problem, rules=rules), task)
+def _is_homeless(task: Task, problem: Problem) -> bool:
+    return not allowed(problem, task)
 
 
 def memory_obstacle(prices: Prices) -> _Conflict:
@@ -49,8 +51,20 @@ def memory_obstacle(prices: Prices) -> _Conflict:
     for task in problem.workload.tasks:
         if not _fits(prices, task):
             fact = Fact(kind="memory", name=f"memory:{task.value}", what=_shortage(problem, task))
-            return (fact, *(each for each, _ in _rules(problem.rules) if _concerns(each, task)))
+            rules = [each for each, _ in _liftables(problem) if _concerns(each, task)]
+            return (fact, *rules, *_missing_prices(problem, task))
     return _crowd(prices)
+
+
+def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
+    """Of devices that the task would fit on: of any one class, else of all together."""
+    lifts = list(unpriced(problem))
+    enough = [fact for fact, lift in lifts if _fits(Prices(lift(problem)), task)]
+    if enough or len(lifts) < 2:
+        return enough
+    for _, lift in lifts:
+        problem = lift(problem)
+    return [fact for fact, _ in lifts] if _fits(Prices(problem), task) else []
 
 
 def _crowd(prices: Prices) -> _Conflict:
@@ -80,7 +94,7 @@ def _fits(prices: Prices, task: Task) -> bool:
 
 def _shortage(problem: Problem, task: Task) -> str:
     model = problem.workload.models[task]
-    classes = sorted(_allowed(problem, task), key=lambda at: (-at.num_gpus * at.gpu.memory_bytes, at.key))
+    classes = sorted(allowed(problem, task), key=lambda at: (-at.num_gpus * at.gpu.memory_bytes, at.key))
     largest = classes[0]
     what = f"{task.value.replace('_', ' ')} of {model.name} ({model.num_params / 1e9:.3g} B parameters)"
     return (
@@ -90,7 +104,8 @@ def _shortage(problem: Problem, task: Task) -> str:
     )
 
 
-def _allowed(problem: Problem, task: Task) -> list[DeviceClass]:
+def allowed(problem: Problem, task: Task) -> list[DeviceClass]:
+    """Classes whose devices may do that task, by the rules and for lack of a price."""
     return [
         at
         for at in classes_of(problem.fleet)
@@ -102,8 +117,8 @@ def _allowed(problem: Problem, task: Task) -> list[DeviceClass]:
 def _joined(problem: Problem) -> bool:
     """Whether some region that may train reaches one that may generate, and all that must, there and back."""
     network = Network(problem.fleet)
-    homes = {at.region.name for at in _allowed(problem, Task.ACTOR_TRAINING)}
-    makers = {at.region.name for at in _allowed(problem, Task.GENERATION)}
+    homes = {at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)}
+    makers = {at.region.name for at in allowed(problem, Task.GENERATION)}
 
     def reach(a: str, b: str) -> bool:
         return network.route(a, b) is not None and network.route(b, a) is not None
@@ -115,8 +130,8 @@ def _joined(problem: Problem) -> bool:
 
 
 def _apart(problem: Problem) -> Fact:
-    homes = sorted({at.region.name for at in _allowed(problem, Task.ACTOR_TRAINING)})
-    makers = problem.rules.generating or {at.region.name for at in _allowed(problem, Task.GENERATION)}
+    homes = sorted({at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)})
+    makers = problem.rules.generating or {at.region.name for at in allowed(problem, Task.GENERATION)}
     network = Network(problem.fleet)
     for home in homes:
         for name in sorted(makers):
@@ -133,49 +148,69 @@ def _nowhere(task: Task) -> Fact:
     return Fact(kind="inventory", name=f"devices:{task.value}", what=f"{name} has no devices that it may use")
 
 
-def _least(problem: Problem, fails: Callable[[Rules], bool], fact: Fact) -> _Conflict:
+def _least(problem: Problem, fails: Callable[[Problem], bool], fact: Fact) -> _Conflict:
     """The fact with those rules without which there would be no conflict, rather the operator's own than defaults."""
-    rules, kept = problem.rules, []
-    for each, without in reversed(list(_rules(problem.rules))):
-        candidate = _without(rules, each, without)
+    kept = []
+    for each, lift in reversed(list(_liftables(problem))):
+        candidate = lift(problem)
         if fails(candidate):
-            rules = candidate
+            problem = candidate
         else:
             kept.append(each)
     return (fact, *reversed(kept))
 
 
-def _without(rules: Rules, fact: Fact, without: Rules) -> Rules:
-    """The rules with one more left out: `without` tells which field it is."""
-    match fact.name.partition(":")[0]:
-        case "pins":
-            return replace(rules, pins=tuple(each for each in rules.pins if each in without.pins))
-        case "forbidden":
-            return replace(rules, forbidden=tuple(each for each in rules.forbidden if each in without.forbidden))
-        case "forbidden_regions":
-            return replace(rules, forbidden_regions=without.forbidden_regions)
-        case "generating":
-            return replace(rules, generating=without.generating)
-        case _:
-            return replace(rules, spot_for_rollouts_only=without.spot_for_rollouts_only)
+def unpriced(problem: Problem) -> Iterator[_Liftable]:
+    """Classes that a goal in dollars cannot use, since nobody said what they cost; without the fact they are free."""
+    for at in classes_of(problem.fleet) if problem.goal.needs_prices else ():
+        if at.usd_per_gpu_hour is None:
+            what = f"{at.key} has no price (add usd_per_gpu_hour)"
+            yield Fact(kind="price", name=f"price:{at.key}", what=what), partial(_free, at)
 
 
-def _rules(rules: Rules) -> Iterator[_Rule]:
-    for i, (task, names) in enumerate(rules.pins):
-        fact = Fact(kind="rules", name=f"pins:{task.value}:{i}", what=_says(task, "is pinned to", names))
-        yield fact, replace(rules, pins=(*rules.pins[:i], *rules.pins[i + 1 :]))
-    for i, (task, names) in enumerate(rules.forbidden):
-        fact = Fact(kind="rules", name=f"forbidden:{task.value}:{i}", what=_says(task, "is forbidden in", names))
-        yield fact, replace(rules, forbidden=(*rules.forbidden[:i], *rules.forbidden[i + 1 :]))
+def _free(at: DeviceClass, problem: Problem) -> Problem:
+    """With machines of that class for nothing."""
+
+    def paid(machines: Machines) -> Machines:
+        of = (machines.gpu, machines.gpus_per_machine, machines.is_spot, machines.fabric, machines.usd_per_gpu_hour)
+        is_it = of == (at.gpu.name, at.gpus_per_machine, at.is_spot, at.fabric, None)
+        return replace(machines, usd_per_gpu_hour=0.0) if is_it else machines
+
+    regions = tuple(
+        replace(each, machines=tuple(map(paid, each.machines))) if each.name == at.region.name else each
+        for each in problem.fleet.regions
+    )
+    return replace(problem, fleet=replace(problem.fleet, regions=regions))
+
+
+def _liftables(problem: Problem) -> Iterator[_Liftable]:
+    rules = problem.rules
+    for i, pair in enumerate(rules.pins):
+        fact = Fact(kind="rules", name=f"pins:{pair[0].value}:{i}", what=_says(pair[0], "is pinned to", pair[1]))
+        yield fact, partial(_without_pair, "pins", pair)
+    for i, pair in enumerate(rules.forbidden):
+        what = _says(pair[0], "is forbidden in", pair[1])
+        fact = Fact(kind="rules", name=f"forbidden:{pair[0].value}:{i}", what=what)
+        yield fact, partial(_without_pair, "forbidden", pair)
     if rules.forbidden_regions:
         what = f"nothing may run in {', '.join(sorted(rules.forbidden_regions))}"
-        yield Fact(kind="rules", name="forbidden_regions", what=what), replace(rules, forbidden_regions=frozenset())
+        fact = Fact(kind="rules", name="forbidden_regions", what=what)
+        yield fact, partial(_ruled, forbidden_regions=frozenset[str]())
     if rules.generating:
         what = f"generation must run in {', '.join(sorted(rules.generating))}"
-        yield Fact(kind="rules", name="generating", what=what), replace(rules, generating=frozenset())
+        yield Fact(kind="rules", name="generating", what=what), partial(_ruled, generating=frozenset[str]())
+    yield from unpriced(problem)
     if rules.spot_for_rollouts_only:
         fact = Fact(kind="rules", name="spot_for_rollouts_only", what="spot machines may only generate")
-        yield fact, replace(rules, spot_for_rollouts_only=False)
+        yield fact, partial(_ruled, spot_for_rollouts_only=False)
+
+
+def _without_pair(field: str, pair: tuple[Task, frozenset[str]], problem: Problem) -> Problem:
+    return _ruled(problem, **{field: tuple(each for each in getattr(problem.rules, field) if each != pair)})
+
+
+def _ruled(problem: Problem, **fields: Any) -> Problem:
+    return replace(problem, rules=replace(problem.rules, **fields))
 
 
 def _says(task: Task, verb: str, regions: frozenset[str]) -> str:

@@ -149,7 +149,9 @@ class Plan:
         values = config.check_schema(tree, SCHEMA, source)
         try:
             return _plan_of(values, source)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except KeyError as error:
+            raise ConfigError(f"{source}: not a {SCHEMA}: the key {error.args[0]} is missing") from error
+        except (TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{source}: not a {SCHEMA}: {type(error).__name__}: {error}") from error
 
 
@@ -184,6 +186,8 @@ class Infeasible:
     conflict: str
     facts: tuple[Fact, ...] = ()
     """The same, one by one, where a search found them."""
+    is_minimal: bool = False
+    """Whether it was found by search that a plan exists without any one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

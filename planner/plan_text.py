@@ -102,6 +102,7 @@ def _pool_tree(pool: Pool) -> Tree:
 
 
 def _pool_of(tree: Mapping[str, Any]) -> Pool:
+    _check_whole(tree, "unit_gpus", "num_units")
     layouts = {Task(task): _layout_of(layout) for task, layout in tree["layouts"].items()}
     return Pool(**{**tree, "layouts": tuple((task, layouts[task]) for task in TASKS if task in layouts)})
 
@@ -112,7 +113,14 @@ def _layout_tree(layout: Layout) -> Tree:
 
 
 def _layout_of(tree: Mapping[str, Any]) -> Layout:
+    _check_whole(tree, "tensor", "pipeline", "micro_batch", "batch")
     return Layout(**{**tree, "sharding": Sharding(tree.get("sharding", Sharding.NONE))})
+
+
+def _check_whole(tree: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        if key in tree and type(tree[key]) is not int:
+            raise ValueError(f"{key} is {tree[key]!r}, but must be a whole number")
 
 
 def _rules_tree(rules: Rules) -> Tree:

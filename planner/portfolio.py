@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
+import numpy.ma  # `np.unique` imports it when first called, and a first answer would wait 10 ms for that
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
@@ -65,7 +66,7 @@ def auto(
     should_stop: Callable[[], bool] = never,
     start: tuple[Placement, ...] = (),
 ) -> Outcome:
-    """The best of all methods: exact with quick openings; where it proves nothing in time, the heuristics again."""
+    """The best of all methods: exact after a quick opening; where it proves nothing in time, the heuristics again."""
     began_s, goal = now_s(), prices.problem.goal
     descent = Descent(prices, np.random.default_rng(seed))
     trace: list[Incumbent] = []

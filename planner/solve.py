@@ -1,8 +1,8 @@
 """The one question, in two forms: `plan` for any problem, `plan_job` for a job that this runtime is to execute.
 
 Both are functions of their arguments: the same question with the same seed gets the same answer, in any order of
-regions and links, as long as thinking time does not run out. The clock comes in. What the runtime cannot execute is
-refused here, before any method looks at it.
+regions and links, as long as thinking time, of openings too, does not run out. The clock comes in. What the runtime
+cannot execute is refused here, before any method looks at it.
 """
 
 from collections.abc import Callable, Sequence
@@ -174,7 +174,7 @@ def _as_plan(prices: Prices, found: outcome.Outcome, method: str, seed: int) -> 
 
 
 def _infeasible(found: outcome.Infeasible) -> Infeasible:
-    return Infeasible(conflict=sentence(found.conflict), facts=found.conflict)
+    return Infeasible(conflict=sentence(found.conflict), facts=found.conflict, is_minimal=found.is_minimal)
 
 
 def sentence(facts: Sequence[Fact]) -> str:

@@ -97,7 +97,7 @@ class WeightsEntry(Config):
     bits_per_change: float | None = Field(default=None, gt=0, le=64)
     """Of a delta: its size divided by the number of changes."""
     bytes_per_param: float | None = Field(default=None, gt=0, le=64)
-    """In place of the two, or of what follows from the kind: bytes a version, divided by all parameters."""
+    """In place of the two, or of what follows from the kind: bytes a version, divided by the trained parameters."""
 
 
 class WorkloadFile(Config):

@@ -8,14 +8,13 @@ file says so. It opens nothing: files that a workload refers to are read through
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from periplus import config
 from periplus.errors import ConfigError
 from planner import lengths
 from planner.catalogue import architecture
-from planner.cost.memory import trained_fraction
 from planner.huggingface import architecture_of_config
 from planner.question.architecture import Architecture
 from planner.question.workload import Lengths, Task, WeightTransfer, Workload
@@ -147,7 +146,7 @@ def _workload(file: WorkloadFile, sources: Sources) -> Workload:
     models = {Task.GENERATION: actor, Task.ACTOR_TRAINING: actor}
     models |= {task: of[role] for role, tasks in _TASKS_OF_ROLE.items() if role in of for task in tasks}
     state = file.train_state_bytes_per_param or TRAIN_STATE_BYTES[file.optimizer]
-    workload = Workload(
+    return Workload(
         algorithm=file.algorithm,
         models={task: models[task] for task in Task if task in models},
         eta=file.eta,
@@ -159,9 +158,9 @@ def _workload(file: WorkloadFile, sources: Sources) -> Workload:
         minibatches_per_step=file.minibatches_per_step,
         train_state_bytes_per_param=state,
         lora_rank=file.lora_rank,
+        weights=_transfer(file.weights),
         trajectory_bytes_per_token=file.trajectory_bytes_per_token,
     )
-    return replace(workload, weights=_transfer(file.weights, trained_fraction(workload, actor)))
 
 
 _TASKS_OF_ROLE: Mapping[Role, tuple[Task, ...]] = {
@@ -171,12 +170,12 @@ _TASKS_OF_ROLE: Mapping[Role, tuple[Task, ...]] = {
 }
 
 
-def _transfer(entry: WeightsEntry, trained: float) -> WeightTransfer:
+def _transfer(entry: WeightsEntry) -> WeightTransfer:
     if entry.bytes_per_param is not None:
         return WeightTransfer(bytes_per_param=entry.bytes_per_param, is_delta=entry.kind == "delta")
     if entry.density is None or entry.bits_per_change is None:
-        return WeightTransfer(bytes_per_param=FULL_COPY_BYTES * trained, is_delta=False)
-    return WeightTransfer(bytes_per_param=entry.density * entry.bits_per_change / 8 * trained, is_delta=True)
+        return WeightTransfer(bytes_per_param=FULL_COPY_BYTES, is_delta=False)
+    return WeightTransfer(bytes_per_param=entry.density * entry.bits_per_change / 8, is_delta=True)
 
 
 def _named(name: str, defined: Mapping[str, Architecture]) -> Architecture:

@@ -1,9 +1,10 @@
 """Section `bruteforce`: the exact method's answer is the best of all placements, on 300 small problems.
 
-Two thirds have up to 7 devices, each placed by itself; one third up to 24, in counts. What is compared is the
-objective's value, within 1e-6; that there is no plan counts as an answer. Problems with more than `MOST` placements
-are passed over, and so are those without a plan once they are more than `INFEASIBLE` of a kind. Cases in dollars get a
-limit around what the best plan for throughput takes.
+Half have up to 7 devices, each placed by itself; 25 have up to 4 and five or six tasks; 25 have machines of three and
+six devices; one third have up to 24 devices, in counts. What is compared is the objective's value, within 1e-6; that
+there is no plan counts as an answer. Problems with more than `MOST` placements are passed over, and so are those
+without a plan once they are more than `INFEASIBLE` of a kind. Cases in dollars get a limit around what the best plan
+for throughput takes.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,9 @@ MOST_QUICK = 2_000
 TOLERANCE = 1e-6
 INFEASIBLE = 0.15
 KINDS = {
-    "devices": (small.DEVICES, 200),
+    "devices": (small.DEVICES, 150),
+    "many tasks": (small.MANY_TASK_DEVICES, 25),
+    "odd machines": (small.ODD_CLASSES, 25),
     "synchronous classes": (small.SYNCHRONOUS_CLASSES, 50),
     "asynchronous classes": (small.ASYNCHRONOUS_CLASSES, 50),
 }

@@ -24,6 +24,11 @@ TASK_SETS = (
     (GENERATED, TRAINED, Task.CRITIC_TRAINING),
     (GENERATED, Task.CRITIC_INFERENCE, TRAINED, Task.CRITIC_TRAINING),
 )
+MANY_TASKS = (
+    (GENERATED, Task.REWARD, Task.REFERENCE, TRAINED, Task.CRITIC_TRAINING),
+    (GENERATED, Task.REFERENCE, Task.CRITIC_INFERENCE, TRAINED, Task.CRITIC_TRAINING),
+    (GENERATED, Task.REWARD, Task.REFERENCE, Task.CRITIC_INFERENCE, TRAINED, Task.CRITIC_TRAINING),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,9 @@ class Size:
     most_machines: int
     task_sets: tuple[tuple[Task, ...], ...]
     has_dollars: bool
+    demands: float = 0.0
+    """Part of the cases in which each rule of whole regions is asked for: some must generate, two must be in use, one
+    is closed."""
 
 
 DEVICES = Size(
@@ -60,8 +68,13 @@ DEVICES = Size(
     most_machines=2,
     task_sets=TASK_SETS,
     has_dollars=True,
+    demands=0.08,
 )
 """Single devices: all placements are tried."""
+MANY_TASK_DEVICES = replace(
+    DEVICES, most_gpus=4, etas=(0, 0, 1), tensors=(1, 1, 2), machine_sizes=(1, 2, 3), task_sets=MANY_TASKS
+)  # fmt: skip
+"""The same with five and six tasks, in up to 203 groupings."""
 SYNCHRONOUS_CLASSES = Size(
     fewest_gpus=8,
     most_gpus=24,
@@ -82,6 +95,18 @@ ASYNCHRONOUS_CLASSES = replace(
     SYNCHRONOUS_CLASSES, etas=(1, 4), most_regions=2, tensors=(1,), blocks=(1,), task_sets=TASK_SETS[:1]
 )  # fmt: skip
 """The same, where generation has a batch to choose as well."""
+ODD_CLASSES = replace(
+    SYNCHRONOUS_CLASSES,
+    fewest_gpus=6,
+    most_gpus=15,
+    etas=(0, 0, 1),
+    most_regions=2,
+    tensors=(1, 2, 2),
+    machine_sizes=(3, 3, 6, 1),
+    most_machines=3,
+    task_sets=TASK_SETS[:3],
+)
+"""Machines of three and six devices, which no unit of two or four fills, in counts by class."""
 
 
 def problem(number: int, size: Size) -> Problem:
@@ -90,12 +115,14 @@ def problem(number: int, size: Size) -> Problem:
     tasks = size.task_sets[rng.integers(len(size.task_sets))]
     workload = _workload(rng, size, tasks)
     fleet = _fleet(rng, size)
+    goal, rules, limits = _goal(rng, size), _rules(rng, tasks, fleet), _limits(rng, size, tasks)
+    rare = np.random.default_rng([number, size.most_gpus, *size.etas, 1])
     return Problem(
-        fleet=fleet,
+        fleet=_with_slow_networks(rare, fleet),
         workload=workload,
-        goal=_goal(rng, size),
-        rules=_rules(rng, tasks, fleet),
-        limits=_limits(rng, size, tasks),
+        goal=goal,
+        rules=_with_demands(rare, size, rules, fleet),
+        limits=limits,
     )
 
 
@@ -226,6 +253,30 @@ def _rules(rng: np.random.Generator, tasks: tuple[Task, ...], fleet: Fleet) -> R
         max_regions=int(rng.integers(1, 3)) if rng.random() < 0.15 else None,
         spot_for_rollouts_only=bool(rng.random() < 0.7),
     )
+
+
+def _with_demands(rng: np.random.Generator, size: Size, rules: Rules, fleet: Fleet) -> Rules:
+    """Rules of whole regions, each in some cases."""
+    names = [region.name for region in fleet.regions]
+    generating, closed = (frozenset({names[rng.integers(len(names))]}) for _ in range(2))
+    is_asked = rng.random(3) < size.demands
+    return replace(
+        rules,
+        generating=generating if is_asked[0] else frozenset(),
+        min_regions=2 if is_asked[1] and len(names) > 1 else 1,
+        forbidden_regions=closed if is_asked[2] and len(names) > 1 else frozenset(),
+    )
+
+
+def _with_slow_networks(rng: np.random.Generator, fleet: Fleet) -> Fleet:
+    """Some machines whose own network carries less than their region's."""
+
+    def slower(machines: Machines) -> Machines:
+        rate = float(10 ** rng.uniform(8.0, 10.0))
+        return replace(machines, network_bytes_per_s=rate) if rng.random() < 0.15 else machines
+
+    regions = tuple(replace(each, machines=tuple(map(slower, each.machines))) for each in fleet.regions)
+    return replace(fleet, regions=regions)
 
 
 def _limits(rng: np.random.Generator, size: Size, tasks: tuple[Task, ...]) -> Limits:

@@ -90,11 +90,7 @@ class PhaseTwo:
         return _split(train, whole - train)
 
     def _of_kind(self, kind: Kind) -> list[int]:
-        return [
-            c for c, at in enumerate(self.classes)
-            if (at.gpu.name, at.gpus_per_machine, at.is_spot, at.usd_per_gpu_hour)
-            == (kind.like.gpu.name, kind.like.gpus_per_machine, kind.like.is_spot, kind.like.usd_per_gpu_hour)
-        ]  # fmt: skip
+        return [c for c, at in enumerate(self.classes) if at.key in kind.classes]
 
     def _balance(self, split: Split) -> None:
         """Repartition until no move helps: the first that does, those of the lightest cut first."""

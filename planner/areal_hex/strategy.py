@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from planner.classes import DeviceClass
-from planner.cost.pools import PoolPrice, Prices
+from planner.cost.pools import PoolPrice, Prices, host_violation
 from planner.exact.linear import LinearModel
 from planner.exact.solver import solve_whole
 from planner.hetrl.menu import Held, Menu, UnitOption
@@ -32,10 +32,13 @@ _HALVINGS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Equal devices wherever they are. Phase 1 sees only their number, priced like the largest class of them."""
+    """Equal devices that may do the same, wherever they are. Phase 1 sees only their number, priced like the largest
+    class of them."""
 
     name: str
     like: DeviceClass
+    classes: frozenset[str]
+    """Keys of all of them."""
     num_gpus: int
 
 
@@ -188,14 +191,20 @@ class PhaseOne:
 
 
 def kinds_of(menu: Menu) -> tuple[Kind, ...]:
-    """Classes merged over regions and fabrics."""
-    merged: dict[tuple[str, int, bool, float | None], list[DeviceClass]] = {}
+    """Classes merged over regions and fabrics, where the rules and the regions' hosts let them do the same."""
+    merged: dict[object, list[DeviceClass]] = {}
     for _, at in sorted(menu.prices.classes.items()):
-        merged.setdefault((at.gpu.name, at.gpus_per_machine, at.is_spot, at.usd_per_gpu_hour), []).append(at)
+        trains = menu.allowed(training_tasks(menu), at)
+        rolls_out = menu.allowed(ROLLOUT, at) and host_violation(menu.prices, at) is None
+        like = (at.gpu.name, at.gpus_per_machine, at.is_spot, at.usd_per_gpu_hour, trains, rolls_out)
+        merged.setdefault(like, []).append(at)
     return tuple(
-        Kind(name=of[0], like=max(classes, key=lambda at: at.num_gpus), num_gpus=sum(at.num_gpus for at in classes))
-        for of, classes in merged.items()
-    )
+        Kind(
+            name=classes[0].gpu.name, like=max(classes, key=lambda at: at.num_gpus),
+            classes=frozenset(at.key for at in classes), num_gpus=sum(at.num_gpus for at in classes),
+        )
+        for classes in merged.values()
+    )  # fmt: skip
 
 
 def training_tasks(menu: Menu) -> tuple[Task, ...]:

@@ -20,7 +20,7 @@ from planner.cost import scoring, shape, training
 from planner.cost.pools import PoolPrice, Prices, phase_end_s
 from planner.question.workload import SCORING, TRAINING, Task
 
-_MANY = 3
+MANY = 3
 """Classes from which on each takes part with all of its devices or not at all."""
 
 
@@ -79,7 +79,7 @@ class Meshes:
         for template, at in zip(same, classes, strict=True):
             room = min(at.num_units(template.unit_gpus) // template.pipeline, most)
             listed = [n * template.pipeline for n in reversed(shape.DATA) if template.min_data <= n <= room]
-            choices.append(listed if len(classes) < _MANY else listed[:1])
+            choices.append(listed if len(classes) < MANY else listed[:1])
         return product(*choices)
 
     def _least_s(self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]) -> float:

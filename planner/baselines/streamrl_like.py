@@ -3,13 +3,15 @@
 Source: StreamRL (arXiv 2504.15930) separates a generation stage from a training stage, which may have other devices
 and be in another data centre, streams samples between them, and chooses how many devices each stage gets.
 
-*Family*: placements of two groups, generation alone and all other tasks. Each has devices of one class or of two, one
-layout for each role: the second group as `verl`'s pool (`meshes`), generation with one tensor parallelism and one batch
-on all its replicas, which is as many sequences as fit: fewer are never better. Every split of the fleet's devices is
-searched, exhaustively for throughput: generation gets all that is left of its classes, as more never hurts. In dollars
-its size is a power of two, or all that is left.
+*Family*: placements of two groups, generation alone and all other tasks. Each has devices of one class or of two, or
+of as many as a raised `Limits.max_train_blocks` allows, and one layout for each role: the second group as `verl`'s pool
+(`meshes`), generation with one tensor parallelism and one batch on all its replicas, which is as many sequences as fit:
+fewer are never better. Every split of the fleet's devices is searched, exhaustively for throughput: generation gets all
+that is left of its classes, as more never hurts. In dollars its size is a power of two, or all that is left; of three
+classes and more always all that is left.
 
-*Kinder than the system*: as `verl`; and training's samples are the plan space's, so nothing is lost to skew.
+*Kinder than the system*: as `verl`; and training's samples are the plan space's, so nothing is lost to skew. *Less*: as
+`verl`; comparisons raise the limit for this family, too, so that both of its stages together may be the whole fleet.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from itertools import combinations, product
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
 from planner.baselines.genome import room
-from planner.baselines.meshes import Mesh, Meshes, class_sets
+from planner.baselines.meshes import MANY, Mesh, Meshes, class_sets
 from planner.baselines.templates import Template, Templates
 from planner.baselines.verl_like import orders
 from planner.classes import DeviceClass
@@ -91,7 +93,8 @@ class _Rollouts:
         self._sets = list(self._list_sets())
 
     def _list_sets(self) -> Iterator[tuple[tuple[DeviceClass, Template], ...]]:
-        """One class or two with the same layout; a unit is one replica."""
+        """One class, two, or as many as a mesh may have, with the same layout; a unit is one replica."""
+        most = max(2, self.prices.problem.limits.max_train_blocks)
         single: dict[object, list[tuple[DeviceClass, Template]]] = {}
         for _, at in sorted(self.prices.classes.items()):
             if self.templates.allowed(_GENERATION, at):
@@ -100,8 +103,8 @@ class _Rollouts:
                     if layout.tensor == template.unit_gpus and not layout.batch:
                         single.setdefault(template.layouts, []).append((at, template))
         for each in single.values():
-            yield from ((one,) for one in each)
-            yield from combinations(each, 2)
+            for size in range(1, min(most, len(each)) + 1):
+                yield from combinations(each, size)
 
     def beside(self, mesh: Mesh) -> Iterator[tuple[Pool, ...]]:
         held = {pool.device_class: {pool.unit_gpus: pool.num_units} for pool in mesh.pools}
@@ -110,7 +113,8 @@ class _Rollouts:
             sizes = []
             for at, template in chosen:
                 most = room(at, held.get(at.key, {}), template.unit_gpus)
-                fewer = [2**i for i in range(most.bit_length()) if 2**i < most] if is_dollars else []
+                is_few = is_dollars and len(chosen) < MANY
+                fewer = [2**i for i in range(most.bit_length()) if 2**i < most] if is_few else []
                 sizes.append([*fewer, most] if most else [])
             for counts in product(*sizes):
                 yield tuple(template.pool(at.key, n) for (at, template), n in zip(chosen, counts, strict=True))

@@ -7,7 +7,7 @@ from itertools import product
 from planner.answer.placement import Layout, Pool, Sharding
 from planner.classes import DeviceClass
 from planner.cost import shape
-from planner.cost.pools import PoolPrice, Prices
+from planner.cost.pools import PoolPrice, Prices, host_violation
 from planner.question.workload import TRAINING, Task
 
 
@@ -31,14 +31,16 @@ class Template:
 
 @dataclass(slots=True)
 class Templates:
-    """Lists them by group and class; equal devices in equal machines share a list."""
+    """Lists them by group and class; equal devices in equal machines share a list, unless a region's
+    host has no room for the versions that generation there is given."""
 
     prices: Prices
     _listed: dict[object, tuple[Template, ...]] = field(init=False, default_factory=dict)
 
     def of(self, tasks: tuple[Task, ...], at: DeviceClass) -> tuple[Template, ...]:
         """All that fit a class with no other group on it, the operator's rules apart."""
-        key = (tasks, at.gpu.name, at.gpus_per_machine, at.num_machines)
+        has_room = Task.GENERATION not in tasks or host_violation(self.prices, at) is None
+        key = (tasks, at.gpu.name, at.gpus_per_machine, at.num_machines, has_room)
         if key not in self._listed:
             self._listed[key] = tuple(self._list(tasks, at))
         return self._listed[key]

@@ -10,16 +10,20 @@ import click
 
 from periplus import config
 from periplus.errors import ConfigError, PlanInfeasible
+from periplus.file_kinds import need_kind
 from periplus.job import JobFile, load_job
 from planner import workload_file
 from planner.capabilities import Capabilities, load_capabilities
 from planner.checkpoint import published_bytes, visible_architecture
+from planner.commands.numbers import MAX_STEP_S, MAX_USD_PER_HOUR, Number
 from planner.importers.loaders import load_architecture, load_fleet, load_workload
 from planner.job_question import rules_of_job, workload_of_job
+from planner.jobs.hosts import regions_without_cores
+from planner.jobs.needs import needs_of
 from planner.plan import Outcome
 from planner.question.fleet import Fleet
 from planner.question.goal import STUDY, Goal, Objective, Problem, Rules
-from planner.question.workload import Task
+from planner.question.workload import Task, Workload
 from planner.solve import AUTO, Thinking, plan, plan_job
 
 METHODS = ("auto", "exact", "hetrl", "hetrl_bounded", "areal_hex", "verl", "streamrl", "random", "genetic")
@@ -46,8 +50,8 @@ def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--objective", type=click.Choice([o.value for o in Objective]), default="throughput",
                          show_default=True, help="Least time a step; least dollars at --max-step-s; least time a step "
                          "at --max-usd-per-hour."),
-            click.option("--max-step-s", type=click.FloatRange(min=0, min_open=True), help="For --objective cost."),
-            click.option("--max-usd-per-hour", type=click.FloatRange(min=0, min_open=True),
+            click.option("--max-step-s", type=Number(MAX_STEP_S), help="For --objective cost."),
+            click.option("--max-usd-per-hour", type=Number(MAX_USD_PER_HOUR),
                          help="For --objective budget: devices and egress."),
             click.option("--method", type=click.Choice(JOB_METHODS), default=None,
                          help="How to search  [default: the job's plan.method, else auto]"),
@@ -126,6 +130,7 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Op
     fleet = load_fleet(fleet_path)
     _check_regions(fleet, options.rules, str(fleet_path))
     tree = config.read_yaml(file)
+    need_kind(tree, str(file), ("job", "workload"))
     if str(tree.get("schema", "")).startswith(workload_file.SCHEMA.partition("/")[0]):
         if overrides:
             raise click.UsageError(f"{file} is a workload: it takes no KEY=VALUE; change the file")
@@ -133,8 +138,9 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Op
     else:
         job = load_job(file, overrides)
         if not options.study:
-            return _job_question(job, fleet, options)
+            return _job_question(job, fleet, options, str(fleet_path))
         workload, rules = workload_of_job(job, load_architecture(job.model.path)), _joined(job, options.rules)
+    _check_tasks(workload, options.rules, str(file))
     capabilities = load_capabilities()
     if options.method == "static":
         raise click.UsageError("--method static is for jobs without --study: it knows no devices")
@@ -162,7 +168,7 @@ def executable(fleet: Fleet, capabilities: Capabilities) -> Fleet:
     return replace(fleet, regions=regions)
 
 
-def _job_question(job: JobFile, fleet: Fleet, options: Options) -> Question:
+def _job_question(job: JobFile, fleet: Fleet, options: Options, source: str) -> Question:
     """The options of a job that is to be executed are its own keys."""
     rules, changes = options.rules, []
     if options.goal != Goal():
@@ -180,6 +186,11 @@ def _job_question(job: JobFile, fleet: Fleet, options: Options) -> Question:
         changes.append(f"regions.max={rules.max_regions}")
     if changes:
         job = JobFile.from_json(_overridden(job, changes))
+    if coreless := regions_without_cores(fleet, needs_of(job)):
+        raise ConfigError(
+            f"{source} says nothing of the cores in {', '.join(coreless)}, where a job's processes run; give num_cores "
+            "there, or keep the job out with --forbid-region; --study plans for accelerators"
+        )
     return Question(fleet=fleet, method=options.method or job.plan.method, goal=Goal(), job=job)
 
 
@@ -200,6 +211,12 @@ def _joined(job: JobFile, rules: Rules) -> Rules:
         rules, pins=(*of_job.pins, *rules.pins), min_regions=of_job.min_regions, generating=of_job.generating,
         forbidden_regions=rules.forbidden_regions | {*job.regions.forbid}, max_regions=min(most, default=None),
     )  # fmt: skip
+
+
+def _check_tasks(workload: Workload, rules: Rules, source: str) -> None:
+    if beside := rules.tasks_beside(workload):
+        has = ", ".join(task.value for task in workload.tasks)
+        raise click.UsageError(f"--pin or --forbid names {beside[0].value}, but the tasks of {source} are {has}")
 
 
 def _check_regions(fleet: Fleet, rules: Rules, source: str) -> None:

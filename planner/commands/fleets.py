@@ -1,5 +1,6 @@
 """`periplus fleet import|show|probe`: where fleet files come from, and what is in them."""
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import click
 from periplus import clock, yaml_text
 from periplus.view import units
 from planner.classes import classes_of
+from planner.commands.numbers import MAX_PROBE_S, Number
 from planner.commands.output import form_option, say, show, svg_option, write_svg
 from planner.explain.columns import columns
 from planner.fleet_file import fleet_schema, to_tree
@@ -32,7 +34,8 @@ def fleet() -> None:
 @click.option("--region", "regions", multiple=True, metavar="NAME", help="Only these regions.")
 @click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="Only these accelerators of price lists.")
 @click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Of each instance type in each region: price lists do not say how many one gets.")  # fmt: skip
+              help="Of each instance type in each region, and like each nvidia-smi output: price lists do not say how "
+              "many one gets.")  # fmt: skip
 @click.option("--no-spot", is_flag=True, help="Leave spot machines out.")
 @click.option("--home", default="local", show_default=True, metavar="NAME",
               help="Region of the machine whose nvidia-smi output is given.")  # fmt: skip
@@ -41,16 +44,22 @@ def import_command(
 ) -> None:
     """Make a fleet file of measured tables, which are recognised by their content, and print it.
 
-    Networks (Skyplane, DT-FM, IBM, Sailor), prices of machines and of egress as CSV, and what `nvidia-smi -L`,
-    `nvidia-smi topo -m` or `nvidia-smi --query-gpu=name,memory.total --format=csv` print. What had to be guessed, and
-    which rows were left out, is said on standard error.
+    Networks (Skyplane, DT-FM, IBM, Sailor), prices of machines and of egress as CSV, and what `nvidia-smi`,
+    `nvidia-smi -L`, `nvidia-smi --query-gpu=name,memory.total --format=csv` and `nvidia-smi topo -m` print. What had
+    to be guessed, and which rows were left out, is said on standard error.
     """
+    repeats = Counter(files)
     texts = {str(path): read_text(path) for path in files}
     choice = Choice(regions=regions, gpus=gpus, num_machines=machines, with_spot=not no_spot, home_region=home)
     imported = import_fleet(texts, choice)
     click.echo(yaml_text.dump(to_tree(imported.fleet)).rstrip("\n"))
     _note("guess", imported.guesses)
-    _note("left out", imported.left_out)
+    again = (
+        f"{path}: given {times} times, read once; --machines says how many equal machines there are"
+        for path, times in repeats.items()
+        if times > 1
+    )
+    _note("left out", (*again, *imported.left_out))
 
 
 def _note(what: str, sentences: tuple[str, ...]) -> None:
@@ -72,7 +81,7 @@ def show_fleet(file: Path, form: str, svg: Path | None) -> None:
 
 
 @fleet.command("probe")
-@click.option("--seconds", type=click.FloatRange(min=1), default=20.0, show_default=True, help="To measure for.")
+@click.option("--seconds", type=Number(MAX_PROBE_S, least=1.0), default=20.0, show_default=True, help="To measure for.")
 @form_option
 def probe_command(seconds: float, form: str) -> None:
     """Measure one core of this machine, and print it as the `cpu` of a fleet file's `gpu_types`."""

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,41 @@ import click
 
 from periplus import config, yaml_text
 from periplus.errors import ConfigError, PlanInfeasible, StorageError, TimedOut
+from periplus.file_kinds import need_kind
+from planner.answer.evaluation import Violation
+from planner.answer.outcome import Incumbent
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
 from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, Played
+from planner.propose import plan_of
 from planner.simulate.record import Simulated
+
+_SAME = 1e-6
+"""Relative difference of numbers that were written and read again."""
 
 form_option = click.option(
     "-o", "--output", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
 )
+
+
+_FOLDER = click.Path(exists=True, file_okay=False, writable=True)
+
+
+def _drawable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Before anything is thought about. Raises: StorageError."""
+    if path is not None:
+        try:
+            _FOLDER.convert(str(path.parent), param, ctx)
+        except click.BadParameter as error:
+            why = f"--output-svg {path} cannot be written: {error.message}"
+            raise StorageError(f"{why} Choose another place") from error
+    return path
+
+
 svg_option = click.option(
-    "--output-svg", "svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw it there."
-)
+    "--output-svg", "svg", type=click.Path(path_type=Path, dir_okay=False, writable=True), metavar="FILE",
+    help="Draw it there.", callback=_drawable,
+)  # fmt: skip
 
 
 def show(tree: dict[str, Any], form: str, text: Callable[[], str]) -> None:
@@ -38,13 +65,46 @@ def say(message: str) -> None:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan file, JSON or YAML. Raises: ConfigError."""
-    return Plan.from_tree(config.read_yaml(path), str(path))
+    """A plan file, JSON or YAML; its numbers are the oracle's of today. Raises: ConfigError."""
+    tree = config.read_yaml(path)
+    need_kind(tree, str(path), ("plan",))
+    plan = Plan.from_tree(tree, str(path))
+    return plan if plan.placement is None or plan.question is None else _judged(plan, path)
+
+
+def _judged(plan: Plan, path: Path) -> Plan:
+    """A plan whose placement its own question allows, and whose numbers are those of its placement."""
+    assert plan.question is not None
+    assert plan.placement is not None
+    prices = Prices(plan.question)
+    found = evaluate(prices, plan.placement)
+    if isinstance(found, Violation):
+        raise ConfigError(
+            f"{path}: its question does not allow its placement: {found.what}; "
+            "make it anew with `periplus plan FILE --fleet FLEET -o json`"
+        )
+    old = plan.evaluation
+    if old is not None and all(
+        math.isclose(a, b, rel_tol=_SAME, abs_tol=_SAME)
+        for a, b in ((old.step_s, found.step_s), (old.usd_per_hour, found.usd_per_hour))
+    ):
+        return replace(plan, evaluation=found)
+    said = "says nothing of it" if old is None else f"says {old.step_s:.6g} s, {old.usd_per_hour:,.2f} dollars an hour"
+    say(
+        f"{path}: its placement takes {found.step_s:.6g} s a step, {found.usd_per_hour:,.2f} dollars an hour; the file "
+        f"{said}. The numbers are made anew, and nothing is proved of them"
+    )
+    anew = Incumbent(placement=plan.placement, evaluation=found, bound=None, elapsed_s=0.0)
+    return plan_of(prices, anew, method=plan.method, seed=plan.seed)
 
 
 def read_whole_plan(path: Path) -> Plan:
     """A plan with its placement and question. Raises: ConfigError for one without."""
-    plan = read_plan(path)
+    return whole(read_plan(path), path)
+
+
+def whole(plan: Plan, path: Path) -> Plan:
+    """The plan that was read there. Raises: ConfigError if it lacks its placement or question."""
     if plan.placement is None or plan.question is None:
         raise ConfigError(
             f"{path} has no placement with its question: it was made by the static method, or for workers; "
@@ -70,7 +130,10 @@ def committed(outcome: Outcome) -> Plan:
         case Plan():
             return outcome
         case Infeasible():
-            raise PlanInfeasible(f"no plan: {outcome.conflict}")
+            remedy = "; at least one of these has to change" if outcome.facts[1:] else ""
+            if outcome.facts and not outcome.is_minimal:
+                remedy += " (time ended before this was known to be the smallest such set)"
+            raise PlanInfeasible(f"no plan: {outcome.conflict}{remedy}")
         case BudgetExhausted():
             if outcome.incumbent is None:
                 raise TimedOut("no plan was found in time; allow more with --budget-s")

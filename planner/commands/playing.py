@@ -7,25 +7,23 @@ from typing import Any
 
 import click
 
-from periplus import config
 from periplus.view import units
-from planner.commands.output import form_option, read_whole_plan, show, svg_option, write_svg
+from planner.answer.evaluation import Violation
+from planner.classes import classes_of, fits
+from planner.commands.failing import Played
+from planner.commands.numbers import MAX_SPREAD, Number
+from planner.commands.output import form_option, read_whole_plan, say, show, svg_option, write_svg
 from planner.commands.thinking import Interrupt, Progress, thought
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
 from planner.explain.columns import columns
-from planner.importers.loaders import load_fleet, read_rows, read_text
+from planner.importers.loaders import load_fleet
 from planner.picture.gantt import gantt_svg
 from planner.plan import Plan
 from planner.propose import idle_pools, limited_pools
-from planner.question.fleet import Fleet
-from planner.simulate.faults import (
-    Availability,
-    Faults,
-    RateChange,
-    availability_of,
-    ticks_counts,
-    trace_counts,
-    wandering_rates,
-)
+from planner.question.goal import Goal, Problem
+from planner.simulate.faults import wandering_rates
+from planner.simulate.links import NoRoute
 from planner.simulate.record import Simulated
 
 _DRIFTS = 3
@@ -39,10 +37,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Training steps to play.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the lengths that are drawn.")
 @click.option("--lose", multiple=True, metavar="WHAT=FRACTION@SECONDS",
-              help="Later, only that fraction of a class, or of the spot machines of a region, is left.")  # fmt: skip
+              help="Later, only that fraction of a class, or of a region's spot machines, is left.")  # fmt: skip
 @click.option("--rate", multiple=True, metavar="SRC>DST=FACTOR@SECONDS",
-              help="Later, the link has that many times its rate.")  # fmt: skip
-@click.option("--wander", type=click.FloatRange(min=0), metavar="SPREAD",
+              help="Later, the link has that many times its rate; 0: it carries nothing.")  # fmt: skip
+@click.option("--wander", type=Number(MAX_SPREAD, least=0.0), metavar="SPREAD",
               help="Links' rates drift around what was measured, by this standard deviation (as 0.2).")  # fmt: skip
 @click.option("--trace", type=_FILE, help="A published trace of spot instances (CSV or JSON); needs --trace-of.")
 @click.option("--trace-of", metavar="WHAT", help="The device class or region that follows the trace.")
@@ -61,14 +59,16 @@ def simulate(
     assert placement is not None
     if (trace is None) != (trace_of is None):
         raise click.UsageError("--trace and --trace-of belong together")
-    problem = question if fleet is None else replace(question, fleet=load_fleet(fleet))
-    _check_classes(made, problem.fleet, str(fleet))
-    faults = _faults(lose, rate, trace, trace_of or "")
+    problem = question
+    if fleet is not None:
+        problem = replace(question, fleet=load_fleet(fleet))
+        _check_fleet(made, problem, str(fleet))
+    faults = Played(problem.fleet, placement, idle_pools(made)).faults(lose, rate, trace, trace_of)
     if wander:
         assert made.evaluation is not None
         until_s = _DRIFTS * (steps + 1) * made.evaluation.step_s
         faults = replace(faults, rates=(*faults.rates, *wandering_rates(problem.fleet, seed, until_s, spread=wander)))
-    interrupt = Interrupt()
+    interrupt = Interrupt(follows="what was played so far follows")
     progress = Progress(goal=None, what="simulation")
     try:
         found = thought(
@@ -80,67 +80,46 @@ def simulate(
                 faults=faults,
                 idle=idle_pools(made),
                 at_most=limited_pools(made),
+                should_stop=interrupt.should_stop,
             ),
             progress.show,
             interrupt,
         )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+    except NoRoute as error:
+        raise click.UsageError(f"the plan cannot be played: {error}") from error
     finally:
         progress.clear()
+    if found.num_played < steps and not found.stalled:
+        if not found.num_played:
+            say("interrupted before any step was whole")
+            interrupt.leave()
+        say(f"interrupted: what follows is of {found.num_played:,} of {steps:,} steps")
     show(_tree(made, found, steps, seed), form, lambda: _text(made, found))
     write_svg(svg, lambda: gantt_svg(found))
     interrupt.leave()
 
 
-def _check_classes(made: Plan, fleet: Fleet, source: str) -> None:
-    from planner.classes import classes_of
-
+def _check_fleet(made: Plan, problem: Problem, source: str) -> None:
+    """Raises: click.UsageError where the plan's machines or ways are not all there."""
     assert made.placement is not None
-    known = {each.key for each in classes_of(fleet)}
-    for group in made.placement.groups:
-        for pool in group.pools:
-            if pool.device_class not in known:
-                raise click.UsageError(f"{source} has no {pool.device_class}, which the plan uses")
-
-
-def _faults(lose: tuple[str, ...], rate: tuple[str, ...], trace: Path | None, trace_of: str) -> Faults:
-    gone = [Availability(time_s=at_s, subject=what, fraction=share) for what, share, at_s in map(_fault, lose)]
-    rates = []
-    for what, factor, at_s in map(_fault, rate):
-        src, arrow, dst = what.partition(">")
-        if not arrow:
-            raise click.UsageError(f"--rate {what}: write SRC>DST=FACTOR@SECONDS")
-        rates.append(RateChange(time_s=at_s, src_region=src, dst_region=dst, factor=factor))
-    if trace is not None:
-        try:
-            gone += availability_of(_counts(trace), trace_of)
-        except ValueError as error:
-            raise click.UsageError(f"--trace {trace}: {error}") from error
-    return Faults(availability=tuple(gone), rates=tuple(rates))
-
-
-def _counts(trace: Path) -> tuple[tuple[float, float], ...]:
-    """(time_s, instances). Raises: ConfigError, ValueError."""
-    if trace.suffix != ".json":
-        return trace_counts(read_rows(trace))
-    tree: Any = config.parse_json(read_text(trace), str(trace))
-    try:
-        return ticks_counts(float(tree["metadata"]["gap_seconds"]), [float(count) for count in tree["data"]])
-    except (KeyError, TypeError) as error:
-        raise ValueError("no metadata.gap_seconds and data of numbers, as SkyPilot's traces have") from error
-
-
-def _fault(text: str) -> tuple[str, float, float]:
-    what, _, numbers = text.rpartition("=")
-    value, at, when = numbers.partition("@")
-    try:
-        found = (float(value), float(when))
-    except ValueError:
-        found = (math.nan, math.nan)
-    if not what or not at or not all(math.isfinite(each) and each >= 0 for each in found):
-        raise click.UsageError(f"{text}: write WHAT=NUMBER@SECONDS, such as eu-west=0.5@120")
-    return what, *found
+    classes = {each.key: each for each in classes_of(problem.fleet)}
+    units: dict[str, dict[int, int]] = {}
+    for pool in (pool for group in made.placement.groups for pool in group.pools):
+        if pool.device_class not in classes:
+            raise click.UsageError(f"--fleet {source} has no {pool.device_class}, which the plan uses")
+        of_class = units.setdefault(pool.device_class, {})
+        of_class[pool.unit_gpus] = of_class.get(pool.unit_gpus, 0) + pool.num_units
+    for key, held in units.items():
+        at = classes[key]
+        if not fits(at, held):
+            asked = " and ".join(f"{num:,} x {size}" for size, num in sorted(held.items()))
+            raise click.UsageError(
+                f"--fleet {source} has too few of {key}: {at.num_machines:,} machines of {at.gpus_per_machine} devices "
+                f"cannot hold the plan's {asked}; plan anew for that fleet"
+            )
+    judged = evaluate(Prices(problem), made.placement, goal=Goal())
+    if isinstance(judged, Violation):
+        raise click.UsageError(f"--fleet {source} cannot run the plan: {judged.what}; plan anew for that fleet")
 
 
 def _tree(made: Plan, found: Simulated, steps: int, seed: int) -> dict[str, Any]:
@@ -160,7 +139,7 @@ def _tree(made: Plan, found: Simulated, steps: int, seed: int) -> dict[str, Any]
         "num_steps": steps,
         "seed": seed,
         "predicted_step_s": predicted,
-        "error": predicted / found.step_s - 1 if finite else None,
+        "simulated_over_predicted": found.step_s / predicted if finite else None,
         **tree,
     }
 
@@ -191,7 +170,7 @@ def _facts(found: Simulated) -> list[str]:
     ages = ", ".join(f"{age}: {num:,}" for age, num in enumerate(found.tokens_by_age))
     facts = [
         f"{units.short(found.samples_per_s)} samples/s; tokens trained on by age in versions: {ages or 'none'}",
-        f"a batch lay ready and waited {_s(found.hold_s)} s a step",
+        f"a batch lay ready and waited {_s(found.hold_s)} s a step for older groups, which would have become too stale",
     ]
     if found.units_lost:
         facts.append(f"{found.units_lost:,} units were lost, and {found.samples_lost:,} samples begun anew")

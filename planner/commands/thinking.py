@@ -23,7 +23,7 @@ from planner.solve import Thinking
 T = TypeVar("T")
 
 GRACE_S = 15.0
-"""That a search may take beyond its budget, or after it was asked to stop, before it is left alone."""
+"""That a search may take beyond its budget before it is asked to stop, and after that before it is left alone."""
 _LOOK_S = 0.05
 _REDRAW_S = 0.1
 _QUIET_S = 0.5
@@ -35,10 +35,14 @@ _LINE_S = 2.0
 class Interrupt:
     """Set by an operator's interrupt, read by the search."""
 
+    follows: str = "the best so far follows"
+    """What the operator is told when they interrupt."""
     is_set: bool = False
+    is_late: bool = False
+    """Its time is over."""
 
     def should_stop(self) -> bool:
-        return self.is_set
+        return self.is_set or self.is_late
 
     def leave(self) -> None:
         """Ends the command with the exit code of an interrupted one, if it was. Call when everything is printed."""
@@ -66,19 +70,22 @@ class _Work(Generic[T]):
 def thought(call: Callable[[], T], show: Callable[[], None], interrupt: Interrupt, limit_s: float = math.inf) -> T:
     """The answer of `call`, which runs in a thread while `show` is called now and then.
 
-    Raises: what `call` raises; KeyboardInterrupt at the second interrupt; TimedOut where no answer comes within
-    `limit_s`, or within GRACE_S after an interrupt.
+    After `limit_s` it is asked to stop. Raises: what `call` raises; KeyboardInterrupt at the second interrupt; TimedOut
+    where no answer comes within GRACE_S of being asked to stop.
     """
     with native_output_on_stderr():
         return _thought(_Work(call), show, interrupt, clock.monotonic_s() + limit_s)
 
 
 def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
+    interrupt.is_late = False
     threading.Thread(target=work.run, daemon=True, name="planner").start()
     while not work.ended.is_set():
-        if clock.monotonic_s() > end_s:
-            raise TimedOut("the search did not end in time; allow more with --budget-s")
         try:
+            if clock.monotonic_s() > end_s:
+                if interrupt.should_stop():
+                    raise TimedOut("the search did not end in time; allow more with --budget-s")
+                interrupt.is_late, end_s = True, clock.monotonic_s() + GRACE_S
             work.ended.wait(_LOOK_S)
             show()
         except KeyboardInterrupt:
@@ -86,7 +93,7 @@ def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end
                 raise
             interrupt.is_set = True
             end_s = min(end_s, clock.monotonic_s() + GRACE_S)
-            click.echo("\ninterrupted: the best so far follows (again: nothing does)", err=True)
+            click.echo(f"\ninterrupted: {interrupt.follows} (again: nothing does)", err=True)
     if work.error is not None:
         raise work.error
     assert work.answer is not None

@@ -71,7 +71,8 @@ def evaluate_rows(
     `meshes` [rows, groups]: -1 where a group does not train, -2 for a mesh that does not fit. A row's units of one
     group come in the placement's order."""
     rows = _Rows(book, units, np.where(units == -1, 0, counts), meshes)
-    return rows.judged(goal or book.prices.problem.goal)
+    with np.errstate(invalid="ignore"):  # infinite less infinite, where there is no way: the verdict says so
+        return rows.judged(goal or book.prices.problem.goal)
 
 
 def _numbers(book: Book, placements: Sequence[Placement]) -> tuple[IntArray, IntArray, IntArray]:
@@ -83,12 +84,13 @@ def _numbers(book: Book, placements: Sequence[Placement]) -> tuple[IntArray, Int
 
 
 class _Rows:
-    """Arrays over rows; a row that has no times is computed with others' parts and then discarded."""
+    """Arrays over rows. Rows that are refused have no times: these are computed for the others only."""
 
     def __init__(self, book: Book, units: IntArray, counts: IntArray, meshes: IntArray) -> None:
         self.book, self.prices = book, book.prices
         self.workload = book.prices.problem.workload
         self.num, self.size = len(units), len(book.regions)
+        self.given = units, counts, meshes
         self.is_fit = (
             (units != -2).all(axis=1) & (meshes != -2).all(axis=1) & ((counts > 0) | (units == -1)).all(axis=1)
         )
@@ -104,22 +106,32 @@ class _Rows:
             if not trains:
                 self.is_fit &= (self.group == i).any(axis=1)
         self.place = np.arange(self.num)
+        if self.is_fit.any():
+            self._locate()
 
     def judged(self, goal: Goal) -> Batch:
         step_s, usd = np.full(self.num, np.inf), np.full(self.num, np.inf)
         verdict = np.where(self.is_fit, int(Verdict.VALID), int(Verdict.UNFIT))
-        if not self.is_fit.any():
-            return Batch(step_s=step_s, usd_per_hour=usd, verdict=verdict)
+        if self.is_fit.any():
+            for code, holds in ((Verdict.INVENTORY, self._has_room()), (Verdict.RULES, self._follows_rules()),
+                                (Verdict.LINK, self._is_joined())):  # fmt: skip
+                verdict[(verdict == Verdict.VALID) & ~holds] = int(code)
+        rows = np.flatnonzero(verdict == Verdict.VALID)
+        if len(rows):
+            some = self if len(rows) == self.num else _Rows(self.book, *(each[rows] for each in self.given))
+            step_s[rows], usd[rows], verdict[rows] = some._timed(goal)
+        return Batch(step_s=step_s, usd_per_hour=usd, verdict=verdict)
+
+    def _timed(self, goal: Goal) -> tuple[FloatArray, FloatArray, IntArray]:
+        """(seconds a step, dollars an hour, verdicts) of rows that nothing else refuses."""
+        verdict = np.full(self.num, int(Verdict.VALID))
         self._prepare()
-        for code, holds in ((Verdict.INVENTORY, self._has_room()), (Verdict.RULES, self._follows_rules()),
-                            (Verdict.LINK, self._is_joined())):  # fmt: skip
-            verdict[(verdict == Verdict.VALID) & ~holds] = int(code)
         step_s, usd_per_step = self._step()
         rent = (self.counts * self.book.units.usd[self.units]).sum(axis=1)
         for i in self._training():
             rent = rent + self.book.meshes(i).usd[self.meshes[:, i]]
         slowest = np.inf if goal.max_step_s is None else goal.max_step_s * (1 + 1e-9)
-        verdict[(verdict == Verdict.VALID) & (step_s > slowest)] = int(Verdict.DEADLINE)
+        verdict[step_s > slowest] = int(Verdict.DEADLINE)
         if goal.max_usd_per_hour is not None:
             left = goal.max_usd_per_hour * (1 + 1e-9) - rent
             paid = np.where(left > 0, usd_per_step * 3600 / np.maximum(left, 1e-300), np.inf)
@@ -128,18 +140,19 @@ class _Rows:
             step_s = np.where(paid == np.inf, step_s, np.maximum(step_s, paid))
         is_throttled = goal.objective is Objective.COST_AT_THROUGHPUT and goal.max_step_s is not None
         hourly_s = np.full(self.num, goal.max_step_s) if is_throttled else step_s
-        usd = rent + usd_per_step * 3600 / hourly_s
-        has_times = (verdict == Verdict.VALID) | (verdict >= Verdict.DEADLINE)
-        return Batch(
-            step_s=np.where(has_times, step_s, np.inf), usd_per_hour=np.where(has_times, usd, np.inf), verdict=verdict
-        )
+        return step_s, rent + usd_per_step * 3600 / hourly_s, verdict
 
-    def _prepare(self) -> None:
-        ways = self.book.ways
+    def _locate(self) -> None:
+        """Where the groups are."""
         actor = next(i for i, tasks in enumerate(self.book.grouping) if Task.ACTOR_TRAINING in tasks)
         self.home = self.book.meshes(actor).region[self.meshes[:, actor]]
         self.away = self.place[:, None] * 0 + self.home[:, None] != np.arange(self.size)
         self.in_region = [self._in_region(i) for i in range(len(self.book.grouping))]
+        self.critic = self._critic()
+
+    def _prepare(self) -> None:
+        """What groups take of a step, generation apart."""
+        ways = self.book.ways
         self.busy: dict[Task, FloatArray] = {}
         samples = float(self.workload.samples_per_step)
         for i, tasks in enumerate(self.book.grouping):
@@ -161,7 +174,6 @@ class _Rows:
                 group_s = away_s + self._sum(tasks, SCORING)
                 self.scoring_s = np.maximum(self.scoring_s, group_s)
                 self.critic_scoring_s = group_s if Task.CRITIC_INFERENCE in tasks else self.critic_scoring_s
-        self.critic = self._critic()
 
     def _step(self) -> tuple[FloatArray, FloatArray]:
         """(seconds a step, egress dollars a step)"""
@@ -180,9 +192,8 @@ class _Rows:
             step_s, active = self._by_turns(generating)
         else:
             step_s, active = self._apart(generating, needs)
-        return np.maximum(needs, step_s), self._usd_per_step(
-            active, Task.ACTOR_TRAINING in self.book.grouping[generating]
-        )
+        has_version = Task.ACTOR_TRAINING in self.book.grouping[generating]
+        return np.maximum(needs, step_s), self._usd_per_step(active, has_version)
 
     def _by_turns(self, group: int) -> tuple[FloatArray, BoolArray]:
         """(seconds a step, [rows, regions] that generate) where generation is a phase of a mesh."""
@@ -263,7 +274,7 @@ class _Rows:
         others_s = self._sum(self.book.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num)
         home = self.home[rows]
         return Windows(
-            seconds=self.prices.phase_seconds, tables=units.tables, unit=self.units[rows],
+            seconds=self.prices.phase_seconds, tables=units.tables, overlaps=units.overlaps, unit=self.units[rows],
             count=np.where(pools, self.counts, 0)[rows].astype(np.float64),
             rate=units.rates[self.units[rows], self.book.tasks.index(Task.GENERATION)], region=self.region[rows],
             lag_s=weights_s[rows] + ways.trajectories_s[home],
@@ -285,7 +296,7 @@ class _Rows:
         ways = self.book.ways
         link_s = np.where(receives, ways.link_s[self.home] + self._critic_link(), 0.0)
         shared_s = ways.uplink_s[self.home] * receives.sum(axis=1)
-        half_s = np.where(receives, ways.weights_s[self.home] - ways.link_s[self.home], 0.0)
+        half_s = np.where(receives, ways.half_s[self.home], 0.0)
         weights_s = np.where(receives, np.maximum(link_s, shared_s[:, None]) + half_s, 0.0)
         return weights_s, np.maximum(link_s.max(axis=1), shared_s)
 
@@ -318,8 +329,10 @@ class _Rows:
             far = self.in_region[i] & self.away
             if any(task in SCORING for task in tasks):
                 usd = usd + self._most(there + back, far)
+            elif self.trains[i]:
+                usd = usd + self._most(there, far)
             if self.trains[i]:
-                usd = usd + self._most(there, far) + self.book.meshes(i).usd_per_step[self.meshes[:, i]]
+                usd = usd + self.book.meshes(i).usd_per_step[self.meshes[:, i]]
         if self.critic is not None:
             src, scores = self.critic
             usd = usd + np.where(scores, ways.critic_usd[src], 0.0).sum(axis=1)

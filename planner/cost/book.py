@@ -12,6 +12,7 @@ from planner.answer.placement import Group, Placement, Pool
 from planner.classes import DeviceClass
 from planner.cost import shape
 from planner.cost.cuts import TENSOR, BoolArray, FloatArray, IntArray
+from planner.cost.overlap import NONE, Overlaps, overlaps_of
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.ways import critic_way, home
 from planner.question.workload import TRAINING, Task
@@ -31,6 +32,7 @@ class Units:
     """When generation's first sample is done."""
     tables: FloatArray
     """[rows, knots]; one knot in a group without generation."""
+    overlaps: Overlaps
     usd: FloatArray
 
 
@@ -58,6 +60,8 @@ class Ways:
 
     weights_s: FloatArray
     link_s: FloatArray
+    half_s: FloatArray
+    """Of weights: what the link's bytes do not take, half a round trip."""
     trajectories_s: FloatArray
     samples_per_s: FloatArray
     scoring_s: FloatArray
@@ -81,7 +85,7 @@ class Book:
         self.tasks = prices.problem.workload.tasks
         self.classes = sorted(prices.classes)
         self.regions = sorted({at.region.name for at in prices.classes.values()})
-        self.ways: Ways = prices.known("ways of a book", lambda: _ways(prices, self.regions))
+        self.ways = ways_of(prices)
         self._class_at = {key: i for i, key in enumerate(self.classes)}
         self._region_at = {name: i for i, name in enumerate(self.regions)}
         self._unit_at: dict[tuple[int, Pool], int] = {}
@@ -178,6 +182,7 @@ class Book:
             group=np.array([group for group, _, _ in self._units] + [-1]),
             size=np.array([TENSOR.index(pool.unit_gpus) for _, pool, _ in self._units] + [0]),
             rates=rates, first_s=np.array([_first_s(price) for _, _, price in self._units] + [-np.inf]), tables=tables,
+            overlaps=overlaps_of([each.phase.overlap if each.phase else NONE for _, _, each in self._units] + [NONE]),
             usd=np.array([(at.usd_per_gpu_hour or 0.0) * pool.unit_gpus
                           for at, (_, pool, _) in zip(classes, self._units, strict=True)] + [0.0]),
         )  # fmt: skip
@@ -221,12 +226,18 @@ def _first_s(price: PoolPrice) -> float:
     return 0.0 if price.phase is None else price.phase.first_s
 
 
+def ways_of(prices: Prices) -> Ways:
+    """Between all regions, sorted by name."""
+    regions = sorted({at.region.name for at in prices.classes.values()})
+    return prices.known("ways of a book", lambda: _ways(prices, regions))
+
+
 def _ways(prices: Prices, regions: list[str]) -> Ways:
     size = len(regions)
     names = ("weights_s", "link_s", "trajectories_s", "samples_per_s", "scoring_s", "training_s", "usd_per_version",
              "usd_per_step_home", "usd_per_step_there")  # fmt: skip
     tables = {name: np.full((size, size), np.inf) for name in names}
-    critic = np.full((3, size, size), np.inf)
+    half_s, critic = np.full((size, size), np.inf), np.full((3, size, size), np.inf)
     uplink, downlink = np.zeros(size), np.full(size, np.inf)
     trains_critic = Task.CRITIC_TRAINING in prices.problem.workload.models
     for h, src in enumerate(regions):
@@ -235,9 +246,11 @@ def _ways(prices: Prices, regions: list[str]) -> Ways:
         for r, dst in enumerate(regions):
             for name in names if dst in start.ways else ():
                 tables[name][h, r] = getattr(start.ways[dst], name)
+            if dst in start.ways:
+                half_s[h, r] = tables["weights_s"][h, r] - tables["link_s"][h, r]
             if trains_critic and (way := critic_way(prices, src, dst)) is not None:
                 critic[:, h, r] = way.weights_s, way.link_s, way.usd_per_version
     return Ways(
-        **tables, uplink_s=uplink, downlink_per_s=downlink, critic_s=critic[0], critic_link_s=critic[1],
+        **tables, half_s=half_s, uplink_s=uplink, downlink_per_s=downlink, critic_s=critic[0], critic_link_s=critic[1],
         critic_usd=critic[2],
     )  # fmt: skip

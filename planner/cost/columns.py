@@ -5,22 +5,26 @@ devices that fit wherever its fit, is no worse in every number that the oracle u
 columns is a best placement of the plan space.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 
-from planner.answer.placement import Group, Layout, Pool
+from planner.answer.placement import Layout, Pool
 from planner.classes import DeviceClass
 from planner.cost import cuts, memory
-from planner.cost.meshes import Found, Pairing, Side, alone, side
+from planner.cost.listed import MeshColumn, MeshList, MeshPart
+from planner.cost.meshes import Found, Pairing, Room, Side, alone, side
 from planner.cost.options import Options, options
 from planner.cost.phases import PhaseTable
 from planner.cost.pools import Kind, Prices, host_violation
 from planner.cost.ways import home
 from planner.question.workload import Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,24 +37,6 @@ class UnitColumn:
     rates: Mapping[Task, float]
     phase: PhaseTable | None
     usd_per_hour: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshColumn:
-    """A whole group with training."""
-
-    group: Group
-    regions: tuple[str, ...]
-    """Of its pools; the first is where versions are published, if the actor is trained here."""
-    times: Mapping[Task, float]
-    """Seconds a step of each of the group's tasks."""
-    usd_per_hour: float
-    usd_per_step: float = 0.0
-    """Egress of the gradients between its regions."""
-
-    @property
-    def num_gpus(self) -> int:
-        return sum(pool.num_gpus for pool in self.group.pools)
 
 
 def unit_columns(prices: Prices, tasks: tuple[Task, ...]) -> tuple[UnitColumn, ...]:
@@ -66,18 +52,41 @@ def mesh_columns(
     blocks: int | None = None,
     home: str | None = None,
 ) -> tuple[MeshColumn, ...]:
-    """For a group of `tasks`, at least one of which trains: meshes that take at most `max_s` a step together.
+    """`mesh_list` of meshes that take at most `max_s` a step together, a column each."""
+    return tuple(mesh_list(prices, tasks, Room(busy_s=max_s), blocks=blocks, home=home))
 
-    `blocks`: of one pool only (1), of two only (2), or all that the limits allow (None). `home`: of those of two pools
-    only what has the first in that region. Sorted by classes and devices.
-    Meshes of two regions are slow to list for a fleet of thousands of devices without `max_s`.
+
+MayPair = Callable[[str, str], bool]
+"""Of two classes' keys, or one twice: whether there may be room for a mesh of theirs. It only saves time."""
+
+
+def any_pair(_a: str, _b: str) -> bool:
+    """Of no pair it is known that there is no room for it."""
+    return True
+
+
+def mesh_list(
+    prices: Prices,
+    tasks: tuple[Task, ...],
+    room: Room,
+    *,
+    blocks: int | None = None,
+    home: str | None = None,
+    may_pair: MayPair = any_pair,
+) -> MeshList:
+    """For a group of `tasks`, at least one of which trains: meshes for which there is `room`.
+
+    `blocks`: of one pool only (1), of two only (2), or all that the limits allow (None). `home`: only what has the
+    first pool in that region. Sorted by classes and devices.
+    Meshes of two regions are slow to list for a fleet of thousands of devices where room has no end.
     """
-    found: tuple[MeshColumn, ...] = ()
+    found = MeshList(())
     if blocks != 2:
-        found += prices.known(("mesh", tasks, max_s), lambda: tuple(_of_one_class(prices, tasks, max_s)))
+        one = ("mesh", tasks, room, home)
+        found += prices.known(one, lambda: MeshList(list(_of_one_class(prices, tasks, room, home, may_pair))))
     if blocks != 1 and prices.problem.limits.max_train_blocks > 1:
-        key = ("meshes", tasks, max_s, home)
-        found += prices.known(key, lambda: tuple(_of_two_classes(prices, tasks, max_s, home)))
+        two = ("meshes", tasks, room, home)
+        found += prices.known(two, lambda: MeshList(list(_of_two_classes(prices, tasks, room, home, may_pair))))
     return found
 
 
@@ -150,13 +159,14 @@ def _generating(
 ) -> _Unit:
     """With as many sequences as fit: fewer are never better."""
     replica, replicas = prices.replica(at.gpu, tensor), unit // tensor
-    made = replicas * prices.shares(at.gpu, tensor, prices.load_s(at, tensor, num_gpus=None))[most]
+    load_s = prices.load_s(at, tensor, num_gpus=None)
+    made = replicas * prices.shares(at.gpu, tensor, load_s)[most]
     generates = Layout(tensor=tensor)
     return _Unit(
         unit_gpus=unit,
         layouts=tuple((task, generates if task is Task.GENERATION else Layout(tensor=unit)) for task in tasks),
         rates={task: rates.get(task, replicas * float(replica.rates[most])) for task in tasks},
-        phase=PhaseTable(seconds=prices.phase_seconds, samples=made),
+        phase=PhaseTable(prices.phase_seconds, made, prices.overlap(at.gpu, tensor, load_s)),
     )  # fmt: skip
 
 
@@ -172,8 +182,8 @@ def _undominated_units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass)
 
 
 def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
-    """Whether `a`, as often as fits into a unit of `b`, is at least as good in everything; full rates of generation
-    say nothing at eta 0."""
+    """Whether `a`, as often as fits into a unit of `b`, is at least as good in everything; full rates of generation,
+    and how windows overlap, say nothing at eta 0."""
     times, rest = divmod(b.unit_gpus, a.unit_gpus)
     if rest:
         return False
@@ -182,23 +192,34 @@ def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
         return False
     if a.phase is None or b.phase is None:
         return True
+    if not is_sync and not a.phase.overlap.is_no_worse(b.phase.overlap):
+        return False
     return bool((times * a.phase.samples >= b.phase.samples * (1 - 1e-12)).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Meshes:
-    """Of one group: classes that may hold it, and of their kinds of machines what they offer and how many there are."""
+    """Of one group: classes that may hold it, and the most machines of each kind; what they offer, when asked."""
 
+    prices: Prices
+    tasks: tuple[Task, ...]
     usable: Sequence[DeviceClass]
-    options: Mapping[Kind, Options]
-    alone: Mapping[Kind, Found]
     most: Mapping[Kind, int]
 
-    def side(self, prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> Side:
+    def options(self, at: DeviceClass) -> Options:
+        most = self.most[self.prices.kind(at)]
+        return self._known("options", at, lambda: options(self.prices, self.tasks, at, most))
+
+    def alone(self, at: DeviceClass) -> Found:
+        return self._known("alone", at, lambda: alone(self.prices, self.tasks, at, self.options(at)))
+
+    def side(self, at: DeviceClass) -> Side:
         """Of two pools."""
-        kind = prices.kind(at)
-        key = ("side", tasks, kind, self.most[kind])
-        return prices.known(key, partial(side, prices, at, self.options[kind]), lasts=True)
+        return self._known("side", at, lambda: side(self.prices, at, self.options(at)))
+
+    def _known(self, what: str, at: DeviceClass, find: Callable[[], T]) -> T:
+        kind = self.prices.kind(at)
+        return self.prices.known((what, self.tasks, kind, self.most[kind]), find, lasts=True)
 
 
 def _meshes(prices: Prices, tasks: tuple[Task, ...]) -> _Meshes:
@@ -208,44 +229,43 @@ def _meshes(prices: Prices, tasks: tuple[Task, ...]) -> _Meshes:
     most: dict[Kind, int] = {}
     for at in usable:
         most[prices.kind(at)] = max(most.get(prices.kind(at), 0), at.num_machines)
-    found, best = {}, {}
-    for at in usable:
-        kind = prices.kind(at)
-        if kind not in found:
-            key = (tasks, kind, most[kind])
-            found[kind] = prices.known(("options", *key), partial(options, prices, tasks, at, most[kind]), lasts=True)
-            best[kind] = prices.known(("alone", *key), partial(alone, prices, tasks, at, found[kind]), lasts=True)
-    return _Meshes(usable=usable, options=found, alone=best, most=most)
+    return _Meshes(prices=prices, tasks=tasks, usable=usable, most=most)
 
 
-def _of_one_class(prices: Prices, tasks: tuple[Task, ...], max_s: float) -> Iterator[MeshColumn]:
+def _of_one_class(
+    prices: Prices, tasks: tuple[Task, ...], room: Room, region: str | None, may_pair: MayPair
+) -> Iterator[MeshPart]:
     meshes = prices.known(("found", tasks), lambda: _meshes(prices, tasks))
-    pools = _Pools()
     for at in meshes.usable:
-        yield from _columns(prices, tasks, pools, meshes.alone[prices.kind(at)], (at,), max_s)
+        if region in (None, at.region.name) and may_pair(at.key, at.key):
+            yield _part(prices, tasks, meshes.alone(at), (at,), room)
 
 
-def _of_two_classes(prices: Prices, tasks: tuple[Task, ...], max_s: float, region: str | None) -> Iterator[MeshColumn]:
+def _of_two_classes(
+    prices: Prices, tasks: tuple[Task, ...], room: Room, region: str | None, may_pair: MayPair
+) -> Iterator[MeshPart]:
     """In one region or in two."""
     meshes = prices.known(("found", tasks), lambda: _meshes(prices, tasks))
-    rules, pools = prices.problem.rules, _Pools()
-    for a, b in _ordered_pairs(prices, tasks, meshes.usable, max_s):
-        if region not in (None, a.region.name):
+    rules = prices.problem.rules
+    for a, b in _ordered_pairs(prices, tasks, meshes.usable, room.busy_s):
+        if region not in (None, a.region.name) or not may_pair(a.key, b.key):
             continue
         kinds, edges = (prices.kind(a), prices.kind(b)), tuple(prices.edges((a, b)))
-        sides = [meshes.side(prices, tasks, each) for each in (a, b)]
         is_near = a.region.name == b.region.name
         has_a = is_near or (rules.min_regions <= 1 and not rules.generating)
         has_b = is_near or (has_a and Task.ACTOR_TRAINING not in tasks)
-        beside = (meshes.alone[kinds[0]] if has_a else None, meshes.alone[kinds[1]] if has_b else None)
+        has_a, has_b = has_a and may_pair(a.key, a.key), has_b and may_pair(b.key, b.key)
+        beside = (meshes.alone(a) if has_a else None, meshes.alone(b) if has_b else None)
         way = None
         if not is_near and Task.GENERATION in tasks:
             way = home(prices, a.region.name).ways[b.region.name]
-        pairing = Pairing(prices=prices, tasks=tasks, a=sides[0], b=sides[1], edges=edges, way=way, beside=beside)
+        pairing = Pairing(
+            prices=prices, tasks=tasks, a=meshes.side(a), b=meshes.side(b), edges=edges, way=way, beside=beside
+        )
         machines = [meshes.most[kind] for kind in kinds]
-        key = ("pairs", tasks, *kinds, *machines, edges, has_a, has_b, way and way.samples_per_s, max_s)
-        found = prices.known(key, partial(pairing.found, max_s), lasts=True)
-        yield from _columns(prices, tasks, pools, found, (a, b), max_s)
+        key = ("pairs", tasks, *kinds, *machines, edges, has_a, has_b, way and way.samples_per_s, room)
+        found = prices.known(key, partial(pairing.found, room), lasts=True)
+        yield _part(prices, tasks, found, (a, b), room)
 
 
 def _ordered_pairs(
@@ -270,37 +290,14 @@ def _ordered_pairs(
                 yield b, a
 
 
-class _Pools:
-    """Each pool is made once, however many meshes have it."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, int, int], Pool] = {}
-
-    def pool(self, of: Options, at: DeviceClass, row: int) -> Pool:
-        key = (at.key, id(of), row)
-        if key not in self._made:
-            self._made[key] = of.pool(at, row)
-        return self._made[key]
-
-
-def _columns(
-    prices: Prices, tasks: tuple[Task, ...], pools: _Pools, found: Found, at: tuple[DeviceClass, ...], max_s: float
-) -> Iterator[MeshColumn]:
+def _part(prices: Prices, tasks: tuple[Task, ...], found: Found, at: tuple[DeviceClass, ...], room: Room) -> MeshPart:
     """What of `found` these classes have machines for."""
     sides = [(found.a, found.rows_a, at[0])] + ([(found.b, found.rows_b, at[1])] if found.b is not None else [])
-    fits = found.total_s <= max_s
+    fits = room.holds_all(found.times)
     for of, rows, each in sides:
         fits &= of.num_units[rows] * of.unit[rows] <= of.held[rows] * each.num_machines
-    regions = tuple(each.region.name for each in at)
-    usd_per_step = _gradients_usd(prices, tasks, at)
-    times = {task: found.times[task].tolist() for task in tasks}
-    for i in np.flatnonzero(fits).tolist():
-        group = Group(tasks=tasks, pools=tuple(pools.pool(of, each, int(rows[i])) for of, rows, each in sides))
-        yield MeshColumn(
-            group=group, regions=regions, times={task: times[task][i] for task in tasks},
-            usd_per_hour=sum(p.num_gpus * (c.usd_per_gpu_hour or 0.0) for p, c in zip(group.pools, at, strict=True)),
-            usd_per_step=usd_per_step,
-        )  # fmt: skip
+    few = found.take(np.flatnonzero(fits))
+    return MeshPart(tasks=tasks, at=at, found=few, usd_per_step=_gradients_usd(prices, tasks, at))
 
 
 def _gradients_usd(prices: Prices, tasks: tuple[Task, ...], at: Sequence[DeviceClass]) -> float:

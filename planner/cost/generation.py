@@ -21,6 +21,7 @@ import numpy as np
 
 from planner.cost.cuts import FloatArray, IntArray
 from planner.cost.memory import sequence_bytes
+from planner.cost.overlap import Overlap
 from planner.cost.renewal import RATIOS, refilled
 from planner.device import collective, layer
 from planner.question.hardware import GpuType
@@ -34,6 +35,9 @@ PREFILL_TOKENS = 2048
 """Tokens of prompts that are prefilled together."""
 _GROUP_QUANTILE = 0.99
 _NUM_SHARES = 96
+_PARTS = 3
+"""Arrays of more than 128 KiB are new memory each time, which takes longer than what is computed in it."""
+_SHARES = np.array(sorted({*np.geomspace(1, SLOTS[-1], _NUM_SHARES).tolist(), *map(float, SLOTS)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +64,7 @@ class Replica:
 
     def slots(self, free_bytes: FloatArray) -> IntArray:
         """The most that fit into so many bytes of each device: places in `SLOTS`, -1 for none."""
-        workload = self._workload
-        each = sequence_bytes(workload, self.tensor, mean_context(workload))
-        longest = sequence_bytes(
-            workload, self.tensor, workload.prompt_tokens.largest + workload.completion_tokens.largest
-        )
+        each, longest = self._sequence_bytes
         return np.where(free_bytes < longest, 0, np.searchsorted(SLOTS, free_bytes / each, side="right")) - 1
 
     def step_s(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
@@ -75,6 +75,14 @@ class Replica:
         layers = layers + 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=self.tensor)
         steps: FloatArray = arch.num_layers * layers + layer.head_s(gpu, arch, tensor=self.tensor, tokens=sequences)
         return steps
+
+    @cached_property
+    def _sequence_bytes(self) -> tuple[float, float]:
+        """On each device: of a sequence of mean context, and of the longest."""
+        workload = self._workload
+        longest = workload.prompt_tokens.largest + workload.completion_tokens.largest
+        mean, most = (sequence_bytes(workload, self.tensor, each) for each in (mean_context(workload), longest))
+        return mean, most
 
     @cached_property
     def sample_s(self) -> FloatArray:
@@ -89,6 +97,19 @@ class Replica:
         """Samples a second with at most so many sequences running."""
         best: FloatArray = 1 / np.minimum.accumulate(self.sample_s)
         return best
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """Of windows on it, without loading. Whatever the slots: with more of them no window makes less."""
+        workload = self._workload
+        lengths = np.asarray(workload.completion_tokens.quantiles)
+        longest, half = float(lengths[-1]), float(lengths[-1]) / 2
+        running = float(np.mean(np.maximum(0.0, lengths - half))) / half
+        one_s, full_s = self.step_s(np.array([1.0, SLOTS[-1]]), np.full(2, mean_context(workload)))
+        return Overlap(
+            first_s=self.first_s, slope_per_s=(1 + running) * longest / float(np.mean(lengths)) / self.first_s,
+            most=max(0.0, float(full_s / one_s) / (1 - running) - 1) if running < 1 else np.inf,
+        )  # fmt: skip
 
     @cached_property
     def group_s(self) -> FloatArray:
@@ -115,9 +136,7 @@ class Replica:
 
     def shares(self, seconds: FloatArray) -> FloatArray:
         """[slots, seconds]: samples done in phases so long; the best of all numbers of slots up to each."""
-        knots = np.unique(np.concatenate([np.geomspace(1, SLOTS[-1], _NUM_SHARES), np.array(SLOTS, dtype=float)]))
-        fresh = np.maximum.accumulate(self._fresh_s(knots))
-        at_once = np.interp(seconds, fresh, knots, left=0.0)
+        at_once = np.interp(seconds, self._at_once_s, _SHARES, left=0.0)
         made = np.empty((len(SLOTS), len(seconds)))
         for place, full in enumerate(SLOTS):
             ends = self._refilled_s[place]
@@ -140,14 +159,22 @@ class Replica:
         return share * self.prefill_s + self._drain_s(fresh_tails(self._workload), share)
 
     @cached_property
+    def _at_once_s(self) -> FloatArray:
+        """Of `_SHARES` samples that all start together."""
+        return np.maximum.accumulate(self._fresh_s(_SHARES))
+
+    @cached_property
     def _refilled_s(self) -> FloatArray:
         """[slots, ratios]: phases of `RATIOS` samples a slot."""
         workload, slots = self._workload, np.array(SLOTS, dtype=float)
         prompt, run = workload.prompt_tokens.mean, refilled(workload.completion_tokens)
         share, full = slots[:, None] * np.array(RATIOS), np.broadcast_to(slots[:, None], (len(SLOTS), len(RATIOS)))
         seconds = share * self.prefill_s + run.full_tokens * self.step_s(full, prompt + run.full_age)
-        alive = np.maximum(1.0, slots[:, None, None] * run.alive)
-        seconds += self.step_s(alive, np.broadcast_to(prompt + run.age, alive.shape)) @ run.tokens
+        drains = []
+        for some in np.array_split(slots, _PARTS):
+            alive = np.maximum(1.0, some[:, None, None] * run.alive)
+            drains.append(self.step_s(alive, np.broadcast_to(prompt + run.age, alive.shape)) @ run.tokens)
+        seconds += np.concatenate(drains)
         seconds[:, 0] = np.maximum.accumulate(self._fresh_s(slots))
         all_full: FloatArray = np.maximum(seconds, share * self.sample_s[:, None])
         return np.maximum.accumulate(all_full, axis=1)

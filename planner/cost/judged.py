@@ -72,7 +72,7 @@ class Judged:
         for each in self.active:
             assert each.price.phase is not None
             window_s, full = windows[each.region], each.price.rates[Task.GENERATION] * (self.step_s - self.beside_s)
-            made = each.price.phase.within(window_s * (1 + KNOT))
+            made = each.price.phase.beside(window_s * (1 + KNOT), self.step_s - self.beside_s)[0]
             if each.price.group_s > _FAR_BEYOND * window_s:
                 made = min(made, full * _in_time(each.price, window_s))
             if made < full:
@@ -261,7 +261,7 @@ def _link_needs(placed: Placed, receives: Sequence[str], *, with_critics: bool =
 
 def _usd_per_step(prices: Prices, placed: Placed, pools: Sequence[Making]) -> float:
     """Egress: versions to each region; samples home at the dearest way among them, and to where they are scored and
-    trained on; the critic's weights; gradients between a mesh's regions."""
+    trained on, once to a group that does both; the critic's weights; gradients between a mesh's regions."""
     ways = placed.home.ways
     usd = sum(ways[name].usd_per_version for name in _receiving(placed, pools))
     usd += max(ways[each.region].usd_per_step_home for each in pools)
@@ -269,8 +269,9 @@ def _usd_per_step(prices: Prices, placed: Placed, pools: Sequence[Making]) -> fl
         here = [ways[name] for name in regions_of(prices, group) if name != placed.home.name]
         if any(task in SCORING for task in group.tasks):
             usd += max((way.usd_per_step_there + way.usd_per_step_home for way in here), default=0.0)
-        if group.trains:
+        elif group.trains:
             usd += max((way.usd_per_step_there for way in here), default=0.0)
+        if group.trains:
             ring = prices.ring_usd_per_gbyte([prices.classes[p.device_class].region.name for p in group.pools])
             usd += ring * prices.gradient_bytes(group.tasks) / 1e9
     return usd + sum(way.usd_per_version for way in placed.critics.values())

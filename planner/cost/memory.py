@@ -104,10 +104,15 @@ def sequence_bytes(workload: Workload, tensor: int, context: float) -> float:
 
 
 def host_bytes(workload: Workload) -> float:
-    """In the memory of each host that keeps versions for generation: the newest, and what a delta is applied to."""
+    """In the memory of each host that keeps versions for generation: the newest, and what a delta is applied to.
+
+    Engines that start or fail are loaded from there: so with LoRA the weights beneath the adapters are there, once.
+    They never change; versions, deltas and what these are applied to are of the adapters alone.
+    """
     arch = workload.models[Task.GENERATION]
-    newest = arch.num_params * workload.weights.bytes_per_param
-    return newest + (_HALF * arch.num_params if workload.weights.is_delta else 0.0)
+    trained = arch.num_params * trained_fraction(workload, arch)
+    kept = trained * (workload.weights.bytes_per_param + (_HALF if workload.weights.is_delta else 0))
+    return kept + (_HALF * arch.num_params if workload.lora_rank else 0.0)
 
 
 def resident_bytes(workload: Workload, task: Task, layout: Layout, data: int) -> float:

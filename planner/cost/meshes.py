@@ -23,6 +23,32 @@ from planner.question.workload import SCORING, TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a mesh may take: seconds of all its tasks together, and of a path beside what other groups take at least."""
+
+    busy_s: float = np.inf
+    path_s: float = np.inf
+    train_s: float = 0.0
+    score_s: float = 0.0
+    after_s: float = 0.0
+    """Generation and what it waits for."""
+
+    def holds(self, train_s: FloatArray, score_s: FloatArray, gen_s: FloatArray | float = 0.0) -> BoolArray:
+        """Of each mesh."""
+        fits: BoolArray = train_s + score_s + gen_s <= self.busy_s
+        if self.path_s < np.inf:
+            phases_s = np.maximum(train_s, self.train_s) + np.maximum(score_s, self.score_s)
+            fits &= phases_s + np.maximum(gen_s, self.after_s) <= self.path_s
+        return fits
+
+    def holds_all(self, times: Mapping[Task, FloatArray]) -> BoolArray:
+        """Of each mesh, by its tasks' seconds."""
+        size = len(next(iter(times.values())))
+        of = [[each for task, each in times.items() if task in which] for which in (TRAINING, SCORING)]
+        return self.holds(_sum(of[0], size), _sum(of[1], size), times.get(Task.GENERATION, 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """Meshes of one kind of machines, or of two (`b`): rows of `Options`, and their times."""
 
@@ -132,41 +158,40 @@ class Pairing:
     beside: tuple[Found | None, Found | None]
     """Meshes of a alone, and of b alone, that a pair must beat."""
 
-    def found(self, max_s: float) -> Found:
-        """All of at most `max_s` that nothing beats."""
-        few_a, few_b = (self._promising(one, other, max_s) for one, other in ((self.a, self.b), (self.b, self.a)))
+    def found(self, room: Room) -> Found:
+        """All that there is room for and that nothing beats."""
+        few_a, few_b = (self._promising(one, other, room) for one, other in ((self.a, self.b), (self.b, self.a)))
         fewer = replace(self, a=self.a.some(few_a), b=self.b.some(few_b))
-        return fewer._all(max_s) if few_a.any() and few_b.any() else fewer._nothing()
+        return fewer._all(room) if few_a.any() and few_b.any() else fewer._nothing()
 
-    def _promising(self, one: Side, other: Side, max_s: float) -> BoolArray:
-        """Rows that may be in a mesh of at most `max_s`: with the fastest other side, and the fewest gradients."""
+    def _promising(self, one: Side, other: Side, room: Room) -> BoolArray:
+        """Rows that may be in a mesh for which there is room: with the fastest other side, and the fewest gradients."""
         workload = self.prices.problem.workload
         samples = workload.samples_per_step / workload.minibatches_per_step
         times = workload.epochs_per_step * workload.minibatches_per_step
-        least = np.zeros(len(one.kind))
+        train_s, score_s, gen_s = (np.zeros(len(one.kind)) for _ in range(3))
         for task, mine in one.options.blocks.items():
             speed = other.options.blocks[task].samples_per_s.max(initial=0.0)
             edge = self.edges[0]
             reduce_s = mine.payload_bytes * (mine.flows if edge.is_shared else 1.0) / edge.bytes_per_s
             compute_s = np.maximum(mine.stage_s, samples / (mine.samples_per_s + speed)) + mine.bubble_s
-            least = least + times * (compute_s + reduce_s + mine.update_s)
+            train_s = train_s + times * (compute_s + reduce_s + mine.update_s)
         samples = float(workload.samples_per_step)
         for task, rates in one.options.rates.items():
-            least = least + samples / (rates + other.options.rates[task].max(initial=0.0))
+            score_s = score_s + samples / (rates + other.options.rates[task].max(initial=0.0))
         if one.tables is not None and other.tables is not None:
             made = one.tables + other.tables.max(axis=0, initial=0.0)
             rows = np.arange(len(made))
             phase_s = ends_s(self.prices.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
-            least = least + phase_s[one.kind]
-        promising: BoolArray = least <= max_s
-        return promising
+            gen_s = phase_s[one.kind]
+        return room.holds(train_s, score_s, gen_s)
 
     def _nothing(self) -> Found:
         none = np.zeros(0, dtype=np.int64)
         times = {task: np.zeros(0) for task in self.tasks}
         return Found(a=self.a.options, rows_a=none, b=self.b.options, rows_b=none, times=times)
 
-    def _all(self, max_s: float) -> Found:
+    def _all(self, room: Room) -> Found:
         workload, a, b = self.prices.problem.workload, self.a, self.b
         samples = float(workload.samples_per_step)
         trained = {
@@ -179,7 +204,7 @@ class Pairing:
             task: samples / (rates[a.starts][:, None] + b.options.rates[task][b.starts][None, :])
             for task, rates in a.options.rates.items()
         }
-        kind_a, kind_b = np.nonzero(least + _sum(list(scored.values()), least.shape) <= max_s)
+        kind_a, kind_b = np.nonzero(room.holds(least, _sum(list(scored.values()), least.shape)))
         if not len(kind_a):
             return self._nothing()
         times = {Task.ACTOR_TRAINING: least[kind_a, kind_b]}
@@ -191,14 +216,14 @@ class Pairing:
             times[Task.GENERATION] = ends_s(
                 seconds, lambda place: near[kind_a, place] + far[kind_b, place], kind_a.shape, samples
             )
-        stays = self._undominated(kind_a, kind_b, times, max_s)
+        stays = self._undominated(kind_a, kind_b, times, room)
         rows_a, rows_b = self._rows(total, kind_a[stays], kind_b[stays])
         exact = {task: each[rows_a, rows_b] for task, each in trained.items()}
         exact |= {task: each[stays] for task, each in times.items() if task not in TRAINING}
         return Found(a=a.options, rows_a=rows_a, b=b.options, rows_b=rows_b, times={t: exact[t] for t in self.tasks})
 
     def _undominated(
-        self, kind_a: IntArray, kind_b: IntArray, times: Mapping[Task, FloatArray], max_s: float
+        self, kind_a: IntArray, kind_b: IntArray, times: Mapping[Task, FloatArray], room: Room
     ) -> IntArray:
         rows_a, rows_b = self.a.starts[kind_a], self.b.starts[kind_b]
         a, b = self.a.options, self.b.options
@@ -213,7 +238,7 @@ class Pairing:
             none, free = np.zeros(len(held)), np.full(len(held), 1 << 30)
             ends = (held, gpus, free, none) if place == 0 else (free, none, held, gpus)
             costs.append(_costs(self.prices, self.tasks, ends, other.times))
-        in_time = np.flatnonzero(_sum(list(times.values()), len(kind_a)) <= max_s)
+        in_time = np.flatnonzero(room.holds_all(times))
         stays = undominated(np.concatenate([*costs[1:], costs[0][in_time]]))
         return in_time[stays[len(stays) - len(in_time) :]]
 

@@ -4,12 +4,14 @@ On one grid the samples of many pools are a weighted sum of their tables. A repl
 sample; each such moment is two knots of the grid, the one before it and the one at it, so that tables may jump there.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.cost.cuts import FloatArray, IntArray
+from planner.cost.overlap import NONE, Overlap
 
 NUM_KNOTS = 192
 KNOT = 1e-9
@@ -25,6 +27,7 @@ class PhaseTable:
     seconds: FloatArray
     """Ascending; the problem's grid. A doubled knot is a jump: before, and at it."""
     samples: FloatArray
+    overlap: Overlap = NONE
 
     @property
     def first_s(self) -> float:
@@ -46,6 +49,33 @@ class PhaseTable:
         at, below = self.seconds.item(place), self.samples.item(place)
         rise = (self.samples.item(place + 1) - below) / (self.seconds.item(place + 1) - at)
         return below + (seconds - at) * rise, rise
+
+    def beside(self, window_s: float, span_s: float) -> tuple[float, float, float]:
+        """Samples in a window of which steps leave `span_s` each to generation; and what a second more of the window,
+        and of the span, adds. Linear in the window between the knots' ends."""
+        last = len(self.seconds) - 1
+        after = min(int(self.seconds.searchsorted(window_s, side="right")), last)
+        if self.seconds.item(after) <= self.overlap.load_s + span_s:
+            return (*self.around(window_s), 0.0)
+
+        def end_s(place: int) -> float:
+            return self.overlap.end_s(self.seconds.item(place), span_s)
+
+        place = bisect_right(range(last + 1), window_s, key=end_s) - 1
+        if place < 0:
+            return 0.0, 0.0, 0.0
+        if place == last:
+            at, rate = self.seconds.item(last), self.samples.item(last) / end_s(last)
+            sooner = self.overlap.extra(at) if at > self.overlap.load_s + span_s else 0.0
+            return rate * window_s, rate, rate * window_s / end_s(last) * sooner
+        below, more = self.samples.item(place), self.samples.item(place + 1) - self.samples.item(place)
+        width = end_s(place + 1) - end_s(place)
+        part = (window_s - end_s(place)) / width
+        sooner, later = (
+            self.overlap.extra(at) if at > self.overlap.load_s + span_s else 0.0
+            for at in (self.seconds.item(place), self.seconds.item(place + 1))
+        )
+        return below + part * more, more / width, more / width * (sooner + part * (later - sooner))
 
 
 def grid(firsts: Iterable[float]) -> FloatArray:

@@ -6,7 +6,7 @@ the same machines and fabric share a *kind*.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from planner.cost import cuts, memory, network, scoring, training
 from planner.cost.cuts import FloatArray
 from planner.cost.generation import SLOTS, Replica
 from planner.cost.network import Network
+from planner.cost.overlap import Overlap
 from planner.cost.phases import KNOT, PhaseTable, grid, phase_end_s, table
 from planner.question.goal import Problem
 from planner.question.hardware import GpuType
@@ -168,6 +169,11 @@ class Prices:
         """[slots, knots]: samples of one replica in phases that begin with so long a loading."""
         return self.known(("shares", gpu, tensor, load_s), lambda: self._shares(gpu, tensor, load_s), lasts=True)
 
+    def overlap(self, gpu: GpuType, tensor: int, load_s: float) -> Overlap:
+        """What windows of one replica that overlap take longer."""
+        one = self.replica(gpu, tensor).overlap
+        return replace(one, load_s=load_s, first_s=load_s + one.first_s)
+
     def load_s(self, at: DeviceClass, tensor: int, *, num_gpus: int | None) -> float:
         """From a version's arrival in the region until a replica has it; `num_gpus`: of the mesh that it turns into.
 
@@ -245,7 +251,7 @@ class Prices:
     def _generating(
         self, tasks: tuple[Task, ...], pool: Pool, at: DeviceClass, rates: dict[Task, float], free_bytes: float
     ) -> PoolPrice | Violation:
-        _workload, layout = self.problem.workload, pool.layout(Task.GENERATION)
+        layout = pool.layout(Task.GENERATION)
         replica = self.replica(at.gpu, layout.tensor)
         if (host := host_violation(self, at)) is not None:
             return host
@@ -262,7 +268,7 @@ class Prices:
         return PoolPrice(
             rates=rates | {Task.GENERATION: replicas * float(replica.rates[place])}, batch=SLOTS[place],
             group_s=load_s + float(replica.group_s[place]),
-            phase=PhaseTable(seconds=self.phase_seconds, samples=made),
+            phase=PhaseTable(self.phase_seconds, made, self.overlap(at.gpu, layout.tensor, load_s)),
         )  # fmt: skip
 
     def _edge(self, a: DeviceClass, b: DeviceClass) -> training.Edge:

@@ -2,10 +2,10 @@
 
 An update takes `samples_per_step / minibatches_per_step` samples. Each pool gets a part in proportion to its speed. A
 pipeline of p stages with m >= 1 micro-batches takes m + p - 1 slots of its slowest stage (1F1B; m need not be whole: a
-last micro-batch may be small). Then gradients are reduced over all pipelines in one ring, as fast as the slowest link
-between two neighbours, and the optimizer updates what a device holds. With `Sharding.FULL` parameters are gathered
-twice and gradients scattered once a micro-batch, overlapped with computing: the longer of both counts. Nothing else
-overlaps.
+last micro-batch may be small; of single samples each counts with its own length). Then gradients are reduced over all
+pipelines in one ring, as fast as the slowest link between two neighbours, and the optimizer updates what a device
+holds. With `Sharding.FULL` parameters are gathered twice and gradients scattered once a micro-batch, overlapped with
+computing: the longer of both counts. Nothing else overlaps.
 
 Everything is arrays over rows of `Cuts`, or, for meshes of several pools, arrays that broadcast against each other.
 """
@@ -23,6 +23,8 @@ from planner.device import collective, layer
 from planner.question.workload import Task, Workload
 
 _HALF = 2
+_NUM_LENGTHS = 16
+"""Of samples, at most, where their lengths count one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ def blocks(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> Block
     rate, latency_s = _local_ring(at, cuts)
     params = stage_params(arch, task, tensor=cuts.tensor, pipeline=cuts.pipeline)
     trained = params * trained_fraction(workload, arch)
-    stage_s = np.maximum(_compute_s(workload, task, at, cuts), _gather_s(params, cuts, rate, latency_s))
+    gather_s = _gather_s(params, cuts, rate, latency_s)
+    stage_s: FloatArray = np.maximum(_compute_s(workload, task, at, cuts), gather_s[:, None]).mean(axis=1)
     held = np.where(cuts.sharding == UNSHARDED, 1, cuts.data)
     updated = layer.update_s(at.gpu, params=1.0, bytes_per_param=workload.train_state_bytes_per_param)
     return Blocks(
@@ -144,29 +147,41 @@ def crossing_bytes(workload: Workload, task: Task) -> float:
 
 
 def _compute_s(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> FloatArray:
-    """One micro-batch in the slowest stage, its collectives and its hop to the next, forward and back."""
+    """[rows, micro-batches]: each in the slowest stage, its collectives and its hop to the next, forward and back."""
     gpu, arch, tensor = at.gpu, workload.models[task], cuts.tensor
     sizes, row = np.unique(cuts.micro_batch, return_inverse=True)
-    tokens: FloatArray = sizes.astype(np.float64) * workload.tokens_per_sample
-    long = np.full(len(tokens), workload.tokens_around_a_token)
+    tokens, long = _micro_batches(workload, sizes)
     forward = layer.forward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=long)
     backward = layer.backward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=long)
     if workload.lora_rank:
         backward = backward - layer.dense_s(gpu, arch, tensor=tensor, tokens=tokens)  # gradients of the inputs only
     payload = _HALF * tokens * arch.hidden_size
     both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=tensor)
-    head = np.zeros(len(tokens))
+    head = np.zeros_like(tokens)
     if task is Task.ACTOR_TRAINING:
         head = (2 if workload.lora_rank else 3) * layer.head_s(gpu, arch, tensor=tensor, tokens=tokens)
-    most, least = -(-arch.num_layers // cuts.pipeline), arch.num_layers // cuts.pipeline
-    a_layer = np.where(cuts.recompute, 2, 1) * (forward + both)[row] + (backward + both)[row]
+    pipeline = cuts.pipeline[:, None]
+    most, least = -(-arch.num_layers // pipeline), arch.num_layers // pipeline
+    a_layer = np.where(cuts.recompute, 2, 1)[:, None] * (forward + both)[row] + (backward + both)[row]
     stage = np.maximum(most * a_layer, least * a_layer + head[row])  # the last stage has the head and fewer layers
-    is_near = at.gpus_per_machine % (tensor * cuts.pipeline) == 0
+    is_near = at.gpus_per_machine % (tensor * pipeline) == 0
     rate = np.where(is_near, collective.machine_rate(gpu, 2), at.fabric_bytes_per_s)
     latency_s = np.where(is_near, gpu.efficiency.collective_latency_s, at.region.fabric_latency_s)
-    hop: FloatArray = np.where(cuts.pipeline > 1, 2 * (payload[row] / tensor / rate + latency_s), 0.0)
+    hop: FloatArray = np.where(pipeline > 1, 2 * (payload[row] / tensor / rate + latency_s), 0.0)
     seconds: FloatArray = stage + hop
     return seconds
+
+
+def _micro_batches(workload: Workload, sizes: IntArray) -> tuple[FloatArray, FloatArray]:
+    """[sizes, micro-batches]: tokens, and those around one of them. Several samples together are near their mean; one
+    is as long as it is, and short ones take more than their part, since weights are read for each."""
+    prompts, completions = (np.asarray(each.quantiles) for each in (workload.prompt_tokens, workload.completion_tokens))
+    num = next(num for num in range(min(_NUM_LENGTHS, len(completions)), 0, -1) if len(completions) % num == 0)
+    one = float(prompts.mean()) + completions.reshape(num, -1).mean(axis=1)
+    own = one + float(prompts.var()) / workload.tokens_per_sample
+    is_one = (sizes == 1)[:, None]
+    tokens = np.where(is_one, one, sizes[:, None] * workload.tokens_per_sample)
+    return tokens, np.where(is_one, own, workload.tokens_around_a_token)
 
 
 def _gather_s(params: FloatArray, cuts: Cuts, rate: FloatArray, latency_s: FloatArray) -> FloatArray:

@@ -3,12 +3,12 @@
 A version reaches region r after lag_r; what is made of it may be trained on until eta steps later. Between both lies
 the region's window: y_r = (eta + 1) tau - before - lag_r, where `before` is training, scoring, and at eta >= 1 what
 other tasks of generation's group take of it once. In it a unit makes what its phase table says, and at eta >= 1 not
-more than its full rate allows in tau - others. Ways home and the trainer's downlink carry samples in the window, at
-most.
+more than its full rate allows in tau - others; where its window is longer than that, less, since it works for the next
+version, too (`planner.cost.overlap`). Ways home and the trainer's downlink carry samples in the window, at most.
 
-What is made grows with tau, in pieces that are linear: the least step is found by Newton's method from both sides,
-which is exact on the last piece, and by halving where tables jump. `planner.cost.windows` does the same for many
-placements at once.
+What is made grows with tau, in pieces that are linear or nearly so: the least step is found by Newton's method from
+both sides, which is quick on the last piece, and by halving where tables jump. `planner.cost.windows` does the same
+for many placements at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -122,10 +122,13 @@ class Generating:
         span_s = max(0.0, step_s - self.others_s)
         made, more = 0.0, 0.0
         for each in self.units[region]:
-            one, rise = each.table.around(window_s)
-            rise *= self.eta + 1
-            if self.eta and each.rate * span_s < one:
-                one, rise = each.rate * span_s, each.rate
+            if self.eta:
+                one, more_window, more_span = each.table.beside(window_s, span_s)
+                rise = more_window * (self.eta + 1) + more_span
+                if each.rate * span_s < one:
+                    one, rise = each.rate * span_s, each.rate
+            else:
+                one, rise = each.table.around(window_s)
             made, more = made + each.count * one, more + each.count * rise
         carried_s, longer = self._carried_s(window_s, step_s)
         if region != self.home and made and self.caps[region] * carried_s < made:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.cuts import BoolArray, FloatArray, IntArray
+from planner.cost.overlap import Overlaps, made_in
 from planner.cost.phases import KNOT, around
 from planner.cost.window import CLOSE, FRESH, MOST_S, TURNS
 
@@ -20,6 +21,8 @@ class Windows:
     """The problem's grid."""
     tables: FloatArray
     """[units, knots]: samples of one unit."""
+    overlaps: Overlaps
+    """Of each of them."""
     unit: IntArray
     """Of `tables`."""
     count: FloatArray
@@ -43,10 +46,10 @@ class Windows:
     def rows(self, which: IntArray) -> "Windows":
         """Some of them."""
         return Windows(
-            seconds=self.seconds, tables=self.tables, unit=self.unit[which], count=self.count[which],
-            rate=self.rate[which], region=self.region[which], lag_s=self.lag_s[which], caps=self.caps[which],
-            is_away=self.is_away[which], down_per_s=self.down_per_s[which], before_s=self.before_s[which],
-            others_s=self.others_s[which], eta=self.eta, samples=self.samples,
+            seconds=self.seconds, tables=self.tables, overlaps=self.overlaps, unit=self.unit[which],
+            count=self.count[which], rate=self.rate[which], region=self.region[which], lag_s=self.lag_s[which],
+            caps=self.caps[which], is_away=self.is_away[which], down_per_s=self.down_per_s[which],
+            before_s=self.before_s[which], others_s=self.others_s[which], eta=self.eta, samples=self.samples,
         )  # fmt: skip
 
     def window_s(self, step_s: FloatArray) -> FloatArray:
@@ -67,14 +70,13 @@ class Windows:
     def makes(self, step_s: FloatArray) -> BoolArray:
         """[rows, places]: whether a unit has any sample done in its window; one that is done at its end counts."""
         own_s = np.take_along_axis(self.window_s(step_s) * (1 + KNOT), self.region, axis=1)
-        found: BoolArray = (self.count > 0) & (self._in_windows(own_s)[0] > 0)
+        found: BoolArray = (self.count > 0) & (around(self.seconds, self.tables, self.unit, own_s)[0] > 0)
         return found
 
     def made(self, step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """[rows, regions]: samples a step of each region, before the downlink's limit; and a second more's."""
         window_s = self.window_s(step_s)
-        units, more = self._in_windows(np.take_along_axis(window_s, self.region, axis=1))
-        more = more * (self.eta + 1)
+        units, more = self._in_windows(np.take_along_axis(window_s, self.region, axis=1), step_s)
         carried_s, longer = window_s, np.full_like(window_s, self.eta + 1)
         if self.eta:
             span_s = np.maximum(0.0, step_s - self.others_s)[:, None]
@@ -159,9 +161,19 @@ class Windows:
     def _has_downlinks(self) -> bool:
         return bool(np.isfinite(self.down_per_s).any())
 
-    def _in_windows(self, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """[rows, places]: samples of a unit within so long; and a second more's."""
-        return around(self.seconds, self.tables, self.unit, seconds)
+    def _in_windows(self, own_s: FloatArray, step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """[rows, places]: samples of a unit in its window; and what a second more of the step adds."""
+        made, more = around(self.seconds, self.tables, self.unit, own_s)
+        more = more * (self.eta + 1)
+        if not self.eta:
+            return made, more
+        span_s = np.broadcast_to(np.maximum(0.0, step_s - self.others_s)[:, None], own_s.shape)
+        after = np.minimum(np.searchsorted(self.seconds, own_s, side="right"), len(self.seconds) - 1)
+        at = np.nonzero((self.seconds[after] > self.overlaps.load_s[self.unit] + span_s) & (self.count > 0))
+        if len(at[0]):
+            found = made_in(self.seconds, self.tables, self.unit[at], self.overlaps, own_s[at], span_s[at])
+            made[at], more[at] = found[0], found[1] * (self.eta + 1) + found[2]
+        return made, more
 
     def _summed(self, values: FloatArray) -> FloatArray:
         """[rows, places] to [rows, regions]."""

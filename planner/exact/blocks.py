@@ -11,7 +11,10 @@ from typing import TypeVar, cast
 import numpy as np
 
 from planner.cost import ways as between
-from planner.cost.columns import MeshColumn, UnitColumn, mesh_columns, unit_columns
+from planner.cost.columns import MayPair, UnitColumn, any_pair, mesh_list, unit_columns
+from planner.cost.listed import MeshColumn, MeshList, MeshPart
+from planner.cost.meshes import Room
+from planner.cost.overlap import NONE, Overlaps, overlaps_of
 from planner.cost.pools import Prices
 from planner.exact.linear import Floats, Ints
 from planner.groupings import Tasks
@@ -31,12 +34,16 @@ class UnitBlock:
     gpus: Ints
     most: Floats
     """Units that the class holds."""
+    shares: Floats
+    """Its devices over a unit's: no mix of units (of 3 devices, say) makes more than so many of the best."""
     rates: Floats
     """[rows, tasks]"""
     seconds: Floats
     """The problem's grid of phases, with generation; else empty."""
     samples: Floats
     """[rows, knots]: of generation, from a version's arrival on."""
+    overlaps: Overlaps
+    """Of generation's windows."""
     first_s: Floats
     """Until generation's first sample."""
     starts_s: Floats
@@ -58,6 +65,7 @@ class MeshBlock:
     """[rows, 2]: devices of a unit."""
     num: Ints
     """[rows, 2]: units."""
+    num_gpus: Ints
     train_s: Floats
     score_s: Floats
     gen_s: Floats
@@ -111,6 +119,9 @@ class Blocks:
         self.regions = tuple(sorted({each.region.name for each in self.classes}))
         self.region_at = {name: i for i, name in enumerate(self.regions)}
         self.class_region = np.array([self.region_at[each.region.name] for each in self.classes], dtype=np.int64)
+        self.rooms: dict[tuple[Tasks, int | None], tuple[Room, MayPair]] = {}
+        """Of groups that train, by their tasks and, if the actor is among them, its region (None: any): which meshes a
+        part may have; where nothing is said, all that take at most `max_s`."""
         self._units: dict[Tasks, UnitBlock] = {}
         self._meshes: dict[Tasks, MeshBlock] = {}
         self._ways: dict[int, Ways] = {}
@@ -146,8 +157,8 @@ class Blocks:
         """`home`: no others are asked for; of two pools they take long to list."""
         if tasks not in self._meshes:
             if home is not None and self.num_blocks > 1 and Task.ACTOR_TRAINING in tasks:
-                return self.known(("meshes", tasks, home), lambda: self._meshes_of(tasks, self._columns(tasks, home)))
-            self._meshes[tasks] = self._meshes_of(tasks, self._columns(tasks, None))
+                return self.known(("meshes", tasks, home), lambda: self._meshes_in(tasks, self._listed(tasks, home)))
+            self._meshes[tasks] = self._meshes_in(tasks, self._listed(tasks, None))
         return self._meshes[tasks]
 
     def known(self, key: object, find: Callable[[], T]) -> T:
@@ -169,25 +180,31 @@ class Blocks:
             return np.inf, np.inf
         return way.weights_s, way.link_s
 
-    def _columns(self, tasks: Tasks, home: int | None) -> Sequence[MeshColumn]:
-        columns = mesh_columns(self.prices, tasks, blocks=1)
+    def _listed(self, tasks: Tasks, home: int | None) -> MeshList:
+        key = (tasks, home) if self.num_blocks > 1 else (tasks, None)
+        room, may_pair = self.rooms.get(key, (Room(busy_s=self.max_s), any_pair))
+        name = None if home is None else self.regions[home]
+        found = mesh_list(self.prices, tasks, room, blocks=1, home=name, may_pair=may_pair)
         if self.num_blocks > 1:
-            name = None if home is None else self.regions[home]
-            columns = (*columns, *mesh_columns(self.prices, tasks, self.max_s, blocks=2, home=name))
-        return columns
+            found += mesh_list(self.prices, tasks, room, blocks=2, home=name, may_pair=may_pair)
+        return found
 
     def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitBlock:
         phases = [column.phase for column in columns if column.phase is not None]
         at_class = np.array([self.class_at[each.unit.device_class] for each in columns], dtype=np.int64)
         sizes = [each.unit.unit_gpus for each in columns]
-        held = [self.classes[c].num_units(size) for c, size in zip(at_class.tolist(), sizes, strict=True)]
+        of_class = [self.classes[c] for c in at_class.tolist()]
+        held = [at.num_units(size) for at, size in zip(of_class, sizes, strict=True)]
+        shares = [at.num_gpus / size for at, size in zip(of_class, sizes, strict=True)]
         return UnitBlock(
             tasks=tasks, columns=columns, at_class=at_class,
             at_region=np.array([self.region_at[each.region] for each in columns], dtype=np.int64),
             gpus=np.array(sizes, dtype=np.int64), most=np.array(held, dtype=np.float64),
+            shares=np.array(shares, dtype=np.float64),
             rates=np.array([[each.rates[task] for task in tasks] for each in columns]).reshape(-1, len(tasks)),
             seconds=phases[0].seconds if phases else np.zeros(0),
             samples=np.array([each.samples for each in phases]) if phases else np.zeros((len(columns), 0)),
+            overlaps=overlaps_of([each.phase.overlap if each.phase else NONE for each in columns]),
             first_s=np.array([each.first_s for each in phases]) if phases else np.zeros(len(columns)),
             starts_s=np.array([each.seconds[max(int(np.argmax(each.samples > 0)) - 1, 0)] for each in phases])
             if phases else np.zeros(len(columns)),
@@ -208,9 +225,37 @@ class Blocks:
             at_class=both(lambda each: [self.class_at[pool.device_class] for pool in each.group.pools], -1),
             gpus=both(lambda each: [pool.unit_gpus for pool in each.group.pools], 1),
             num=both(lambda each: [pool.num_units for pool in each.group.pools], 0),
+            num_gpus=np.array([each.num_gpus for each in columns], dtype=np.int64),
             train_s=total(TRAINING), score_s=total(SCORING), gen_s=total((Task.GENERATION,)),
             usd=np.array([each.usd_per_hour for each in columns], dtype=np.float64),
             usd_per_step=np.array([each.usd_per_step for each in columns], dtype=np.float64),
+        )  # fmt: skip
+
+    def _meshes_in(self, tasks: Tasks, listed: MeshList) -> MeshBlock:
+        """The same of meshes that are arrays already."""
+
+        def joined(of: Callable[[MeshPart], Floats]) -> Floats:
+            return np.concatenate([np.zeros(0), *(of(part) for part in listed.parts)])
+
+        def both(of: Callable[[MeshPart, int], Ints | int], lacking: int | None) -> Ints:
+            found = [np.zeros((0, 2), dtype=np.int64)]
+            for part in listed.parts:
+                pair = np.empty((len(part), 2), dtype=np.int64)
+                pair[:, 0] = of(part, 0)
+                pair[:, 1] = of(part, 1) if len(part.at) > 1 else pair[:, 0] if lacking is None else lacking
+                found.append(pair)
+            return np.concatenate(found)
+
+        regions = both(lambda part, pool: self.region_at[part.at[pool].region.name], None)
+        gpus = both(lambda part, pool: part.pools[pool][0].unit[part.pools[pool][1]], 1)
+        num = both(lambda part, pool: part.pools[pool][0].num_units[part.pools[pool][1]], 0)
+        return MeshBlock(
+            tasks=tasks, columns=listed, regions=regions,
+            at_class=both(lambda part, pool: self.class_at[part.at[pool].key], -1), gpus=gpus, num=num,
+            num_gpus=(gpus * num).sum(axis=1), train_s=joined(lambda part: part.seconds(TRAINING)),
+            score_s=joined(lambda part: part.seconds(SCORING)),
+            gen_s=joined(lambda part: part.seconds((Task.GENERATION,))), usd=joined(lambda part: part.usd_per_hour),
+            usd_per_step=joined(lambda part: np.full(len(part), part.usd_per_step)),
         )  # fmt: skip
 
     def _ways_of(self, home: int) -> Ways:

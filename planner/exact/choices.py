@@ -32,6 +32,20 @@ class Node:
     """Regions that are sent versions; used where an uplink is shared."""
     step_s: tuple[float, float] = (0.0, INFINITE)
     """Only placements of such a step; used where money binds."""
+    others_s: tuple[float, float] = (0.0, INFINITE)
+    """What other tasks take of generation's group, at eta >= 1 and apart from training."""
+    levels: tuple[tuple[Tasks, float, float], ...] = ()
+    """Of groups that score, without training: the longest way (seconds) in use is within; not named: any."""
+
+    def level_s(self, tasks: Tasks) -> tuple[float, float]:
+        return next(((low, high) for of, low, high in self.levels if of == tasks), (0.0, INFINITE))
+
+    def by_level(self, tasks: Tasks, most_s: float, least_s: float) -> tuple["Node", "Node"]:
+        """The part in two: a group's longest way is at most the one, or at least the other."""
+        low, high = self.level_s(tasks)
+        kept = tuple(each for each in self.levels if each[0] != tasks)
+        first = replace(self, levels=(*kept, (tasks, low, most_s)))
+        return first, replace(self, levels=(*kept, (tasks, least_s, high)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +140,12 @@ def choices(data: Blocks, node: Node, most_s: float) -> Choices | None:
         if max(least.busy_s, least.path_s() / data.ends) > most_s * (1 + _TOLERANCE):
             return None
         for tasks, at in meshes.items():
-            meshes[tasks] = at = at.some(_fits(at, least, path_s, Task.GENERATION in tasks))
+            meshes[tasks] = at = at.some(fits(at, least, path_s, Task.GENERATION in tasks))
             if not len(at.rows):
                 return None
             each[tasks] = _of_meshes(at)
         for tasks, unit in units.items():
-            units[tasks] = unit = _near(data, unit, each[tasks], least, path_s)
+            units[tasks] = unit = _near(data, unit, each[tasks], least, path_s, node.window_s[1])
             if not len(unit.rows) or (unit.generates and not unit.rates.any()):
                 return None
             each[tasks] = _of_units(data, unit, each[tasks].after_s)
@@ -147,7 +161,7 @@ def choices(data: Blocks, node: Node, most_s: float) -> Choices | None:
 
 
 def _together(each: Mapping[Tasks, Least], node: Node) -> Least:
-    found = Least(after_s=node.window_s[0])
+    found = Least(after_s=node.window_s[0], others_s=node.others_s[0])
     for one in each.values():
         found = found.with_other(one)
     return found
@@ -163,6 +177,10 @@ def _in_time(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> MeshesAt:
 
 def _reached(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> UnitsAt:
     at = units_at(data, tasks, node.home)
+    if at.scores and node.levels:
+        low, high = node.level_s(tasks)
+        at = at.some(at.level_s <= high)
+        at = replace(at, level_s=np.maximum(at.level_s, low))
     if not at.generates:
         return at
     if node.receivers[0] > 1:
@@ -182,21 +200,21 @@ def _making(data: Blocks, at: UnitsAt, can: Bools) -> UnitsAt:
     )  # fmt: skip
 
 
-def _fits(at: MeshesAt, least: Least, path_s: float, generates: bool) -> Bools:
+def fits(at: MeshesAt, least: Least, path_s: float, generates: bool) -> Bools:
     """Meshes beside what the others need at least."""
     after_s = at.rest_s if generates else np.full(len(at.rows), least.after_s)
     whole: Floats = np.maximum(at.train_s, least.train_s) + np.maximum(at.score_s, least.score_s) + after_s
-    fits: Bools = whole + least.others_s <= path_s
-    return fits
+    found: Bools = whole + least.others_s <= path_s
+    return found
 
 
-def _near(data: Blocks, at: UnitsAt, own: Least, least: Least, path_s: float) -> UnitsAt:
+def _near(data: Blocks, at: UnitsAt, own: Least, least: Least, path_s: float, most_window_s: float) -> UnitsAt:
     """Units near enough to score in the time that there is, and to have a sample done in their window."""
     others_s = least.train_s + least.after_s + least.others_s
     if at.scores:
-        own_s = own.score_s - float(at.level_s.min())
+        own_s = at.scoring_s(data.samples) if len(at.rows) else own.score_s
         at = at.some(others_s + np.maximum(at.level_s + own_s, least.score_s) <= path_s)
     if at.generates:
-        window_s = path_s - least.train_s - least.score_s - least.others_s
+        window_s = min(path_s - least.train_s - least.score_s - least.others_s, most_window_s)
         at = _making(data, at, at.lag_s + at.block.starts_s[at.rows] <= window_s * (1 + 1e-6))
     return at

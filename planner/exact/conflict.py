@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from periplus.view import units
 from planner.answer.outcome import Fact, Incumbent, Infeasible
-from planner.classes import classes_of
+from planner.classes import DeviceClass, classes_of
+from planner.cost.network import Network
 from planner.cost.pools import Prices
 from planner.exact.search import Search
-from planner.question.fleet import Link
-from planner.question.goal import STUDY, Problem
+from planner.judge import ignore
+from planner.obstacles import unpriced
+from planner.question.fleet import Link, Machines
+from planner.question.goal import STUDY, Objective, Problem
 from planner.question.workload import Task
 
 _MANY_MACHINES = 16
@@ -23,6 +27,16 @@ _MANY_MACHINES = 16
 _FREE_BYTES_PER_S = 1e15
 _HOPELESS = f"no placement runs this job, even without rules and with {_MANY_MACHINES} machines more of each class"
 _FEASIBLE_S = 5.0
+_ROUGH_GAP = 0.02
+"""Of what is possible without a limit."""
+_SECONDS, _DOLLARS = "s a step", "dollars an hour"
+_UNLIMITED = {
+    "deadline": ("max_step_s", Objective.THROUGHPUT_UNDER_BUDGET, _SECONDS),
+    "budget": ("max_usd_per_hour", Objective.COST_AT_THROUGHPUT, _DOLLARS),
+}
+"""By a limit's kind: the goal's field, what is least where prices count, and its unit."""
+_MOST_LINKS = 3
+"""Missing links that are named one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +61,29 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
         facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
         return Infeasible(conflict=facts, method="exact")
     least = _quick(oracle, [], every, False)
-    return Infeasible(conflict=tuple(each.fact for each in least), is_minimal=not oracle.is_cut, method="exact")
+    is_minimal = not oracle.is_cut
+    found = tuple(_compared(problem, each.fact, now_s, should_stop) for each in reversed(least))
+    return Infeasible(conflict=found, is_minimal=is_minimal, method="exact")
+
+
+def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> Fact:
+    """A limit with the best that a search finds without it, so that one sees how far off it is."""
+    if fact.kind not in _UNLIMITED or should_stop():
+        return fact
+    field, objective, unit = _UNLIMITED[fact.kind]
+    goal = replace(problem.goal, **{field: None})  # type: ignore[arg-type]
+    if goal.needs_prices:
+        goal = replace(goal, objective=objective)
+    found = Search(
+        prices=Prices(replace(problem, goal=goal)), gap=_ROUGH_GAP, budget_s=_FEASIBLE_S, now_s=now_s, report=ignore,
+        should_stop=should_stop,
+    ).run()  # fmt: skip
+    if isinstance(found, Infeasible) or found.best is None:
+        return fact
+    value = found.best.value(goal)
+    best = f"{value:,.2f}" if unit == _DOLLARS else units.short(value)
+    among = " with devices that have a price" if any(unpriced(problem)) else ""
+    return replace(fact, what=f"{fact.what} (without this limit, the best found{among} is {best} {unit})")
 
 
 def is_feasible(prices: Prices, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
@@ -80,24 +116,25 @@ class _Oracle:
         self._every = every
         self._now_s = now_s
         self._should_stop = should_stop
-        self._known: dict[frozenset[str], bool] = {}
+        self._known: dict[frozenset[int], bool] = {}
+        """By places in `every`: facts may have the same name, as two pins of one task do."""
         self.is_cut = False
 
     def is_feasible(self, kept: Sequence[_Removable]) -> bool:
-        names = frozenset(each.fact.name for each in kept)
-        if names not in self._known:
+        places = frozenset(i for i, each in enumerate(self._every) if any(each is one for one in kept))
+        if places not in self._known:
             if self._should_stop():
                 self.is_cut = True
                 return True
             relaxed = _Relaxed(problem=self._problem)
-            for each in self._every:
-                if each.fact.name not in names:
+            for i, each in enumerate(self._every):
+                if i not in places:
                     relaxed = each.without(relaxed)
             prices = Prices(relaxed.problem, relaxed.without_memory_of)
             decided = is_feasible(prices, self._now_s, self._should_stop)
             self.is_cut = self.is_cut or decided is None
-            self._known[names] = decided is not False
-        return self._known[names]
+            self._known[places] = decided is not False
+        return self._known[places]
 
 
 def _quick(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_new: bool) -> list[_Removable]:
@@ -119,7 +156,13 @@ def _facts(problem: Problem) -> Iterator[_Removable]:
     yield from _fleet(problem)
     yield from _memory(problem)
     yield from _rules(problem)
+    for fact, lift in unpriced(problem):
+        yield _Removable(fact=fact, without=partial(_lifted, lift))
     yield from _goal(problem)
+
+
+def _lifted(lift: Callable[[Problem], Problem], of: _Relaxed) -> _Relaxed:
+    return replace(of, problem=lift(of.problem))
 
 
 def _limits(problem: Problem) -> Iterator[_Removable]:
@@ -139,20 +182,34 @@ def _fleet(problem: Problem) -> Iterator[_Removable]:
                 kind="inventory", name=f"inventory:{at.key}",
                 what=f"{at.key} has {at.num_machines} machines of {at.gpus_per_machine}",
             ),
-            without=partial(_more_machines, at.region.name, at.gpu.name, at.gpus_per_machine),
+            without=partial(_more_machines, at),
         )  # fmt: skip
     if len(problem.fleet.regions) > 1:
         yield _Removable(
-            fact=Fact(kind="link", name="links", what="regions reach each other over the measured links only"),
+            fact=Fact(kind="link", name="links", what=_links_words(problem)),
             without=_all_linked,
         )
+
+
+def _links_words(problem: Problem) -> str:
+    """Which ways are missing, as far as one would read it."""
+    network, names = Network(problem.fleet), sorted(region.name for region in problem.fleet.regions)
+    pairs = [(a, b) for a in names for b in names if a != b]
+    missing = [f"from {a} to {b}" for a, b in pairs if network.route(a, b) is None]
+    if not missing:
+        return "links between regions are no faster than measured"
+    if len(missing) > _MOST_LINKS:
+        return f"no links were measured for {len(missing):,} of the {len(pairs):,} ways between regions"
+    return f"no link was measured {' nor '.join(missing)}"
 
 
 def _memory(problem: Problem) -> Iterator[_Removable]:
     for task in problem.workload.tasks:
         model = problem.workload.models[task].name
         yield _Removable(
-            fact=Fact(kind="memory", name=f"memory:{task}", what=f"{task} of {model} needs memory on each device"),
+            fact=Fact(
+                kind="memory", name=f"memory:{task}", what=f"{_named(task)} of {model} needs memory on each device"
+            ),
             without=partial(_without_memory, task),
         )
 
@@ -167,9 +224,9 @@ def _rules(problem: Problem) -> Iterator[_Removable]:
         )
 
     for pin in rules.pins:
-        yield _without_item("pins", pin, f"pin:{pin[0]}", f"{pin[0]} may use only {_said(pin[1])}")
+        yield _without_item("pins", pin, f"pin:{pin[0]}", f"{_named(pin[0])} may use only {_said(pin[1])}")
     for item in rules.forbidden:
-        yield _without_item("forbidden", item, f"forbid:{item[0]}", f"{item[0]} must not use {_said(item[1])}")
+        yield _without_item("forbidden", item, f"forbid:{item[0]}", f"{_named(item[0])} must not use {_said(item[1])}")
     for region in sorted(rules.forbidden_regions):
         yield _without_name("forbidden_regions", region, f"forbid:{region}", f"{region} must not be used")
     for region in sorted(rules.generating):
@@ -183,11 +240,11 @@ def _rules(problem: Problem) -> Iterator[_Removable]:
 
 
 def _goal(problem: Problem) -> Iterator[_Removable]:
-    for name, kind, unit in (("max_step_s", "deadline", "s a step"), ("max_usd_per_hour", "budget", "dollars an hour")):
+    for kind, (name, _, unit) in _UNLIMITED.items():
         value = getattr(problem.goal, name)
         if value is not None:
             yield _Removable(
-                fact=Fact(kind=kind, name=kind, what=f"at most {value:g} {unit}"),
+                fact=Fact(kind=kind, name=kind, what=f"at most {value:,g} {unit}"),
                 without=partial(_without_goal, name),
             )  # fmt: skip
 
@@ -225,23 +282,24 @@ def _without_goal(name: str, of: _Relaxed) -> _Relaxed:
     return replace(of, problem=replace(of.problem, goal=goal))
 
 
-def _more_machines(region: str, gpu: str, size: int, of: _Relaxed) -> _Relaxed:
+def _more_machines(at: DeviceClass, of: _Relaxed) -> _Relaxed:
     fleet = of.problem.fleet
     regions = tuple(
-        replace(
-            each,
-            machines=tuple(
-                replace(m, num_machines=m.num_machines + _MANY_MACHINES)
-                if (m.gpu, m.gpus_per_machine) == (gpu, size)
-                else m
-                for m in each.machines
-            ),
-        )
-        if each.name == region
-        else each
+        replace(each, machines=tuple(_more(m, at) for m in each.machines)) if each.name == at.region.name else each
         for each in fleet.regions
     )
     return replace(of, problem=replace(of.problem, fleet=replace(fleet, regions=regions)))
+
+
+def _more(machines: Machines, at: DeviceClass) -> Machines:
+    """Many more of them if they are of that class."""
+    is_of = (machines.gpu, machines.gpus_per_machine, machines.is_spot, machines.fabric, machines.usd_per_gpu_hour) == (
+        at.gpu.name, at.gpus_per_machine, at.is_spot, at.fabric, at.usd_per_gpu_hour
+    )  # fmt: skip
+    rate = machines.network_bytes_per_s or at.region.fabric_bytes_per_s
+    if not is_of or min(rate, at.region.fabric_bytes_per_s) != at.fabric_bytes_per_s:
+        return machines
+    return replace(machines, num_machines=machines.num_machines + _MANY_MACHINES)
 
 
 def _all_linked(of: _Relaxed) -> _Relaxed:
@@ -261,3 +319,7 @@ def _all_linked(of: _Relaxed) -> _Relaxed:
 
 def _said(value: object) -> str:
     return ", ".join(sorted(map(str, value))) if isinstance(value, frozenset) else str(value)
+
+
+def _named(task: Task) -> str:
+    return task.value.replace("_", " ")

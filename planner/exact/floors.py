@@ -5,16 +5,20 @@ between them; one of a single pool is no faster than that pool's best. Memory fo
 meshes is what planning for thousands of devices takes longest for: groups whose floor is too high need no list.
 """
 
+from collections.abc import Callable, Iterable
+from functools import partial
+
 import numpy as np
 
 from planner.cost.columns import usable_classes
 from planner.cost.cuts import TENSOR
-from planner.cost.options import options
+from planner.cost.meshes import Room
+from planner.cost.options import Options, options
 from planner.cost.phases import ends_s
 from planner.cost.training import Blocks as Pools
 from planner.cost.training import mesh_times
 from planner.exact.blocks import Blocks
-from planner.exact.choices import NEVER, Least
+from planner.exact.choices import NEVER, Least, Node, least_alone
 from planner.exact.linear import INFINITE, Bools, Floats, Ints
 from planner.groupings import Tasks
 from planner.question.workload import SCORING, TRAINING, Task
@@ -24,30 +28,113 @@ _USED = (
     "ring_latency_s",
 )  # fmt: skip
 """Fields of the layouts of one pool."""
+_TOLERANCE = 1e-9
 
 
 def floor(data: Blocks, tasks: Tasks, home: int) -> Least:
     """Of a group with training."""
+    found = data.known(("floor", tasks), lambda: _floors(data, tasks))
+    return found[home] if Task.ACTOR_TRAINING in tasks else found[-1]
+
+
+def limit(data: Blocks, nodes: Iterable[Node]) -> None:
+    """Has only meshes listed that one of these parts has room for, beside what its other groups take at least."""
+    least: dict[tuple[Tasks, int | None], tuple[float, ...]] = {}
+    for node in nodes:
+        each = {tasks: (floor if _trains(tasks) else least_alone)(data, tasks, node.home) for tasks in node.grouping}
+        for tasks in (tasks for tasks in node.grouping if _trains(tasks)):
+            beside = Least()
+            for other, one in each.items():
+                beside = beside if other == tasks else beside.with_other(one)
+            phases = (beside.train_s, beside.score_s, beside.after_s, beside.others_s)
+            for home in {node.home, None} if Task.ACTOR_TRAINING in tasks else {None}:
+                least[tasks, home] = tuple(map(min, phases, least.get((tasks, home), phases)))
+    path_s = data.ends * data.max_s * (1 + _TOLERANCE)
+    for (tasks, region), (train_s, score_s, after_s, others_s) in least.items():
+        left_s = path_s - others_s
+        room = Room(busy_s=data.max_s, path_s=left_s, train_s=train_s, score_s=score_s, after_s=after_s)
+        data.rooms[tasks, region] = (room, _worth_listing(data, tasks, room))
+
+
+def _trains(tasks: Tasks) -> bool:
+    return any(task in TRAINING for task in tasks)
+
+
+def _worth_listing(data: Blocks, tasks: Tasks, room: Room) -> Callable[[str, str], bool]:
+    """Of two classes, or one twice: whether there may be room for a mesh of theirs."""
+    train_s, score_s, gen_s = _phases_s(data, tasks)
+    fits = room.holds(train_s, score_s, gen_s) & np.isfinite(train_s)
+    return lambda a, b: bool(fits[data.class_at[a], data.class_at[b]])
+
+
+def _phases_s(data: Blocks, tasks: Tasks) -> list[Floats]:
+    """Of training, scoring and generation, [classes, classes] each: infinite where there is no mesh."""
+    return data.known(("phases", tasks), lambda: _phases_of(data, tasks))
+
+
+def _phases_of(data: Blocks, tasks: Tasks) -> list[Floats]:
+    pairs = _pairs(data, tasks)
+    phases = (TRAINING, SCORING, (Task.GENERATION,))
+    of = [[_seconds(data, task) for task in tasks if task in which] for which in phases]
+    return [np.where(pairs, sum(each, np.zeros(pairs.shape)), INFINITE) for each in of]
+
+
+def _floors(data: Blocks, tasks: Tasks) -> list[Least]:
+    """For each region as home, and for any."""
+    phases, num = _phases_s(data, tasks), len(data.regions)
+    least = []
+    for seconds in (sum(phases, np.zeros(phases[0].shape)), *phases):
+        of_class = np.minimum(seconds.min(axis=0), seconds.min(axis=1))
+        of_home = np.full(num + 1, of_class.min())
+        of_home[:num] = INFINITE
+        np.minimum.at(of_home, data.class_region, of_class)
+        least.append(of_home.tolist())
+    return [
+        NEVER if busy_s == INFINITE else Least(busy_s=busy_s, train_s=train_s, score_s=score_s, after_s=after_s)
+        for busy_s, train_s, score_s, after_s in zip(*least, strict=True)
+    ]
+
+
+def floor_usd(data: Blocks, tasks: Tasks, home: int, most_s: float) -> float:
+    """Dollars an hour of a group with training whose tasks take at most `most_s` together: each task's work at the best
+    price of either class. Generation is not counted."""
     at_home = home if Task.ACTOR_TRAINING in tasks else None
-    return data.known(("floor", tasks, at_home), lambda: _floor(data, tasks, at_home))
+    per_step = data.known(("floor usd", tasks, at_home), lambda: _usd_seconds(data, tasks, at_home))
+    return per_step / most_s
 
 
-def _floor(data: Blocks, tasks: Tasks, home: int | None) -> Least:
+def _usd_seconds(data: Blocks, tasks: Tasks, home: int | None) -> float:
     pairs = _pairs(data, tasks)
     if home is not None:
         here = data.class_region == home
         pairs = pairs & (here[:, None] | here[None, :])
     if not pairs.any():
-        return NEVER
-    parts = []
-    for which in (TRAINING, SCORING, (Task.GENERATION,)):
-        of = [_seconds(data, task) for task in tasks if task in which]
-        parts.append(sum(of, np.zeros(pairs.shape))[pairs])
-    train, score, after = parts
-    return Least(
-        busy_s=float((train + score + after).min()), train_s=float(train.min()), score_s=float(score.min()),
-        after_s=float(after.min()),
-    )  # fmt: skip
+        return INFINITE
+    whole = np.zeros(pairs.shape)
+    for task in tasks:
+        if task is not Task.GENERATION:
+            each = data.known(("usd", task), partial(_usd_of, data, task))
+            whole += np.minimum(each[:, None], each)
+    return float(whole[pairs].min())
+
+
+def _usd_of(data: Blocks, task: Task) -> Floats:
+    """[classes]: dollars an hour times seconds of one task's work; infinite where a class has no price."""
+    found = np.full(len(data.classes), INFINITE)
+    for c, at in enumerate(data.classes):
+        if at.usd_per_gpu_hour is None:
+            continue
+        if task in SCORING:
+            sizes = [size for size in TENSOR if size <= at.gpus_per_machine]
+            devices_s = min(size * data.prices.scoring_s(task, at.gpu, size) for size in sizes)
+            found[c] = at.usd_per_gpu_hour * data.samples * devices_s
+            continue
+        of, fits = _options(data, task, c)
+        if fits.any():
+            samples = data.samples * data.prices.problem.workload.epochs_per_step
+            devices_s = float((of.num_gpus[fits] / of.blocks[task].samples_per_s[fits]).min())
+            found[c] = at.usd_per_gpu_hour * samples * devices_s
+    return found
 
 
 def _pairs(data: Blocks, tasks: Tasks) -> Bools:
@@ -126,11 +213,16 @@ def _training_s(data: Blocks, task: Task) -> Floats:
 
 def _blocks(data: Blocks, task: Task, c: int) -> tuple[Pools, Pools]:
     """Layouts of one task on all of a class; and those of them that may be one pool of two."""
+    of, fits = _options(data, task, c)
+    return of.blocks[task].take(np.flatnonzero(fits)), of.blocks[task].take(np.flatnonzero(fits & ~of.is_full))
+
+
+def _options(data: Blocks, task: Task, c: int) -> tuple[Options, Bools]:
+    """Layouts of one task, and which of them a class has machines for."""
     at, prices = data.classes[c], data.prices
     key = ("options", (task,), prices.kind(at), at.num_machines)
     of = prices.known(key, lambda: options(prices, (task,), at, at.num_machines), lasts=True)
-    fits = of.num_units * of.unit <= of.held * at.num_machines
-    return of.blocks[task].take(np.flatnonzero(fits)), of.blocks[task].take(np.flatnonzero(fits & ~of.is_full))
+    return of, of.num_units * of.unit <= of.held * at.num_machines
 
 
 def _scoring_rate(data: Blocks, task: Task, c: int) -> float:

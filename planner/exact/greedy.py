@@ -46,7 +46,7 @@ def _spread(block: MeshBlock, rows: "np.typing.NDArray[np.int64]") -> list[int]:
     order = rows[np.argsort(block.busy_s[rows], kind="stable")]
     best: list[int] = []
     for row in order.tolist():
-        if not best or block.columns[row].num_gpus < block.columns[best[-1]].num_gpus:
+        if not best or block.num_gpus[row] < block.num_gpus[best[-1]]:
             best.append(row)
     return [best[i] for i in np.unique(np.linspace(0, len(best) - 1, _MESHES).round().astype(int)).tolist()]
 
@@ -72,7 +72,7 @@ def _add_other_meshes(data: Blocks, free: dict[int, int], groups: dict[Tasks, Gr
         for row in np.argsort(block.busy_s, kind="stable").tolist():
             kept = dict(free)
             spare = sum(data.classes[c].num_gpus for c in free) // (len(others) + 1)
-            if block.columns[row].num_gpus <= max(spare, 1) and _take(data, kept, block, row):
+            if block.num_gpus[row] <= max(spare, 1) and _take(data, kept, block, row):
                 free.update(kept)
                 groups[tasks] = block.columns[row].group
                 break

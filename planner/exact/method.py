@@ -10,8 +10,8 @@ from planner.exact.search import Search
 from planner.judge import ignore, never
 
 DEFAULT_GAP = 0.01
-_CONFLICT_S = 60.0
-"""At least so long is looked for a smallest conflict: without one there is no answer at all."""
+_CONFLICT_S = 25.0
+"""At least so long is looked for a smallest conflict, beyond the budget if need be: without one there is no answer."""
 
 
 def search(
@@ -28,14 +28,14 @@ def search(
 ) -> Outcome:
     """The best placement within `gap`, with the bound that proves it; what time allowed; or the smallest conflict.
 
-    `start`: placements that are known, such as the one that runs. `opening` is asked for more of them once there is a
-    first one.
+    `start`: placements that are known, such as the one that runs. `opening` is asked for more of them at once.
     """
+    until_s = now_s() + budget_s
     found = Search(
         prices=prices, gap=gap, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop, seed=seed,
         start=start, opening=opening,
     ).run()  # fmt: skip
     if not isinstance(found, Infeasible):
         return found
-    until_s = now_s() + max(budget_s, _CONFLICT_S)
+    until_s = max(until_s, now_s() + _CONFLICT_S)
     return conflict(prices.problem, now_s, lambda: should_stop() or now_s() > until_s)

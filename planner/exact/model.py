@@ -21,6 +21,7 @@ from planner.answer.placement import Group, Placement, Pool
 from planner.exact.blocks import Blocks
 from planner.exact.choices import Choices, Node, choices
 from planner.exact.critic import Critic
+from planner.exact.dollars import chosen_usd
 from planner.exact.held import Chosen, add_inventory, uses
 from planner.exact.linear import INFINITE, Bools, Floats, Ints, LinearModel
 from planner.exact.money import Money
@@ -28,9 +29,14 @@ from planner.exact.rows import LEVEL_STEP, Counted, Terms, below, capped, chain,
 from planner.exact.sites import MeshesAt
 from planner.exact.windows import Interval, add_window, interval, looseness
 from planner.groupings import Tasks
+from planner.question.goal import Objective
 from planner.question.workload import SCORING, Task
 
 __all__ = ["Node", "Relaxation"]
+
+_ROUNDING = 1e-9
+LITTLE = 0.1
+"""Of a region or of units, where a point of the linear relaxation uses no more than that."""
 
 
 @dataclass(slots=True)
@@ -55,15 +61,15 @@ class Relaxation:
     train: int = field(init=False)
     score: int = field(init=False)
     window: int | None = field(init=False, default=None)
-    _made: Counted = field(init=False)
+    made: Counted = field(init=False)
     """Units that generate apart from training."""
     _choices: Choices = field(init=False)
     meshes: dict[Tasks, Chosen] = field(init=False, default_factory=dict)
     units: dict[Tasks, Counted] = field(init=False, default_factory=dict)
     _scoring: dict[Tasks, Terms] = field(init=False, default_factory=dict)
     """Of a group without training: seconds of its scoring, ways included."""
-    _interval: Interval | None = field(init=False, default=None)
-    _received: list[int] = field(init=False, default_factory=list)
+    interval: Interval | None = field(init=False, default=None)
+    received: list[int] = field(init=False, default_factory=list)
     """Binaries of remote regions that generate."""
     critic: Critic | None = field(init=False, default=None)
     _money: Money = field(init=False)
@@ -78,6 +84,11 @@ class Relaxation:
             self.is_empty = True
             return
         self._choices = found
+        if problem.goal.objective is Objective.COST_AT_THROUGHPUT:
+            least_usd = chosen_usd(self.data, found.meshes, found.units, found.least, self.most_s)
+            if least_usd > self.most_usd * (1 + _ROUNDING):
+                self.is_empty = True
+                return
         self._money = Money(data=self.data, home=node.home)
         self.low_s = max(low, found.least.busy_s, found.least.path_s() / self.data.ends)
         self.step = model.variable(min(self.low_s / self.scale_s * (1 - 1e-12), 1.0), self.most_s / self.scale_s)
@@ -127,6 +138,9 @@ class Relaxation:
         if scoring:
             self._add_scoring(units, scoring)
         if of.generates:
+            low, high = (each / self.scale_s for each in self.node.others_s)
+            if scoring and (low > 0 or high < INFINITE):
+                self.model.row(scoring, low=low, high=high)
             self._add_generation(making, [] if self.data.is_sync else scoring)
         self._money.add_units(of, units.at)
 
@@ -187,11 +201,11 @@ class Relaxation:
     def _add_generation(self, units: Counted, others: Terms) -> None:
         data, model, scale = self.data, self.model, self.scale_s
         low, high = self._choices.window_s
-        self.window, self._made = model.variable(low / scale, high / scale), units
+        self.window, self.made = model.variable(low / scale, high / scale), units
         path = [(self.train, 1.0), (self.score, 1.0), *others]
         below(model, [*path, (self.window, 1.0)], [(self.step, float(data.ends))])
-        self._interval = interval(data, units.of, (low, high), self.most_s)
-        add_window(data, model, units, self._interval, self.node.home, self.window, scale)
+        self.interval = interval(data, units.of, (low, high), self.most_s - self._choices.least.others_s)
+        add_window(data, model, units, self.interval, self.node.home, self.window, scale)
         self._add_receivers(units)
         if data.prices.problem.rules.demands_regions:
             levels = units.of.lag_s + units.of.block.first_s[units.of.rows]
@@ -207,14 +221,14 @@ class Relaxation:
             if not (is_slow or ways.up_s > 0 or self._money.counts):
                 continue
             u = self._used(units, region)
-            self._received.append(u)
+            self.received.append(u)
             if is_slow:
                 below(model, [(u, float(ways.link_s[region]) / self.scale_s)], [(self.step, 1.0)])
             self._money.add_receiver(u, region)
         self._money.add_dearest(model)
-        used = [(u, 1.0) for u in self._received]
+        used = [(u, 1.0) for u in self.received]
         if ways.up_s > 0 and used:
-            below(model, [(u, ways.up_s / self.scale_s) for u in self._received], [(self.step, 1.0)])
+            below(model, [(u, ways.up_s / self.scale_s) for u in self.received], [(self.step, 1.0)])
             model.row(used, low=float(low) if low > 0 else -INFINITE, high=float(min(high, len(used))))
         elif low > len(used) and ways.up_s > 0:
             self.is_empty = True
@@ -348,20 +362,25 @@ class Relaxation:
         return None if self.window is None else float(values[self.window] * self.scale_s)
 
     @property
+    def others_range_s(self) -> tuple[float, float]:
+        """Of what other tasks take of generation's group."""
+        return self._choices.least.others_s, min(self.node.others_s[1], self.most_s)
+
+    @property
     def window_range_s(self) -> tuple[float, float]:
         return self._choices.window_s
 
     def looseness(self, values: Floats) -> float:
         """The part of a step's samples that the model has made at a point and that are not."""
         window_s = self.window_at(values)
-        if window_s is None or self._interval is None:
+        if window_s is None or self.interval is None:
             return 0.0
-        counts = np.maximum(values[self._made.at], 0.0)
-        return looseness(self.data, self._made, self._interval, counts, self.node.home, window_s)
+        counts = np.maximum(values[self.made.at], 0.0)
+        return looseness(self.data, self.made, self.interval, counts, self.node.home, window_s)
 
     def receivers(self, values: Floats) -> int:
-        """Remote regions that are sent versions, at a point, where that matters."""
-        return int(np.rint(sum(values[u] for u in self._received)))
+        """Remote regions that are sent versions, at a point, where that matters; what is left of one counts."""
+        return int(np.ceil(sum(values[u] for u in self.received) - LITTLE))
 
     def critic_split(self, values: Floats) -> tuple[frozenset[int], frozenset[int]] | None:
         """(the region that a point trains the critic in, all others), where its way counts as shorter than it is."""

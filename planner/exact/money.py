@@ -38,9 +38,9 @@ class Money:
             return
         block, ways, rows = of.block, self.data.ways(self.home), of.rows
         regions = block.regions[rows]
-        usd = block.usd_per_step[rows] + ways.usd_there[regions].max(axis=1)
-        if any(task in SCORING for task in block.tasks):
-            usd = usd + (ways.usd_there + ways.usd_back)[regions].max(axis=1)
+        scores = any(task in SCORING for task in block.tasks)
+        sent = ways.usd_there + ways.usd_back if scores else ways.usd_there
+        usd = block.usd_per_step[rows] + sent[regions].max(axis=1)
         if Task.GENERATION in block.tasks:
             usd = usd + ways.usd_back[regions].max(axis=1)
             if Task.ACTOR_TRAINING not in block.tasks:

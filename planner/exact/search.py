@@ -18,12 +18,14 @@ from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.exact.blocks import Blocks
 from planner.exact.choices import Least, Node, least_alone
-from planner.exact.floors import floor
+from planner.exact.dollars import least_usd
+from planner.exact.floors import floor, limit
 from planner.exact.greedy import greedy
 from planner.exact.linear import INFINITE, Solution
 from planner.exact.model import Relaxation
 from planner.exact.rounding import rounded
 from planner.exact.solver import solve_relaxed, solve_whole
+from planner.exact.splits import late, level_split, others_split
 from planner.groupings import Grouping, groupings
 from planner.question.goal import Objective
 from planner.question.workload import TRAINING, Task
@@ -32,20 +34,26 @@ _EXACT = 2e-5
 """A gap of 0 is one that solvers' tolerances cannot tell from it."""
 _SLICE_S = 20.0
 """Of one integer program, before the caller is asked again whether to go on."""
-_MOST_S = 1e5
-"""Longer steps are not planned."""
-
-
+_MOST_S, _LONGEST_S = 1e5, 1e9
+"""Of a step that is looked for while none is known; if there is none, up to the second one, 31 years."""
 _DIVE_S, _DIVE_SHARE = 0.15, 0.1
 """Of the first placements."""
 _HOMES = 3
 _SIMPLE = 12
-_LOOSE = 3e-3
+_LOOSE = 0.05
 """Part of a step's samples that a program may take for made and that are not, before it is solved in whole numbers."""
+_NARROW = 1e-4
+"""Windows that differ by less, relative, are the same; a quarter of the gap where that is less."""
+_LATE = 0.01
+"""Part of the step's limit by which versions may be later than a program takes them for, before it is solved so."""
 _MOST_CUTS = 40
 """Of one part; what is then open stays open, and the bound says so."""
 _FINEST = 6
-_MANY_CLASSES, _FIRST_PROGRAMS = 12, 1
+_MANY_CLASSES, _FIRST_PROGRAMS, _PATIENCE = 12, 1, 20
+"""Of fleets of so many classes meshes of one pool come first: for so many programs, or until so many relaxations find
+nothing better."""
+_GAIN = 0.25
+"""Of what a part's bound lacks: if a split window brings less, whole numbers come before another split."""
 
 
 @dataclass(order=True, slots=True)
@@ -85,6 +93,7 @@ class Search:
     """The bound of the part that is being looked into."""
     _is_partial: bool = field(init=False, default=True)
     """Whether there are placements that no part has: nothing is proved then."""
+    _longest_s: float = field(init=False, default=_MOST_S)
     _closed: float = field(init=False, default=INFINITE)
     """The least bound of parts that are done."""
 
@@ -98,30 +107,44 @@ class Search:
             self.judge(placement)
         self._data = Blocks(self.prices, INFINITE, 1)
         every = groupings(problem)
-        self._dive(every)
+        if not problem.asks_for_speed_alone:
+            self._dive(every)
         for placement in self.opening():
             self.judge(placement)
+        if self.best is None:
+            self._dive(every)
         if problem.limits.max_train_blocks > 1 and not self._is_over():
             # meshes of two pools are listed up to the step that is already reached: the fewer the better that is
             if len(self._data.classes) > _MANY_CLASSES:
+                self._data = Blocks(self.prices, self._most_s(), 1)
                 self._explore(every, _FIRST_PROGRAMS)
                 self._parts, self._closed = [], INFINITE
             self._data = Blocks(self.prices, self._most_s(), 2)
             if self.best is None:
                 self._dive(every)
         self._explore(every, None)
+        if self.best is None and problem.goal.max_step_s is None and not self._is_over():
+            self._longest_s = _LONGEST_S
+            self._data = Blocks(self.prices, self._most_s(), self._data.num_blocks)
+            self._dive(every)
+            self._explore(every, None)
         return self._outcome()
 
     def _explore(self, every: tuple[Grouping, ...], most_programs: int | None) -> None:
         """Until nothing is left to look into, or so many integer programs are solved."""
         self._is_partial = not self._open(every) or most_programs is not None
+        value, waited = self._value(), 0
         while self._parts and not self._is_over() and most_programs != 0:
             part = heapq.heappop(self._parts)
             if part.bound >= self._target():
                 heapq.heappush(self._parts, part)
                 break
-            if most_programs is not None and not part.is_open:
-                most_programs -= 1
+            if most_programs is not None:
+                most_programs -= not part.is_open
+                waited = waited + part.is_listed if value == self._value() else 0
+                value = self._value()
+                if waited > _PATIENCE:
+                    break
             self._current = part.bound
             self._step(part)
             self._current = INFINITE
@@ -164,8 +187,9 @@ class Search:
     def _most_s(self) -> float:
         goal = self.prices.problem.goal
         if goal.objective is Objective.COST_AT_THROUGHPUT:
-            return goal.max_step_s or _MOST_S
-        return min(self._value(), goal.max_step_s or INFINITE, _MOST_S)
+            return goal.max_step_s or self._longest_s
+        most_s = min(self._value(), goal.max_step_s or INFINITE)
+        return most_s if most_s < INFINITE else self._longest_s
 
     def _is_over(self) -> bool:
         return self.should_stop() or self.now_s() - self._began_s >= self.budget_s
@@ -201,6 +225,8 @@ class Search:
                     node = Node(grouping=grouping, home=home)
                     part = _Part(bound=bound, order=self._order, node=node, is_open=True, is_listed=False)
                     heapq.heappush(self._parts, part)
+        if self._data.max_s < INFINITE:
+            limit(self._data, (part.node for part in self._parts if part.bound < self._target()))
         return True
 
     def _push(self, node: Node, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
@@ -219,7 +245,12 @@ class Search:
             of = floor if is_mesh and not is_listed else least_alone
             least = least.with_other(of(self._data, tasks, home))
         bound = max(least.busy_s, least.path_s() / self._data.ends)
-        return 0.0 if is_cost and bound <= self._most_s() else bound
+        if not is_cost:
+            return bound
+        most_s = self._most_s()
+        if bound > most_s * (1 + 1e-9):
+            return INFINITE
+        return least_usd(self._data, grouping, home, least, most_s, is_listed=is_listed)
 
     def _relaxation(self, part: _Part) -> Relaxation:
         is_cost = self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
@@ -252,12 +283,47 @@ class Search:
             self._branch(part, built, found, bound)
         elif bound >= self._target():
             self._close(bound)
-        elif not self._is_loose(built, found) or not self._split(part, built, found, bound):
+        elif not self._divide(part, built, found, bound):
             self._push(part.node, bound, is_open=False, like=part)
 
-    def _is_loose(self, built: Relaxation, found: Solution) -> bool:
-        """Whether generation's window is worth a split before the program is solved in whole numbers."""
-        return self.best is not None and found.values is not None and built.looseness(found.values) > _LOOSE
+    def _divide(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
+        """What is worth a split before the program is solved in whole numbers."""
+        if self.best is None or found.values is None:
+            return False
+        if late(built, found.values) > _LATE and self._split_receivers(part, built, found, bound):
+            return True
+        if built.looseness(found.values) > _LOOSE:
+            lacks = self._target() - part.bound
+            if part.node.window_s != (0.0, INFINITE) and bound - part.bound < _GAIN * lacks:
+                return False
+            if self._split(part, built, found, bound):
+                return True
+        if self._split_others(part, built, found, bound, _LOOSE):
+            return True
+        far = level_split(built, found.values)
+        for node in part.node.by_level(*far) if far else ():
+            self._push(node, bound, is_open=True, like=part)
+        return far is not None
+
+    def _split_others(self, part: _Part, built: Relaxation, found: Solution, bound: float, loose: float) -> bool:
+        assert found.values is not None
+        middle = others_split(built, found.values, loose)
+        if middle is None:
+            return False
+        low, high = part.node.others_s
+        for ends in ((low, middle), (middle, high)):
+            self._push(replace(part.node, others_s=ends), bound, is_open=True, like=part)
+        return True
+
+    def _split_receivers(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
+        """Fewer regions that are sent versions than at a point, or at least so many; False where no more are."""
+        assert found.values is not None
+        num, (few, many) = built.receivers(found.values), part.node.receivers
+        if num <= max(few, 1):
+            return False
+        for ends in ((few, num - 1), (num, many)):
+            self._push(replace(part.node, receivers=ends), bound, is_open=True, like=part)
+        return True
 
     def _split(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
         """Generation's window in two; False where it is known well enough."""
@@ -266,7 +332,7 @@ class Search:
         if at is None:
             return False
         low, high = built.window_range_s
-        if high - low <= 1e-4 * high:
+        if high - low <= min(_NARROW, self.gap / 4) * high:
             return False
         middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))
         for ends in ((low, middle), (middle, high)):
@@ -317,23 +383,24 @@ class Search:
             return
         cuts = (*part.cuts, *built.rates(found.values))
         after = replace(part, cuts=cuts, depth=part.depth + 1)
-        if built.looseness(found.values) > self._tolerance(part) and self._split(after, built, found, bound):
+        tolerance = self._tolerance(part)
+        if late(built, found.values) > tolerance and self._split_receivers(after, built, found, bound):
+            return
+        if built.looseness(found.values) > tolerance and self._split(after, built, found, bound):
+            return
+        if self._split_others(after, built, found, bound, tolerance):
             return
         for homes in built.critic_split(found.values) or ():
             self._push(replace(part.node, critic_homes=homes), bound, is_open=True, like=after)
         if built.critic_split(found.values):
             return
-        if self._data.ways(part.node.home).up_s > 0:
-            num, (few, many) = built.receivers(found.values), part.node.receivers
-            if num > max(few, 1):
-                self._push(replace(part.node, receivers=(few, num - 1)), bound, is_open=True, like=after)
-                self._push(replace(part.node, receivers=(num, many)), bound, is_open=True, like=after)
-                return
+        if self._data.ways(part.node.home).up_s > 0 and self._split_receivers(after, built, found, bound):
+            return
         low, high = part.node.step_s[0], min(part.node.step_s[1], built.most_s)
         if self.prices.problem.goal.max_usd_per_hour is not None and high - low > 1e-4 * high:
             middle = min(max(bound, low + 0.2 * (high - low)), high - 0.2 * (high - low))
-            self._push(replace(part.node, step_s=(low, middle)), bound, is_open=True, like=after)
-            self._push(replace(part.node, step_s=(middle, high)), bound, is_open=True, like=after)
+            for ends in ((low, middle), (middle, high)):
+                self._push(replace(part.node, step_s=ends), bound, is_open=True, like=after)
             return
         self._push(part.node, bound, is_open=False, like=after)
 
@@ -342,14 +409,15 @@ class Search:
     def _outcome(self) -> Outcome:
         bound = 0.0 if self._is_partial else min([part.bound for part in self._parts] + [self._closed])
         if self.best is None:
-            if self._parts or self._is_over():
+            if self._parts or self._is_over() or self._is_partial or self._closed < INFINITE:
                 return BudgetExhausted(
                     best=None, bound=bound if bound < INFINITE else None, trace=tuple(self.trace),
                     num_evaluations=self.num_evaluations, method="exact",
                 )  # fmt: skip
             return Infeasible(conflict=(), is_minimal=False, method="exact")
         value = self._value()
-        bound = min(bound, value)
+        # a bound above what is known is an error of ours: then nothing counts as proved
+        bound = min(bound, value) if bound <= value * (1 + _EXACT) else 0.0
         final = replace(self.best, bound=bound, elapsed_s=self.now_s() - self._began_s)
         self.trace.append(final)
         self.report(final)

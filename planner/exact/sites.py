@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost.overlap import Overlaps, made_in
 from planner.cost.phases import around
 from planner.exact.blocks import Blocks, MeshBlock, UnitBlock, Ways
 from planner.exact.linear import INFINITE, Bools, Floats, Ints
@@ -58,10 +59,16 @@ class UnitsAt:
     link_s: Floats
     samples: Floats
     """[rows, knots]"""
+    overlaps: Overlaps
 
     @property
     def gpus(self) -> Ints:
         return self.block.gpus[self.rows]
+
+    @property
+    def shares(self) -> Floats:
+        """[rows]: as of the block."""
+        return self.block.shares[self.rows]
 
     @property
     def generates(self) -> bool:
@@ -83,13 +90,14 @@ class UnitsAt:
             self, rows=self.rows[keep], region=self.region[keep], most=self.most[keep],
             score_rates=self.score_rates[keep], level_s=self.level_s[keep], rates=self.rates[keep],
             lag_s=self.lag_s[keep], link_s=self.link_s[keep], samples=self.samples[keep],
+            overlaps=self.overlaps.some(np.flatnonzero(keep)),
         )  # fmt: skip
 
     def fleets(self, made: Floats) -> Floats:
-        """The most that all classes make together, of what a unit of each row makes; [rows, ...] to [...]."""
+        """No less than all classes make together, of what a unit of each row makes; [rows, ...] to [...]."""
         classes = self.block.at_class[self.rows]
         starts = np.flatnonzero(np.diff(classes, prepend=-1))
-        whole = made * self.most.reshape(-1, *(1,) * (made.ndim - 1))
+        whole = made * self.shares.reshape(-1, *(1,) * (made.ndim - 1))
         total: Floats = np.maximum.reduceat(whole, starts, axis=0).sum(axis=0)
         return total
 
@@ -98,10 +106,21 @@ class UnitsAt:
         return float(np.sum(samples / self.fleets(self.score_rates))) if self.scores else 0.0
 
     def made(self, window_s: Floats, most_s: float) -> Floats:
-        """[rows, windows]: samples of a unit, as its region sees windows whose lag is 0; in `most_s` of full rate."""
-        rows = np.arange(len(self.rows))[:, None]
-        made, _ = around(self.block.seconds, self.samples, rows, window_s[None, :] - self.lag_s[:, None])
-        return made if most_s == INFINITE else np.minimum(made, self.rates[:, None] * most_s)
+        """[rows, windows]: samples of a unit, as its region sees windows whose lag is 0; a step leaves `most_s` to
+        generation, and windows overlap if they are longer."""
+        own_s = window_s[None, :] - self.lag_s[:, None]
+        rows = np.broadcast_to(np.arange(len(self.rows))[:, None], own_s.shape)
+        if most_s == INFINITE:
+            return around(self.block.seconds, self.samples, rows, own_s)[0]
+        made, _, _ = made_in(self.block.seconds, self.samples, rows, self.overlaps, own_s, np.full(own_s.shape, most_s))
+        return np.minimum(made, self.rates[:, None] * most_s)
+
+    def knots_s(self, most_s: float) -> Floats:
+        """[rows, knots]: windows in which units make what their tables say of the grid's seconds."""
+        seconds = self.block.seconds
+        ends_s = seconds[None, :] if most_s == INFINITE else self.overlaps.knots_s(seconds, most_s)
+        found: Floats = np.broadcast_to(ends_s, self.samples.shape) + self.lag_s[:, None]
+        return found
 
     def least_window_s(self, samples: float) -> float:
         """No less makes that many samples, were every unit of the fleet the group's."""
@@ -165,7 +184,7 @@ def _units_at(data: Blocks, tasks: Tasks, home: int) -> UnitsAt:
         level_s=ways.scoring_s[region] if scored else none,
         rates=block.rates[rows, tasks.index(Task.GENERATION)] if generates else none,
         lag_s=lags(ways, 1)[region] if generates else none, link_s=ways.link_s[region] if generates else none,
-        samples=block.samples[rows],
+        samples=block.samples[rows], overlaps=block.overlaps.some(rows),
     )  # fmt: skip
 
 

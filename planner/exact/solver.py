@@ -27,7 +27,10 @@ def solve_relaxed(model: LinearModel) -> Solution:
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
     proto = _proto(model, relaxed=True)
     parameters = parameters_pb2.SolveParametersProto()
-    result = _call(proto, "GLOP", parameters)
+    try:
+        result = _call(proto, "GLOP", parameters)
+    except StatusNotOk:  # GLOP gives up on some bases: nothing is known then
+        return Solution(values=None, objective=INFINITE, bound=-INFINITE, is_infeasible=False, is_complete=False)
     reason = result.termination.reason
     if reason == _REASON.TERMINATION_REASON_INFEASIBLE or reason == _REASON.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED:
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)

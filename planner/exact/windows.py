@@ -1,9 +1,9 @@
 """Generation apart from training, linear: how many units make a step's samples within a window Z and a step tau.
 
-A unit makes at most `min(table(Z - lag), rate x tau)`, which is not linear in count and window. On an interval of Z it
-is at most c x g(Z), with g affine and c the largest ratio on the interval; so the sum of n c is at least W / g(Z), by
-tangents. That is exact as the interval shrinks. At eta >= 1 full rates in what the step leaves are rows of their own,
-as for any other task.
+A unit makes at most `min(table(Z - lag), rate x tau)`, its table where windows overlap by as little as they can
+(`planner.cost.overlap`), which is not linear in count and window. On an interval of Z it is at most c x g(Z), with g
+affine and c the largest ratio on the interval; so the sum of n c is at least W / g(Z), by tangents. That is exact as
+the interval shrinks. At eta >= 1 full rates in what the step leaves are rows of their own, as for any other task.
 """
 
 from dataclasses import dataclass
@@ -52,29 +52,29 @@ def most_made(of: UnitsAt, on: Interval) -> Floats:
     """[rows]: the largest ratio of what a unit makes and g."""
     ends = np.array([on.low_s, on.high_s])
     best: Floats = (of.made(ends, on.span_s) / on.g(ends)).max(axis=1)
-    seconds, lag_s = of.block.seconds, of.lag_s[:, None]
-    at = seconds[None, :] + lag_s
+    at = of.knots_s(on.span_s)
     full = of.rates * on.span_s if on.span_s < INFINITE else np.full(len(of.rows), INFINITE)
     inside = (at >= on.low_s) & (at <= on.high_s)
     made = np.minimum(of.samples, full[:, None])
     best = np.maximum(best, np.where(inside, made / np.where(inside, on.g(at), 1.0), 0.0).max(axis=1))
     if on.span_s < INFINITE:
-        meets = _reached_s(seconds, of.samples, full) + of.lag_s
+        meets = _reached_s(at, of.lag_s, of.samples, full)
         inside = (meets >= on.low_s) & (meets <= on.high_s)
         best = np.maximum(best, np.where(inside, full / np.where(inside, on.g(meets), 1.0), 0.0))
     return best * _ROUNDING
 
 
-def _reached_s(seconds: Floats, samples: Floats, full: Floats) -> Floats:
+def _reached_s(knots_s: Floats, lag_s: Floats, samples: Floats, full: Floats) -> Floats:
     """[rows]: where tables reach so many samples."""
     place = np.argmax(samples >= full[:, None], axis=1)
     before = np.maximum(place - 1, 0)
     rows = np.arange(len(full))
     low, high = samples[rows, before], samples[rows, place]
     rise = np.where(high > low, high - low, 1.0)
-    inside = seconds[before] + np.clip((full - low) / rise, 0.0, 1.0) * (seconds[place] - seconds[before])
+    start_s, end_s = knots_s[rows, before], knots_s[rows, place]
+    inside = start_s + np.clip((full - low) / rise, 0.0, 1.0) * (end_s - start_s)
     last = samples[:, -1]
-    found: Floats = np.where(last >= full, inside, seconds[-1] * full / np.maximum(last, 1e-300))
+    found: Floats = np.where(last >= full, inside, (knots_s[:, -1] - lag_s) * full / np.maximum(last, 1e-300) + lag_s)
     return found
 
 

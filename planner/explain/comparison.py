@@ -1,14 +1,16 @@
 """What each method found on one question, and how soon."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from periplus.view import units
 from planner.answer import outcome
 from planner.answer.outcome import Incumbent
 from planner.explain.columns import columns
-from planner.question.goal import Goal, Objective
+from planner.explain.money import known_usd, num_unpriced
+from planner.plan import Played
+from planner.question.goal import Goal, Objective, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class Compared:
     num_evaluations: int
     note: str = ""
     """Why there is no placement."""
+    simulated: Played | None = None
+    """What the simulator made of the best one; None where it was not asked."""
 
 
 def compared(method: str, found: outcome.Outcome, elapsed_s: float) -> Compared:
@@ -71,8 +75,9 @@ def unit_of(goal: Goal) -> str:
     return "dollars an hour" if goal.objective is Objective.COST_AT_THROUGHPUT else "seconds a step"
 
 
-def comparison_tree(runs: Sequence[Compared], goal: Goal) -> dict[str, Any]:
-    """For programs."""
+def comparison_tree(runs: Sequence[Compared], problem: Problem) -> dict[str, Any]:
+    """For programs. Dollars are null where nothing has a price."""
+    goal = problem.goal
     return {
         "schema": "periplus.plan-comparison/1",
         "objective": goal.objective.value,
@@ -82,7 +87,9 @@ def comparison_tree(runs: Sequence[Compared], goal: Goal) -> dict[str, Any]:
                 "method": run.method,
                 "value": run.best.value(goal) if run.best else None,
                 "step_s": run.best.evaluation.step_s if run.best else None,
-                "usd_per_hour": run.best.evaluation.usd_per_hour if run.best else None,
+                "simulated": asdict(run.simulated) if run.simulated else None,
+                "usd_per_hour": run.best and known_usd(problem.fleet, run.best.placement, run.best.evaluation),
+                "devices_without_a_price": run.best and num_unpriced(problem.fleet, run.best.placement),
                 "bound": run.bound,
                 "best_after_s": run.trace[-1].elapsed_s if run.trace else None,
                 "elapsed_s": run.elapsed_s,
@@ -95,26 +102,45 @@ def comparison_tree(runs: Sequence[Compared], goal: Goal) -> dict[str, Any]:
     }
 
 
-def comparison_text(runs: Sequence[Compared], goal: Goal) -> str:
-    """For a person: the best method first; how far each is from what is proved."""
+def comparison_text(runs: Sequence[Compared], problem: Problem) -> str:
+    """For a person: the best method first; how far each is from what is proved, and what the simulator says of it."""
+    goal = problem.goal
     bound, best = best_bound(runs), best_value(runs, goal)
     order = sorted(runs, key=lambda run: (run.best is None, run.best.value(goal) if run.best else 0.0, run.method))
-    rows = []
+    rows: list[Sequence[str]] = []
     for run in order:
         if run.best is None:
-            rows.append((run.method, "-", "-", "-", "-", f"{run.elapsed_s:.2f} s", run.note))
+            rows.append((run.method, "-", "-", "-", "-", "-", f"{run.elapsed_s:.2f} s", run.note))
             continue
         value, found = run.best.value(goal), run.best.evaluation
-        money = f"{found.usd_per_hour:,.2f}" if found.usd_per_hour > 0 else "-"
+        usd = known_usd(problem.fleet, run.best.placement, found)
+        unknown = num_unpriced(problem.fleet, run.best.placement)
+        money = "-" if usd is None else f"{usd:,.2f}{f' + {unknown:,} unpriced' if unknown else ''}"
         ratio = f"{value / best:.3f}x" if best else "-"
         first_s = next((each.elapsed_s for each in run.trace if each.value(goal) <= value * (1 + 1e-9)), run.elapsed_s)
         rows.append(
             (
-                run.method, f"{units.short(found.step_s)} s", money, ratio,
+                run.method, f"{units.short(found.step_s)} s", _simulated(run), money, ratio,
                 "-" if bound is None else f"{max(0.0, 1 - bound / value) * 100:.2f} %", f"{first_s:.2f} s", "",
             )
         )  # fmt: skip
-    heading = ("METHOD", "STEP", "DOLLARS/H", "TO BEST", "GAP", "FOUND AFTER", "")
-    table = columns(heading, rows, right=(1, 2, 3, 4, 5))
+    heading = ["METHOD", "STEP", "SIMULATED", "DOLLARS/H", "TO BEST", "GAP", "FOUND AFTER", ""]
+    if not any(run.simulated for run in runs):
+        heading, rows = _without(2, heading), [_without(2, row) for row in rows]
+    table = columns(heading, rows, right=range(1, len(heading) - 1))
     proved = "nothing was proved" if bound is None else f"proved: nothing below {units.short(bound)} {unit_of(goal)}"
     return f"{table}\n{proved}"
+
+
+def _simulated(run: Compared) -> str:
+    """With how far it is from the prediction."""
+    if run.simulated is None or run.best is None:
+        return "-"
+    if run.simulated.step_s is None:
+        return "came to a stand"
+    error = run.simulated.step_s / run.best.evaluation.step_s - 1
+    return f"{units.short(run.simulated.step_s)} s ({error * 100:+.0f} %)"
+
+
+def _without(at: int, row: Sequence[str]) -> list[str]:
+    return [*row[:at], *row[at + 1 :]]

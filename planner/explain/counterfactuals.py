@@ -11,11 +11,13 @@ from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
-from planner.classes import classes_of
+from planner.classes import DeviceClass, classes_of
+from planner.cost.network import Network
 from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.explain.binding import seconds
+from planner.obstacles import allowed
 from planner.propose import rollout_replicas
 from planner.question.fleet import Fleet, Machines
 from planner.question.goal import Goal, Problem
@@ -25,6 +27,7 @@ Solve = Callable[[Problem], outcome.Outcome]
 
 MAX_MACHINES, MAX_LINKS, MAX_REGIONS = 12, 12, 12
 """Questions of one kind; those about what is in use come first."""
+UNANSWERED = "no placement was found in time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +46,21 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """The answer. `value` is the objective's; None where there is no placement, and `why` says why."""
+    """The answer. `value` is the objective's; None where there is no placement, and `why` says why.
+
+    `bound`: proved, with the change nothing is less; None where nothing is proved.
+    """
 
     kind: str
     subject: str
     what: str
     value: float | None
     gain: float | None
-    """1 - value / the plan's."""
+    """1 - value / the plan's: at least so much."""
     why: str = ""
+    bound: float | None = None
+    room: float | None = None
+    """1 - bound / the plan's: at most so much."""
 
 
 def lifts(problem: Problem, placement: Placement) -> tuple[Change, ...]:
@@ -86,37 +95,65 @@ def effect(change: Change, placement: Placement, base: float, solve: Solve) -> E
     if change.keeps:
         judged = evaluate(Prices(change.problem), placement)
         values += [objective_value(goal, judged)] if isinstance(judged, Evaluation) else []
-    why = _forbidden(change) if change.kind == "region" else ""
+    why, bound = _forbidden(change, placement) if change.kind == "region" else "", None
     if not why:
-        match solve(change.problem):
+        found = solve(change.problem)
+        bound = _bound(found)
+        match found:
             case outcome.Found(best=best) | outcome.BudgetExhausted(best=Incumbent() as best):
                 values.append(best.value(goal))
             case outcome.Infeasible(conflict=conflict):
                 why = "; and ".join(fact.what for fact in conflict)
             case _:
-                why = "no placement was found in time"
+                why = UNANSWERED
     value = min(values, default=None)
-    gain = None if value is None else 1 - value / base if base > 0 else 0.0
     return Effect(
-        kind=change.kind, subject=change.subject, what=change.what, value=value, gain=gain,
-        why=why if value is None else "",
+        kind=change.kind, subject=change.subject, what=change.what, value=value, gain=_less(value, base),
+        why=why if value is None else "", bound=bound, room=_less(bound, base),
     )  # fmt: skip
+
+
+def _less(value: float | None, base: float) -> float | None:
+    return None if value is None else 1 - value / base if base > 0 else 0.0
+
+
+def _bound(found: outcome.Outcome) -> float | None:
+    match found:
+        case outcome.Found(best=best):
+            return best.bound
+        case outcome.BudgetExhausted(best=best, bound=bound):
+            return best.bound if bound is None and best else bound
+        case _:
+            return None
 
 
 def unanswered(change: Change) -> Effect:
     """Of a question whose search did not end."""
     return Effect(
         kind=change.kind, subject=change.subject, what=change.what, value=None, gain=None,
-        why="no placement was found in time",
+        why=UNANSWERED,
     )  # fmt: skip
 
 
-def _forbidden(change: Change) -> str:
-    classes = [each for each in classes_of(change.problem.fleet) if each.region.name == change.subject]
-    rules = change.problem.rules
-    if not any(rules.allows(Task.GENERATION, change.subject, each.is_spot) for each in classes):
+def _forbidden(change: Change, placement: Placement) -> str:
+    """What keeps a region from generating whatever a search finds: a rule, a missing price, a missing link."""
+    problem, name = change.problem, change.subject
+    classes = [each for each in classes_of(problem.fleet) if each.region.name == name]
+    if not any(problem.rules.allows(Task.GENERATION, name, each.is_spot) for each in classes):
         return "generation is not allowed there"
-    return ""
+    if not any(each.region.name == name for each in allowed(problem, Task.GENERATION)):
+        return "its machines have no price (add usd_per_gpu_hour)"
+    return _unlinked(problem, trainer_region(Prices(problem), placement), name)
+
+
+def _unlinked(problem: Problem, home: str, name: str) -> str:
+    """The missing ways between a region and the trainer's, where it has none to any other that may train either."""
+    network = Network(problem.fleet)
+    homes = {each.region.name for each in allowed(problem, Task.ACTOR_TRAINING)} | {home}
+    if any(network.joins(each, name) for each in homes):
+        return ""
+    ways = [f"from {a} to {b}" for a, b in ((home, name), (name, home)) if network.route(a, b) is None]
+    return f"no link was measured {' nor '.join(ways)}"
 
 
 def _machines(problem: Problem, placement: Placement) -> Iterator[Change]:
@@ -127,11 +164,18 @@ def _machines(problem: Problem, placement: Placement) -> Iterator[Change]:
             gpu=at.gpu.name, gpus_per_machine=at.gpus_per_machine, num_machines=1, is_spot=at.is_spot, fabric=at.fabric,
             usd_per_gpu_hour=at.usd_per_gpu_hour, network_bytes_per_s=at.fabric_bytes_per_s,
         )  # fmt: skip
-        size = "one device" if at.gpus_per_machine == 1 else f"{at.gpus_per_machine} devices"
         yield Change(
-            kind="machine", subject=at.key, what=f"one more machine of {size} {at.gpu.name} in {at.region.name}",
+            kind="machine", subject=at.key, what=f"one more machine of {_machine_words(at)} in {at.region.name}",
             problem=replace(problem, fleet=with_machine(problem.fleet, at.region.name, more)), keeps=True,
         )  # fmt: skip
+
+
+def _machine_words(at: DeviceClass) -> str:
+    """No two classes of a region have the same."""
+    size = "one device" if at.gpus_per_machine == 1 else f"{at.gpus_per_machine} devices"
+    name = "CPU" if at.gpu.is_cpu else at.gpu.name
+    kind = f"{size} {name}{' spot' if at.is_spot else ''}{f' of {at.fabric}' if at.fabric else ''}"
+    return kind if "#" not in at.key else f"{kind} (#{at.key.rpartition('#')[2]})"
 
 
 def with_machine(fleet: Fleet, region: str, machines: Machines) -> Fleet:

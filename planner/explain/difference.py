@@ -1,69 +1,113 @@
 """Two plans side by side: what they promise, and what would have to move to go from the first to the second."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from periplus.view import units
+from planner.answer.placement import Group, Layout, Pool, Sharding
+from planner.explain.binding import names
 from planner.explain.columns import columns
+from planner.explain.money import usd_words
 from planner.plan import Plan
+from planner.question.workload import TRAINING, Task
+from planner.replan.moves import num_moved
+
+_Counts = dict[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """`devices` and `workers`: where the two differ, with both numbers."""
+    """`devices`, `layouts` and `workers`: where the two differ, with both numbers."""
 
     facts: tuple[tuple[str, str, str], ...]
     """(name, of the first, of the second)."""
+    questions: tuple[str, ...] = ()
+    """What the two were asked differently: `workload`, `fleet`, `goal`, `rules`, `limits`."""
     workers: tuple[tuple[str, str, int, int], ...]
     """(kind, region, before, after)."""
     devices: tuple[tuple[str, str, int, int], ...]
     """(task, device class, before, after)."""
-    moved_fraction: float | None
-    """Of the first plan's devices, counted for each task, that the second uses otherwise; None without placements."""
+    layouts: tuple[tuple[str, str, int, int], ...] = ()
+    """(tasks and how they use the devices, device class, devices before, after)."""
+    moved: int | None = None
+    """Devices that start a use that they did not have (`planner.replan.moves`); None without placements."""
+    in_use: int | None = None
+    """Devices that the first plan uses."""
+
+    @property
+    def moved_fraction(self) -> float | None:
+        """Of the devices that the first plan uses."""
+        return self.moved / self.in_use if self.moved is not None and self.in_use else None
 
     def to_tree(self) -> dict[str, Any]:
         """For programs."""
+        rows = ("device_class", "before", "after")
         return {
             "schema": "periplus.plan-difference/1",
+            "different_questions": list(self.questions),
             "facts": {name: {"before": before, "after": after} for name, before, after in self.facts},
             "workers": [dict(zip(("task", "region", "before", "after"), row, strict=True)) for row in self.workers],
-            "devices": [
-                dict(zip(("task", "device_class", "before", "after"), row, strict=True)) for row in self.devices
-            ],
+            "devices": [dict(zip(("task", *rows), row, strict=True)) for row in self.devices],
+            "layouts": [dict(zip(("layout", *rows), row, strict=True)) for row in self.layouts],
+            "moved_devices": self.moved,
             "moved_fraction": self.moved_fraction,
         }
 
     def text(self) -> str:
         """For a person."""
-        if not (self.workers or self.devices or any(before != after for _, before, after in self.facts)):
-            return "the two plans are the same"
-        blocks = [columns(("", "BEFORE", "AFTER"), [fact for fact in self.facts if fact[1] != fact[2]])]
-        rows = self.devices or self.workers
-        if rows:
-            heading = ("TASK", "DEVICES" if self.devices else "REGION", "BEFORE", "AFTER")
-            blocks.append(columns(heading, [(a, b, f"{c:,}", f"{d:,}") for a, b, c, d in rows]))
-        if self.moved_fraction is not None:
-            blocks.append(f"moved: {units.percent(self.moved_fraction)} of the devices, counted for each task")
+        blocks = []
+        if self.questions:
+            blocks.append(_asked_words(self.questions))
+        if not (self.workers or self.devices or self.layouts or any(a != b for _, a, b in self.facts)):
+            return "\n\n".join([*blocks, "the two plans are the same"])
+        blocks.append(columns(("", "BEFORE", "AFTER"), [fact for fact in self.facts if fact[1] != fact[2]]))
+        if self.layouts or self.devices:
+            blocks.append(_table(("USE OF DEVICES", "CLASS", "BEFORE", "AFTER"), self.layouts or self.devices))
+        elif self.workers:
+            blocks.append(_table(("TASK", "REGION", "BEFORE", "AFTER"), self.workers))
+        if self.moved is not None and self.moved_fraction is not None:
+            share = units.percent(self.moved_fraction)
+            blocks.append(
+                f"moved: {self.moved:,} devices start another use ({share} of the {self.in_use:,} in use before)"
+            )
         return "\n\n".join(block for block in blocks if block)
+
+
+def _asked_words(questions: Sequence[str]) -> str:
+    if others := [name for name in questions if name in ("workload", "fleet")]:
+        return f"the plans are of different {'s and '.join(others)}s: their numbers do not compare"
+    return f"the plans were asked for under different {' and '.join(questions)}"
 
 
 def difference(before: Plan, after: Plan) -> Difference:
     """What changes from one plan to another."""
-    devices = None
-    if before.placement is not None and after.placement is not None:
-        devices = (_devices(before), _devices(after))
-    moved = None
-    if devices:
-        total = sum(devices[0].values())
-        gone = sum(max(0, num - devices[1].get(key, 0)) for key, num in devices[0].items())
-        moved = gone / total if total else 0.0
+    was, will = before.placement, after.placement
+    both = was is not None and will is not None
+
+    def changed(count: Callable[[Plan], _Counts]) -> tuple[tuple[str, str, int, int], ...]:
+        return _rows(count(before), count(after)) if both else ()
+
     return Difference(
         facts=tuple((name, _facts(before)[name], _facts(after)[name]) for name in _facts(before)),
+        questions=_questions(before, after),
         workers=_rows(_workers(before), _workers(after)),
-        devices=_rows(*devices) if devices else (),
-        moved_fraction=moved,
+        devices=changed(_devices),
+        layouts=changed(_layouts),
+        moved=num_moved(was, will) if was is not None and will is not None else None,
+        in_use=was.num_gpus if was is not None else None,
     )
+
+
+def _table(heading: tuple[str, str, str, str], rows: tuple[tuple[str, str, int, int], ...]) -> str:
+    return columns(heading, [(a, b, f"{c:,}", f"{d:,}") for a, b, c, d in rows], right=(2, 3))
+
+
+def _questions(before: Plan, after: Plan) -> tuple[str, ...]:
+    a, b = before.question, after.question
+    if a is None or b is None:
+        return ()
+    return tuple(n for n in ("workload", "fleet", "goal", "rules", "limits") if getattr(a, n) != getattr(b, n))
 
 
 def _facts(plan: Plan) -> dict[str, str]:
@@ -73,24 +117,56 @@ def _facts(plan: Plan) -> dict[str, str]:
         "trainer": plan.trainer_region,
         "seconds a step": units.short(evaluation.step_s) if evaluation else units.UNKNOWN,
         "simulated": units.short(simulated.step_s) if simulated else units.UNKNOWN,
-        "dollars an hour": f"{evaluation.usd_per_hour:,.2f}" if evaluation else units.UNKNOWN,
+        "dollars an hour": _usd(plan),
         "at least": units.short(plan.bound),
         "binding": plan.binding,
     }
 
 
-def _workers(plan: Plan) -> dict[tuple[str, str], int]:
+def _usd(plan: Plan) -> str:
+    if plan.evaluation is None:
+        return units.UNKNOWN
+    if plan.question is None or plan.placement is None:
+        return f"{plan.evaluation.usd_per_hour:,.2f}" if plan.evaluation.usd_per_hour > 0 else units.UNKNOWN
+    return usd_words(plan.question.fleet, plan.placement, plan.evaluation) or units.UNKNOWN
+
+
+def _workers(plan: Plan) -> _Counts:
     return {(a.task.value, a.region): a.num_workers for a in plan.assignments}
 
 
-def _devices(plan: Plan) -> dict[tuple[str, str], int]:
-    assert plan.placement is not None
-    found: dict[tuple[str, str], int] = {}
-    for group in plan.placement.groups:
-        for pool in group.pools:
-            for task in group.tasks:
-                found[task.value, pool.device_class] = found.get((task.value, pool.device_class), 0) + pool.num_gpus
+def _devices(plan: Plan) -> _Counts:
+    found: _Counts = {}
+    for group, pool in _pools(plan):
+        for task in group.tasks:
+            found[task.value, pool.device_class] = found.get((task.value, pool.device_class), 0) + pool.num_gpus
     return found
+
+
+def _layouts(plan: Plan) -> _Counts:
+    """Each pool with all that tells its layouts apart: two plans with the same rows use devices alike."""
+    found: _Counts = {}
+    for _, pool in _pools(plan):
+        words = "; ".join(f"{names(task)} {_layout(task, layout)}" for task, layout in pool.layouts)
+        key = (words, pool.device_class)
+        found[key] = found.get(key, 0) + pool.num_gpus
+    return found
+
+
+def _layout(task: Task, layout: Layout) -> str:
+    """Without how many copies there are, which the devices tell."""
+    parts = [("tensor", layout.tensor), ("pipeline", layout.pipeline)]
+    shown = " x ".join(f"{what} {num}" for what, num in parts if num > 1 or what == "tensor")
+    extras = [f"{layout.sharding.value} sharded"] if layout.sharding is not Sharding.NONE else []
+    extras += ["recomputing"] * layout.recompute
+    extras += [f"micro-batches of {layout.micro_batch}"] * (task in TRAINING and layout.micro_batch > 1)
+    extras += [f"{layout.batch} sequences each"] * bool(layout.batch)
+    return shown + (f" ({', '.join(extras)})" if extras else "")
+
+
+def _pools(plan: Plan) -> list[tuple[Group, Pool]]:
+    assert plan.placement is not None
+    return [(group, pool) for group in plan.placement.groups for pool in group.pools]
 
 
 def _rows(

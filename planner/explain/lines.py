@@ -1,11 +1,19 @@
 """A plan in lines, for a terminal."""
 
 from periplus.view import units
+from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Pool, Sharding
 from planner.explain.binding import names, seconds
-from planner.plan import Assignment, Plan, TaskKind
+from planner.explain.effects import percent
+from planner.explain.money import has_prices, num_unpriced, rounded_up, usd_words
+from planner.plan import Assignment, Plan, Played, TaskKind
 from planner.propose import idle_pools
 from planner.question.workload import TRAINING, Task
+
+NOTHING = 0.95
+"""A gap above says nothing that helps."""
+_DISAGREES = 0.1
+"""A difference between prediction and simulation that is said in words."""
 
 
 def explain(plan: Plan) -> str:
@@ -28,7 +36,9 @@ def proof(plan: Plan) -> str:
         return "nothing is proved of better ones"
     if plan.gap < 5e-5:
         return "no placement is better"
-    return f"the best placement is at most {plan.gap * 100:.2g} % better"
+    if plan.gap > NOTHING:
+        return "next to nothing is proved of better ones"
+    return f"the best placement is at most {percent(plan.gap)} better"
 
 
 def _expectations(plan: Plan) -> list[str]:
@@ -39,12 +49,38 @@ def _expectations(plan: Plan) -> list[str]:
         f"{units.short(plan.rates.samples_per_s)} samples/s",
         f"{units.short(plan.rates.completion_tokens_per_s)} completion tokens/s",
     ]
-    if plan.evaluation.usd_per_hour > 0:
-        facts.append(f"{plan.evaluation.usd_per_hour:,.2f} dollars an hour")
+    facts += _usd(plan, plan.evaluation)
     lines = [f"expected: {', '.join(facts)}; {proof(plan)}"]
     if plan.simulated is not None:
         lines.append(f"simulated: {_simulated(plan)}")
-    return lines
+        lines += _disagreement(plan.evaluation, plan.simulated)
+    return [*lines, *_cheaper(plan, plan.evaluation)]
+
+
+def _usd(plan: Plan, evaluation: Evaluation) -> list[str]:
+    """What is paid, and for how many devices nobody knows it."""
+    if plan.question is None or plan.placement is None:
+        return [f"{evaluation.usd_per_hour:,.2f} dollars an hour"] if evaluation.usd_per_hour > 0 else []
+    words = usd_words(plan.question.fleet, plan.placement, evaluation)
+    usd, plus, rest = words.partition(" + ")
+    return [f"{usd} dollars an hour{plus}{rest}"] if words else []
+
+
+def _cheaper(plan: Plan, evaluation: Evaluation) -> list[str]:
+    """Where dollars could count and do not."""
+    question, placement = plan.question, plan.placement
+    if question is None or placement is None or question.goal.needs_prices or not has_prices(question.fleet):
+        return []
+    limit = rounded_up(evaluation.step_s)
+    text = f"dollars were not looked at: --objective cost --max-step-s {limit} finds the least for this speed"
+    return [f"{text}, of devices with a price only" if num_unpriced(question.fleet, placement) else text]
+
+
+def _disagreement(evaluation: Evaluation, played: Played) -> list[str]:
+    if played.step_s is None or abs(error := played.step_s / evaluation.step_s - 1) <= _DISAGREES:
+        return []
+    how = f"{abs(error) * 100:.0f} % {'longer' if error > 0 else 'shorter'}"
+    return [f"the simulator disagrees: {how}; what it shows and the model does not: docs/planner.md, The simulator"]
 
 
 def _simulated(plan: Plan) -> str:

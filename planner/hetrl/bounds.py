@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.classes import DeviceClass
+from planner.cost.cuts import TENSOR
 from planner.groupings import Grouping
 from planner.hetrl.menu import Menu
 from planner.question.goal import Objective
@@ -37,6 +38,7 @@ class Bounds:
         self._num = sum(at.num_gpus for at in self._classes)
         self._busy: dict[Task, Floats] = {}
         self._rates: dict[Task, Floats] = {}
+        self._sums: dict[tuple[Task, ...], Floats] = {}
         self._window: Floats | None = None
         self._some: dict[int, npt.NDArray[np.int64]] = {}
 
@@ -88,8 +90,8 @@ class Bounds:
         usd = 0.0
         for task in self._problem.workload.tasks:
             with np.errstate(divide="ignore", invalid="ignore"):
-                each = np.where(self._rate(task) > 0, prices / self._rate(task), np.inf)
-            usd += self._work(task) * float(each.min())
+                each = np.where(self.rate(task) > 0, prices / self.rate(task), np.inf)
+            usd += self.work(task) * float(each.min())
         return usd / goal.max_step_s
 
     def _step_s(self, grouping: Grouping, sizes: npt.NDArray[np.int64]) -> Floats:
@@ -116,13 +118,16 @@ class Bounds:
         return self._sum_s([task for task in group if task is not Task.GENERATION]) + self._window_s()
 
     def _sum_s(self, tasks: Sequence[Task]) -> Floats:
-        return sum((self._task_s(task) for task in tasks), np.zeros(self._num + 1))
+        key = tuple(tasks)
+        if key not in self._sums:
+            self._sums[key] = sum((self._task_s(task) for task in tasks), np.zeros(self._num + 1))
+        return self._sums[key]
 
     def _task_s(self, task: Task) -> Floats:
         """On the best 0, 1, ... devices for it."""
         if task not in self._busy:
             with np.errstate(divide="ignore"):
-                self._busy[task] = self._work(task) / self._best(self._rate(task), np.arange(self._num + 1))
+                self._busy[task] = self.work(task) / self._best(self.rate(task), np.arange(self._num + 1))
         return self._busy[task]
 
     def _window_s(self) -> Floats:
@@ -161,17 +166,32 @@ class Bounds:
         sums: Floats = np.interp(sizes, ends, np.concatenate([[0.0], np.cumsum(counts * rates[order])]))
         return sums
 
-    def _work(self, task: Task) -> float:
+    def work(self, task: Task) -> float:
         """Samples a step."""
         workload = self._problem.workload
         return float(workload.samples_per_step * (workload.epochs_per_step if task in TRAINING else 1))
 
-    def _rate(self, task: Task) -> Floats:
+    def rate(self, task: Task) -> Floats:
         """Samples a second of one device of each class, at best."""
         if task not in self._rates:
             rate = self._train_rate if task in TRAINING else self._unit_rate
             self._rates[task] = np.array([rate(task, at) for at in self._classes])
         return self._rates[task]
+
+    def rates_by_size(self, task: Task, at: DeviceClass) -> list[float]:
+        """The same of one class, for units of each size of `TENSOR`."""
+        if task in TRAINING:
+            if not self._menu.allowed((task,), at):
+                return [0.0] * len(TENSOR)
+            found = self._menu.options((task,), at)
+            each = found.blocks[task].samples_per_s / found.num_gpus
+            return [float(each[found.unit == size].max(initial=0.0)) for size in TENSOR]
+        prices = self._menu.prices
+        if task is Task.GENERATION or not self._menu.units((task,), at.key):
+            return [self._unit_rate(task, at)] * len(TENSOR)
+        return [
+            1 / prices.scoring_s(task, at.gpu, size) / size if size <= at.gpus_per_machine else 0.0 for size in TENSOR
+        ]
 
     def _unit_rate(self, task: Task, at: DeviceClass) -> float:
         return max((option.speed for option in self._menu.units((task,), at.key)), default=0.0)

@@ -1,13 +1,14 @@
 """A quick descent: what `auto` opens with, over the same levels as HetRL's search, greedy where that one is patient.
 
-Groupings are opened in the order of their bounds, all tasks together first, each with a few placements of the sizes
-that its bound likes best. After each the most promising grouping takes a step: many children of its best placement at
-once, most of them guided by what binds, of which the best one counts. A grouping that finds nothing better for a few
-steps rests.
+Groupings are opened one after another: all tasks together, then those that a rough estimate likes best, then by their
+bounds; each with a few placements that are dealt by estimate. After each the most promising grouping takes a step: many
+children of its best placement at once, most of them guided by what binds, of which the best one counts. A grouping that
+finds nothing better for a few steps rests.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -16,17 +17,21 @@ from planner.cost.pools import Prices
 from planner.groupings import Grouping, groupings
 from planner.hetrl import evolution
 from planner.hetrl.bounds import Bounds
+from planner.hetrl.dealing import MANY_CLASSES, Dealer, Fleet, fleet
 from planner.hetrl.genome import Genome, Space, space
 from planner.hetrl.guide import guided
 from planner.hetrl.menu import menu_of
+from planner.hetrl.rough import estimates
 from planner.hetrl.sizes import sizes as sizes_of
 from planner.judge import INFEASIBLE, Judge
 from planner.question.goal import Objective
-from planner.question.workload import TRAINING, Task
 
-_PAIRS, _GROUPINGS = 2, 60
-"""So many groupings of two groups come first, and one more for each so many that there are."""
-_SEEDS = 8
+_FIRST, _GROUPINGS = 4, 40
+"""So many groupings are opened at once, and one more for each so many that there are."""
+_LARGEST = 2
+"""Groups of a grouping that is estimated in a fleet of many classes."""
+_DEALT, _DRAWN = 4, 8
+"""First placements of a grouping: by estimate, and drawn."""
 _CHILDREN = 32
 _GUIDED = 0.6
 """Share of the children."""
@@ -52,7 +57,8 @@ class Descent:
         self._menu, self._rng = menu_of(prices), rng
         self._bounds = Bounds(self._menu)
         every = groupings(prices.problem)
-        self._first = {1: 1, 2: _PAIRS + len(every) // _GROUPINGS}
+        self._every = every
+        self._num_first = _FIRST + len(every) // _GROUPINGS
         self._waiting = self._in_order(every)
         self._arms: list[_Arm] = []
         self._is_dry = False
@@ -63,8 +69,10 @@ class Descent:
         waited = 0
         for arm in self._arms:
             arm.failures = 0
+        if not self._arms and judge.prices.problem.asks_for_speed_alone:
+            self._begin(judge)
         while not judge.is_over and waited != patience:
-            for _ in range(1 if self._arms else sum(self._first.values())):
+            for _ in range(1 if self._arms else self._num_first):
                 if not self._is_dry and not judge.is_over:
                     self._open(judge, min(value, judge.best_loss))
             waited = 0 if judge.best_loss < value else waited + 1
@@ -75,24 +83,34 @@ class Descent:
             if hopeful and not judge.is_over:
                 _step(judge, min(hopeful, key=lambda each: each.loss), self._rng)
 
+    def _begin(self, judge: Judge) -> None:
+        """A first placement at once: all tasks together on the class with the most arithmetic."""
+        classes = [at for _, at in sorted(self._menu.prices.classes.items())]
+        most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
+        held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
+        genome = Genome(held=(held,), choice=((0,) * len(held),))
+        judge.losses([space(self._menu, each).placement(genome) for each in self._every if len(each) == 1])
+
     def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
-        """By their bounds; but first all tasks together, and a few of two groups: few groups are soon laid out well."""
-        known: dict[Grouping, float] = {}
-        told: set[Grouping] = set()
-        for size, num in self._first.items():
-            some = [each for each in every if len(each) == size and (size == 1 or _is_plain(each))]
-            known |= {each: self._bounds.of_grouping(each) for each in some}
-            told |= set(some)
-            some.sort(key=lambda each: ((Task.GENERATION,) not in each, known[each], each))
-            yield from ((known.pop(each), each) for each in some[:num])
-        rest = {each: self._bounds.of_grouping(each) for each in every if each not in told} | known
+        """A few by a rough estimate, all tasks together soon, and then by their bounds."""
+        most = _LARGEST if len(self._menu.prices.classes) > MANY_CLASSES else len(every[-1])
+        some = [each for each in every if len(each) <= most] or every
+        rough = estimates(self._fleet, some)
+        alike: dict[float, Grouping] = {}  # equal models in each other's place are a look at the same thing
+        for i in sorted(range(len(some)), key=lambda i: (rough[i], i)):
+            alike.setdefault(round(float(rough[i]), 6), some[i])
+        order = list(alike.values())[: 2 * self._num_first]
+        before = self._num_first // 2  # no rough estimate knows the best mesh of two classes for all tasks together
+        few = list(dict.fromkeys((*order[:before], every[0], *order[before:])))
+        yield from ((self._bounds.of_grouping(each), each) for each in few)
+        rest = {each: self._bounds.of_grouping(each) for each in every if each not in few}
         yield from ((rest[each], each) for each in sorted(rest, key=lambda each: (rest[each], len(each), each)))
 
     def _open(self, judge: Judge, value: float) -> None:
         """The next grouping that has a placement."""
         for bound, grouping in self._waiting:
             if bound >= value:
-                break
+                continue
             of = space(self._menu, grouping)
             seeds = list(dict.fromkeys(self._seeds(of)))
             losses = judge.losses([of.placement(each) for each in seeds])
@@ -104,19 +122,26 @@ class Descent:
                 return
         self._is_dry = True
 
+    @cached_property
+    def _fleet(self) -> Fleet:
+        return fleet(self._menu, self._bounds)
+
+    @cached_property
+    def _dealer(self) -> Dealer:
+        return Dealer(self._menu, self._fleet)
+
     def _seeds(self, of: Space) -> Iterator[Genome]:
-        """Of the sizes that the bound likes best, and of others."""
+        """By estimate; and of the sizes that the bound likes best, and of others, where estimates say little."""
         problem = self._menu.prices.problem
+        found = tuple(self._dealer.genomes(of, _DEALT))
+        yield from found
+        if found and problem.asks_for_speed_alone:
+            return
         whole, all_of_them = sum(at.num_gpus for at in of.classes), problem.goal.objective is Objective.THROUGHPUT
         drawn = sizes_of(problem.workload, of.grouping, whole, self._rng, all_of_them=all_of_them)
         best = self._bounds.best_sizes(of.grouping)
-        for turn in range(_SEEDS):
+        for turn in range(_DRAWN):
             yield evolution.seeded(of, next(drawn) if turn % 2 else best, self._rng)
-
-
-def _is_plain(grouping: Grouping) -> bool:
-    """Generation is alone, or no group trains two models, whose states are large."""
-    return (Task.GENERATION,) in grouping or all(sum(task in TRAINING for task in tasks) < 2 for tasks in grouping)
 
 
 def _step(judge: Judge, arm: _Arm, rng: np.random.Generator) -> None:

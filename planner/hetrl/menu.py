@@ -15,7 +15,7 @@ from planner.answer.placement import Pool
 from planner.classes import DeviceClass
 from planner.cost.columns import UnitColumn, may_group, unit_columns
 from planner.cost.cuts import FloatArray
-from planner.cost.meshes import alone
+from planner.cost.meshes import Found, alone
 from planner.cost.options import Options, options
 from planner.cost.phases import PhaseTable, end_s
 from planner.cost.pools import Kind, PoolPrice, Prices
@@ -46,7 +46,7 @@ class UnitOption:
     def made(self, window_s: float, span_s: float) -> float:
         """Samples a device generates in a window of `window_s` while it works `span_s` at most."""
         assert self.phase is not None
-        return min(self.phase.within(window_s) / self.pool.unit_gpus, self.speed * span_s)
+        return min(self.phase.beside(window_s, span_s)[0] / self.pool.unit_gpus, self.speed * span_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +133,25 @@ class Menu:
         find = partial(options, self.prices, tasks, at, num)
         return self.prices.known(("options", tasks, kind, num), find, lasts=True)
 
+    def quickest(self, tasks: Tasks, key: str, num_gpus: int) -> tuple[int, Mapping[Task, float]] | None:
+        """Of meshes on at most so many devices of one class the least busy: devices, and seconds of each task."""
+        if not self.allowed(tasks, self.prices.classes[key]) or not may_group(self.prices, tasks):
+            return None
+        found = self._alone(tasks, self.prices.classes[key])
+        num = found.a.num_gpus[found.rows_a]
+        rows = np.flatnonzero(num <= num_gpus)
+        if not len(rows):
+            return None
+        best = rows[int(found.total_s[rows].argmin())]
+        return int(num[best]), {task: float(each[best]) for task, each in found.times.items()}
+
+    def _alone(self, tasks: Tasks, at: DeviceClass) -> Found:
+        known = ("alone", tasks, self.prices.kind(at), at.num_machines)
+        return self.prices.known(known, lambda: alone(self.prices, tasks, at, self.options(tasks, at)), lasts=True)
+
     def _of_one(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
         at = self.prices.classes[key]
-        known = ("alone", tasks, self.prices.kind(at), at.num_machines)
-        found = self.prices.known(known, lambda: alone(self.prices, tasks, at, self.options(tasks, at)), lasts=True)
+        found = self._alone(tasks, at)
         rows = np.flatnonzero(found.a.num_gpus[found.rows_a] <= num_gpus)
         busy_s = found.total_s[rows]
         for i in np.argsort(busy_s, kind="stable")[:MAX_MESHES]:

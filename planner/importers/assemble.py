@@ -5,12 +5,14 @@ A price list says what can be rented, not how many one gets: the caller says. Of
 accelerator the one with most of them in a machine is taken, on demand and on spot.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from periplus.errors import ConfigError
 from planner.catalogue import gpu_name, gpu_types
-from planner.importers import egress, network, nvidia_smi, prices
+from planner.importers import egress, network, nvidia_smi, prices, remarks
 from planner.importers.cells import Row
 from planner.importers.generate import DEFAULT_NETWORK_BYTES_PER_S
 from planner.importers.imported import Imported
@@ -20,6 +22,8 @@ from planner.importers.nvidia_smi import Inventory
 from planner.importers.prices import Offer, Prices
 from planner.importers.tables import Kind, kind_of, rows_of
 from planner.question.fleet import Fleet, Link, Machines, Region
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class Choice:
     gpus: Sequence[str] = ()
     """Only these accelerators of price lists; none: all."""
     num_machines: int = 1
-    """Of each instance type that is taken, in each region."""
+    """Of each instance type that is taken, in each region, and of each output of nvidia-smi."""
     with_spot: bool = True
     home_region: str = "local"
     """Where the machines of nvidia-smi's outputs are."""
@@ -40,12 +44,15 @@ class Choice:
 def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Imported:
     """The fleet of these texts, by their file names. Raises: ConfigError."""
     tables = _Tables.of(texts)
-    measured, offers, home = tables.network(), tables.prices(), tables.home()
-    stock = _stock(measured, offers, home, choice)
+    measured, offers, home = tables.network(), tables.prices(), tables.home(choice.num_machines)
+    wanted = frozenset(gpu_name(gpu) for gpu in choice.gpus)
+    places = measured.places or tuple(dict.fromkeys(offer.region for offer in offers.offers))
+    stock = _stock(places, offers, home, choice, wanted)
+    missing = tuple(remarks.of_asked(offers, places, stock, choice.regions, wanted))
     if not stock:
         raise ConfigError(
             f"no region has machines: give a price list or nvidia-smi's output beside {', '.join(texts)}, "
-            "or choose other regions and accelerators"
+            "or choose other regions and accelerators" + "".join(f"\n{remark}" for remark in missing)
         )
     links, unpriced = tables.priced(measured.among(stock))
     types = {**gpu_types(), **{gpu.name: gpu for gpu in home.gpu_types}}
@@ -55,8 +62,14 @@ def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Importe
         links=links,
         gpu_types={name: types[name] for name in used},
     )
-    idle = tuple(f"{place}: no machines" for place in measured.places if place not in stock)
-    left_out = (*measured.left_out, *offers.left_out, *home.left_out, *idle, *unpriced)
+    left_out = (
+        *missing,
+        *((remarks.NO_LINKS,) if len(stock) > 1 and not links else ()),
+        *home.left_out,
+        *remarks.of_prices(offers, choice.regions, wanted),
+        *unpriced,
+        *remarks.of_network(measured, stock, choice.regions),
+    )
     return Imported(fleet=fleet, left_out=left_out, guesses=_guesses(offers, stock, choice))
 
 
@@ -72,21 +85,31 @@ class _Tables:
     def rows(self, kind: Kind) -> list[tuple[Row, ...]]:
         return [rows_of(text, source) for each, source, text in self.texts if each is kind]
 
-    def plain(self, kind: Kind) -> list[str]:
-        return [text for each, _, text in self.texts if each is kind]
+    def plain(self, kind: Kind) -> list[tuple[str, str]]:
+        return [(source, text) for each, source, text in self.texts if each is kind]
+
+    def read(self, kind: Kind, reader: Callable[[Sequence[Row]], T]) -> list[T]:
+        """Each table of this kind by its reader, whose refusals name the file."""
+        found = []
+        for each, source, text in self.texts:
+            if each is kind:
+                rows = rows_of(text, source)
+                with _named(source):
+                    found.append(reader(rows))
+        return found
 
     def network(self) -> Measured:
-        parts = [network.skyplane_grid(rows) for rows in self.rows(Kind.GRID)]
+        parts = self.read(Kind.GRID, network.skyplane_grid)
         rates = [row for rows in self.rows(Kind.THROUGHPUT) for row in rows]
         round_trips = [row for rows in self.rows(Kind.ROUND_TRIPS) for row in rows]
         if rates or round_trips:
             if not (rates and round_trips):
                 raise ConfigError("throughput runs and round-trip runs make links only together; give both tables")
             parts.append(network.skyplane_runs(rates, round_trips))
-        parts += [network.dtfm(rows) for rows in self.rows(Kind.DTFM)]
-        parts += [network.ibm_round_trips(rows) for rows in self.rows(Kind.IBM)]
+        parts += self.read(Kind.DTFM, network.dtfm)
+        parts += self.read(Kind.IBM, network.ibm_round_trips)
         rtt_s = {pair: rtt for part in parts for pair, rtt in part.rtt_s.items()}
-        parts += [network.sailor(rows, rtt_s) for rows in self.rows(Kind.SAILOR)]
+        parts += self.read(Kind.SAILOR, lambda rows: network.sailor(rows, rtt_s))
         return network.merged(parts)
 
     def prices(self) -> Prices:
@@ -96,25 +119,39 @@ class _Tables:
             (Kind.GCP_PRICES, prices.gcp),
             (Kind.NEOCLOUDS, prices.neoclouds),
         )
-        return prices.merged([read(rows) for kind, read in readers for rows in self.rows(kind)])
+        return prices.merged([part for kind, reader in readers for part in self.read(kind, reader)])
 
-    def home(self) -> Inventory:
+    def home(self, num_machines: int) -> Inventory:
+        """So many machines of each output."""
         topologies = self.plain(Kind.TOPOLOGY)
         if len(topologies) > 1:
             raise ConfigError("two outputs of nvidia-smi topo -m were given; give the one of the machines at hand")
-        topology = topologies[0] if topologies else None
-        return nvidia_smi.together(nvidia_smi.inventory(text, topology) for text in self.plain(Kind.NVIDIA_SMI))
+        topology = topologies[0][1] if topologies else None
+        found = []
+        for source, text in self.plain(Kind.NVIDIA_SMI):
+            with _named(source):
+                found.append(nvidia_smi.inventory(text, topology, num_machines))
+        return nvidia_smi.together(found)
 
     def priced(self, links: Sequence[Link]) -> tuple[tuple[Link, ...], tuple[str, ...]]:
-        parts = [egress.aws(rows) for rows in self.rows(Kind.AWS_EGRESS)]
-        parts += [egress.gcp_internet(rows) for rows in self.rows(Kind.GCP_EGRESS)]
-        parts += [egress.skyplane(rows) for rows in self.rows(Kind.EGRESS)]
+        parts = self.read(Kind.AWS_EGRESS, egress.aws)
+        parts += self.read(Kind.GCP_EGRESS, egress.gcp_internet)
+        parts += self.read(Kind.EGRESS, egress.skyplane)
         return egress.with_prices(links, egress.merged(parts)) if parts else (tuple(links), ())
 
 
-def _stock(measured: Measured, offers: Prices, home: Inventory, choice: Choice) -> dict[str, tuple[Machines, ...]]:
-    wanted = {gpu_name(gpu) for gpu in choice.gpus}
-    places = measured.places or tuple(dict.fromkeys(offer.region for offer in offers.offers))
+@contextmanager
+def _named(source: str) -> Iterator[None]:
+    """Refusals name the file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def _stock(
+    places: Sequence[str], offers: Prices, home: Inventory, choice: Choice, wanted: Collection[str]
+) -> dict[str, tuple[Machines, ...]]:
     unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
     if unknown:
         raise ConfigError(f"no table has the region {', '.join(unknown)}; they have {', '.join(places)}")
@@ -160,5 +197,7 @@ def _guesses(offers: Prices, stock: Mapping[str, Sequence[Machines]], choice: Ch
     if offers.offers:
         guesses.append(f"numbers of machines: {choice.num_machines} of each instance type; no list says what one gets")
     if any(each.network_bytes_per_s is None for machines in stock.values() for each in machines):
-        guesses.append("network of a machine, where nothing says: 100 Gbit/s")
+        guesses.append(
+            "network, where nothing says: 100 Gbit/s a machine, shared by its devices (network_bytes_per_s is of one)"
+        )
     return tuple(guesses)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from periplus import config
+from periplus import config, file_kinds
 from periplus.errors import ConfigError
 from planner.catalogue import architectures
 from planner.catalogue.gpus import CPU_CORE
@@ -36,14 +36,18 @@ def read_text(path: Path) -> str:
 
 def load_fleet(path: Path, cpu_core: GpuType = CPU_CORE) -> Fleet:
     """A fleet file. Raises: ConfigError."""
-    return fleet_of(config.read_yaml(path), str(path), cpu_core)
+    tree = config.read_yaml(path)
+    file_kinds.need_kind(tree, str(path), ("fleet",))
+    return fleet_of(tree, str(path), cpu_core)
 
 
 def load_workload(path: Path) -> Workload:
     """A workload file, and what it refers to. Raises: ConfigError."""
     folder = path.parent
     sources = Sources(config_json=lambda name: _config_json(folder / name), rows=lambda name: read_rows(folder / name))
-    return workload_of(config.read_yaml(path), str(path), sources)
+    tree = config.read_yaml(path)
+    file_kinds.need_kind(tree, str(path), ("workload",))
+    return workload_of(tree, str(path), sources)
 
 
 def load_architecture(model_path: str) -> Architecture:

@@ -1,7 +1,7 @@
 """Measured links between regions, from published tables.
 
 A direction is a link only if both its throughput and its round trip were measured: what lacks one is named in
-`left_out`, and the other direction's figure is never taken for it. Throughput is in Gbit/s (10^9 bit/s) in all of
+`gaps`, and the other direction's figure is never taken for it. Throughput is in Gbit/s (10^9 bit/s) in all of
 them but Sailor's, which has 10^9 byte/s.
 """
 
@@ -25,7 +25,13 @@ class Measured:
 
     links: tuple[Link, ...]
     rtt_s: Mapping[Pair, float]
-    left_out: tuple[str, ...] = ()
+    gaps: tuple[tuple[Pair, str], ...] = ()
+    """Directions that are no link, and why."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """A sentence a gap."""
+        return tuple(f"{src} to {dst}: {why}" for (src, dst), why in self.gaps)
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -153,27 +159,26 @@ def merged(parts: Sequence[Measured]) -> Measured:
     return Measured(
         links=tuple(links[pair] for pair in sorted(links)),
         rtt_s={pair: rtt for part in parts for pair, rtt in part.rtt_s.items()},
-        left_out=tuple(line for part in parts for line in part.left_out),
+        gaps=tuple(gap for part in parts for gap in part.gaps),
     )
 
 
 def _measured(cells: Iterable[tuple[Pair, float | None, float | None]], what: str) -> Measured:
     links: list[Link] = []
-    left_out: list[str] = []
+    gaps: list[tuple[Pair, str]] = []
     rtt_s: dict[Pair, float] = {}
     seen: set[Pair] = set()
     for pair, bytes_per_s, rtt_ms in sorted(cells, key=lambda cell: cell[0]):
-        where = f"{pair[0]} to {pair[1]}"
         if pair in seen:
-            raise ConfigError(f"{what}: {where} is there twice; leave one row")
+            raise ConfigError(f"{what}: {pair[0]} to {pair[1]} is there twice; leave one row")
         seen.add(pair)
         if rtt_ms is not None:
             rtt_s[pair] = rtt_ms / 1e3
         lacks = [name for name, value in (("throughput", bytes_per_s), ("round trip", rtt_ms)) if value is None]
         if pair[0] == pair[1]:
-            left_out.append(f"{where}: within one region")
+            gaps.append((pair, "within one region"))
         elif bytes_per_s and rtt_ms is not None:
             links.append(Link(src_region=pair[0], dst_region=pair[1], rtt_s=rtt_ms / 1e3, bytes_per_s=bytes_per_s))
         else:
-            left_out.append(f"{where}: no {' and no '.join(lacks)} measured" if lacks else f"{where}: throughput 0")
-    return Measured(links=tuple(links), rtt_s=rtt_s, left_out=tuple(left_out))
+            gaps.append((pair, f"no {' and no '.join(lacks)} measured" if lacks else "throughput 0"))
+    return Measured(links=tuple(links), rtt_s=rtt_s, gaps=tuple(gaps))

@@ -1,7 +1,8 @@
 """What `nvidia-smi` prints on one machine: its accelerators, and how they are linked.
 
-Three outputs are read: `--query-gpu=name,memory.total --format=csv`, `-L`, and `topo -m`. Partitions (MIG) are not
-planned for: a card that is cut is left out and named.
+Four outputs are read: `--query-gpu=name,memory.total --format=csv`, `-L`, the table that it prints when asked for
+nothing, and `topo -m`. Partitions (MIG) are not planned for: a card that is cut is left out and named. The table cuts
+long names off; such a name is refused, since cards differ in their last letters.
 """
 
 import re
@@ -18,6 +19,18 @@ from planner.question.hardware import GpuType
 PCIE_BYTES_PER_S = 32e9
 """One direction of a fourth-generation slot of 16 lanes."""
 
+OUTPUTS = (
+    "`nvidia-smi`",
+    "`nvidia-smi -L`",
+    "`nvidia-smi --query-gpu=name,memory.total --format=csv`",
+    "`nvidia-smi topo -m`",
+)
+"""What is read, as one would type it."""
+
+_CARD = re.compile(r"\|\s+\d+\s+(?P<name>\S.*?)\s+(?:On|Off|N/A|WDDM|TCC)\s*\|")
+"""A card's first line in the plain table: its number, name, and persistence mode or kind of driver."""
+_MEMORY = re.compile(r"/\s*(?P<mib>\d+)MiB\s*\|")
+_CUT = "..."
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
 
@@ -43,9 +56,10 @@ class Inventory:
 
 def inventory(text: str, topology_text: str | None = None, num_machines: int = 1) -> Inventory:
     """Of the output of the query or of `-L`, and of `topo -m` where there is one. Raises: ConfigError."""
-    names, left_out = (_query if _is_query(text) else _listing)(text)
+    reader = _listing if re.search(r"^GPU \d+:", text, re.MULTILINE) else _table if is_table(text) else _query
+    names, left_out = reader(text)
     if not names and not left_out:
-        raise ConfigError("nvidia-smi: no accelerator in its output; run it with -L, or with --query-gpu=name,...")
+        raise ConfigError(f"nvidia-smi: no accelerator in its output; give what {', '.join(OUTPUTS[:-1])} print")
     link = None if topology_text is None or len(names) < 2 else link_class(topology_text)
     machines: list[Machines] = []
     changed: dict[str, GpuType] = {}
@@ -73,8 +87,28 @@ def link_class(text: str) -> LinkClass:
     return LinkClass.NVLINK if direct == len(cells) else LinkClass.MIXED if direct else LinkClass.PCIE
 
 
-def _is_query(text: str) -> bool:
-    return not re.search(r"^GPU \d+:", text, re.MULTILINE)
+def is_table(text: str) -> bool:
+    """Whether it is the table that `nvidia-smi` prints when asked for nothing."""
+    return bool(re.search(r"^\|\s*NVIDIA-SMI\s", text, re.MULTILINE))
+
+
+def _table(text: str) -> tuple[list[str], list[str]]:
+    """Three lines a card: name; memory; whether it is cut into partitions."""
+    names: list[str] = []
+    left_out: list[str] = []
+    lines = _plain(text).splitlines()
+    for i, line in enumerate(lines):
+        card, memory = _CARD.match(line.strip()), _MEMORY.search(lines[i + 1]) if i + 1 < len(lines) else None
+        if card is None or memory is None:
+            continue
+        name = card["name"]
+        if name.endswith(_CUT):
+            raise ConfigError(f"nvidia-smi: the name {name!r} is cut off in its table; give what {OUTPUTS[1]} prints")
+        if any(re.search(r"\bEnabled\b", below) for below in lines[i + 2 : i + 3]):
+            left_out.append(f"{name}: cut into partitions")
+        else:
+            _sort(name, memory["mib"], names, left_out)
+    return names, left_out
 
 
 def _query(text: str) -> tuple[list[str], list[str]]:
@@ -88,14 +122,17 @@ def _query(text: str) -> tuple[list[str], list[str]]:
         match = re.fullmatch(r"(\d+)(?: MiB)?", memory)
         if not text_name or match is None:
             raise ConfigError(f"nvidia-smi: {line!r} must be a name and a memory size, such as: NVIDIA L4, 23034 MiB")
-        name, size = gpu_name(text_name), int(match[1]) << 20
-        if not is_whole(gpu_types()[name], size):
-            left_out.append(
-                f"{text_name} with {match[1]} MiB: not what {name} has; another card, or cut into partitions"
-            )
-        else:
-            names.append(name)
+        _sort(text_name, match[1], names, left_out)
     return names, left_out
+
+
+def _sort(text_name: str, mib: str, names: list[str], left_out: list[str]) -> None:
+    """Into one of the two lists."""
+    name = gpu_name(text_name)
+    if is_whole(gpu_types()[name], int(mib) << 20):
+        names.append(name)
+    else:
+        left_out.append(f"{text_name} with {mib} MiB: not what {name} has; another card, or cut into partitions")
 
 
 def _listing(text: str) -> tuple[list[str], list[str]]:

@@ -46,8 +46,17 @@ class Prices:
     """Offers sorted by region, instance type, and spot last; each once."""
 
     offers: tuple[Offer, ...]
-    left_out: tuple[str, ...] = ()
+    unknown_gpus: tuple[tuple[str, str], ...] = ()
+    """Cloud and name of accelerators that the catalogue lacks."""
+    other_regions: tuple[str, ...] = ()
+    """Local zones and the like."""
     guesses: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """A sentence for each of both."""
+        unknown = (f"{cloud}: no facts are known of {name}" for cloud, name in self.unknown_gpus)
+        return (*unknown, *(f"{name}: not an ordinary region" for name in self.other_regions))
 
     def in_region(self, region: str) -> tuple[Offer, ...]:
         """What `cloud:region` rents."""
@@ -59,8 +68,7 @@ def aws_on_demand(rows: Sequence[Row]) -> Prices:
     need_columns(rows, (*_INSTANCE, "RegionKind", "Network"), "AWS's price list")
     usable = [row for row in rows if row["RegionKind"] == "region"]
     others = sorted({row["Region"] for row in rows if row["RegionKind"] != "region"})
-    prices = _prices(usable, "aws", _network_of_text)
-    return replace(prices, left_out=(*prices.left_out, *(f"aws:{name}: not an ordinary region" for name in others)))
+    return replace(_prices(usable, "aws", _network_of_text), other_regions=tuple(f"aws:{name}" for name in others))
 
 
 def aws_spot(rows: Sequence[Row]) -> Prices:
@@ -120,7 +128,8 @@ def merged(parts: Sequence[Prices]) -> Prices:
     )
     return Prices(
         offers=tuple(offers),
-        left_out=tuple(dict.fromkeys(line for part in parts for line in part.left_out)),
+        unknown_gpus=tuple(dict.fromkeys(each for part in parts for each in part.unknown_gpus)),
+        other_regions=tuple(dict.fromkeys(name for part in parts for name in part.other_regions)),
         guesses=tuple(dict.fromkeys(line for part in parts for line in part.guesses)),
     )
 
@@ -139,14 +148,14 @@ GCP_NETWORK_GBIT_PER_S: Mapping[str, float] = {
 
 def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | None]) -> Prices:
     best: dict[tuple[str, str, int, bool], Offer] = {}
-    unknown: dict[str, str] = {}
+    unknown: set[str] = set()
     for row in rows:
         region, instance = f"{cloud}:{row['Region']}", row["InstanceType"]
         where = f"{region}, {instance}"
         try:
             gpu = gpu_name(row["AcceleratorName"])
         except ConfigError:
-            unknown[row["AcceleratorName"]] = f"{cloud}: no facts are known of {row['AcceleratorName']}"
+            unknown.add(row["AcceleratorName"])
             continue
         count = number(row, "AcceleratorCount", where)
         if not count or count != int(count):
@@ -164,7 +173,7 @@ def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | No
                 if before is None or offer.usd_per_gpu_hour < before.usd_per_gpu_hour:
                     best[_key(offer)] = offer
     return Prices(
-        offers=tuple(best[key] for key in sorted(best)), left_out=tuple(unknown[name] for name in sorted(unknown))
+        offers=tuple(best[key] for key in sorted(best)), unknown_gpus=tuple((cloud, name) for name in sorted(unknown))
     )
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from periplus.errors import ConfigError
 from planner.importers.cells import Row
+from planner.importers.nvidia_smi import OUTPUTS, is_table
 
 
 class Kind(StrEnum):
@@ -48,7 +49,9 @@ _HEADERS: tuple[tuple[Kind, frozenset[str]], ...] = (
 
 
 def kind_of(text: str, source: str) -> Kind:
-    """Raises: ConfigError naming the columns, if it is none that is known."""
+    """Raises: ConfigError naming what is known, if it is none of it."""
+    if not text.strip("\ufeff \n\r\t"):
+        raise ConfigError(f"{source}: is empty")
     first = text.lstrip("\ufeff\n ").partition("\n")[0].strip()
     columns = frozenset(name.strip() for name in first.split(","))
     for kind, needed in _HEADERS:
@@ -56,10 +59,13 @@ def kind_of(text: str, source: str) -> Kind:
             return kind
     if re.search(r"\bGPU0\b", first) and "CPU Affinity" in text:
         return Kind.TOPOLOGY
-    if re.match(r"GPU \d+:|name, *memory|.+, *\d+ MiB$", first):
+    if re.match(r"GPU \d+:|name, *memory|.+, *\d+ MiB$|NVIDIA-SMI\b|No devices were found", first) or is_table(text):
         return Kind.NVIDIA_SMI
     known = "; ".join(f"{kind.value}: {', '.join(sorted(needed))}" for kind, needed in _HEADERS)
-    raise ConfigError(f"{source}: begins with {first[:120]!r}, which is no table that is known; those are {known}")
+    raise ConfigError(
+        f"{source}: begins with {first[:120]!r}, which is no table that is known; those are what {', '.join(OUTPUTS)} "
+        f"print, and CSV with these columns: {known}"
+    )
 
 
 def rows_of(text: str, source: str) -> tuple[Row, ...]:

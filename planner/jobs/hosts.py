@@ -23,6 +23,17 @@ _UNBOUNDED_BYTES = 1 << 50
 """Memory of a host that does not say how much it has."""
 
 
+def regions_without_cores(fleet: Fleet, needs: Needs) -> tuple[str, ...]:
+    """Regions that a job may use but that say nothing of their hosts: neither cores nor machines of cores."""
+    return tuple(
+        region.name
+        for region in fleet.regions
+        if (needs.may_train(region.name) or needs.may_roll_out(region.name))
+        and not region.num_cores
+        and not any(fleet.gpu_types[machines.gpu].is_cpu for machines in region.machines)
+    )
+
+
 def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> Iterator[tuple[str, Problem]]:
     """Each region that the trainer fits into, by name, and the question with the trainer there."""
     for home in sorted(fleet.regions, key=lambda region: region.name):

@@ -1,11 +1,12 @@
 """Who was busy when, in the simulator: a row for each unit, bars coloured by task, over a few steps."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from periplus.view import units
 from periplus.view.blocks import ticks
 from planner.picture import svg
-from planner.question.workload import TASKS
+from planner.question.workload import TASKS, TRAINING
 from planner.simulate.record import Simulated, Span
 
 WIDTH = 980.0
@@ -14,11 +15,14 @@ _LABELS = 210.0
 _ROW = 16.0
 _MAX_ROWS_A_PLACE = 6
 """Rows of one class or link in a region; more units look alike."""
+_SHORTEST_WAIT = 0.003
+"""Of a row; shorter ones are not drawn."""
 
 
-def gantt_svg(simulated: Simulated, title: str = "a step as it was played") -> str:
-    """The spans that the simulator kept, moved to begin at 0."""
+def gantt_svg(simulated: Simulated, title: str = "") -> str:
+    """The spans that the simulator kept, moved to begin at 0. Without a title it says how many steps they are."""
     spans = simulated.spans
+    title = title or _title(spans)
     if not spans:
         shapes = [svg.text(_MARGIN, 42, title, size=18, bold=True), svg.text(_MARGIN, 76, "nothing was played")]
         return svg.document(title, "nothing was played", WIDTH, 100, shapes)
@@ -32,6 +36,7 @@ def gantt_svg(simulated: Simulated, title: str = "a step as it was played") -> s
     used = {span.what for span in spans}
     order = [task.value for task in TASKS if task in used] + sorted(used - {task.value for task in TASKS})
     entries = [(what if what in {*TASKS, "weights"} else "idle", svg.task_name(what)) for what in order]
+    entries += [("waits", "training waits")] * any(_waits(spans))
     more, y = svg.legend(_MARGIN, 68, entries, WIDTH - 2 * _MARGIN)
     shapes += more
     top = y + 22
@@ -50,8 +55,14 @@ def gantt_svg(simulated: Simulated, title: str = "a step as it was played") -> s
     return svg.document(title, f"{step}; {len(spans)} spans", WIDTH, y + 34, [*shapes, *axis, *rows, *labels])
 
 
+def _title(spans: Sequence[Span]) -> str:
+    num = len({span.step for span in spans if span.what in TRAINING})
+    return "nothing" if not spans else "one step as it was played" if num <= 1 else f"{num} steps as they were played"
+
+
 def _rows(spans: Sequence[Span], y: float, place: Callable[[float], float]) -> tuple[list[str], float]:
     shapes: list[str] = []
+    first_s = min(span.begin_s for span in spans)
     for region in dict.fromkeys(sorted(span.region for span in spans)):
         shapes.append(svg.text(_MARGIN, y + 10, svg.fitted(region, _LABELS - 10, 13), bold=True))
         y += 20
@@ -60,6 +71,8 @@ def _rows(spans: Sequence[Span], y: float, place: Callable[[float], float]) -> t
                 label = svg.fitted(_label(name, region), _LABELS - 22, 11)
                 shapes.append(svg.text(_MARGIN + 10, y + 10, label, size=11, colour="soft"))
                 for lane in _lanes([span for span in spans if span.region == region and span.place == name]):
+                    gaps = _gaps(lane, first_s)
+                    shapes += [_wait(begin_s, end_s, y, place) for begin_s, end_s in gaps]
                     shapes += [_bar(span, y, place) for span in lane]
                     y += _ROW
             if len(places) > _MAX_ROWS_A_PLACE:
@@ -87,6 +100,26 @@ def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
         else:
             free.append(span)
     return lanes
+
+
+def _gaps(lane: Sequence[Span], first_s: float) -> list[tuple[float, float]]:
+    """When devices that train had nothing to do: before a bar of a lane, from `first_s` on."""
+    if not any(span.what in TRAINING for span in lane):
+        return []
+    shortest_s = _SHORTEST_WAIT * (lane[-1].end_s - first_s)
+    pairs = [(first_s, lane[0].begin_s), *((a.end_s, b.begin_s) for a, b in pairwise(lane))]
+    return [(begin_s, end_s) for begin_s, end_s in pairs if end_s - begin_s > shortest_s]
+
+
+def _waits(spans: Sequence[Span]) -> list[tuple[float, float]]:
+    first_s = min(span.begin_s for span in spans)
+    of_place = [[s for s in spans if (s.region, s.place) == at] for at in {(s.region, s.place) for s in spans}]
+    return [gap for found in of_place for lane in _lanes(found) for gap in _gaps(lane, first_s)]
+
+
+def _wait(begin_s: float, end_s: float, y: float, place: Callable[[float], float]) -> str:
+    tip = f"training waits: {units.short(end_s - begin_s)} s"
+    return svg.box(place(begin_s), y + 2, place(end_s) - place(begin_s) - 0.5, _ROW - 8, "waits", radius=1.5, tip=tip)
 
 
 def _grouped(places: Iterable[str]) -> list[list[str]]:

@@ -7,6 +7,8 @@ from planner.picture import svg
 from planner.question.fleet import Fleet, Link
 
 _CELL_W, _CELL_H = 74.0, 40.0
+_SLOWEST, _FASTEST = 7, 11
+"""Powers of ten of bit/s at both ends of the scale of colours: 10 Mbit/s and 100 Gbit/s."""
 _MAX_REGIONS = 40
 """More make a picture that nobody reads."""
 
@@ -22,7 +24,6 @@ def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
     shapes = [svg.text(28, 42, title, size=18, bold=True)]
     note = "from row to column: Mbit/s (tenth percentile where several were measured), round trip in ms"
     shapes.append(svg.text(28, 64, note, size=12, colour="soft"))
-    rates = [link.bytes_per_s for link in fleet.links]
     for i, src in enumerate(names):
         y = top + i * _CELL_H
         shapes.append(svg.text(left - 10, y + 24, src, anchor="end"))
@@ -30,30 +31,47 @@ def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
         turned = svg.text(0, 0, src, size=12)
         shapes.append(f'<g transform="translate({x:.1f} {top - 8:.1f}) rotate(-40)">{turned}</g>')
         for j, dst in enumerate(names):
-            shapes += _cell(links.get((src, dst)), src == dst, left + j * _CELL_W, y, rates)
+            shapes += _cell(links.get((src, dst)), src == dst, left + j * _CELL_W, y)
     width = max(left + len(names) * _CELL_W + head * 0.8, 620.0)
     left_out = len(fleet.regions) - len(names)
     height = top + len(names) * _CELL_H + 24
+    shapes += _scale(height)
+    height += 30
     if left_out > 0:
         shapes.append(svg.text(28, height, f"{left_out} more regions are not drawn", size=12, colour="soft"))
         height += 20
     return svg.document(title, f"{len(fleet.links)} links among {len(fleet.regions)} regions", width, height, shapes)
 
 
-def _cell(link: Link | None, is_self: bool, x: float, y: float, rates: list[float]) -> list[str]:
+def _cell(link: Link | None, is_self: bool, x: float, y: float) -> list[str]:
     if link is None:
         colour = "idle" if is_self else "card"
         words = [] if is_self else [svg.text(x + _CELL_W / 2, y + 24, "-", colour="soft", anchor="middle")]
         return [svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, colour, radius=3), *words]
-    low, high = math.log(min(rates)), math.log(max(rates))
-    share = (math.log(link.bytes_per_s) - low) / (high - low) if high > low else 1.0
     return [
         svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, "card", radius=3),
         svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, "generation", radius=3, tip=_tip(link),
-                more=f' fill-opacity="{0.1 + 0.45 * share:.2f}"'),
+                more=_opacity(link.bytes_per_s * 8)),
         svg.text(x + _CELL_W / 2, y + 18, units.mbit(link.bytes_per_s * 8), size=12, anchor="middle"),
         svg.text(x + _CELL_W / 2, y + 33, f"{link.rtt_s * 1e3:.0f} ms", size=11, colour="soft", anchor="middle"),
     ]  # fmt: skip
+
+
+def _opacity(bits_per_s: float) -> str:
+    """The same for the same rate in every picture, in equal steps for each factor of ten."""
+    power = min(max(math.log10(bits_per_s), _SLOWEST), _FASTEST)
+    return f' fill-opacity="{0.06 + 0.54 * (power - _SLOWEST) / (_FASTEST - _SLOWEST):.2f}"'
+
+
+def _scale(y: float) -> list[str]:
+    """What the colours mean, a swatch for each factor of ten."""
+    shapes, x = [], 28.0
+    for power in range(_SLOWEST, _FASTEST + 1):
+        words = units.quantity(10.0**power, "bit/s")
+        shapes.append(svg.box(x, y - 11, 22, 14, "generation", radius=3, more=_opacity(10.0**power)))
+        shapes.append(svg.text(x + 28, y, words, size=12, colour="soft"))
+        x += 46 + svg.text_width(words, 12)
+    return shapes
 
 
 def _tip(link: Link) -> str:

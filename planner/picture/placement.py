@@ -7,6 +7,10 @@ from periplus.view import units
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Placement, Pool
 from planner.classes import DeviceClass, classes_of
+from planner.explain.binding import names
+from planner.explain.effects import percent
+from planner.explain.lines import NOTHING
+from planner.explain.money import usd_words
 from planner.picture import svg
 from planner.plan import Plan
 from planner.propose import idle_pools
@@ -21,6 +25,10 @@ _PAD = 16.0
 _STRIP = 22.0
 _MAX_CELLS = 64
 """Devices that are drawn one by one; of larger classes only shares are."""
+_MAX_CARDS = 8
+"""Regions that are drawn class by class; of the others only the numbers of devices are said."""
+_MAX_UNUSED = 8
+"""Kinds of unused devices that a card names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,10 @@ class _Share:
     group: Group
     pool: Pool
     idles: bool
+
+    @property
+    def colour(self) -> str:
+        return "idling" if self.idles else svg.colour_of(self.group.tasks)
 
     @property
     def words(self) -> str:
@@ -43,18 +55,20 @@ def placement_svg(plan: Plan) -> str:
     if plan.placement is None or plan.evaluation is None or plan.question is None:
         raise ValueError("this plan has no placement to draw")
     fleet = plan.question.fleet
-    shapes, y = _header(plan, plan.evaluation)
     used = set(plan.regions) | _placed_regions(plan.placement, fleet)
-    names = sorted(used, key=lambda name: (name != plan.trainer_region, name))
     shares = _shares(plan.placement, idle_pools(plan))
+    shapes, y = _header(plan, plan.evaluation, fleet, shares)
     columns = [y, y]
-    for name in names:
+    order = _order(plan.trainer_region, used, fleet, shares)
+    for name in order[:_MAX_CARDS]:
         column = 0 if columns[0] <= columns[1] else 1
         x = _MARGIN + column * (_CARD + _GAP)
         card, height = _region(plan, plan.evaluation, fleet, name, shares, x, columns[column])
         shapes += card
         columns[column] += height + _GAP
     height = max(columns)
+    more, height = _rows(order[_MAX_CARDS:], fleet, shares, height)
+    shapes += more
     unused = sorted({region.name for region in fleet.regions} - used)
     if unused:
         lines = svg.wrapped(f"not used: {', '.join(unused)}", WIDTH - 2 * _MARGIN)
@@ -64,15 +78,45 @@ def placement_svg(plan: Plan) -> str:
     return svg.document(title, f"{_step_words(plan.evaluation)}. {plan.binding}", WIDTH, height + 12, shapes)
 
 
-def _header(plan: Plan, evaluation: Evaluation) -> tuple[list[str], float]:
+def _order(home: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Share]]) -> list[str]:
+    """The trainer's region, then by name; where not all get a card, those with the most devices at work do."""
+    num = dict.fromkeys(used, 0)
+    for at in classes_of(fleet):
+        busy = sum(share.pool.num_gpus for share in shares.get(at.key, []) if not share.idles)
+        num |= {at.region.name: num[at.region.name] + busy} if busy else {}
+    by_size = sorted(used, key=lambda name: (name != home, -num[name], name))
+    cards = sorted(by_size[:_MAX_CARDS], key=lambda name: (name != home, name))
+    return [*cards, *sorted(by_size[_MAX_CARDS:])]
+
+
+def _rows(regions: Sequence[str], fleet: Fleet, shares: dict[str, list[_Share]], y: float) -> tuple[list[str], float]:
+    """Regions beyond those with a card: a line each, so many devices for each group."""
+    shapes, label = [], max((svg.text_width(name) for name in regions), default=0.0) + 16
+    for name in regions:
+        num: dict[tuple[str, str], int] = {}
+        for share in (s for at in classes_of(fleet) if at.region.name == name for s in shares.get(at.key, [])):
+            words = names("+".join(share.group.tasks)) + (", idling" if share.idles else "")
+            num[share.colour, words] = num.get((share.colour, words), 0) + share.pool.num_gpus
+        shapes.append(svg.text(_MARGIN, y + 14, name, bold=True))
+        entries = [(colour, f"{count:,} {words}") for (colour, words), count in num.items()]
+        more, y = svg.legend(_MARGIN + label, y + 14, entries, WIDTH - 2 * _MARGIN - label)
+        shapes += more
+        y += 8
+    return shapes, y + (10 if regions else 0)
+
+
+def _header(
+    plan: Plan, evaluation: Evaluation, fleet: Fleet, shares: dict[str, list[_Share]]
+) -> tuple[list[str], float]:
     shapes = [svg.text(_MARGIN, 42, _step_words(evaluation), size=22, bold=True)]
     facts = [f"method {plan.method}"]
     if plan.rates:
         facts.append(f"{units.short(plan.rates.completion_tokens_per_s)} completion tokens/s")
-    if evaluation.usd_per_hour > 0:
-        facts.append(f"{evaluation.usd_per_hour:,.2f} dollars an hour")
+    if usd := usd_words(fleet, plan.placement, evaluation) if plan.placement else "":
+        dollars, plus, rest = usd.partition(" + ")
+        facts.append(f"{dollars} dollars an hour{plus}{rest}")
     if plan.gap is not None:
-        facts.append("proved best" if plan.gap < 5e-5 else f"at most {units.percent(plan.gap)} from the best")
+        facts.append(_proof(plan.gap))
     if plan.simulated and plan.simulated.step_s is not None:
         facts.append(f"simulated {units.short(plan.simulated.step_s)} s")
     shapes.append(svg.text(_MARGIN, 66, "  ·  ".join(facts), colour="soft"))
@@ -82,8 +126,19 @@ def _header(plan: Plan, evaluation: Evaluation) -> tuple[list[str], float]:
         y += 18
     assert plan.placement is not None
     entries = [(svg.colour_of(g.tasks), " + ".join(map(svg.task_name, g.tasks))) for g in plan.placement.groups]
-    more, y = svg.legend(_MARGIN, y + 12, [*entries, ("idle", "idle")], WIDTH - 2 * _MARGIN)
+    entries += [("idling", "too slow or too far to help")] * any(
+        s.idles for of_class in shares.values() for s in of_class
+    )
+    free = (at for at in classes_of(fleet) if sum(s.pool.num_gpus for s in shares.get(at.key, [])) < at.num_gpus)
+    entries += [("idle", "unused")] * any(at.key in shares for at in free)
+    more, y = svg.legend(_MARGIN, y + 12, entries, WIDTH - 2 * _MARGIN)
     return shapes + more, y + 22
+
+
+def _proof(gap: float) -> str:
+    if gap > NOTHING:
+        return "next to nothing proved"
+    return "proved best" if gap < 5e-5 else f"at most {percent(gap)} from the best"
 
 
 def _step_words(evaluation: Evaluation) -> str:
@@ -99,9 +154,12 @@ def _region(
     if home:
         shapes.append(svg.text(x + _CARD - _PAD, y + 26, "trainer", size=12, colour="soft", anchor="end"))
     at = y + 46
-    for device_class in (each for each in classes_of(fleet) if each.region.name == name):
-        more, at = _class(device_class, shares.get(device_class.key, []), x + _PAD, at, inner)
+    here = [each for each in classes_of(fleet) if each.region.name == name]
+    for device_class in (each for each in here if each.key in shares):
+        more, at = _class(device_class, shares[device_class.key], x + _PAD, at, inner)
         shapes += more
+    more, at = _unused([each for each in here if each.key not in shares], x + _PAD, at, inner)
+    shapes += more
     times = next((each for each in evaluation.regions if each.region == name), None)
     if times is not None and not home:
         at -= 8
@@ -112,9 +170,27 @@ def _region(
     return [svg.box(x, y, _CARD, height, "card", radius=10), *shapes], height
 
 
+def _unused(classes: Sequence[DeviceClass], x: float, y: float, width: float) -> tuple[list[str], float]:
+    """Classes that nothing uses, in a few lines of text."""
+    if not classes:
+        return [], y
+    kinds: dict[str, int] = {}
+    for at in sorted(classes, key=lambda at: (-at.num_gpus, at.key)):
+        kinds[_kind(at)] = kinds.get(_kind(at), 0) + at.num_gpus
+    words = [f"{num:,} {kind}" for kind, num in list(kinds.items())[:_MAX_UNUSED]]
+    words += [f"and {len(kinds) - _MAX_UNUSED} more"] if len(kinds) > _MAX_UNUSED else []
+    lines = svg.wrapped(f"unused: {', '.join(words)}", width, 12)
+    shapes = [svg.text(x, y + 4 + 17 * i, line, size=12, colour="soft") for i, line in enumerate(lines)]
+    return shapes, y + 17 * len(lines) + 9
+
+
+def _kind(at: DeviceClass) -> str:
+    return f"{at.gpu.name}{' spot' if at.is_spot else ''}"
+
+
 def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> tuple[list[str], float]:
-    price = f", ${at.usd_per_gpu_hour:.2f}/h" if at.usd_per_gpu_hour is not None else ""
-    name = f"{at.num_gpus:,} {at.gpu.name}{' spot' if at.is_spot else ''}"
+    price = f", ${at.usd_per_gpu_hour:.2f}/h a device" if at.usd_per_gpu_hour is not None else ""
+    name = f"{at.num_gpus:,} {_kind(at)}"
     machines = "1 machine" if at.num_machines == 1 else f"{at.num_machines:,} machines"
     note = f"{machines} of {at.gpus_per_machine}{price}"
     shapes = [
@@ -125,7 +201,7 @@ def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
     shapes += _cells(at, shares, x, y, width) if at.num_gpus <= _MAX_CELLS else _strip(at, shares, x, y, width)
     y += _STRIP + 16
     for share in shares:
-        shapes.append(svg.box(x, y - 8, 8, 8, svg.colour_of(share.group.tasks)))
+        shapes.append(svg.box(x, y - 8, 8, 8, share.colour))
         for words in svg.wrapped(share.words, width - 14, 12):
             shapes.append(svg.text(x + 14, y, words, size=12, colour="soft"))
             y += 17
@@ -141,17 +217,17 @@ def _cells(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
     for i in range(at.num_gpus):
         left = x + i * cell + (i // at.gpus_per_machine) * gap
         owner = owners[i] if i < len(owners) else None
-        colour = svg.colour_of(owner.group.tasks) if owner else "idle"
-        tip = owner.words if owner else "idle"
+        colour = owner.colour if owner else "idle"
+        tip = owner.words if owner else "unused"
         shapes.append(svg.box(left, y, cell - 1.5, _STRIP, colour, tip=tip))
     return shapes
 
 
 def _strip(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> list[str]:
-    shapes, left = [svg.box(x, y, width, _STRIP, "idle", tip="idle")], x
+    shapes, left = [svg.box(x, y, width, _STRIP, "idle", tip="unused")], x
     for share in shares:
         wide = width * share.pool.num_gpus / at.num_gpus
-        shapes.append(svg.box(left, y, max(wide - 1.5, 1.0), _STRIP, svg.colour_of(share.group.tasks), tip=share.words))
+        shapes.append(svg.box(left, y, max(wide - 1.5, 1.0), _STRIP, share.colour, tip=share.words))
         left += wide
     return shapes
 

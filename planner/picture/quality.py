@@ -10,7 +10,14 @@ from planner.picture import svg
 
 WIDTH, _HEIGHT = 980.0, 470.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 190.0, 74.0, 58.0
-_COLOURS = ("generation", "reward", "actor_training", "critic_training", "reference", "critic_inference", "weights")
+_LINES = (
+    ("generation", ""), ("reward", "9 3"), ("actor_training", ""), ("critic_training", "9 3"), ("reference", "3 3"),
+    ("critic_inference", ""), ("weights", "9 3"), ("pink", ""), ("ink", "3 3"),
+)  # fmt: skip
+"""Colour and dashes of each method, so that one sees what lies under another."""
+_BOUND = ("bad", "4 4")
+_APART = 17.0
+"""Between the baselines of two labels."""
 _FIRST_S = 1e-3
 """Nothing is drawn before a millisecond."""
 
@@ -36,14 +43,16 @@ def quality_svg(traces: Mapping[str, Trace], *, unit: str, bound: float | None, 
 
     shapes += _axes(x_range, axis, budget_s, place)
     if bound is not None:
-        shapes.append(svg.line([(_LEFT, place(1, bound)[1]), (WIDTH - _RIGHT, place(1, bound)[1])], "bad", dashed=True))
-    ends = [(place(*steps[-1])[1], name, steps[-1][1], _COLOURS[i % len(_COLOURS)], steps) for i, (name, steps) in
+        shapes.append(
+            svg.line([(_LEFT, place(1, bound)[1]), (WIDTH - _RIGHT, place(1, bound)[1])], _BOUND[0], dashes=_BOUND[1])
+        )
+    ends = [(place(*steps[-1])[1], name, steps[-1][1], _LINES[i % len(_LINES)], steps) for i, (name, steps) in
             enumerate(found.items())]  # fmt: skip
-    for _, _, _, colour, steps in ends:
-        shapes.append(svg.line([place(*step) for step in steps], colour, width=2.2))
-    marks = [(y, f"{name} {units.short(value)}", colour) for y, name, value, colour, _ in ends]
+    for _, _, _, (colour, dashes), steps in ends:
+        shapes.append(svg.line([place(*step) for step in steps], colour, width=2.2, dashes=dashes))
+    marks = [(y, f"{name} {units.short(value)}", style) for y, name, value, style, _ in ends]
     if bound is not None:
-        marks.append((place(1, bound)[1], f"proved bound {units.short(bound)}", "bad"))
+        marks.append((place(1, bound)[1], f"proved bound {units.short(bound)}", _BOUND))
     shapes += _labels(marks)
     lost = ", ".join(name for name, trace in traces.items() if not trace)
     if lost:
@@ -112,13 +121,23 @@ def _axes(
     return shapes
 
 
-def _labels(marks: Sequence[tuple[float, str, str]]) -> list[str]:
-    """At the lines' ends, moved apart where they would overlap."""
-    shapes, last = [], _TOP - 20.0
-    for y, words, colour in sorted(marks):
-        at = max(y, last + 17)
-        last = at
-        left = WIDTH - _RIGHT
-        shapes.append(svg.line([(left + 2, y), (left + 10, at)], colour, width=1.2))
-        shapes.append(svg.text(left + 14, at + 4, svg.fitted(words, _RIGHT - 18, 12), size=12, colour="soft"))
+def _labels(marks: Sequence[tuple[float, str, tuple[str, str]]]) -> list[str]:
+    """At the lines' ends, moved apart where they would overlap, and never below the plot."""
+    shapes, order, left = [], sorted(marks), WIDTH - _RIGHT
+    for (y, words, (colour, dashes)), at in zip(order, _apart([y for y, _, _ in order]), strict=True):
+        shapes.append(svg.line([(left + 2, y), (left + 12, at)], colour, width=1.2))
+        shapes.append(svg.line([(left + 12, at), (left + 30, at)], colour, width=2.2, dashes=dashes))
+        shapes.append(svg.text(left + 35, at + 4, svg.fitted(words, _RIGHT - 39, 12), size=12, colour="soft"))
     return shapes
+
+
+def _apart(wanted: Sequence[float]) -> list[float]:
+    """Heights near those that are wanted, which ascend: pushed down first, then up from the plot's lower edge."""
+    places: list[float] = []
+    for y in wanted:
+        places.append(max(y, places[-1] + _APART) if places else y)
+    lowest = _HEIGHT - _BOTTOM
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], lowest)
+        lowest = places[i] - _APART
+    return places

@@ -10,11 +10,13 @@ _LIGHT = {
     "bg": "#ffffff", "card": "#f5f7f9", "ink": "#14212e", "soft": "#566573", "line": "#d5dce3", "idle": "#e3e8ed",
     "generation": "#0f7f92", "reward": "#b3541e", "reference": "#8365bd", "critic_inference": "#b58a12",
     "actor_training": "#2456a6", "critic_training": "#4b8a36", "weights": "#8b2f6b", "bad": "#c0353a",
+    "idling": "#a9d3da", "waits": "#efc3c5", "pink": "#e275b5",
 }  # fmt: skip
 _DARK = {
     "bg": "#0c141f", "card": "#121d2b", "ink": "#dbe4ec", "soft": "#93a3b3", "line": "#26364a", "idle": "#223144",
     "generation": "#3fa6b8", "reward": "#d98b57", "reference": "#a68bdc", "critic_inference": "#d3ad45",
     "actor_training": "#6c9ede", "critic_training": "#7ab864", "weights": "#c774a8", "bad": "#f07178",
+    "idling": "#235661", "waits": "#5a2b30", "pink": "#f5a3d3",
 }  # fmt: skip
 _LETTER = 0.56
 """Mean width of a letter of these fonts, in sizes; a little more than measured, so that texts keep clear of each
@@ -57,11 +59,14 @@ def box(
     return f'<rect class="{colour}" {place}{more}><title>{escape(tip)}</title></rect>'
 
 
-def line(points: Iterable[tuple[float, float]], colour: str, *, width: float = 1.0, dashed: bool = False) -> str:
-    """Joined points."""
+def line(
+    points: Iterable[tuple[float, float]], colour: str, *, width: float = 1.0, dashed: bool = False, dashes: str = ""
+) -> str:
+    """Joined points. `dashes`: lengths of strokes and gaps, where they should not be equal."""
+    dashes = dashes or ("4 4" if dashed else "")
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    dashes = ' stroke-dasharray="4 4"' if dashed else ""
-    return f'<path class="{colour} stroke" stroke-width="{width:g}" d="{path}"{dashes}/>'
+    broken = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<path class="{colour} stroke" stroke-width="{width:g}" d="{path}"{broken}/>'
 
 
 def text_width(words: str, size: float = 13) -> float:

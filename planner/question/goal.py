@@ -58,6 +58,11 @@ class Rules:
             return False
         return not (is_spot and self.spot_for_rollouts_only and task is not Task.GENERATION)
 
+    def tasks_beside(self, workload: Workload) -> tuple[Task, ...]:
+        """Tasks that a pin or a ban names, but the workload lacks: such a rule says nothing."""
+        named = {task for task, _ in (*self.pins, *self.forbidden)}
+        return tuple(task for task in Task if task in named - {*workload.tasks})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -87,3 +92,10 @@ class Problem:
     goal: Goal = Goal()
     rules: Rules = Rules()
     limits: Limits = STUDY
+
+    @property
+    def asks_for_speed_alone(self) -> bool:
+        """Whether time is all that counts, on whatever devices: neither dollars nor numbers of regions do."""
+        goal, rules = self.goal, self.rules
+        is_free = rules.max_regions is None and not rules.demands_regions
+        return is_free and goal.objective is Objective.THROUGHPUT and goal.max_usd_per_hour is None

@@ -52,7 +52,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightTransfer:
-    """What one new version costs on a WAN link, a byte a parameter."""
+    """What one new version costs on a WAN link, bytes a parameter that is trained: with LoRA, of the adapters."""
 
     bytes_per_param: float
     """2 for full bf16 copies; density x bits a change / 8 for lossless deltas."""

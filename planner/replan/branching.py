@@ -20,7 +20,6 @@ from planner.question.workload import Task
 from planner.replan.change import Change, judged
 from planner.replan.program import add_moves
 
-_MOST_S = 1e5
 _TIMES = (1.25, 2.0, 8.0, 1000.0)
 """Of the running plan's step, where that cannot run."""
 _NEAR = (0.97, 1.06)
@@ -89,11 +88,11 @@ def _ranges(change: Change) -> Iterator[tuple[float, float]]:
     """(most seconds a step, most dollars an hour) to look within, the narrower the better the program."""
     target = INFINITE if change.value is None else change.value / (1 + change.policy.hysteresis)
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
-        yield change.goal.max_step_s or _MOST_S, target
+        yield change.goal.max_step_s or _TIMES[-1] * change.last.step_s, target
     elif target < INFINITE:
         yield target, INFINITE
     else:
-        yield from ((min(times * change.last.step_s, _MOST_S), INFINITE) for times in _TIMES)
+        yield from ((times * change.last.step_s, INFINITE) for times in _TIMES)
 
 
 def _better(change: Change, most: tuple[float, float], than: Evaluation) -> tuple[float, float]:

@@ -14,8 +14,9 @@ from itertools import product
 import numpy as np
 
 from planner.answer.placement import Group, Layout, Pool, Sharding
-from planner.cost.columns import MeshColumn, UnitColumn, unit_columns
+from planner.cost.columns import UnitColumn, unit_columns
 from planner.cost.cuts import DATA
+from planner.cost.listed import MeshColumn
 from planner.cost.phases import end_s
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.shape import of_group

@@ -12,6 +12,7 @@ import numpy as np
 from planner.classes import DeviceClass
 from planner.cost import cuts, network
 from planner.cost.cuts import FloatArray
+from planner.cost.overlap import NONE, Overlap, overlaps_of
 from planner.cost.pools import Prices
 from planner.question.goal import Problem
 
@@ -25,31 +26,41 @@ def stretch(was: Prices, now: Prices) -> float:
         return np.inf
     gone, worst, cap_per_s = np.setdiff1d(old, new), 1.0, _least_cap(now.problem)
     for at in now.classes.values():
-        for samples in tables(was, at):
+        for samples, overlap in tables(was, at):
             # where a cap on samples cuts a table, it does so at knots: nothing is known of what is between them
             if float((samples / old).max()) * at.num_gpus > cap_per_s:
                 return np.inf
-            worst = max(worst, _factor(old, samples, new, gone))
+            worst = max(worst, _factor(old, samples, new, gone, overlap))
     return worst
 
 
-def tables(prices: Prices, at: DeviceClass) -> Iterator[FloatArray]:
-    """[slots, knots]: all that one device of a class may be counted as."""
+def tables(prices: Prices, at: DeviceClass) -> Iterator[tuple[FloatArray, Overlap]]:
+    """[slots, knots]: all that one device of a class may be counted as; and how its windows overlap."""
     for tensor in (size for size in cuts.TENSOR if size <= at.gpus_per_machine):
         meshes = (None, at.gpus_per_machine, at.gpus_per_machine + 1)
         for load_s in sorted({prices.load_s(at, tensor, num_gpus=num) for num in meshes}):
-            yield prices.shares(at.gpu, tensor, load_s)
+            overlap = prices.overlap(at.gpu, tensor, load_s) if prices.problem.workload.eta else NONE
+            yield prices.shares(at.gpu, tensor, load_s), overlap
 
 
-def _factor(old: FloatArray, samples: FloatArray, new: FloatArray, gone: FloatArray) -> float:
-    """What makes up for chords over the knots that are gone."""
+def _factor(old: FloatArray, samples: FloatArray, new: FloatArray, gone: FloatArray, overlap: Overlap) -> float:
+    """What makes up for chords over the knots that are gone.
+
+    Windows that overlap put off what a knot stands for, in proportion to how much they do; the factor is a ratio of
+    two such sums, so it is largest where one of them begins to overlap, or where no step is shorter.
+    """
     after = np.searchsorted(new, gone)
     low, high = new[after - 1], new[after]
     made = samples[:, np.searchsorted(old, gone)]
     made_low = samples[:, np.searchsorted(old, low, side="right") - 1]
     rise = samples[:, np.searchsorted(old, high)] - made_low
     share = np.where(rise > 0, (made - made_low) / np.where(rise > 0, rise, 1.0), 1.0)
-    return float((gone / (low + share * (high - low))).max(initial=1.0))
+    worst = 1.0
+    of = overlaps_of([overlap])
+    for span_s in (np.zeros(len(gone)), low - overlap.load_s, gone - overlap.load_s, high - overlap.load_s):
+        late, first, last = (of.end_s(at, np.maximum(span_s, 0.0)) for at in (gone, low, high))
+        worst = max(worst, float((late / (first + share * (last - first))).max(initial=1.0)))
+    return worst
 
 
 def _least_cap(problem: Problem) -> float:

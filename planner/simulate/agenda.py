@@ -1,6 +1,7 @@
 """Events in the order of their times; those of one time in the order in which they were entered."""
 
 import heapq
+import math
 from collections.abc import Callable
 
 
@@ -13,7 +14,9 @@ class Agenda:
         self._num_entered = 0
 
     def at(self, time_s: float, action: Callable[[], None]) -> None:
-        """Calls `action` at that time, or now if it has passed."""
+        """Calls `action` at that time, or now if it has passed; at infinity: never."""
+        if time_s == math.inf:
+            return
         self._num_entered += 1
         heapq.heappush(self._entries, (max(time_s, self.now_s), self._num_entered, action))
 

@@ -122,15 +122,15 @@ class Builder:
 
         def seconds(tokens: Sequence[int]) -> float:
             dealt = deal(tokens, rates)
-            return max(speed.seconds(sum(part)) for speed, part in zip(speeds, dealt, strict=True))
+            return max(speed.seconds(part) for speed, part in zip(speeds, dealt, strict=True))
 
         return seconds
 
     def _mesh(self, group: Group, task: Task) -> Mesh:
         blocks = [Block(self._workload, task, self._classes[pool.device_class], pool) for pool in group.pools]
         rings = max(block.layout.tensor * block.layout.pipeline for block in blocks)
-        around = zip(blocks, [*blocks[1:], blocks[0]], strict=True) if len(blocks) > 1 else []
-        return Mesh(self._workload, blocks, [self._between(a.at, b.at, rings) for a, b in around])
+        around = list(zip(blocks, [*blocks[1:], blocks[0]], strict=True)) if len(blocks) > 1 else []
+        return Mesh(self._workload, blocks, lambda: [self._between(a.at, b.at, rings) for a, b in around])
 
     def _between(self, a: DeviceClass, b: DeviceClass, rings: int) -> tuple[float, float]:
         """Bytes a second and latency for each of so many rings that pass from one pool to another."""

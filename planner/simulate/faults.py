@@ -4,6 +4,7 @@ Published spot traces are counts of instances over time; each becomes the fracti
 in parsed: who reads the files says where they are.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,9 +55,13 @@ def availability_of(
     `most`: instances that are all of them; without it the largest count is.
 
     Of several rows of one time the last counts, as step-wise traces write them.
+    Raises: ValueError for no rows, and for what is no count or no time.
     """
     if not counts:
-        return ()
+        raise ValueError("a spot trace without a row says nothing")
+    for time_s, count in counts:
+        if not (math.isfinite(time_s) and math.isfinite(count) and count >= 0):
+            raise ValueError(f"a spot trace has counts from 0, not {count:g} at {time_s:g} s")
     whole = most or max(count for _, count in counts)
     last: dict[float, float] = {}
     for time_s, count in counts:
@@ -73,18 +78,22 @@ def trace_counts(rows: Iterable[Mapping[str, str]]) -> tuple[tuple[float, float]
 
     `time_s,n_instances` and `timestamp,n_instances` (Bamboo), `time_ms,event,node,n_nodes` (Bamboo's events and
     Parcae's segments), `time_s,n_gpus` (Sailor). A restarted log repeats some minutes: what goes back in time is left
-    out. Raises: ValueError for other columns.
+    out. Raises: ValueError for other columns, and for no rows.
     """
     found: list[tuple[float, float]] = []
     for row in rows:
         time_s, count = _time_s(row), _count(row)
         if not found or time_s >= found[-1][0]:
             found.append((time_s, count))
+    if not found:
+        raise ValueError("a spot trace without a row says nothing")
     return tuple(found)
 
 
 def ticks_counts(gap_s: float, data: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    """(time_s, instances) of SkyPilot's traces: a count each `gap_s`."""
+    """(time_s, instances) of SkyPilot's traces: a count each `gap_s`. Raises: ValueError for a gap that is none."""
+    if not (math.isfinite(gap_s) and gap_s > 0):
+        raise ValueError(f"a spot trace has a count each so many seconds, not each {gap_s:g}")
     return tuple((i * gap_s, float(count)) for i, count in enumerate(data))
 
 
@@ -113,7 +122,7 @@ def _time_s(row: Mapping[str, str]) -> float:
     if "time_ms" in row:
         return float(row["time_ms"]) / 1000
     if "timestamp" in row:
-        since = datetime.fromisoformat(row["timestamp"]) - datetime(1970, 1, 1)
+        since = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=None) - datetime(1970, 1, 1)
         return since.total_seconds()
     raise ValueError(f"a spot trace has a time_s, time_ms or timestamp column, not {', '.join(row)}")
 

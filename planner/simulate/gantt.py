@@ -1,5 +1,7 @@
 """Collects the bars of a picture: as many as MAX_SPANS, of the steps that the picture shows."""
 
+from dataclasses import replace
+
 from planner.simulate.record import MAX_SPANS, Span
 
 
@@ -27,5 +29,10 @@ class Gantt:
 
     def spans(self) -> tuple[Span, ...]:
         """Cut to what is shown, in the order of time."""
-        shown = [span for span in self._spans if span.end_s > self._begin_s and span.begin_s < self._end_s]
+        begin_s, end_s = self._begin_s, self._end_s
+        shown = [
+            replace(span, begin_s=max(span.begin_s, begin_s), end_s=min(span.end_s, end_s))
+            for span in self._spans
+            if span.end_s > begin_s and span.begin_s < end_s
+        ]
         return tuple(sorted(shown, key=lambda s: (s.begin_s, s.region, s.place, s.what))[:MAX_SPANS])

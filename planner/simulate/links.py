@@ -3,11 +3,13 @@
 A publication is a flow; all flows get max-min fair rates within the links they cross and the caps of the regions that
 they leave and enter, anew whenever one starts, ends or a link's rate changes. Trajectories of one pair of regions go
 one after the other at the route's own rate: they are small, and mostly go the other way. Within a region: its fabric.
+A link whose rate changes to 0 carries nothing until it changes again; what is on its way waits there.
 
 Two regions reach each other directly if one of them can be dialled, else through the public one that leaves the most.
 """
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +20,10 @@ from planner.simulate.agenda import Agenda
 from planner.simulate.faults import Faults
 
 Hop = tuple[str, str]
+
+
+class NoRoute(ValueError):
+    """Two regions that must reach each other cannot."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,11 +50,17 @@ class Links:
         self._paths: dict[Hop, tuple[Hop, ...]] = {}
         self.sent_bytes: dict[Hop, float] = defaultdict(float)
         self.busy_s: dict[Hop, float] = defaultdict(float)
+        self._changes: dict[Hop, list[tuple[float, float]]] = defaultdict(list)
+        """(time_s, factor) of each link, in the order of time."""
+        self._change_times_s: dict[Hop, list[float]] = {}
+        """Of a route's links together."""
         for change in sorted(faults.rates, key=lambda each: each.time_s):
-            agenda.at(change.time_s, partial(self._change, (change.src_region, change.dst_region), change.factor))
+            pair = (change.src_region, change.dst_region)
+            self._changes[pair].append((change.time_s, change.factor))
+            agenda.at(change.time_s, partial(self._change, pair, change.factor))
 
     def path(self, src: str, dst: str) -> tuple[Hop, ...]:
-        """The hops of a route. Raises: ValueError where there is none."""
+        """The hops of a route. Raises: NoRoute where there is none."""
         if (src, dst) not in self._paths:
             self._paths[src, dst] = self._find(src, dst)
         return self._paths[src, dst]
@@ -68,10 +80,12 @@ class Links:
         if src == dst:
             return self._regions[src].fabric_bytes_per_s
         hops = self.path(src, dst)
-        caps = [self._capacity(hop) for hop in hops]
-        caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in hops]
-        caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in hops]
-        return min(caps)
+        return min(*map(self._capacity, hops), self._cap(hops))
+
+    @property
+    def down(self) -> tuple[Hop, ...]:
+        """Links that carry nothing now."""
+        return tuple(sorted(hop for hop, factor in self._factors.items() if not factor))
 
     def publish(
         self, src: str, dst: str, num_bytes: float, on_done: Callable[[], None], *, is_urgent: bool = True
@@ -90,14 +104,45 @@ class Links:
         self._share()
 
     def send_s(self, src: str, dst: str, num_bytes: float) -> float:
-        """Queues behind what the pair has been given before; seconds until it is there."""
+        """Queues behind what the pair has been given before; seconds until it is there, infinite where it never is."""
         now_s = self._agenda.now_s
         if src == dst:
             return num_bytes / self.rate(src, dst) + self.one_way_s(src, dst)
-        took_s = num_bytes / self.rate(src, dst)
-        self._free_s[src, dst] = max(self._free_s[src, dst], now_s) + took_s
-        self._count(self.path(src, dst), num_bytes, took_s)
-        return self._free_s[src, dst] - now_s + self.one_way_s(src, dst)
+        begin_s = max(self._free_s[src, dst], now_s)
+        end_s = self._end_s(src, dst, num_bytes, begin_s)
+        self._free_s[src, dst] = end_s
+        if end_s == math.inf:
+            return math.inf
+        self._count(self.path(src, dst), num_bytes, end_s - begin_s)
+        return end_s - now_s + self.one_way_s(src, dst)
+
+    def _end_s(self, src: str, dst: str, num_bytes: float, begin_s: float) -> float:
+        """When a route that nobody else uses has carried so much, through all that changes on it; infinity: never."""
+        hops = self.path(src, dst)
+        if (src, dst) not in self._change_times_s:
+            self._change_times_s[src, dst] = sorted(
+                {time_s for hop in hops for time_s, _ in self._changes.get(hop, ())}
+            )
+        times_s, cap = self._change_times_s[src, dst], self._cap(hops)
+        at_s, left = begin_s, num_bytes
+        for i in range(bisect_right(times_s, begin_s), len(times_s) + 1):
+            until_s = times_s[i] if i < len(times_s) else math.inf
+            rate = min(cap, *(self._links[hop].bytes_per_s * self._factor_at(hop, at_s) for hop in hops))
+            if rate and at_s + left / rate <= until_s:
+                return at_s + left / rate
+            left -= rate * (until_s - at_s) if rate else 0.0
+            at_s = until_s
+        return math.inf
+
+    def _factor_at(self, hop: Hop, time_s: float) -> float:
+        changes = self._changes.get(hop, [])
+        at = bisect_right(changes, time_s, key=lambda change: change[0])
+        return changes[at - 1][1] if at else 1.0
+
+    def _cap(self, hops: tuple[Hop, ...]) -> float:
+        """Of the regions that a route leaves and enters."""
+        ups = (self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in hops)
+        return min(*ups, *(self._regions[b].wan_down_bytes_per_s or math.inf for _, b in hops))
 
     def _find(self, src: str, dst: str) -> tuple[Hop, ...]:
         ways: list[tuple[Hop, ...]] = []
@@ -107,7 +152,7 @@ class Links:
             ways = [((src, via), (via, dst)) for via in sorted(self._regions) if self._regions[via].is_public]
         known = [way for way in ways if all(hop in self._links for hop in way)]
         if not known:
-            raise ValueError(f"there is no way from {src} to {dst}")
+            raise NoRoute(f"there is no way from {src} to {dst}")
         return max(known, key=self._quality)
 
     def _quality(self, way: tuple[Hop, ...]) -> tuple[float, float]:
@@ -146,7 +191,8 @@ class Links:
         if not self._flows:
             return
         self._fill()
-        end_s = min(self._agenda.now_s + flow.left_bytes / flow.rate for flow in self._flows if flow.rate)
+        ends_s = (self._agenda.now_s + flow.left_bytes / flow.rate for flow in self._flows if flow.rate)
+        end_s = min(ends_s, default=math.inf)
         epoch = self._epoch
         self._agenda.at(end_s, lambda: self._ended(epoch))
 

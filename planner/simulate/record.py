@@ -49,7 +49,7 @@ class Simulated:
     """Means are over the steps after the warm-up."""
 
     step_s: float
-    """Seconds between two versions; infinite where the run came to a stand."""
+    """Seconds between two versions; infinite where the run came to a stand, or no step was played."""
     steps_s: tuple[float, ...]
     samples_per_s: float
     task_busy_s: tuple[tuple[Task, float], ...]
@@ -66,6 +66,8 @@ class Simulated:
     samples_put_back: float
     """A step: sequences that full caches put back, to read their tokens again."""
     spans: tuple[Span, ...]
+    num_played: int
+    """Steps after the warm-up: fewer than were asked for where it came to a stand, or was told to stop."""
     stalled: str = ""
     """Why nothing happens any more."""
 

@@ -21,31 +21,32 @@ class ScoringSpeed:
         self._arch = workload.models[task]
         self._gpu = at.gpu
         self._tensor = pool.layout(task).tensor
-        self._sequence = workload.tokens_per_sample
-        self._known: dict[int, float] = {}
+        self._around = workload.tokens_around_a_token
         self.replicas_per_unit = pool.unit_gpus // self._tensor
 
     @property
     def tokens_per_s(self) -> float:
-        """In full packs."""
-        return PACK_TOKENS / self._pack_s(PACK_TOKENS)
+        """In full packs of the workload's samples."""
+        return PACK_TOKENS / self._pack_s(PACK_TOKENS, self._around)
 
-    def seconds(self, tokens: int) -> float:
-        """Of so many tokens, pack after pack."""
-        whole, rest = divmod(tokens, PACK_TOKENS)
-        return whole * self._pack_s(PACK_TOKENS) + (self._pack_s(rest) if rest else 0.0)
+    def seconds(self, samples: Sequence[int]) -> float:
+        """Of samples of so many tokens, pack after pack; attention is within each sample, so long ones take more."""
+        if not samples:
+            return 0.0
+        around = sum(num * num for num in samples) / sum(samples)
+        whole, rest = divmod(sum(samples), PACK_TOKENS)
+        packs_s = whole * self._pack_s(PACK_TOKENS, around) if whole else 0.0
+        return packs_s + (self._pack_s(rest, around) if rest else 0.0)
 
-    def _pack_s(self, tokens: int) -> float:
-        if tokens not in self._known:
-            sequence = min(float(tokens), self._sequence)
-            one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=tokens, sequence=sequence)
-            payload = _HALF * tokens * self._arch.hidden_size
-            one += 2 * collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
-            whole = self._arch.num_layers * one
-            if self._task is Task.REFERENCE:
-                whole += layer.head_s(self._gpu, self._arch, tensor=self._tensor, tokens=tokens)
-            self._known[tokens] = whole
-        return self._known[tokens]
+    def _pack_s(self, tokens: int, around: float) -> float:
+        """`around`: tokens of the sample that a token is in."""
+        one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=float(tokens), sequence=around)
+        payload = _HALF * tokens * self._arch.hidden_size
+        one += 2 * collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
+        whole = self._arch.num_layers * one
+        if self._task is Task.REFERENCE:
+            whole += layer.head_s(self._gpu, self._arch, tensor=self._tensor, tokens=tokens)
+        return whole
 
 
 def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Builds the parts of a placement and plays them: `simulate`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -38,15 +38,17 @@ def simulate(
     faults: fault.Faults = fault.NONE,
     idle: frozenset[int] = frozenset(),
     at_most: Sequence[tuple[int, float]] = (),
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Simulated:
     """Plays a placement that the oracle accepts for `num_steps` steps after a warm-up of eta + 2.
 
     `idle`: places of those pools in generation's group that are not given any of it. `at_most`: places of others with
     the samples a step that they are meant to make: what takes nearly a whole window must not be given more.
-    Raises: ValueError if regions that must reach each other have no route.
+    `should_stop` is asked after each step; then `Simulated.num_played` is less than `num_steps`.
+    Raises: NoRoute (a ValueError) if regions that must reach each other have no route.
     """
     run = _Simulation(problem, placement, seed, num_steps, faults, idle, dict(at_most))
-    run.play()
+    run.play(should_stop)
     return run.result()
 
 
@@ -82,6 +84,7 @@ class _Simulation:
         self._warmup = workload.eta + 2
         self._num_steps = num_steps
         self._warm: _Snapshot | None = None
+        self._is_cut = False
         self._agenda = Agenda()
         self._links = Links(problem.fleet, self._agenda, faults)
         classes = {each.key: each for each in classes_of(problem.fleet)}
@@ -116,17 +119,23 @@ class _Simulation:
 
     # ---- playing ----
 
-    def play(self) -> None:
+    def play(self, should_stop: Callable[[], bool]) -> None:
         if self._workload.eta == 0:
             self._rollouts.deal(0)
         elif not self._builder.is_continuous:
             self._rollouts.take_turns(self._generating_turns)
         self._rollouts.feed()
         wanted = self._warmup + self._num_steps
-        ended_s = self._learner.totals.ended_s
+        ended_s, num = self._learner.totals.ended_s, 0
         while len(ended_s) < wanted and self._agenda.step():
-            if self._warm is None and len(ended_s) == self._warmup:
+            if len(ended_s) == num:
+                continue
+            num = len(ended_s)
+            if num == self._warmup:
                 self._warm = self._snapshot()
+            if num < wanted and should_stop():
+                self._is_cut = True
+                return
 
     def _deliver(self, run: Run, region: str) -> None:
         num_bytes = sum(run.tokens) * self._workload.trajectory_bytes_per_token
@@ -179,9 +188,9 @@ class _Simulation:
     def result(self) -> Simulated:
         before, after = self._warm or self._snapshot(), self._snapshot()
         num = after.num_trained - before.num_trained
-        stalled = "" if num == self._num_steps else f"nothing is left to happen after {after.num_trained} steps"
+        stalled = "" if num == self._num_steps or self._is_cut else self._why_stalled(after.num_trained)
         steps = max(num, 1)
-        step_s = math.inf if stalled else (after.now_s - before.now_s) / steps
+        step_s = math.inf if stalled or not num else (after.now_s - before.now_s) / steps
         ended_s = self._learner.totals.ended_s[max(0, before.num_trained - 1) :]
         ages = {age: after.ages[age] - before.ages.get(age, 0) for age in after.ages}
         oldest = max((age for age, tokens in ages.items() if tokens), default=0)
@@ -201,8 +210,14 @@ class _Simulation:
             samples_lost=self._rollouts.samples_lost,
             samples_put_back=(after.put_back - before.put_back) / steps,
             spans=self._gantt.spans(),
+            num_played=num,
             stalled=stalled,
         )
+
+    def _why_stalled(self, num_trained: int) -> str:
+        down = ", ".join(f"{src} to {dst}" for src, dst in self._links.down)
+        why = f", while nothing goes from {down}" if down else ""
+        return f"nothing is left to happen after {num_trained} steps{why}"
 
     def _seen(self, region: str, before: _Snapshot) -> RegionSeen:
         arrivals = self._publisher.took_s[region][before.num_arrivals[region] :] or [0.0]

@@ -7,7 +7,7 @@ layers do not divide. An update ends with the slowest pipeline, the ring that ad
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -127,24 +127,36 @@ def _micro_batches(samples: Sequence[int], size: int) -> list[float]:
 
 
 class Mesh:
-    """One task that trains on some blocks. `between`: links from block to block, as bytes a second and latency."""
+    """One task that trains on some blocks.
 
-    def __init__(self, workload: Workload, blocks: Sequence[Block], between: Sequence[tuple[float, float]]) -> None:
+    `between`: links from block to block, as bytes a second and latency, as they are when a step begins; over one that
+    carries nothing then, a step takes for ever.
+    """
+
+    def __init__(
+        self, workload: Workload, blocks: Sequence[Block], between: Callable[[], Sequence[tuple[float, float]]]
+    ) -> None:
         self._workload = workload
         self._blocks = tuple(blocks)
         self._speeds = [block.tokens_per_s for block in blocks for _ in range(block.num_pipelines)]
-        self._ends_s = self._reduce_s(between) + max(block.update_s() for block in blocks)
+        self._between = between
+        self._update_s = max(block.update_s() for block in blocks)
 
     def seconds(self, tokens: Sequence[int]) -> float:
         """Of a step over samples of so many tokens, in the order in which they are trained on."""
         updates = self._workload.minibatches_per_step
         size = math.ceil(len(tokens) / updates)
-        whole = 0.0
+        whole, ends_s = 0.0, self._ends_s
         for first in range(0, len(tokens), size):
             dealt = iter(deal(tokens[first : first + size], self._speeds))
             slowest = max(block.pipeline_s(next(dealt)) for block in self._blocks for _ in range(block.num_pipelines))
-            whole += slowest + self._ends_s
+            whole += slowest + ends_s
         return self._workload.epochs_per_step * whole
+
+    @property
+    def _ends_s(self) -> float:
+        """Of one update, now."""
+        return self._reduce_s(self._between()) + self._update_s
 
     def _reduce_s(self, between: Sequence[tuple[float, float]]) -> float:
         members = sum(block.num_pipelines for block in self._blocks)
@@ -152,6 +164,8 @@ class Mesh:
             return 0.0
         links = [block.ring() for block in self._blocks if len(self._blocks) == 1 or block.num_pipelines > 1]
         links += between
+        if not all(rate for rate, _ in links):
+            return math.inf
         return collective.all_reduce_s(
             payload_bytes=max(block.payload_bytes() for block in self._blocks), num=members,
             bytes_per_s=min(rate for rate, _ in links), latency_s=max(latency for _, latency in links),

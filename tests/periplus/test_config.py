@@ -1,6 +1,6 @@
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -29,6 +29,11 @@ class Inner(Config):
     kind: str = "plain"
 
 
+class Part(Config):
+    weight: float = Field(default=0.5, ge=0, lt=1)
+    form: str = "round"
+
+
 class Sample(Config):
     name: str
     steps: int = Field(default=3, ge=1)
@@ -36,6 +41,9 @@ class Sample(Config):
     maybe: Inner | None = None
     extras: dict[str, Any] = Field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], str] | None = None
+    pace: dict[Literal["run", "walk"], Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -86,6 +94,13 @@ def test_text_that_is_no_mapping_is_refused_with_its_line(tmp_path: Path, text: 
 
 def test_an_empty_file_is_an_empty_mapping(tmp_path: Path) -> None:
     assert read_yaml(write(tmp_path, "")) == {}
+    assert load(Inner, write(tmp_path, "# defaults will do\n")) == Inner()
+
+
+def test_an_empty_file_that_must_not_be_empty_is_called_empty(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "# later\n") == f"{tmp_path / 'sample.yaml'}: is empty"
+    with pytest.raises(ConfigError, match="file: is empty; it must carry schema: a/1"):
+        check_schema({}, "a/1", "file")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +111,12 @@ def test_an_empty_file_is_an_empty_mapping(tmp_path: Path) -> None:
         ("name: a\nmaybe: {knd: b}\n", "unknown key maybe.knd; did you mean maybe.kind?"),
         ("name: a\nrate: 0.1\n", "unknown key rate; did you mean inner.rate or maybe.rate?"),
         ("name: a\nkinds: 0.1\n", "unknown key kinds; did you mean inner.kind or maybe.kind?"),
-        ("name: a\nzzz: 0.1\n", "unknown key zzz; known keys: name, steps, inner, maybe, extras, tags"),
+        ("name: a\nzzz: 0.1\n", "unknown key zzz; known keys: name, steps, inner, maybe, extras, tags, parts, betas"),
+        ("name: a\nparts: [{}, {weigth: 1}]\n", "unknown key parts.1.weigth; did you mean parts.1.weight?"),
+        ("name: a\nparts: [{zzz: 1}]\n", "unknown key parts.0.zzz; known keys: weight, form"),
+        ("name: a\nparts: [{steps: 1}]\n", "unknown key parts.0.steps; did you mean steps?"),
+        ("name: a\nweight: 1\n", "unknown key weight; did you mean parts.0.weight?"),
+        ("name: a\npace: {rum: 1}\n", "unknown key pace.rum; it must be one of run, walk"),
         ("name: a\ninner: {zzz: 1}\n", "unknown key inner.zzz; known keys: rate, kind"),
         ("name: a\nspeed: 1\n", "unknown key speed; did you mean inner.rate?"),
     ],
@@ -114,10 +134,16 @@ def test_an_unknown_key_gets_its_path_and_a_suggestion(tmp_path: Path, text: str
         ("name: a\nsteps: true\n", "steps is true, but must be a whole number from 1"),
         ("name: a\nsteps: 1.5\n", "steps is 1.5, but must be a whole number from 1"),
         ("name: a\ninner: {rate: 1}\n", "inner.rate is 1, but must be a number from 0 below 1"),
-        ("name: a\ninner: {rate: .nan}\n", "inner.rate is NaN, but must be a number from 0 below 1"),
+        ("name: a\ninner: {rate: .nan}\n", "inner.rate is NaN, but must be a finite number from 0 below 1"),
         ("name: a\ninner: 3\n", "inner is 3, but must be a mapping with keys rate, kind"),
         ("name: a\ntags: x\n", 'tags is "x", but must be a list'),
-        ("name: a\ntags: [x, 1]\n", "tags.1 is 1, but must be"),
+        ("name: a\ntags: [x, 1]\n", "tags.1 is 1, but must be text"),
+        ("name: a\nparts: [{}, {weight: 2}]\n", "parts.1.weight is 2, but must be a number from 0 below 1"),
+        ("name: a\nparts: [x]\n", 'parts.0 is "x", but must be a mapping with keys weight, form'),
+        ("name: a\nbetas: [2, x]\n", "betas.0 is 2, but must be a number from 0 below 1"),
+        ("name: a\nbetas: [.1, 3]\n", "betas.1 is 3, but must be text"),
+        ("name: a\nbetas: [.1]\n", "betas.1 is missing; it must be text"),
+        ("name: a\npace: {run: 0}\n", "pace.run is 0, but must be a whole number from 1"),
         ("steps: 4\n", "name is missing; it must be text"),
     ],
 )
@@ -154,6 +180,7 @@ def test_overrides_alone_make_a_config() -> None:
         ("=3", "write it as dotted.key=value"),
         ("inner..rate=3", "write it as dotted.key=value"),
         ("steps.more=1", "steps holds one value, it has no keys below it"),
+        ("parts.0.weight=1", "parts is a list, which an override gives as a whole"),
         ("tags=[", "not valid YAML"),
     ],
 )

@@ -108,9 +108,18 @@ def _drop(*path: str | int) -> Change:
 
 
 BAD: dict[str, tuple[Change, str]] = {
-    "negative bandwidth": (_set("links", 0, "bytes_per_s", value=-1), r"links\.0\.bytes_per_s is -1, .*greater than 0"),
-    "bandwidth 0": (_set("links", 0, "bytes_per_s", value=0), r"links\.0\.bytes_per_s is 0, .*greater than 0"),
-    "no bandwidth": (_drop("links", 0, "bytes_per_s"), "from a to b has no rate; .* nobody measured"),
+    "negative bandwidth": (
+        _set("links", 0, "bytes_per_s", value=-1),
+        r"links\.0\.bytes_per_s is -1, but must be a number above 0 or null",
+    ),
+    "bandwidth 0": (
+        _set("links", 0, "bytes_per_s", value=0),
+        r"links\.0\.bytes_per_s is 0, .*a number above 0 or null",
+    ),
+    "no bandwidth": (
+        _drop("links", 0, "bytes_per_s"),
+        "from a to b has no rate; give bytes_per_s or throughput_bits_per_s, .* nobody measured",
+    ),
     "two rates": (_set("links", 0, "throughput_bits_per_s", value=1.0), "from a to b has both bytes_per_s and"),
     "NaN": (_set("links", 0, "bytes_per_s", value=math.nan), r"links\.0\.bytes_per_s is NaN, .*finite"),
     "infinity": (_set("links", 0, "rtt_s", value=math.inf), r"links\.0\.rtt_s is Infinity, .*finite"),
@@ -131,10 +140,29 @@ BAD: dict[str, tuple[Change, str]] = {
     "no fabric": (_drop("regions", 0, "fabric_bytes_per_s"), "the region a has 2 machines but no fabric_bytes_per_s"),
     "no regions": (_set("regions", value=[]), r"regions is \[\], but must be a list of at least 1"),
     "unknown key": (_set("regions", 0, "fabric", value=1), r"unknown key regions\.0\.fabric"),
+    "unknown key of a link": (
+        _set("links", 0, "throughput_bit_per_s", value=1),
+        r"unknown key links\.0\.throughput_bit_per_s; did you mean links\.0\.throughput_bits_per_s\?",
+    ),
+    "unknown key of machines": (
+        _set("regions", 1, "machines", 0, "isspot", value=True),
+        r"unknown key regions\.1\.machines\.0\.isspot; did you mean regions\.1\.machines\.0\.is_spot\?",
+    ),
+    "a key of machines beside them": (
+        _set("regions", 1, "num_machines", value=2),
+        r"unknown key regions\.1\.num_machines; did you mean regions\.1\.machines\.0\.num_machines\?",
+    ),
+    "a key like no other": (
+        _set("links", 0, "zzz", value=2),
+        r"unknown key links\.0\.zzz; known keys: src_region, dst_region, rtt_s, bytes_per_s, throughput_bits_per_s, ",
+    ),
+    "no name": (_set("regions", 0, "name", value=""), r"regions\.0\.name is \"\", .* text of at least 1 characters"),
+    "a region that is no mapping": (_set("regions", 0, value=3), r"regions\.0 is 3, .* a mapping with keys name, mach"),
+    "empty": (dict.clear, "is empty; it must carry schema"),
     "no schema": (_drop("schema"), "must carry schema: periplus.fleet/1"),
     "negative price": (
         _set("regions", 1, "machines", 0, "usd_per_gpu_hour", value=-0.1),
-        r"usd_per_gpu_hour is -0\.1, .*greater than or equal to 0",
+        r"usd_per_gpu_hour is -0\.1, but must be a number from 0 or null",
     ),
 }
 

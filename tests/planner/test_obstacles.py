@@ -51,7 +51,29 @@ def test_devices_without_a_price_are_none_for_a_goal_in_dollars() -> None:
     )
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=100.0)
     problem = replace(FREE, fleet=replace(FLEET, regions=free), goal=goal)
-    assert facts(problem) == ["generation has no devices that it may use"]
+    assert facts(problem) == [
+        "generation has no devices that it may use",
+        "ap/L40S/4 has no price (add usd_per_gpu_hour)",
+        "eu/L40S/4/spot has no price (add usd_per_gpu_hour)",
+        "us/A100-80GB-SXM/8 has no price (add usd_per_gpu_hour)",
+    ]
+    assert facts(replace(problem, goal=Goal())) == []
+
+
+def test_a_missing_price_is_named_where_a_model_needs_those_devices() -> None:
+    free = tuple(
+        replace(r, machines=tuple(replace(m, usd_per_gpu_hour=None) for m in r.machines)) if r.name == "us" else r
+        for r in FLEET.regions
+    )
+    goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=100.0)
+    models = dict.fromkeys(TASKS, architecture("Qwen3-14B"))
+    problem = replace(FREE, fleet=replace(FLEET, regions=free), goal=goal, workload=replace(WORKLOAD, models=models))
+    assert facts(problem)[1:] == ["us/A100-80GB-SXM/8 has no price (add usd_per_gpu_hour)"]
+    pinned = ruled(pins=((Task.REWARD, frozenset({"us"})),))
+    assert facts(replace(pinned, fleet=problem.fleet, goal=goal)) == [
+        "reward has no devices that it may use", "reward is pinned to us",
+        "us/A100-80GB-SXM/8 has no price (add usd_per_gpu_hour)",
+    ]  # fmt: skip
 
 
 def test_regions_that_cannot_reach_each_other_are_named_with_the_pins_that_need_them() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from periplus.algorithm import AlgorithmSection
 from periplus.errors import ConfigError
 from planner.catalogue import architectures
+from planner.cost.network import payload_bytes
 from planner.importers.loaders import load_workload
 from planner.importers.published_workloads import hetrl_workload
 from planner.question.architecture import Architecture
@@ -83,8 +84,11 @@ def test_adapters_alone_are_published() -> None:
     ends = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim + shape.hidden_size  # hidden to q, k, v
     ends += shape.num_heads * shape.head_dim + shape.hidden_size  # and back
     ends += 3 * (shape.hidden_size + shape.intermediate_size)
-    workload = read(lora_rank=16)
-    assert workload.weights.bytes_per_param == pytest.approx(2 * 16 * ends * shape.num_layers / shape.num_params)
+    adapters = 16 * ends * shape.num_layers
+    assert payload_bytes(read(lora_rank=16)) == pytest.approx(2 * adapters)
+    assert payload_bytes(read(lora_rank=16, weights={"bytes_per_param": 1.5})) == pytest.approx(1.5 * adapters)
+    deltas = {"kind": "delta", "density": 0.5, "bits_per_change": 4}
+    assert payload_bytes(read(lora_rank=16, weights=deltas)) == pytest.approx(0.25 * adapters)
 
 
 def test_models_may_be_defined_by_shape_by_config_or_by_its_path() -> None:

@@ -27,6 +27,12 @@ def test_an_answer_below_its_bound_is_named() -> None:
     assert "streamrl 1 s" in _said("hetrl", streamrl_step_s=1.0)
 
 
+def test_a_familys_placement_counts_where_it_is_in_our_plan_space() -> None:
+    for name in ("verl", "streamrl"):
+        assert f"{name} 1 s" in _said("hetrl", **{f"{name}_step_s": 1.0, f"{name}_is_in_space": True})
+        assert name not in _said("hetrl", **{f"{name}_step_s": 1.0, f"{name}_is_in_space": False})
+
+
 def test_a_bound_that_was_reported_on_the_way_and_taken_back_is_named() -> None:
     trace = [[2.2, 16.75, 16.095], [2.3, 15.617, 15.5375]]
     assert "answer 15.617 s, bound 16.095 s" in _said("speed", step_s=15.617, trace=trace)

@@ -1,6 +1,8 @@
 """The static families hold what their docstrings say, and their best is the best of the whole family."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -11,8 +13,9 @@ from planner.answer.placement import Group, Placement
 from planner.baselines import streamrl_like, verl_like
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.question.goal import Objective
+from planner.question.goal import STUDY, Objective, Rules
 from planner.question.workload import Task
+from tests.support.planner_cost import GPU, fleet, machines, problem, region, slower, workload
 
 MOST = 2000
 
@@ -60,3 +63,29 @@ def test_where_roles_cannot_share_devices_there_is_no_verl() -> None:
         if not problem.limits.colocates:
             found = verl_like.search(Prices(problem), seed=0, budget_s=60.0, now_s=lambda: 0.0)
             assert not isinstance(found, Found)
+
+
+def test_with_a_raised_limit_both_stages_of_streamrl_may_have_all_classes() -> None:
+    """Generation binds, so that the best split has every slow region in it; no set of them is left out."""
+    slow = slower(GPU, "slow", factor=0.2)
+    apart = ("p", "q", "r")
+    regions = [region("home", machines(per_machine=8)), *(region(name, machines(slow)) for name in apart)]
+    of = replace(workload((Task.GENERATION, Task.ACTOR_TRAINING)), group_size=64)
+    rules = Rules(pins=((Task.GENERATION, frozenset(apart)),))
+    asked = problem(fleet(*regions, types=(GPU, slow), bytes_per_s=1e10, rtt_s=0.001), of, rules=rules)
+    found = {}
+    for most in (2, 4):
+        one = Prices(replace(asked, limits=replace(STUDY, max_train_blocks=most)))
+        outcome = streamrl_like.search(one, seed=0, budget_s=60.0, now_s=lambda: 0.0)
+        assert isinstance(outcome, Found)
+        found[most] = outcome.best
+    generation = found[4].placement.group_of(Task.GENERATION)
+    assert len(generation.pools) > 2
+    assert found[4].evaluation.step_s < found[2].evaluation.step_s * 0.95
+    (training,) = (group for group in found[4].placement.groups if group is not generation)
+    for size in range(1, len(generation.pools)):
+        for pools in combinations(generation.pools, size):
+            fewer = Placement(groups=(replace(generation, pools=pools), training))
+            judged = evaluate(Prices(asked), fewer)
+            assert isinstance(judged, Evaluation)
+            assert judged.step_s >= found[4].evaluation.step_s

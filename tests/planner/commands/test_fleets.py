@@ -45,6 +45,16 @@ def test_nvidia_smis_output_becomes_a_fleet(tmp_path: Path, capsys: Capture) -> 
     assert [(region.name, region.machines[0].gpus_per_machine) for region in imported.regions] == [("lab", 8)]
 
 
+def test_a_file_that_is_given_twice_is_read_once_and_that_is_said(tmp_path: Path, capsys: Capture) -> None:
+    listing = tmp_path / "smi.txt"
+    listing.write_text("GPU 0: NVIDIA L4 (UUID: GPU-0)\n")
+    assert run(["fleet", "import", str(listing), str(listing), "--machines", "4"]) == 0
+    out, err = capsys.readouterr()
+    (region,) = fleet_of(yaml_text.parse(out, "output"), "output").regions
+    assert region.machines[0].num_machines == 4
+    assert f"left out: {listing}: given 2 times, read once; --machines says" in err
+
+
 def test_what_is_no_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("dear diary\n")
@@ -58,6 +68,12 @@ def test_a_core_is_probed(capsys: Capture) -> None:
     assert (core["name"], core["is_cpu"]) == ("cpu", True)
     tree = {"schema": "periplus.fleet/1", "gpu_types": [core], "regions": [{"name": "a", "num_cores": 2}]}
     assert fleet_of(tree, "x").gpu_types["cpu"].matmul_flop_per_s == core["matmul_flop_per_s"]
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0.5", "601"])
+def test_a_core_is_probed_for_a_while_that_ends(seconds: str, capsys: Capture) -> None:
+    assert run(["fleet", "probe", "--seconds", seconds]) == 2
+    assert "Invalid value for '--seconds'" in capsys.readouterr().err
 
 
 def test_the_schema_of_fleets_is_printed(capsys: Capture) -> None:

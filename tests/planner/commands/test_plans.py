@@ -1,16 +1,29 @@
+import copy
 import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from periplus import yaml_text
 from periplus.__main__ import run
+from periplus.errors import ConfigError
+from planner import solve
+from planner.answer import outcome
 from planner.plan import Plan, TaskKind
+from planner.question.fleet import Fleet
 from planner.question.goal import Objective
 from planner.question.workload import Task
-from tests.support.gpu_plan import gpu_plan
+from tests.support.gpu_plan import FLEET, PROBLEM, gpu_plan
 from tests.support.static_plan import PLAN
 
+FACT = outcome.Fact(kind="memory", name="memory", what="it fits nowhere")
+INFEASIBLE = outcome.Infeasible(conflict=(FACT,), method="exact")
+NOTHING = outcome.BudgetExhausted(best=None, bound=None)
+LATE = "as NOTHING, when time is over"
 JOB = str(Path(__file__).parents[3] / "examples" / "arithmetic.yaml")
 Capture = pytest.CaptureFixture[str]
 
@@ -84,6 +97,50 @@ def test_a_workload_is_studied_beyond_what_the_runtime_executes(workload: str, g
     assert made.question.rules.spot_for_rollouts_only
 
 
+def test_a_job_on_a_fleet_that_says_no_cores_is_refused(gpu_fleet: str, capsys: Capture) -> None:
+    assert run(["plan", JOB, "--fleet", gpu_fleet]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {gpu_fleet} says nothing of the cores in ")
+    assert "give num_cores there, or keep the job out with --forbid-region" in err
+
+
+@pytest.mark.parametrize("flag", ["--pin", "--forbid"])
+def test_a_rule_for_a_task_that_the_workload_lacks_is_refused(
+    flag: str, workload: str, gpu_fleet: str, capsys: Capture
+) -> None:
+    tree = json.loads(Path(workload).read_text()) | {"algorithm": "grpo", "models": {}, "reward": "rule"}
+    Path(workload).write_text(json.dumps(tree | {"reference": False}))
+    assert run(["plan", workload, flag, "reward=us", "--fleet", gpu_fleet, "--study"]) == 2
+    message = f"--pin or --forbid names reward, but the tasks of {workload} are generation, actor_training"
+    assert message in capsys.readouterr().err
+    assert run(["plan", JOB, flag, "critic_training=us", "--fleet", gpu_fleet, "--study"]) == 2
+    assert "names critic_training, but the tasks of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{fleet}", "--fleet", "{fleet}"], "is a fleet, as its schema says; give a job or a workload"),
+        (["{plan}", "--fleet", "{fleet}"], "is a plan, as its schema says; give a job or a workload"),
+        ([JOB, "--fleet", JOB], "looks like a job; give a fleet"),
+        (["{empty}", "--fleet", "{fleet}"], "empty.yaml: is empty"),
+        ([JOB, "--fleet", "{empty}"], "empty.yaml: is empty; it must carry schema: periplus.fleet/1"),
+        (["show", "{fleet}"], "is a fleet, as its schema says; give a plan"),
+    ],
+)
+def test_a_file_of_the_wrong_kind_is_one_line(
+    words: list[str], message: str, gpu_fleet: str, plan_file: str, tmp_path: Path, capsys: Capture
+) -> None:
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("")
+    given = [word.format(fleet=gpu_fleet, plan=plan_file, empty=empty) for word in words]
+    assert run(["plan", *given]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
 def test_a_job_is_studied_on_gpus(gpu_fleet: str, capsys: Capture) -> None:
     assert run(["plan", JOB, "--fleet", gpu_fleet, "--study", "--no-simulate", "-o", "json"]) == 0
     made = output(capsys)
@@ -111,6 +168,13 @@ def test_objectives_and_rules_are_asked_as_they_are_given(workload: str, gpu_fle
         (["--objective", "cost"], 2, "--objective cost needs --max-step-s"),
         (["--max-step-s", "3"], 2, "--max-step-s belongs to --objective cost, not throughput"),
         (["--objective", "budget", "--max-usd-per-hour", "-1"], 2, "Invalid value for '--max-usd-per-hour'"),
+        (["--objective", "cost", "--max-step-s", "inf"], 2, "Invalid value for '--max-step-s'"),
+        (["--objective", "cost", "--max-step-s", "1e308"], 2, "Invalid value for '--max-step-s'"),
+        (["--objective", "cost", "--max-step-s", "nan"], 2, "Invalid value for '--max-step-s': 'nan' is no number"),
+        (["--objective", "budget", "--max-usd-per-hour", "nan"], 2, "Invalid value for '--max-usd-per-hour'"),
+        (["--objective", "budget", "--max-usd-per-hour", "inf"], 2, "Invalid value for '--max-usd-per-hour'"),
+        (["--budget-s", "nan"], 2, "Invalid value for '--budget-s'"),
+        (["--budget-s", "inf"], 2, "Invalid value for '--budget-s'"),
         (["--pin", "training=us"], 2, "write TASK=REGION[,REGION] with a task of generation, reward"),
         (["--pin", "reward"], 2, "write TASK=REGION"),
         (["--forbid-region", "mars"], 2, "has no region mars; it has ap, eu, us"),
@@ -210,6 +274,41 @@ def test_methods_are_compared(workload: str, gpu_fleet: str, hosts: str, tmp_pat
     assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", "random"]) == 0
     assert "random" in capsys.readouterr().out
     assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", "magic"]) == 2
+    assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", ","]) == 2
+    assert run(["plan", "compare", workload, "--fleet", gpu_fleet, "--study", "--method", "random"]) == 2
+    assert "--method random: compare asks several; choose them with --methods" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "note", "message"),
+    [
+        ((INFEASIBLE, NOTHING), 4, "it fits nowhere", "error: no plan: it fits nowhere"),
+        ((NOTHING, INFEASIBLE), 4, "no placement of its kind", "error: no plan: it fits nowhere"),
+        ((NOTHING, NOTHING), 8, "no placement of its kind", "error: no method found a placement, and none proved that"),
+        ((LATE, NOTHING), 8, "nothing in time", "error: no method found a placement, and none proved that"),
+        ((ConfigError("it needs x"), ConfigError("it needs y")), 2, "it needs y", "error: it needs x"),
+    ],
+)
+def test_methods_that_find_nothing_have_an_exit_code(
+    answers: tuple[Any, Any], code: int, note: str, message: str,
+    workload: str, gpu_fleet: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture,
+) -> None:  # fmt: skip
+    left = list(answers)
+
+    def search(*_: object, budget_s: float, **__: object) -> outcome.Outcome:
+        answer = left.pop(0)
+        if isinstance(answer, ConfigError):
+            raise answer
+        if answer is LATE:
+            time.sleep(budget_s)
+        return NOTHING if answer is LATE else answer
+
+    monkeypatch.setattr(solve, "method_of", lambda name: search)
+    words = ["--study", "--methods", "exact,verl", "--budget-s", "0.3"]
+    assert run(["plan", "compare", workload, "--fleet", gpu_fleet, *words]) == code
+    out, err = capsys.readouterr()
+    assert note in out
+    assert message in err
 
 
 def test_a_plan_is_shown_and_drawn(plan_file: str, tmp_path: Path, capsys: Capture) -> None:
@@ -219,7 +318,79 @@ def test_a_plan_is_shown_and_drawn(plan_file: str, tmp_path: Path, capsys: Captu
     assert "<svg" in svg.read_text()
     assert run(["plan", "show", plan_file, "-o", "yaml"]) == 0
     assert output(capsys) == gpu_plan()
-    assert run(["plan", "show", plan_file, "--output-svg", str(tmp_path / "no" / "x.svg")]) == 1
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_thought_about(
+    workload: str, gpu_fleet: str, plan_file: str, hosts: str, tmp_path: Path, capsys: Capture
+) -> None:
+    absent = tmp_path / "no" / "x.svg"
+    for words in (
+        ["plan", workload, "--fleet", gpu_fleet, "--study"], ["plan", "compare", workload, "--fleet", gpu_fleet],
+        ["plan", "show", plan_file], ["simulate", plan_file], ["fleet", "show", gpu_fleet],
+    ):  # fmt: skip
+        assert run([*words, "--output-svg", str(absent)]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"error: --output-svg {absent} cannot be written: Directory '{absent.parent}' does not exist." in err
+    assert run(["plan", "show", plan_file, "--output-svg", str(tmp_path)]) == 2
+    for flag in ("--explain", "--compare", "--output-svg=x.svg"):
+        assert run(["plan", JOB, "--fleet", hosts, "--method", "static", flag]) == 2
+        assert f"{flag.partition('=')[0]} needs a placement, which the static method" in capsys.readouterr().err
+        assert run(["plan", JOB, "model.path=/models/absent", "--fleet", hosts, flag]) == 2
+        assert "model.path cannot be read here" in capsys.readouterr().err
+
+
+def test_a_plan_that_was_changed_by_hand_is_judged_again(plan_file: str, tmp_path: Path, capsys: Capture) -> None:
+    whole = json.loads(Path(plan_file).read_text())
+    path = tmp_path / "changed.json"
+
+    def read(change: Callable[[Any], None], *words: str) -> tuple[int, str, str]:
+        tree = copy.deepcopy(whole)
+        change(tree)
+        path.write_text(json.dumps(tree))
+        code = run([*words, str(path)])
+        return (code, *capsys.readouterr())
+
+    def tensor_of_three(tree: Any) -> None:
+        tree["placement"]["groups"][1]["pools"][0]["layouts"]["actor_training"]["tensor"] = 3
+
+    for words in (["plan", "show"], ["simulate"], ["plan", "explain"], ["plan", "diff", plan_file]):
+        code, out, err = read(tensor_of_three, *words)
+        assert (code, out) == (2, "")
+        assert f"{path}: its question does not allow its placement: us/A100-80GB-SXM/8: actor_training cannot" in err
+
+    def half_a_unit(tree: Any) -> None:
+        tree["placement"]["groups"][1]["pools"][0]["num_units"] = 3.5
+
+    code, out, err = read(half_a_unit, "plan", "show")
+    assert (code, out) == (2, "")
+    assert "num_units is 3.5, but must be a whole number" in err
+
+    def slower(tree: Any) -> None:
+        for link in tree["question"]["fleet"]["links"]:
+            link["bytes_per_s"] /= 50
+
+    code, out, err = read(slower, "plan", "show")
+    assert code == 0
+    assert "The numbers are made anew, and nothing is proved of them" in err
+    assert gpu_plan(replace(PROBLEM, fleet=slow())).evaluation == Plan.from_tree(
+        json.loads(read(slower, "plan", "show", "-o", "json")[1]), "x"
+    ).evaluation  # fmt: skip
+    code, out, err = read(lambda tree: tree.pop("evaluation"), "plan", "show")
+    assert code == 0
+    assert "the file says nothing of it" in err
+    assert read(lambda tree: None, "plan", "show")[2] == ""
+
+
+def slow() -> Fleet:
+    return replace(FLEET, links=tuple(replace(link, bytes_per_s=link.bytes_per_s / 50) for link in FLEET.links))
+
+
+def test_a_key_that_a_plan_lacks_is_named(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"schema": "periplus.plan/1"}')
+    assert run(["plan", "show", str(path)]) == 2
+    assert capsys.readouterr().err == f"error: {path}: not a periplus.plan/1: the key method is missing\n"
 
 
 def test_a_static_plan_can_be_shown_but_neither_drawn_nor_explained(tmp_path: Path, capsys: Capture) -> None:

@@ -41,6 +41,14 @@ def test_deltas_cost_the_trainer_a_copy_and_hosts_a_base() -> None:
     assert memory.host_bytes(deltas) == pytest.approx(2.1 * MODEL.num_params)
 
 
+def test_with_adapters_hosts_hold_the_weights_once_and_versions_of_the_adapters() -> None:
+    adapters = replace(OF, lora_rank=8)
+    trained = memory.trained_fraction(adapters, MODEL) * MODEL.num_params
+    assert memory.host_bytes(adapters) == pytest.approx(2 * MODEL.num_params + 2 * trained)
+    both = replace(adapters, weights=WeightTransfer(bytes_per_param=0.1, is_delta=True))
+    assert memory.host_bytes(both) == pytest.approx(2 * MODEL.num_params + 2.1 * trained)
+
+
 def test_adapters_alone_have_gradients_and_optimizer_state() -> None:
     adapters = replace(OF, lora_rank=8)
     fraction = memory.trained_fraction(adapters, MODEL)

@@ -1,6 +1,7 @@
 """The oracle's sums, against terms asked for one by one; and that the batched oracle gives the same."""
 
 import random
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from planner.cost.terms import terms
 from planner.cost.ways import home
 from planner.question.goal import Goal, Objective, Rules
 from planner.question.workload import TASKS, TRAINING, Task
-from tests.support.planner_cost import partitions, problem, workload
+from tests.support.planner_cost import machines, partitions, problem, region, workload
 from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
 
 
@@ -166,6 +167,22 @@ def test_the_critics_weights_travel_where_it_scores_apart() -> None:
     assert "need path:critic" in [term.name for term in listed]
 
 
+def test_samples_that_a_region_scores_are_not_sent_there_again_to_be_trained_on() -> None:
+    tasks = (Task.GENERATION, Task.CRITIC_INFERENCE, *TRAINING)
+    asked = workload(tasks, eta=0)
+    prices = Prices(problem(two_regions(), asked))
+    train, made = pool("x/simple/4", Task.ACTOR_TRAINING, 2), pool("x/simple/4", Task.GENERATION, 2)
+    roles = (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
+    critic = replace(pool("y/slow/2", roles[0], 2), layouts=tuple((task, Layout(tensor=1)) for task in roles))
+    groups = (*(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (made, train)),
+              Group(tasks=roles, pools=(critic,)))  # fmt: skip
+    plan = Placement(groups=groups)
+    found = judged(prices, plan)
+    gbytes = 64 * 5 * (100 + 300) / 1e9  # of a step's samples; there and back at 0.05 dollars
+    assert found.usd_egress_per_hour == pytest.approx(2 * gbytes * 0.05 * 3600 / found.step_s)
+    assert evaluate_many(prices, [plan]).usd_per_hour[0] == pytest.approx(found.usd_per_hour, rel=1e-9)
+
+
 def test_only_the_group_that_infers_with_the_critic_waits_for_its_weights() -> None:
     tasks = (Task.GENERATION, Task.REFERENCE, Task.CRITIC_INFERENCE, *TRAINING)
     asked = workload(tasks, eta=0)
@@ -255,3 +272,25 @@ def test_the_batched_oracle_is_the_oracle(eta: int, goal: Goal, is_ppo: bool, ru
             assert batch.verdict[i] == Verdict.VALID
             assert batch.step_s[i] == pytest.approx(one.step_s, rel=1e-9)
             assert batch.usd_per_hour[i] == pytest.approx(one.usd_per_hour, rel=1e-9)
+
+
+@pytest.mark.parametrize("eta", [0, 1])
+@pytest.mark.parametrize("goal", GOALS)
+def test_regions_that_no_link_joins_are_refused_without_a_number_that_is_none(eta: int, goal: Goal) -> None:
+    """In every row: sums of infinite seconds would say so in warnings."""
+    on = two_regions(4e8)
+    apart = replace(region("z", machines(num=2)), wan_up_bytes_per_s=2e8, wan_down_bytes_per_s=1e5)
+    prices = Prices(problem(replace(on, regions=(*on.regions, apart)), workload(TASKS, eta=eta), goal=goal))
+    rng = random.Random(eta)
+    every = [each for each in (random_placement(prices, rng) for _ in range(60)) if each]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batch = evaluate_many(prices, every)
+    verdicts = set()
+    for i, each in enumerate(every):
+        one = evaluate(prices, each)
+        assert (batch.verdict[i] == Verdict.LINK) == (isinstance(one, Violation) and one.kind == "link")
+        assert (batch.verdict[i] == Verdict.VALID) == isinstance(one, Evaluation)
+        verdicts.add(int(batch.verdict[i]))
+    assert int(Verdict.LINK) in verdicts
+    assert len(verdicts) > 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,17 +10,20 @@ import pytest
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.baselines.sampling import drawn
+from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.exact.blocks import Blocks
 from planner.exact.choices import Least, Node, least_alone
+from planner.exact.dollars import least_usd
 from planner.exact.floors import floor
 from planner.exact.linear import INFINITE
 from planner.exact.model import Relaxation
+from planner.exact.sites import units_at
 from planner.exact.solver import solve_relaxed
 from planner.question.fleet import Fleet
-from planner.question.goal import Problem, Rules
-from planner.question.workload import TRAINING
+from planner.question.goal import Goal, Objective, Problem, Rules
+from planner.question.workload import TRAINING, Task
 
 TOLERANCE = 1e-6
 NARROW = 1 + 1e-7
@@ -79,6 +83,58 @@ def test_halves_of_a_window_hold_what_the_whole_holds(make_problem: Callable[...
         assert min(bound_s(data, half, most_s) for half in halves) <= evaluation.step_s * (1 + TOLERANCE)
 
 
+@pytest.mark.parametrize("eta", [0, 1, 4])
+@pytest.mark.parametrize("slower", [1.0, 50.0])
+def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
+    make_problem: Callable[..., Problem], eta: int, slower: float
+) -> None:
+    problem = make_problem(eta=eta)
+    prices = Prices(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    data, num = Blocks(prices, INFINITE, 2), 0
+    for _, evaluation, node in plans(prices, data):
+        most_s = evaluation.step_s * NARROW
+        for tasks in (tasks for tasks in node.grouping if not any(task in TRAINING for task in tasks)):
+            levels = np.unique(units_at(data, tasks, node.home).level_s).tolist()
+            for below_s, above_s in pairwise(levels):
+                parts = node.by_level(tasks, below_s, above_s)
+                assert min(bound_s(data, part, most_s) for part in parts) <= evaluation.step_s * (1 + TOLERANCE)
+                num += 1
+    assert num > 0
+
+
+@pytest.mark.parametrize("eta", [1, 4])
+@pytest.mark.parametrize("share", [0.5, 0.99, 1.01, 2.0])
+def test_parts_by_what_others_take_of_generations_group_hold_what_the_whole_holds(
+    make_problem: Callable[..., Problem], eta: int, share: float
+) -> None:
+    prices = Prices(make_problem(eta=eta))
+    data, num = Blocks(prices, INFINITE, 2), 0
+    for _, evaluation, node in plans(prices, data):
+        group = next(tasks for tasks in node.grouping if Task.GENERATION in tasks)
+        others_s = sum(s for task, s in evaluation.task_s if task in group and task is not Task.GENERATION)
+        if Task.ACTOR_TRAINING in group or not others_s:
+            continue
+        middle = others_s * share
+        parts = [replace(node, others_s=ends) for ends in ((0.0, middle), (middle, INFINITE))]
+        least_s = min(bound_s(data, part, evaluation.step_s * NARROW) for part in parts)
+        assert least_s <= evaluation.step_s * (1 + TOLERANCE)
+        num += 1
+    assert num > 0
+
+
+@pytest.mark.parametrize("eta", [0, 1, 4])
+def test_parts_by_the_number_of_receivers_hold_what_the_whole_holds(
+    make_problem: Callable[..., Problem], eta: int
+) -> None:
+    problem = make_problem(eta=eta)
+    prices = Prices(replace(problem, fleet=capped(problem.fleet, slower=20.0)))
+    data = Blocks(prices, INFINITE, 2)
+    for _, evaluation, node in plans(prices, data):
+        parts = [replace(node, receivers=ends) for ends in ((0, 0), (1, 1), (2, 9))]
+        least_s = min(bound_s(data, part, evaluation.step_s * NARROW) for part in parts)
+        assert least_s <= evaluation.step_s * (1 + TOLERANCE)
+
+
 @pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, True)])
 def test_floors_and_groups_alone_are_below_every_plan(
     make_problem: Callable[..., Problem], eta: int, critic: bool
@@ -92,3 +148,33 @@ def test_floors_and_groups_alone_are_below_every_plan(
                 has_mesh = any(task in TRAINING for task in tasks)
                 least = least.with_other((of if has_mesh else least_alone)(data, tasks, node.home))
             assert max(least.busy_s, least.path_s() / data.ends) <= evaluation.step_s * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (4, False), (1, True)])
+@pytest.mark.parametrize("slower", [1.0, 50.0])
+def test_no_plan_is_cheaper_than_its_own_part_allows(
+    make_problem: Callable[..., Problem], eta: int, critic: bool, slower: float
+) -> None:
+    """As tight as can be: no step longer than the plan's own is allowed."""
+    problem = make_problem(eta=eta, critic=critic, goal=within(1e6))
+    prices = Prices(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    whole = Blocks(prices, INFINITE, 2)
+    for placement, evaluation, node in plans(prices, whole):
+        most_s = evaluation.step_s * NARROW
+        least = Least()
+        for tasks in node.grouping:
+            least = least.with_other(least_alone(whole, tasks, node.home))
+        rent = evaluation.usd_per_hour - evaluation.usd_egress_per_hour
+        for is_listed in (False, True):
+            usd = least_usd(whole, node.grouping, node.home, least, most_s, is_listed=is_listed)
+            assert 0 < usd <= rent * (1 + TOLERANCE)
+        strict = Prices(replace(prices.problem, goal=within(most_s)))
+        judged = evaluate(strict, placement)
+        assert isinstance(judged, Evaluation)
+        built = Relaxation(Blocks(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
+        assert not built.is_empty
+        assert solve_relaxed(built.model).bound <= judged.usd_per_hour * (1 + TOLERANCE)
+
+
+def within(max_step_s: float) -> Goal:
+    return Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=max_step_s)

@@ -2,8 +2,9 @@ from dataclasses import replace
 
 from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
 from planner.explain.comparison import best_bound, compared, comparison_text, comparison_tree, traces
+from planner.plan import Played
 from planner.question.goal import Goal
-from tests.support.gpu_plan import judged
+from tests.support.gpu_plan import FLEET, PROBLEM, judged
 
 BEST = judged()[1]
 FIRST = replace(BEST, evaluation=replace(BEST.evaluation, step_s=2 * BEST.evaluation.step_s), bound=None, elapsed_s=0.1)
@@ -16,7 +17,7 @@ RUNS = (
 
 
 def test_the_best_method_comes_first_and_those_without_an_answer_say_why() -> None:
-    lines = comparison_text(RUNS, Goal()).splitlines()
+    lines = comparison_text(RUNS, PROBLEM).splitlines()
     assert [line.split()[0] for line in lines] == ["METHOD", "exact", "random", "hetrl", "verl", "proved:"]
     assert "1.000x" in lines[1]
     assert "10.00 %" in lines[1]
@@ -29,11 +30,38 @@ def test_the_best_method_comes_first_and_those_without_an_answer_say_why() -> No
 def test_the_bound_is_the_highest_that_any_method_proved() -> None:
     assert best_bound(RUNS) == BEST.bound
     assert best_bound(RUNS[:1]) is None
-    assert comparison_text(RUNS[:1], Goal()).endswith("nothing was proved")
+    assert comparison_text(RUNS[:1], PROBLEM).endswith("nothing was proved")
 
 
 def test_programs_get_every_improvement() -> None:
-    tree = comparison_tree(RUNS, Goal())
+    tree = comparison_tree(RUNS, PROBLEM)
     assert [method["method"] for method in tree["methods"]] == ["random", "exact", "verl", "hetrl"]
     assert [value for _, value in tree["methods"][1]["trace"]] == [FIRST.evaluation.step_s, BEST.evaluation.step_s]
     assert traces(RUNS, Goal())["hetrl"] == []
+
+
+def test_what_the_simulator_says_has_a_column_where_it_was_asked() -> None:
+    assert "SIMULATED" not in comparison_text(RUNS, PROBLEM)
+    step_s = 1.5 * BEST.evaluation.step_s
+    played = Played(step_s=step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
+    stands = replace(played, step_s=None, stalled="nothing runs")
+    runs = (replace(RUNS[0], simulated=stands), replace(RUNS[1], simulated=played), *RUNS[2:])
+    lines = comparison_text(runs, PROBLEM).splitlines()
+    assert lines[0].split()[:3] == ["METHOD", "STEP", "SIMULATED"]
+    assert " s (+50 %)" in lines[1]
+    assert "came to a stand" in lines[2]
+    assert comparison_tree(runs, PROBLEM)["methods"][1]["simulated"]["step_s"] == step_s
+
+
+def test_dollars_are_unknown_where_nothing_has_a_price() -> None:
+    cheap = tuple(
+        replace(r, machines=tuple(replace(m, usd_per_gpu_hour=None) for m in r.machines)) for r in FLEET.regions
+    )
+    free = replace(FLEET, regions=cheap, links=tuple(replace(link, usd_per_gbyte=0.0) for link in FLEET.links))
+    problem = replace(PROBLEM, fleet=free)
+    best = judged(problem)[1]
+    run = compared("exact", Found(best=best, trace=(best,)), 1.0)
+    (method,) = comparison_tree((run,), problem)["methods"]
+    assert method["usd_per_hour"] is None
+    assert method["devices_without_a_price"] == best.placement.num_gpus
+    assert "0.00 " not in comparison_text((run,), problem).splitlines()[1].partition("1.000x")[0]

@@ -8,8 +8,8 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact, Found, Infeasible
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.explain.counterfactuals import Change, effect, lifts, unused_regions
-from planner.explain.effects import effects_text, effects_tree
+from planner.explain.counterfactuals import Change, effect, lifts, unanswered, unused_regions
+from planner.explain.effects import effects_text, effects_tree, percent
 from planner.question.goal import Goal, Objective, Problem
 from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, judged
 
@@ -98,12 +98,76 @@ def test_effects_are_told_largest_first() -> None:
     regions = [effect(change, PLACEMENT, BASE, half) for change in unused_regions(PROBLEM, PLACEMENT)]
     lines = effects_text(changes, regions, PROBLEM.goal, 0.05).splitlines()
     assert lines[0] == "what would lift it:"
-    gains = [float(line.split()[0]) for line in lines if " s a step)  " in line]
-    assert gains == sorted(gains)
-    assert "  no gain: " in "\n".join(lines)
+    gains = [float(line.split()[2]) for line in lines if " s a step)  " in line]
+    assert gains
+    assert gains == sorted(gains, reverse=True)
+    assert all(line.startswith("  at least ") for line in lines if " s a step)  " in line)
+    assert lines[-3].endswith("and those below 5.0 % may be none: the plan is proved no closer)")
     assert lines[-2] == "why regions are not used:"
-    assert lines[-1].startswith("  ap: it would gain nothing (")
-    assert effects_text([], [], PROBLEM.goal) == "nothing that was tried would lift it"
+    assert lines[-1].startswith("  ap: a short search found a better plan that generates there too: ")
+    assert effects_text([], [], PROBLEM.goal) == "nothing that was tried was found to lift it"
     tree = effects_tree(changes, regions)
     assert [each["subject"] for each in tree["unused_regions"]] == ["ap"]
     assert len(tree["lifts"]) == len(changes)
+
+
+def proved(share: float) -> Callable[[Problem], outcome.Outcome]:
+    """A search that finds the plan again, and proves that nothing is below that share of it."""
+
+    def solve(problem: Problem) -> outcome.Outcome:
+        found = replace(judged()[1], bound=share * BASE)
+        return outcome.BudgetExhausted(best=found, bound=found.bound)
+
+    return solve
+
+
+@pytest.mark.parametrize(
+    ("solve", "line"),
+    [
+        (nothing, "  not settled in the time given: one more machine of 4 devices L40S in ap"),
+        (proved(0.8), "  not settled in the time given: one more machine of 4 devices L40S in ap"),
+        (proved(0.995), "  no gain above 0.50 %: one more machine of 4 devices L40S in ap"),
+        (proved(1.0), "  no gain: one more machine of 4 devices L40S in ap"),
+    ],
+)
+def test_no_gain_is_said_only_where_it_is_proved(solve: Callable[[Problem], outcome.Outcome], line: str) -> None:
+    found = effect(of("machine")["ap/L40S/4"], PLACEMENT, BASE, solve)
+    text = effects_text([found], [], PROBLEM.goal, 0.0, budget_s=2.0, plan_s=10.0)
+    assert line in text.splitlines()
+    assert "(gains are of what a short search found: there may be more)" in text
+    needed = "(1 questions shared 2 s; `periplus plan explain PLAN --budget-s 10` gives each 10 s)"
+    assert (needed in text) == ("not settled" in line)
+    assert effects_tree([found], [])["lifts"][0]["settled"] == ("not settled" not in line)
+
+
+def test_what_nobody_asked_is_not_settled() -> None:
+    text = effects_text([unanswered(of("machine")["ap/L40S/4"])], [], PROBLEM.goal, None)
+    assert "not settled in the time given: one more machine" in text
+    assert "nothing is proved of the plan itself" in text
+
+
+def test_spot_machines_are_called_so() -> None:
+    assert of("machine")["eu/L40S/4/spot"].what == "one more machine of 4 devices L40S spot in eu"
+
+
+def test_a_region_without_a_way_back_says_which_link_is_missing() -> None:
+    one_way = tuple(link for link in FLEET.links if (link.src_region, link.dst_region) != ("ap", "us"))
+    problem = replace(PROBLEM, fleet=replace(FLEET, links=one_way))
+    (change,) = unused_regions(problem, PLACEMENT)
+    assert effect(change, PLACEMENT, BASE, half).why == "no link was measured from ap to us"
+
+
+def test_a_region_whose_machines_have_no_price_says_so_where_dollars_count() -> None:
+    free = tuple(
+        replace(r, machines=tuple(replace(m, usd_per_gpu_hour=None) for m in r.machines)) if r.name == "ap" else r
+        for r in FLEET.regions
+    )
+    goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=1000.0)
+    problem = replace(PROBLEM, fleet=replace(FLEET, regions=free), goal=goal)
+    (change,) = unused_regions(problem, PLACEMENT)
+    assert effect(change, PLACEMENT, BASE, half).why == "its machines have no price (add usd_per_gpu_hour)"
+
+
+def test_shares_are_never_in_powers_of_ten() -> None:
+    shares = [percent(share) for share in (0.0012, 0.0321, 0.0999, 0.321, 0.996)]
+    assert shares == ["0.12 %", "3.2 %", "10 %", "32 %", "100 %"]

@@ -39,6 +39,7 @@ ALL = {"grid.csv": GRID, "aws.csv": AWS, "spot.csv": SPOT, "gcp.csv": GCP, "egre
         (EGRESS, Kind.EGRESS), (SMI, Kind.NVIDIA_SMI), (TOPO, Kind.TOPOLOGY), ("\ufeff" + GRID, Kind.GRID),
         ("name, memory.total [MiB]\nNVIDIA L4, 23034 MiB\n", Kind.NVIDIA_SMI),
         ("NVIDIA L4, 23034 MiB\n", Kind.NVIDIA_SMI),
+        ("Sun Mar  1 10:00:00 2026\n+----+\n| NVIDIA-SMI 550.54.15    Driver Version: 550 |\n", Kind.NVIDIA_SMI),
         ("src_region,dst_region,throughput_gbps,rtt_ms,scenario,source\n", Kind.DTFM),
         ("src_region,dst_region,rtt_ms,month_ending,source\n", Kind.IBM),
         ("src_region,dst_region,usd_per_gb\n", Kind.AWS_EGRESS),
@@ -58,6 +59,29 @@ def test_an_unknown_table_is_refused_with_those_that_are_known() -> None:
         ConfigError, match=r"x.csv: begins with 'a,b', which is no table that is known; .*network grid:"
     ):
         kind_of("a,b\n1,2\n", "x.csv")
+
+
+def test_what_nvidia_smi_prints_is_among_what_is_known_and_an_empty_file_is_called_empty() -> None:
+    with pytest.raises(
+        ConfigError, match=r"`nvidia-smi`, `nvidia-smi -L`, .*--format=csv`, `nvidia-smi topo -m` print"
+    ):
+        kind_of("dear diary\n", "x.txt")
+    with pytest.raises(ConfigError, match=r"^x\.csv: is empty$"):
+        kind_of("\ufeff\n", "x.csv")
+
+
+def test_what_is_wrong_in_a_table_comes_with_its_file() -> None:
+    with pytest.raises(ConfigError, match=r"^cards\.csv: 'Abacus 9' is no known accelerator"):
+        import_fleet({"cards.csv": "Abacus 9, 99 MiB\n"})
+    with pytest.raises(ConfigError, match=r"^smi\.txt: nvidia-smi: .*NVIDIA-SMI has failed"):
+        import_fleet({"smi.txt": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"})
+    with pytest.raises(ConfigError, match=r"^aws\.csv: aws:us-east-1, g6\.xlarge: Price is 'a lot'"):
+        import_fleet({"aws.csv": AWS.replace(",0.8,", ",a lot,")})
+
+
+def test_so_many_machines_are_like_each_output_of_nvidia_smi() -> None:
+    (region,) = import_fleet({"a.txt": SMI, "b.txt": SMI}, Choice(num_machines=3)).fleet.regions
+    assert [(each.gpus_per_machine, each.num_machines) for each in region.machines] == [(2, 6)]
 
 
 def test_a_torn_table_is_refused_with_its_row() -> None:
@@ -89,6 +113,57 @@ def test_a_choice_narrows_regions_accelerators_and_spot() -> None:
         import_fleet(ALL, Choice(regions=["mars"]))
     with pytest.raises(ConfigError, match="'L44' is no known accelerator"):
         import_fleet(ALL, Choice(gpus=["L44"]))
+
+
+def test_nothing_is_said_of_regions_that_nobody_asked_for() -> None:
+    tables = ALL | {
+        "aws.csv": AWS + "x,K80,1,12,4,16,10 Gigabit,1,us-east-1-atl-1,local\nx,K80,1,12,4,16,,1,us-east-1,region\n"
+    }
+    told = import_fleet(tables).left_out
+    assert "aws:us-east-1 to azure:eastus: no round trip measured" in told
+    assert {"aws: no facts are known of K80", "aws:us-east-1-atl-1: not an ordinary region"} <= {*told}
+    told = import_fleet(tables, Choice(regions=["aws:us-east-1", "gcp:us-central1"])).left_out
+    assert told == (
+        "aws: no facts are known of K80",
+        "gcp:us-central1-a to aws:us-east-1: no egress price, taken as free",
+    )
+    assert import_fleet(tables, Choice(regions=["aws:us-east-1"], gpus=["L4"])).left_out == ()
+
+
+def test_an_asked_region_without_machines_is_named_with_the_reason() -> None:
+    both = ("aws:us-east-1", "gcp:us-central1")
+    told = import_fleet(ALL, Choice(regions=both, gpus=["A100-40GB"])).left_out
+    assert told == ("gcp:us-central1-a: no such accelerator in the price lists; they have L4",)
+    fleet = {"grid.csv": GRID, "aws.csv": AWS}
+    assert import_fleet(fleet, Choice(regions=both)).left_out == (
+        "gcp:us-central1-a: no machines there in the price lists",
+    )
+    spot = {"grid.csv": GRID, "aws.csv": AWS, "gcp.csv": GCP.replace(",8,3.2,", ",,3.2,")}
+    assert import_fleet(spot, Choice(regions=both, with_spot=False)).left_out == (
+        "gcp:us-central1-a: spot machines only",
+    )
+    with pytest.raises(ConfigError, match=r"no region has machines: .*\ngcp:us-central1-a: no such accelerator"):
+        import_fleet(ALL, Choice(regions=["gcp:us-central1"], gpus=["T4"]))
+    with pytest.raises(ConfigError, match=r"\naws:us-east-1: no machines, since no price list was given"):
+        import_fleet({"grid.csv": GRID}, Choice(regions=["aws:us-east-1"]))
+
+
+def test_a_fleet_without_links_says_that_no_plan_will_cross_regions() -> None:
+    ibm = "src_region,dst_region,rtt_ms,month_ending\nibm:Dallas,ibm:Tokyo,130,2026-07\n"
+    imported = import_fleet({"ibm.csv": ibm, "aws.csv": AWS, "gcp.csv": GCP})
+    assert imported.fleet.links == ()
+    assert imported.left_out[0].startswith(
+        "links: 0 between these regions, so no plan will cross them; add a table with"
+    )
+    assert not any("links: 0" in each for each in import_fleet({"aws.csv": AWS}).left_out)
+
+
+def test_a_network_that_nobody_states_is_shared_by_the_devices_and_said_to_be() -> None:
+    imported = import_fleet({"aws.csv": AWS.replace("40 Gigabit", "fast"), "smi.txt": SMI})
+    assert any("100 Gbit/s a machine, shared by its devices" in guess for guess in imported.guesses)
+    local = imported.fleet.region("local")
+    assert local is not None
+    assert local.machines[0].network_bytes_per_s == 100e9 / 8 / 2
 
 
 def test_machines_at_hand_are_a_region_and_join_a_cloud_where_they_are_said_to_be() -> None:

@@ -12,6 +12,33 @@ LISTING = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-6e4a7c3e-0000-0000-0000-000
 GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-6e4a7c3e-0000-0000-0000-000000000001)
 GPU 2: NVIDIA L4 (UUID: GPU-6e4a7c3e-0000-0000-0000-000000000002)
 """
+TABLE = """Sun Mar  1 10:00:00 2026
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 550.54.15              Driver Version: 550.54.15      CUDA Version: 12.4     |
+|-----------------------------------------+------------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|                                         |                        |               MIG M. |
+|=========================================+========================+======================|
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:19:00.0 Off |                    0 |
+| N/A   31C    P0              71W / 700W |       1MiB / 81559MiB  |      0%      Default |
+|                                         |                        |             Disabled |
++-----------------------------------------+------------------------+----------------------+
+|   1  NVIDIA H100 80GB HBM3          Off |   00000000:3B:00.0 Off |                    0 |
+| N/A   33C    P0              70W / 700W |       1MiB / 81559MiB  |      0%      Default |
+|                                         |                        |             Disabled |
++-----------------------------------------+------------------------+----------------------+
+|   2  NVIDIA L4                      On  |   00000000:5B:00.0 Off |                  N/A |
+| N/A   33C    P8              16W /  72W |       1MiB / 23034MiB  |      0%      Default |
+|                                         |                        |                  N/A |
++-----------------------------------------+------------------------+----------------------+
+
++-----------------------------------------------------------------------------------------+
+| Processes:                                                                              |
+|  GPU   GI   CI        PID   Type   Process name                              GPU Memory |
+|    0   N/A  N/A      2212      G   /usr/lib/xorg/Xorg                              4MiB |
++-----------------------------------------------------------------------------------------+
+"""
 
 
 def topology(between: str, num: int = 4, other: str | None = None) -> str:
@@ -64,6 +91,19 @@ def test_a_machine_whose_links_are_slower_than_its_cards_has_a_type_of_its_own()
     (gpu,) = found.gpu_types
     assert (gpu.name, gpu.link_bytes_per_s) == ("A100-40GB-SXM@pcie", PCIE_BYTES_PER_S)
     assert inventory(QUERY, topology("NV12", 3)).gpu_types == ()
+
+
+def test_the_plain_table_is_read_where_its_names_are_whole() -> None:
+    found = inventory(TABLE)
+    assert [(each.gpu, each.gpus_per_machine) for each in found.machines] == [("H100-SXM", 2), ("L4", 1)]
+    assert found.left_out == ()
+    cut = inventory(TABLE.replace("|             Disabled |", "|              Enabled |", 1))
+    assert [(each.gpu, each.gpus_per_machine) for each in cut.machines] == [("H100-SXM", 1), ("L4", 1)]
+    assert cut.left_out == ("NVIDIA H100 80GB HBM3: cut into partitions",)
+    small = inventory(TABLE.replace("81559MiB", "9728MiB"))
+    assert [each.gpu for each in small.machines] == ["L4"]
+    with pytest.raises(ConfigError, match=r"the name 'NVIDIA A100-SXM\.\.\.' is cut off .* give what `nvidia-smi -L`"):
+        inventory(TABLE.replace("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM...   "))
 
 
 def test_equal_machines_are_counted() -> None:

@@ -3,8 +3,9 @@ from dataclasses import replace
 from planner.capabilities import load_capabilities
 from planner.catalogue import architecture, gpu_types
 from planner.classes import classes_of
+from planner.fleet_file import SCHEMA, fleet_of
 from planner.job_question import workload_of_job
-from planner.jobs.hosts import problems
+from planner.jobs.hosts import problems, regions_without_cores
 from planner.jobs.needs import Needs
 from planner.question.fleet import Fleet
 from planner.question.goal import Problem
@@ -12,6 +13,7 @@ from planner.question.workload import Task
 from tests.support.hosts import GB, NEEDS, host, mesh, tiny_job
 
 WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))
+CARDS = {"gpu": "L4", "gpus_per_machine": 2, "num_machines": 1}
 ABC = mesh([host("c"), host("a"), host("b")])
 
 
@@ -52,6 +54,25 @@ def test_a_host_without_memory_for_both_trains_or_rolls_out() -> None:
     found = asked(mesh([host("a", memory_gb=5), host("b")]))
     assert generating(found["a"]) == {"b"}
     assert generating(found["b"]) == {"a", "b"}
+
+
+def test_regions_that_say_nothing_of_their_hosts_are_named_if_the_job_may_use_them() -> None:
+    said = fleet_of(
+        {
+            "schema": SCHEMA,
+            "regions": [
+                {"name": "cards", "machines": [CARDS]},
+                {"name": "cores", "num_cores": 2},
+                {"name": "both", "num_cores": 2, "machines": [CARDS]},
+                {"name": "named", "machines": [{"gpu": "cpu", "gpus_per_machine": 4, "num_machines": 1}]},
+            ],
+        },
+        "f",
+    )
+    assert regions_without_cores(said, NEEDS) == ("cards",)
+    assert regions_without_cores(said, replace(NEEDS, forbidden_regions=("cards",))) == ()
+    assert regions_without_cores(said, replace(NEEDS, trainer_region="cores", rollout_regions=("both",))) == ()
+    assert regions_without_cores(said, replace(NEEDS, trainer_region="cores")) == ("cards",)
 
 
 def test_pins_and_numbers_of_regions_are_rules() -> None:

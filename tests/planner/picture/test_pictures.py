@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -77,7 +78,7 @@ def span(place: str, begin_s: float, end_s: float, what: str = "reward") -> Span
 def with_spans(*spans: Span) -> Simulated:
     return Simulated(
         step_s=1.0, steps_s=(1.0,), samples_per_s=1.0, task_busy_s=(), links=(), regions=(), tokens_by_age=(1,),
-        hold_s=0.0, units_lost=0, samples_lost=0, samples_put_back=0.0, spans=spans,
+        hold_s=0.0, units_lost=0, samples_lost=0, samples_put_back=0.0, spans=spans, num_played=1,
     )  # fmt: skip
 
 
@@ -114,3 +115,76 @@ def test_links_are_a_matrix_with_gaps_where_nobody_measured() -> None:
         gpu_types=FLEET.gpu_types,
     )
     assert "5 more regions are not drawn" in checked(links_svg(many))[1]
+
+
+METHODS = ("auto", "exact", "hetrl", "hetrl_bounded", "areal_hex", "verl", "streamrl", "random", "genetic")
+
+
+def test_labels_of_many_methods_keep_within_the_plot_and_their_lines_differ() -> None:
+    traces = {name: [(0.1, 20.0 + 0.01 * i)] for i, name in enumerate(METHODS)} | {"streamrl": [(0.1, 40.0)]}
+    root, _ = checked(quality_svg(traces, unit="s", bound=20.0, budget_s=10.0, title="q"))
+    labels = [text for text in root.iter(f"{_SVG}text") if (text.text or "").startswith((*METHODS, "proved bound"))]
+    heights = sorted(float(text.attrib["y"]) for text in labels)
+    assert len(heights) == len(METHODS) + 1
+    assert min(b - a for a, b in pairwise(heights)) > 16
+    assert heights[-1] < 470 - 58 + 10, "above the words of the axis"
+    ends = [path for path in root.iter(f"{_SVG}path") if path.get("stroke-width") == "2.2"]
+    styles = {(path.get("class"), path.get("stroke-dasharray")) for path in ends}
+    assert len(styles) == len(METHODS) + 1
+
+
+def test_devices_that_idle_or_are_unused_look_so_and_only_then_is_there_a_legend() -> None:
+    made = gpu_plan()
+    assert made.evaluation is not None
+    assert "unused" not in checked(placement_svg(made))[1]
+    idles = replace(made, evaluation=replace(made.evaluation, idle=(0,)))
+    root, words = checked(placement_svg(idles))
+    assert "too slow or too far to help" in words
+    cells = [shape for shape in root.iter(f"{_SVG}rect") if shape.find(f"{_SVG}title") is not None]
+    assert sum(shape.get("class") == "idling" for shape in cells) == 8
+    assert not any(shape.get("class") == "generation" for shape in cells)
+    more = tuple(
+        replace(region, machines=(*region.machines, replace(region.machines[0], gpu="L40S", num_machines=9)))
+        if region.name == "us" else region
+        for region in FLEET.regions
+    )  # fmt: skip
+    root, words = checked(placement_svg(gpu_plan(replace(PROBLEM, fleet=replace(FLEET, regions=more)))))
+    assert "unused: 72 L40S" in words
+    assert "$2.00/h a device" in words
+    assert sum(shape.find(f"{_SVG}title") is not None for shape in root.iter(f"{_SVG}rect")) == 16 + 8
+
+
+def test_regions_beyond_the_first_cards_are_a_line_each() -> None:
+    names = [f"r{i:02}" for i in range(20)]
+    regions = tuple(replace(FLEET.regions[1], name=name) for name in names)
+    pools = tuple(replace(PLACEMENT.groups[0].pools[0], device_class=f"{name}/L40S/4/spot") for name in names)
+    far = replace(PLACEMENT, groups=(replace(PLACEMENT.groups[0], pools=pools), *PLACEMENT.groups[1:]))
+    problem = replace(PROBLEM, fleet=replace(FLEET, regions=(*FLEET.regions, *regions)))
+    made = replace(gpu_plan(), placement=far, question=problem)
+    root, words = checked(placement_svg(made))
+    assert all(name in words for name in names)
+    assert "8 generation" in words
+    assert float(root.attrib["height"]) < 1200
+
+
+def test_the_trainers_waiting_is_marked_and_the_title_counts_steps() -> None:
+    waits = (span("us/A100/8", 1, 3, "actor_training"), span("us/A100/8", 5, 8, "actor_training"))
+    first = span("us/L40S/8#0", 0, 8, "generation")
+    root, words = checked(gantt_svg(with_spans(first, waits[0], replace(waits[1], step=1))))
+    assert "2 steps as they were played" in words
+    assert "training waits" in words
+    tips = [tip.text for tip in root.iter(f"{_SVG}title")]
+    assert sum(tip is not None and tip.startswith("training waits: ") for tip in tips) == 2
+    busy = checked(gantt_svg(with_spans(span("us/A100/8", 0, 3, "actor_training"), replace(first, end_s=3.0))))[1]
+    assert "one step as it was played" in busy
+    assert "waits" not in busy
+
+
+def test_links_of_almost_the_same_rate_look_the_same() -> None:
+    rates = iter((3.654e9, 3.659e9, 3.655e9, 3.656e9, 3.657e9, 3.658e9))
+    links = tuple(replace(link, bytes_per_s=next(rates) / 8) for link in FLEET.links)
+    root, words = checked(links_svg(replace(FLEET, links=links)))
+    shades = {s.get("fill-opacity") for s in root.iter(f"{_SVG}rect") if s.find(f"{_SVG}title") is not None}
+    assert len(shades) == 1
+    assert "10 Mbit/s" in words
+    assert "100 Gbit/s" in words

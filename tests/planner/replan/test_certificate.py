@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bench.planner_cases import small
 from planner.answer.outcome import Found
 from planner.catalogue import gpu_types
+from planner.cost.overlap import overlaps_of
 from planner.cost.pools import Prices
 from planner.exact.method import search
 from planner.question.fleet import Fleet
@@ -99,10 +100,13 @@ def test_what_is_made_on_a_coarser_grid_is_made_on_the_finer_one_within_the_fact
     assert 1.0 < factor < 1.1
     (at,) = now.classes.values()
     seconds = np.geomspace(now.phase_seconds[0], now.phase_seconds[-1], 5000)
-    for old, new in zip(tables(was, at), tables(now, at), strict=True):
-        for of_old, of_new in zip(old, new, strict=True):
-            made = np.interp(seconds, now.phase_seconds, of_new)
-            assert (np.interp(seconds * factor * (1 + 1e-9), was.phase_seconds, of_old) >= made * (1 - 1e-9)).all()
+    for (old, overlap), (new, _) in zip(tables(was, at), tables(now, at), strict=True):
+        of = overlaps_of([overlap])
+        for span_s in (0.0, *np.geomspace(seconds[0], seconds[-1], 9)):
+            was_s, now_s = (of.knots_s(prices.phase_seconds, span_s)[0] for prices in (was, now))
+            for of_old, of_new in zip(old, new, strict=True):
+                made = np.interp(seconds, now_s, of_new)
+                assert (np.interp(seconds * factor * (1 + 1e-9), was_s, of_old) >= made * (1 - 1e-9)).all()
 
 
 def test_regions_that_are_renamed_leave_nothing() -> None:

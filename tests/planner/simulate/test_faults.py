@@ -20,6 +20,9 @@ def test_each_published_shape_of_rows_is_read() -> None:
     assert trace_counts(BAMBOO) == ((0.0, 10.0), (41.0, 10.0), (41.0, 9.0))
     assert trace_counts(EVENTS) == ((0.0, 1.0), (60.0, 2.0))
     assert [count for _, count in trace_counts(RESTARTED)] == [80.0, 80.0, 60.0]
+    assert [at_s for at_s, _ in trace_counts([{**row, "timestamp": row["timestamp"] + "Z"} for row in RESTARTED])] == [
+        at_s for at_s, _ in trace_counts(RESTARTED)
+    ]
     assert trace_counts(SAILOR) == ((0.0, 16.0), (630.0, 10.0))
     assert ticks_counts(195.0, [1, 0, 1]) == ((0.0, 1.0), (195.0, 0.0), (390.0, 1.0))
 
@@ -39,7 +42,15 @@ def test_counts_become_fractions_from_the_traces_own_start_and_only_changes_coun
         Availability(time_s=130.0, subject="r", fraction=1.0),
     )
     assert availability_of(((0.0, 4.0),), "r", most=16)[0].fraction == 0.25
-    assert availability_of((), "r") == ()
+
+
+def test_what_is_no_trace_is_refused() -> None:
+    for refused in (lambda: availability_of((), "r"), lambda: trace_counts([]), lambda: ticks_counts(0.0, [1.0])):
+        with pytest.raises(ValueError, match="a spot trace"):
+            refused()
+    for count in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="counts from 0"):
+            availability_of(((0.0, 4.0), (1.0, count)), "r")
 
 
 def test_wandering_links_stay_about_what_was_measured_and_follow_the_seed() -> None:

@@ -112,3 +112,32 @@ def test_trajectories_of_a_pair_queue() -> None:
     assert links.send_s("a", "b", 100.0) == pytest.approx(1.1)
     assert links.send_s("a", "b", 50.0) == pytest.approx(1.6)
     assert links.send_s("a", "a", 1e9) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_what_a_dead_link_carries_waits_until_it_is_back() -> None:
+    world = fleet([region("a"), region("b")], [link("a", "b", 100.0)])
+    down, up = (
+        RateChange(time_s=at_s, src_region="a", dst_region="b", factor=f) for at_s, f in ((1.0, 0.0), (5.0, 0.5))
+    )
+    sends = [(0.0, "a", "b", 150.0)]
+    ended, links = play(world, sends, Faults(rates=(up, down)))
+    assert ended == [pytest.approx(5.0 + 50.0 / 50.0)]
+    assert links.down == ()
+    ended, links = play(world, sends, Faults(rates=(down,)))
+    assert ended == [0.0]
+    assert links.down == (("a", "b"),)
+
+
+def test_trajectories_wait_at_a_dead_link_and_follow_its_rate() -> None:
+    world = fleet([region("a"), region("b", down=80.0)], [link("a", "b", 100.0)])
+    changes = tuple(
+        RateChange(time_s=at_s, src_region="a", dst_region="b", factor=f) for at_s, f in ((1.0, 0.0), (5.0, 0.5))
+    )
+    links = Links(world, Agenda(), Faults(rates=changes))
+    assert links.send_s("a", "b", 80.0) == pytest.approx(1.0)
+    assert links.send_s("a", "b", 100.0) == pytest.approx(5.0 + 2.0)
+    assert links.busy_s["a", "b"] == pytest.approx(7.0)
+    dead = Links(world, Agenda(), Faults(rates=changes[:1]))
+    assert dead.send_s("a", "b", 160.0) == float("inf")
+    assert dead.send_s("a", "b", 1.0) == float("inf")
+    assert not dead.sent_bytes

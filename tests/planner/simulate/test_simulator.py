@@ -259,3 +259,47 @@ def test_regions_that_cannot_reach_each_other_are_refused() -> None:
     world = replace(fleet("a", "b"), links=())
     with pytest.raises(ValueError, match="no way"):
         play(world, workload(GRPO, 0), apart(0, ("a", 1), ("b", 1)))
+
+
+def test_gradients_follow_the_rate_of_the_link_that_their_mesh_spans() -> None:
+    world, job = fleet("a", "b"), workload(GRPO, 1)
+    where = Placement(groups=(group((Task.GENERATION,), ("a", 4), batch=16), group(GRPO[1:], ("a", 2), ("b", 2))))
+    calm = play(world, job, where)
+
+    def changed(factor: float) -> Simulated:
+        change = RateChange(time_s=0.0, src_region="a", dst_region="b", factor=factor)
+        return play(world, job, where, faults=Faults(rates=(change,)))
+
+    half_s = dict(changed(0.5).task_busy_s)[Task.ACTOR_TRAINING]
+    payload_s = 2 * 2.0 * ARCH.num_params * 3 / 4 / 1e9
+    assert half_s - dict(calm.task_busy_s)[Task.ACTOR_TRAINING] == pytest.approx(payload_s, rel=0.2)
+    assert changed(0.0).stalled.endswith("while nothing goes from a to b")
+
+
+def test_a_dead_link_brings_a_synchronous_job_to_a_stand_and_another_one_can_go_on() -> None:
+    world, job, where = fleet("a", "b", rate=2e8), workload(GRPO, 0), away(0, ("b", 8))
+    down, up = (
+        RateChange(time_s=at_s, src_region="a", dst_region="b", factor=f) for at_s, f in ((0.0, 0.0), (60.0, 1.0))
+    )
+    seen = play(world, job, where, faults=Faults(rates=(down,)))
+    assert (seen.step_s, seen.num_played) == (math.inf, 0)
+    assert seen.stalled.endswith("while nothing goes from a to b")
+    seen = play(world, job, where, faults=Faults(rates=(down, up)))
+    assert (seen.stalled, seen.num_played) == ("", 4)
+
+
+def test_told_to_stop_it_keeps_the_steps_that_are_whole() -> None:
+    problem, where = Problem(fleet=fleet("a"), workload=workload(GRPO, 1)), apart(1, ("a", 2))
+    asked: list[int] = []
+
+    def after(num: int) -> bool:
+        asked.append(num)
+        return len(asked) >= num
+
+    whole = simulate(problem, where, seed=1, num_steps=3)
+    seen = simulate(problem, where, seed=1, num_steps=500, should_stop=lambda: after(3 + 3))
+    assert (seen.num_played, seen.stalled, seen.steps_s) == (3, "", whole.steps_s)
+    assert (whole.num_played, whole.step_s) == (3, seen.step_s)
+    asked.clear()
+    none = simulate(problem, where, seed=1, num_steps=500, should_stop=lambda: after(1))
+    assert (none.num_played, none.stalled, none.step_s) == (0, "", math.inf)

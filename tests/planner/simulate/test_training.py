@@ -30,7 +30,7 @@ def mesh(*, unit: int, data: int, **kinds: object) -> Mesh:
         device_class=AT.key, unit_gpus=unit, num_units=data * layout.pipeline,
         layouts=((Task.ACTOR_TRAINING, layout),),
     )  # fmt: skip
-    return Mesh(WORKLOAD, [Block(WORKLOAD, Task.ACTOR_TRAINING, AT, pool)], [])
+    return Mesh(WORKLOAD, [Block(WORKLOAD, Task.ACTOR_TRAINING, AT, pool)], list)
 
 
 def test_equal_samples_on_one_device_take_their_slots_and_the_update() -> None:

@@ -1,0 +1,68 @@
+"""Where a point of a part's model is too hopeful, and how to split the part there.
+
+Windows apart (`Relaxation.looseness`): versions that come later because more regions share the uplink, scoring that
+waits for units far away, and what other tasks leave of a step for generation at full rate.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner.exact.linear import Floats
+from planner.exact.model import LITTLE, Relaxation
+from planner.exact.rows import LEVEL_STEP
+from planner.exact.sites import lags
+from planner.exact.windows import looseness
+from planner.groupings import Tasks
+
+_WAITS = 2e-3
+"""Of a path: what a point's scoring may take more than the model says, before its ways are split."""
+_BELOW = 0.8
+"""Of what others take at a point, from their least on: both parts are without the point then."""
+
+
+def late(built: Relaxation, values: Floats) -> float:
+    """How much longer versions are on their way at a point than the part counts, as a share of the step's limit."""
+    ways, num = built.data.ways(built.node.home), built.receivers(values)
+    if not built.received or ways.up_s <= 0 or num <= max(built.node.receivers[0], 1):
+        return 0.0
+    regions = np.unique(built.made.of.region)
+    longer: Floats = (lags(ways, num) - lags(ways, built.node.receivers[0]))[regions]
+    return float(longer.max()) / built.most_s
+
+
+def level_split(built: Relaxation, values: Floats) -> tuple[Tasks, float, float] | None:
+    """(group that scores, seconds, seconds): the longest way there in use is at most the one, or at least the other;
+    where scoring takes longest beside what the model says of it."""
+    worst, found = _WAITS * built.data.ends * built.most_s, None
+    for tasks, units in built.units.items():
+        of, counts = units.of, np.maximum(values[units.at], 0.0)
+        used = counts > LITTLE
+        if not of.scores or not used.any():
+            continue
+        levels, rates = of.level_s, counts * of.score_rates[:, 0]
+        busy_s = float(np.sum(built.data.samples / (counts @ of.score_rates)))
+        lacks_s = float(levels[used].max()) + busy_s - float(values[built.score] * built.scale_s)
+        far = levels > float(levels @ rates / rates.sum()) + LEVEL_STEP * built.scale_s
+        if lacks_s > worst and far.any():
+            worst, found = lacks_s, (tasks, float(levels[~far].max()), float(levels[far].min()))
+    return found
+
+
+def others_split(built: Relaxation, values: Floats, loose: float) -> float | None:
+    """Seconds that other tasks take of generation's group: at most, or at least; where what they leave of a step at a
+    point is too short for more than the part `loose` of its samples, which the model takes for made."""
+    window_s, on = built.window_at(values), built.interval
+    group = next((units for units in built.units.values() if units.of.generates and units.of.scores), None)
+    if window_s is None or on is None or group is None or built.data.is_sync:
+        return None
+    with np.errstate(divide="ignore"):
+        others_s = float(np.sum(built.data.samples / (np.maximum(values[group.at], 0.0) @ group.of.score_rates)))
+    low, high = built.others_range_s
+    if others_s >= built.most_s or high - low <= 1e-4 * high:
+        return None
+    counts = np.maximum(values[built.made.at], 0.0)
+    left = replace(on, span_s=min(on.span_s, built.most_s - others_s))
+    if looseness(built.data, built.made, left, counts, built.node.home, window_s) <= loose:
+        return None
+    return min(max(low + _BELOW * (others_s - low), low + 0.1 * (high - low)), high - 0.1 * (high - low))

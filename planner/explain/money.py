@@ -1,0 +1,41 @@
+"""Dollars as far as they are known: devices without a price cost nobody knows what, not nothing."""
+
+import math
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.placement import Placement
+from planner.classes import classes_of
+from planner.question.fleet import Fleet
+
+
+def num_unpriced(fleet: Fleet, placement: Placement) -> int:
+    """Devices of a placement that nobody named a price for."""
+    known = {each.key: each.usd_per_gpu_hour for each in classes_of(fleet)}
+    return sum(p.num_gpus for group in placement.groups for p in group.pools if known.get(p.device_class) is None)
+
+
+def known_usd(fleet: Fleet, placement: Placement, evaluation: Evaluation) -> float | None:
+    """Dollars an hour of what has a price, egress included; None where nothing has."""
+    if evaluation.usd_per_hour <= 0 and num_unpriced(fleet, placement) == placement.num_gpus:
+        return None
+    return evaluation.usd_per_hour
+
+
+def usd_words(fleet: Fleet, placement: Placement, evaluation: Evaluation) -> str:
+    """`12.34 + 8 devices without a price`; empty where nothing has a price."""
+    usd, num = known_usd(fleet, placement, evaluation), num_unpriced(fleet, placement)
+    if usd is None:
+        return ""
+    rest = f" + {num:,} device{'s' if num != 1 else ''} without a price" if num else ""
+    return f"{usd:,.2f}{rest}"
+
+
+def has_prices(fleet: Fleet) -> bool:
+    """Whether anything of it has one."""
+    return any(machines.usd_per_gpu_hour is not None for region in fleet.regions for machines in region.machines)
+
+
+def rounded_up(value: float) -> str:
+    """A limit in three digits that the value just keeps: 283.61 becomes 284."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.12g}"

@@ -1,0 +1,50 @@
+"""What a reader must know of a fleet that was put together of tables: what is not in it, and why.
+
+Of regions that nobody asked for nothing is said, once some were asked for.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from planner.importers.names import cloud_of, region_of
+from planner.importers.network import Measured
+from planner.importers.prices import Prices
+
+NO_LINKS = "links: 0 between these regions, so no plan will cross them; add a table with throughputs and round trips"
+
+
+def of_network(measured: Measured, stocked: Collection[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """Directions that are no link; without any asked region also places without machines."""
+    if asked:
+        return tuple(f"{src} to {dst}: {why}" for (src, dst), why in measured.gaps if {src, dst} <= {*stocked})
+    return (*measured.left_out, *(f"{place}: no machines" for place in measured.places if place not in stocked))
+
+
+def of_prices(offers: Prices, asked: Sequence[str], wanted: Collection[str]) -> tuple[str, ...]:
+    """Accelerators that nobody knows, and regions that are none; `wanted`: the accelerators that were asked for."""
+    if not asked and not wanted:
+        return offers.left_out
+    clouds = {cloud_of(name) for name in asked}
+    gpus = [] if wanted else [each for each in offers.unknown_gpus if not asked or each[0] in clouds]
+    regions = [name for name in offers.other_regions if not asked or name in asked]
+    return Prices(offers=(), unknown_gpus=tuple(gpus), other_regions=tuple(regions)).left_out
+
+
+def of_asked(
+    offers: Prices, places: Sequence[str], stocked: Collection[str], asked: Sequence[str], wanted: Collection[str]
+) -> Iterator[str]:
+    """Each asked region that has no machines, and why. `places`: all that the tables have."""
+    for name in asked:
+        for place in (place for place in places if name in (place, region_of(place))):
+            if place not in stocked:
+                yield f"{place}: {_why(offers, region_of(place), wanted)}"
+
+
+def _why(offers: Prices, region: str, wanted: Collection[str]) -> str:
+    there = offers.in_region(region)
+    if not offers.offers:
+        return "no machines, since no price list was given"
+    if not there:
+        return "no machines there in the price lists"
+    if not any(not wanted or offer.gpu in wanted for offer in there):
+        return f"no such accelerator in the price lists; they have {', '.join(sorted({o.gpu for o in there}))}"
+    return "spot machines only"

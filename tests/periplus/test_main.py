@@ -1,0 +1,30 @@
+"""What the shell sees of output that cannot be written."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+FULL = Path("/dev/full")
+
+
+def periplus(stdout: IO[str] | IO[bytes] | None) -> "subprocess.CompletedProcess[str]":
+    words = [sys.executable, "-m", "periplus", "fleet", "schema"]
+    return subprocess.run(words, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device here is always full")
+def test_output_without_room_is_one_line_and_a_code() -> None:
+    with FULL.open("w") as full:
+        ended = periplus(full)
+    assert ended.returncode == 1
+    assert ended.stderr == "error: the output cannot be written: No space left on device; make room there\n"
+
+
+def test_a_reader_that_has_gone_away_is_no_news() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE) as reader:
+        reader.wait()
+        ended = periplus(reader.stdin)
+    assert (ended.returncode, ended.stderr) == (1, "")

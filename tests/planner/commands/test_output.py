@@ -1,0 +1,25 @@
+import pytest
+
+from periplus.errors import PlanInfeasible
+from planner.answer.outcome import Fact
+from planner.commands.output import committed
+from planner.plan import Infeasible
+
+FACTS = tuple(Fact(kind="rules", name=name, what=name) for name in ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        (Infeasible(conflict="a; and b", facts=FACTS, is_minimal=True),
+         "no plan: a; and b; at least one of these has to change"),
+        (Infeasible(conflict="a; and b", facts=FACTS),
+         "no plan: a; and b; at least one of these has to change (time ended before this was known to be the smallest "
+         "such set)"),
+        (Infeasible(conflict="a", facts=FACTS[:1], is_minimal=True), "no plan: a"),
+    ],
+)  # fmt: skip
+def test_a_conflict_says_what_follows_and_whether_it_is_the_smallest(outcome: Infeasible, message: str) -> None:
+    with pytest.raises(PlanInfeasible) as found:
+        committed(outcome)
+    assert str(found.value) == message
