@@ -3,6 +3,7 @@
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest; PYTEST_ARGS='-k ledger' chooses
+#   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
@@ -32,7 +33,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-demo bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-faults test-oracle check lint format types imports generated generate clean
+.PHONY: venv demo bench-demo bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-proofs test-faults test-oracle check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -52,6 +53,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-proofs: $(READY)
+	$(BIN)/python -m pytest -m proofs $(PYTEST_ARGS)
 
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)

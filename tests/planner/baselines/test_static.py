@@ -17,6 +17,8 @@ from planner.question.goal import STUDY, Objective, Rules
 from planner.question.workload import Task
 from tests.support.planner_cost import GPU, fleet, machines, problem, region, slower, workload
 
+pytestmark = pytest.mark.proofs
+
 MOST = 2000
 
 

@@ -18,6 +18,8 @@ from planner.question.goal import STUDY, Goal, Objective
 from planner.question.workload import TRAINING
 from tests.support.known_parts import Known, known_parts, with_binding_goal
 
+pytestmark = pytest.mark.proofs
+
 TOLERANCE = 2e-6
 PARTS = 5
 """Of each problem, the best ones."""

@@ -23,6 +23,8 @@ from planner.question.hardware import GpuType
 from planner.question.workload import Task
 from tests.support.known_parts import known_parts, with_binding_goal
 
+pytestmark = pytest.mark.proofs
+
 T = TypeVar("T")
 TOLERANCE = 1e-6
 GAP = 2e-5
