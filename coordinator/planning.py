@@ -9,12 +9,9 @@ from periplus.errors import PeriplusError
 from periplus.telemetry import event as log_event
 from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, TaskKind
 from planner.propose import without_question
-from planner.question.fleet import Fleet, Link, Region
+from planner.question.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Region
 
 log = logging.getLogger(__name__)
-
-_LOCAL_BYTES_PER_S = 1.25e9
-"""Inside a region, where it binds nothing as long as each region is one host."""
 
 Ask = Callable[[Fleet, str], Outcome]
 """Plans a job, given as its JSON, on a fleet."""
@@ -41,7 +38,7 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
             Region(
                 name=name,
                 machines=(),
-                fabric_bytes_per_s=_LOCAL_BYTES_PER_S,
+                fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
                 num_cores=inventory.num_cores,
                 memory_bytes=inventory.memory_bytes,
             )

@@ -10,12 +10,11 @@ import importlib.metadata
 import logging
 import os
 import sys
-import threading
 from collections.abc import Sequence
 
 import click
 
-from periplus import errors
+from periplus import errors, threads
 
 ENTRY_POINT_GROUP = "periplus.commands"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -83,8 +82,7 @@ def main() -> None:
     """Entry point of the script."""
     logging.captureWarnings(True)
     code = run(sys.argv[1:])
-    if any(thread.daemon for thread in threading.enumerate()):
-        # a search that was left alone is inside a solver, which aborts if the interpreter ends around it
+    if threads.is_any_running():
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(code)

@@ -17,13 +17,10 @@ from periplus.errors import ConfigError
 from planner.catalogue import gpu_name, gpu_types
 from planner.catalogue.gpus import CPU, CPU_CORE, DEFAULT_EFFICIENCY, cpu_type
 from planner.fleet_entries import FleetFile, GpuTypeEntry, LinkEntry, MachinesEntry, RegionEntry
-from planner.question.fleet import Fleet, Link, Machines, Region
+from planner.question.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 from planner.question.hardware import Efficiency, GpuType
 
 SCHEMA = "periplus.fleet/1"
-
-_ONE_MACHINE_BYTES_PER_S = 1.25e9
-"""Fabric of a region with one machine, where it binds nothing: 10 Gbit/s."""
 
 
 def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
@@ -132,7 +129,7 @@ def _region(entry: RegionEntry, types: dict[str, GpuType], cpu_core: GpuType) ->
         types[gpu.name] = gpu
         machines.append(Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1))
     values = {name: getattr(entry, name) for name in RegionEntry.model_fields} | {"machines": tuple(machines)}
-    return Region(**values | {"fabric_bytes_per_s": entry.fabric_bytes_per_s or _ONE_MACHINE_BYTES_PER_S})
+    return Region(**values | {"fabric_bytes_per_s": entry.fabric_bytes_per_s or ONE_HOST_BYTES_PER_S})
 
 
 def _link(entry: LinkEntry) -> Link:

@@ -5,7 +5,7 @@ A method searches one problem's plan space within a budget of seconds, tells eac
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.ma  # `np.unique` imports it when first called, and a first answer would wait 10 ms for that
 
 from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
+from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
 from planner.answer.placement import Placement
 from planner.areal_hex.method import search as areal_hex
 from planner.baselines.genetic import search as genetic
@@ -22,6 +22,7 @@ from planner.baselines.streamrl_like import search as streamrl
 from planner.baselines.verl_like import search as verl
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
+from planner.exact.method import DEFAULT_GAP
 from planner.exact.method import search as exact
 from planner.groupings import groupings
 from planner.hetrl.descent import Descent
@@ -56,6 +57,60 @@ class Method(Protocol):
     ) -> Outcome: ...
 
 
+@dataclass(slots=True)
+class _Known:
+    """What all methods together know: placements that the oracle accepts, each better or better proved than before."""
+
+    prices: Prices
+    now_s: Callable[[], float]
+    report: Callable[[Incumbent], None]
+    began_s: float
+    trace: list[Incumbent] = field(default_factory=list)
+
+    @property
+    def best(self) -> Incumbent | None:
+        return self.trace[-1] if self.trace else None
+
+    @property
+    def value(self) -> float:
+        return self.trace[-1].value(self.prices.problem.goal) if self.trace else INFEASIBLE
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        return tuple(each.placement for each in self.trace[-1:])
+
+    def elapsed_s(self) -> float:
+        return self.now_s() - self.began_s
+
+    def hear(self, new: Incumbent) -> None:
+        """Whatever a method says of its placement, the oracle judges it again."""
+        before = self.best
+        judged = evaluate(self.prices, new.placement)
+        if not isinstance(judged, Evaluation):
+            return
+        best = replace(new, evaluation=judged)
+        if before is not None and best.value(self.prices.problem.goal) >= self.value:
+            best = before
+        value = best.value(self.prices.problem.goal)
+        bounds = [credible(each.bound, value) for each in (new, before) if each is not None]
+        bound = max((bound for bound in bounds if bound is not None), default=None)
+        if before is not None and best is before and bound == before.bound:
+            return
+        self.trace.append(replace(best, bound=bound, elapsed_s=self.elapsed_s()))
+        self.report(self.trace[-1])
+
+    def outcome(self, proved: Found | BudgetExhausted, num_evaluations: int) -> Outcome:
+        """Of all of them, after what the exact method `proved`."""
+        trace, best = tuple(self.trace), self.best
+        if best is None:
+            return replace(proved, num_evaluations=num_evaluations, method="auto")
+        if best.gap(self.prices.problem.goal) <= DEFAULT_GAP * (1 + BOUND_TOLERANCE):
+            return Found(best=best, trace=trace, num_evaluations=num_evaluations, method="auto")
+        return BudgetExhausted(
+            best=best, bound=best.bound, trace=trace, num_evaluations=num_evaluations, method="auto"
+        )  # fmt: skip
+
+
 def auto(
     prices: Prices,
     *,
@@ -67,59 +122,41 @@ def auto(
     start: tuple[Placement, ...] = (),
 ) -> Outcome:
     """The best of all methods: exact after a quick opening; where it proves nothing in time, the heuristics again."""
-    began_s, goal = now_s(), prices.problem.goal
+    known = _Known(prices=prices, now_s=now_s, report=report, began_s=now_s())
     descent = Descent(prices, np.random.default_rng(seed))
-    trace: list[Incumbent] = []
 
-    def hear(new: Incumbent) -> None:
-        """Only what the oracle accepts, and only what is better or better proved than what is known."""
-        judged = evaluate(prices, new.placement)
-        if not isinstance(judged, Evaluation):
-            return
-        bounds = [each.bound for each in (new, *trace[-1:]) if each.bound is not None]
-        best = replace(new, evaluation=judged, bound=max(bounds, default=None), elapsed_s=now_s() - began_s)
-        if trace and best.value(goal) >= trace[-1].value(goal):
-            if best.bound == trace[-1].bound:
-                return
-            best = replace(trace[-1], bound=best.bound, elapsed_s=best.elapsed_s)
-        trace.append(best)
-        report(best)
+    def search(method: Callable[..., Outcome], budget_s: float, **more: object) -> Outcome:
+        return method(
+            prices, seed=seed, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop, **more
+        )
 
-    def left_s() -> float:
-        return budget_s - (now_s() - began_s)
-
-    def value() -> float:
-        return trace[-1].value(goal) if trace else INFEASIBLE
+    def descend(budget_s: float, **more: int) -> int:
+        judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop)
+        descent.run(judge, known.value, **more)
+        return judge.num_evaluations
 
     def opening() -> tuple[Placement, ...]:
         """A descent, for as long as it goes on to find something better."""
-        judge = Judge(prices, budget_s=min(left_s(), _OPENING_S), now_s=now_s, report=hear, should_stop=should_stop)
-        descent.run(judge, value(), patience=_PATIENCE + len(groupings(prices.problem)) // _GROUPINGS)
-        return tuple(each.placement for each in trace[-1:])
+        patience = _PATIENCE + len(groupings(prices.problem)) // _GROUPINGS
+        descend(min(budget_s - known.elapsed_s(), _OPENING_S), patience=patience)
+        return known.placements
 
-    proved = exact(
-        prices, seed=seed, budget_s=budget_s * (1 - _HEURISTICS_SHARE), now_s=now_s, report=hear,
-        should_stop=should_stop, start=start, opening=opening,
-    )  # fmt: skip
+    proved = search(exact, budget_s * (1 - _HEURISTICS_SHARE), start=start, opening=opening)
     if isinstance(proved, Infeasible):
         return replace(proved, method="auto")
     num = proved.num_evaluations
     if isinstance(proved, Found):
-        closer = exact(
-            prices, seed=seed, budget_s=min(left_s(), now_s() - began_s + _CLOSER_S), now_s=now_s, report=hear,
-            should_stop=should_stop, start=(trace[-1].placement,), gap=0.0,
-        )  # fmt: skip
-        num += 0 if isinstance(closer, Infeasible) else closer.num_evaluations
-        return Found(best=trace[-1], trace=tuple(trace), num_evaluations=num, method="auto")
-    again = Judge(prices, budget_s=left_s() / 2, now_s=now_s, report=hear, should_stop=should_stop)
-    descent.run(again, value())
-    num += again.num_evaluations
-    if left_s() > _LEAST_S and not should_stop():
-        found = hetrl_bounded(prices, seed=seed, budget_s=left_s(), now_s=now_s, report=hear, should_stop=should_stop)
-        num += 0 if isinstance(found, Infeasible) else found.num_evaluations
-    best = trace[-1] if trace else None
-    bound = proved.bound if best is None else best.bound
-    return BudgetExhausted(best=best, bound=bound, trace=tuple(trace), num_evaluations=num, method="auto")
+        closer_s = min(budget_s - known.elapsed_s(), known.elapsed_s() + _CLOSER_S)
+        num += _evaluations(search(exact, closer_s, start=known.placements, gap=0.0))
+    else:
+        num += descend((budget_s - known.elapsed_s()) / 2)
+        if budget_s - known.elapsed_s() > _LEAST_S and not should_stop():
+            num += _evaluations(search(hetrl_bounded, budget_s - known.elapsed_s()))
+    return known.outcome(proved, num)
+
+
+def _evaluations(outcome: Outcome) -> int:
+    return 0 if isinstance(outcome, Infeasible) else outcome.num_evaluations
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(

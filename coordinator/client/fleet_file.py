@@ -7,10 +7,7 @@ from periplus.errors import ConfigError
 from periplus.pb.v1 import control_pb2
 from planner.catalogue import gpu_name, gpu_types, is_whole
 from planner.fleet_file import to_tree
-from planner.question.fleet import Fleet, Link, Machines, Region
-
-_LOCAL_BYTES_PER_S = 1.25e9
-"""Inside a region, where nobody measures it: 10 Gbit/s."""
+from planner.question.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 
 
 def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]:
@@ -20,7 +17,7 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
         Region(
             name=each.name,
             machines=tuple(_machines(each.name, each.inventory.accelerators, left_out)),
-            fabric_bytes_per_s=_LOCAL_BYTES_PER_S,
+            fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
             num_cores=each.inventory.num_cores,
             memory_bytes=each.inventory.memory_bytes,
         )

@@ -10,6 +10,16 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.question.goal import Goal, Objective
 
+BOUND_TOLERANCE = 2e-5
+"""Relative: by so much rounding may put a bound above the value of a placement."""
+
+
+def credible(bound: float | None, value: float) -> float | None:
+    """The bound, where a placement of that value is known. One above it is an error of ours: then nothing is proved."""
+    if bound is None or bound > value * (1 + BOUND_TOLERANCE):
+        return None
+    return min(bound, value)
+
 
 def objective_value(goal: Goal, evaluation: Evaluation) -> float:
     """What the goal minimises: seconds a step, or dollars an hour."""

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import click
 
-from periplus import clock
+from periplus import clock, threads
 from periplus.errors import EXIT_INTERRUPTED, TimedOut
 from periplus.view import units
 from planner.answer.outcome import Incumbent
@@ -79,7 +79,7 @@ def thought(call: Callable[[], T], show: Callable[[], None], interrupt: Interrup
 
 def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
     interrupt.is_late = False
-    threading.Thread(target=work.run, daemon=True, name="planner").start()
+    threads.start(work.run)
     while not work.ended.is_set():
         try:
             if clock.monotonic_s() > end_s:

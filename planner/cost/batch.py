@@ -71,8 +71,7 @@ def evaluate_rows(
     `meshes` [rows, groups]: -1 where a group does not train, -2 for a mesh that does not fit. A row's units of one
     group come in the placement's order."""
     rows = _Rows(book, units, np.where(units == -1, 0, counts), meshes)
-    with np.errstate(invalid="ignore"):  # infinite less infinite, where there is no way: the verdict says so
-        return rows.judged(goal or book.prices.problem.goal)
+    return rows.judged(goal or book.prices.problem.goal)
 
 
 def _numbers(book: Book, placements: Sequence[Placement]) -> tuple[IntArray, IntArray, IntArray]:

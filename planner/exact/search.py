@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
+from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
@@ -30,8 +30,6 @@ from planner.groupings import Grouping, groupings
 from planner.question.goal import Objective
 from planner.question.workload import TRAINING, Task
 
-_EXACT = 2e-5
-"""A gap of 0 is one that solvers' tolerances cannot tell from it."""
 _SLICE_S = 20.0
 """Of one integer program, before the caller is asked again whether to go on."""
 _MOST_S, _LONGEST_S = 1e5, 1e9
@@ -99,7 +97,8 @@ class Search:
 
     def __post_init__(self) -> None:
         self._began_s = self.now_s()
-        self.gap = max(self.gap, _EXACT)
+        # a gap of 0 is one that rounding cannot tell from it
+        self.gap = max(self.gap, BOUND_TOLERANCE)
 
     def run(self) -> Outcome:
         problem = self.prices.problem
@@ -416,8 +415,7 @@ class Search:
                 )  # fmt: skip
             return Infeasible(conflict=(), is_minimal=False, method="exact")
         value = self._value()
-        # a bound above what is known is an error of ours: then nothing counts as proved
-        bound = min(bound, value) if bound <= value * (1 + _EXACT) else 0.0
+        bound = credible(bound, value) or 0.0
         final = replace(self.best, bound=bound, elapsed_s=self.now_s() - self._began_s)
         self.trace.append(final)
         self.report(final)

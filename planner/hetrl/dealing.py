@@ -12,9 +12,10 @@ from itertools import combinations, product
 import numpy as np
 import numpy.typing as npt
 
+from planner.answer.placement import Layout
 from planner.cost import memory
 from planner.cost.book import ways_of
-from planner.cost.cuts import TENSOR
+from planner.cost.cuts import TENSOR, of_layout
 from planner.groupings import Tasks
 from planner.hetrl.bounds import Bounds
 from planner.hetrl.genome import Genome, Space
@@ -122,7 +123,8 @@ def fleet(menu: Menu, bounds: Bounds) -> Fleet:
     names = sorted({at.region.name for at in classes})
     region = np.array([names.index(at.region.name) for at in classes])
     lag_s, critic_s = (each[np.ix_(region, region)] for each in (ways.weights_s, ways.critic_s))
-    states = [sum(16.0 * workload.models[t].num_params for t in trained[:num]) for num in range(len(trained) + 1)]
+    state_bytes = [float(memory.trained_bytes(workload, task, of_layout(Layout(tensor=1), 1))[0]) for task in trained]
+    states = [sum(state_bytes[:num]) for num in range(len(trained) + 1)]
     steps = {task: _steps(menu, bounds, task) for task in workload.tasks}
     power = whole * steps[Task.ACTOR_TRAINING].max(axis=0)
     strongest = np.argsort(-power, kind="stable")

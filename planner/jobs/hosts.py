@@ -12,13 +12,11 @@ from dataclasses import replace
 from planner.catalogue import CPU, gpu_types
 from planner.jobs.needs import Needs
 from planner.jobs.refusals import obstacle
-from planner.question.fleet import Fleet, Machines, Region
+from planner.question.fleet import ONE_HOST_BYTES_PER_S, Fleet, Machines, Region
 from planner.question.goal import Goal, Limits, Problem, Rules
 from planner.question.hardware import GpuType
 from planner.question.workload import Task, Workload
 
-_LOCAL_BYTES_PER_S = 1.25e9
-"""Between processes of one host, where it binds nothing: 10 Gbit/s."""
 _UNBOUNDED_BYTES = 1 << 50
 """Memory of a host that does not say how much it has."""
 
@@ -70,7 +68,7 @@ def _processes(fleet: Fleet, needs: Needs, home: str) -> Fleet:
         gpu = _process(core, region, num)
         types[gpu.name] = gpu
         machines = Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1)
-        regions.append(replace(region, machines=(machines,), fabric_bytes_per_s=_LOCAL_BYTES_PER_S))
+        regions.append(replace(region, machines=(machines,), fabric_bytes_per_s=ONE_HOST_BYTES_PER_S))
     return Fleet(regions=tuple(regions), links=fleet.links, gpu_types=dict(sorted(types.items())))
 
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from planner.question.hardware import GpuType
 
+ONE_HOST_BYTES_PER_S = 1.25e9
+"""Fabric of a region that is one host or one machine, where nobody measures it and it binds nothing: 10 Gbit/s."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:

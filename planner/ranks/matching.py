@@ -2,6 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
+from ortools.graph.python.linear_sum_assignment import SimpleLinearSumAssignment
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -10,7 +11,7 @@ Ints = npt.NDArray[np.int64]
 def bottleneck(rates: Floats) -> Ints:
     """For each row its column: among all perfect matchings of a square matrix, one whose least rate is largest.
 
-    A binary search over rates, each step continuing Kuhn's augmenting paths.
+    A binary search over rates: is there a perfect matching of edges that are at least so good?
     """
     levels = np.unique(rates)
     low, high = 0, len(levels) - 1
@@ -28,30 +29,11 @@ def bottleneck(rates: Floats) -> Ints:
 
 def _perfect(edges: npt.NDArray[np.bool_]) -> Ints | None:
     """A perfect matching of a bipartite graph, or None."""
-    num = len(edges)
-    row_of = np.full(num, -1, dtype=np.int64)
-    for row in range(num):
-        parent = np.full(num, -1, dtype=np.int64)
-        seen = np.zeros(num, dtype=bool)
-        frontier, end = [row], -1
-        while frontier and end < 0:
-            at = frontier.pop()
-            fresh = np.flatnonzero(edges[at] & ~seen)
-            seen[fresh] = True
-            parent[fresh] = at
-            free = fresh[row_of[fresh] < 0]
-            if len(free):
-                end = int(free[0])
-            else:
-                frontier += [int(row_of[column]) for column in fresh]
-        if end < 0:
-            return None
-        column_of = {int(r): int(c) for c, r in enumerate(row_of) if r >= 0}
-        while end >= 0:
-            at = int(parent[end])
-            before = column_of.get(at, -1)
-            row_of[end] = at
-            end = before if at != row else -1
-    columns = np.empty(num, dtype=np.int64)
-    columns[row_of] = np.arange(num)
-    return columns
+    if not (edges.any(axis=0).all() and edges.any(axis=1).all()):
+        return None
+    rows, columns = np.nonzero(edges)
+    solver = SimpleLinearSumAssignment()
+    solver.add_arcs_with_cost(rows, columns, np.zeros(len(rows), dtype=np.int64))
+    if solver.solve() != SimpleLinearSumAssignment.Status.OPTIMAL:
+        return None
+    return np.array([solver.right_mate(row) for row in range(len(edges))], dtype=np.int64)

@@ -2,9 +2,11 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from planner import portfolio
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
@@ -52,3 +54,25 @@ def test_no_heuristic_is_better_than_a_proved_answer(name: str) -> None:
     assert isinstance(ours, Found)
     assert isinstance(theirs, Found)
     assert ours.best.value(asked.goal) <= theirs.best.value(asked.goal) * (1 + 1e-9)
+
+
+def test_a_bound_above_a_placement_that_is_known_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method whose bound is wrong must not make an answer look proved, whoever finds the better placement."""
+    asked = problem()
+    prices = Prices(asked)
+    good = auto(prices, seed=0, budget_s=1e6, now_s=ticking(1e-6))
+    assert isinstance(good, Found)
+    worse = next(each for each in good.trace if each.value(asked.goal) > good.best.value(asked.goal) * 1.02)
+    wrong = replace(worse, bound=worse.value(asked.goal))
+
+    def lying(prices: Prices, *, report: Callable[[Incumbent], None], **more: object) -> Found:
+        report(wrong)
+        report(replace(good.best, bound=None))
+        return Found(best=wrong, trace=(wrong,))
+
+    monkeypatch.setattr(portfolio, "exact", lying)
+    outcome = auto(prices, seed=0, budget_s=1.0, now_s=ticking(1e-3))
+    assert isinstance(outcome, BudgetExhausted)
+    assert outcome.best is not None
+    assert outcome.best.value(asked.goal) <= good.best.value(asked.goal)
+    assert outcome.bound is None
