@@ -198,7 +198,7 @@ def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Meshes:
+class Offers:
     """Of one group: classes that may hold it, and the most machines of each kind; what they offer, when asked."""
 
     prices: Prices
@@ -222,32 +222,37 @@ class _Meshes:
         return self.prices.known((what, self.tasks, kind, self.most[kind]), find, lasts=True)
 
 
-def _meshes(prices: Prices, tasks: tuple[Task, ...]) -> _Meshes:
+def offers(prices: Prices, tasks: tuple[Task, ...]) -> Offers:
+    """For a group of `tasks`, at least one of which trains."""
+    return prices.known(("offers", tasks), lambda: _offers(prices, tasks))
+
+
+def _offers(prices: Prices, tasks: tuple[Task, ...]) -> Offers:
     usable = usable_classes(prices, tasks) if may_group(prices, tasks) else []
     if Task.GENERATION in tasks:
         usable = [at for at in usable if not host_violation(prices, at)]
     most: dict[Kind, int] = {}
     for at in usable:
         most[prices.kind(at)] = max(most.get(prices.kind(at), 0), at.num_machines)
-    return _Meshes(prices=prices, tasks=tasks, usable=usable, most=most)
+    return Offers(prices=prices, tasks=tasks, usable=usable, most=most)
 
 
 def _of_one_class(
     prices: Prices, tasks: tuple[Task, ...], room: Room, region: str | None, may_pair: MayPair
 ) -> Iterator[MeshPart]:
-    meshes = prices.known(("found", tasks), lambda: _meshes(prices, tasks))
+    meshes = offers(prices, tasks)
     for at in meshes.usable:
         if region in (None, at.region.name) and may_pair(at.key, at.key):
-            yield _part(prices, tasks, meshes.alone(at), (at,), room)
+            yield part(prices, tasks, meshes.alone(at), (at,), room)
 
 
 def _of_two_classes(
     prices: Prices, tasks: tuple[Task, ...], room: Room, region: str | None, may_pair: MayPair
 ) -> Iterator[MeshPart]:
     """In one region or in two."""
-    meshes = prices.known(("found", tasks), lambda: _meshes(prices, tasks))
+    meshes = offers(prices, tasks)
     rules = prices.problem.rules
-    for a, b in _ordered_pairs(prices, tasks, meshes.usable, room.busy_s):
+    for a, b in ordered_pairs(prices, tasks, meshes.usable, room.busy_s):
         if region not in (None, a.region.name) or not may_pair(a.key, b.key):
             continue
         kinds, edges = (prices.kind(a), prices.kind(b)), tuple(prices.edges((a, b)))
@@ -256,19 +261,31 @@ def _of_two_classes(
         has_b = is_near or (has_a and Task.ACTOR_TRAINING not in tasks)
         has_a, has_b = has_a and may_pair(a.key, a.key), has_b and may_pair(b.key, b.key)
         beside = (meshes.alone(a) if has_a else None, meshes.alone(b) if has_b else None)
-        way = None
-        if not is_near and Task.GENERATION in tasks:
-            way = home(prices, a.region.name).ways[b.region.name]
-        pairing = Pairing(
-            prices=prices, tasks=tasks, a=meshes.side(a), b=meshes.side(b), edges=edges, way=way, beside=beside
-        )
+        pairs = pairing(prices, tasks, (a, b), (meshes.side(a), meshes.side(b)), beside)
         machines = [meshes.most[kind] for kind in kinds]
-        key = ("pairs", tasks, *kinds, *machines, edges, has_a, has_b, way and way.samples_per_s, room)
-        found = prices.known(key, partial(pairing.found, room), lasts=True)
-        yield _part(prices, tasks, found, (a, b), room)
+        key = ("pairs", tasks, *kinds, *machines, edges, has_a, has_b, pairs.way and pairs.way.samples_per_s, room)
+        found = prices.known(key, partial(pairs.found, room), lasts=True)
+        yield part(prices, tasks, found, (a, b), room)
 
 
-def _ordered_pairs(
+def pairing(
+    prices: Prices,
+    tasks: tuple[Task, ...],
+    at: tuple[DeviceClass, DeviceClass],
+    sides: tuple[Side, Side],
+    beside: tuple[Found | None, Found | None],
+) -> Pairing:
+    """Of two classes that may train together."""
+    a, b = at
+    way = None
+    if a.region.name != b.region.name and Task.GENERATION in tasks:
+        way = home(prices, a.region.name).ways[b.region.name]
+    return Pairing(
+        prices=prices, tasks=tasks, a=sides[0], b=sides[1], edges=tuple(prices.edges(at)), way=way, beside=beside
+    )  # fmt: skip
+
+
+def ordered_pairs(
     prices: Prices, tasks: tuple[Task, ...], usable: Sequence[DeviceClass], max_s: float
 ) -> Iterator[tuple[DeviceClass, DeviceClass]]:
     """Of classes that may train together; the first one's region publishes versions."""
@@ -290,8 +307,8 @@ def _ordered_pairs(
                 yield b, a
 
 
-def _part(prices: Prices, tasks: tuple[Task, ...], found: Found, at: tuple[DeviceClass, ...], room: Room) -> MeshPart:
-    """What of `found` these classes have machines for."""
+def part(prices: Prices, tasks: tuple[Task, ...], found: Found, at: tuple[DeviceClass, ...], room: Room) -> MeshPart:
+    """What of `found` these classes have machines for, and there is room for."""
     sides = [(found.a, found.rows_a, at[0])] + ([(found.b, found.rows_b, at[1])] if found.b is not None else [])
     fits = room.holds_all(found.times)
     for of, rows, each in sides:

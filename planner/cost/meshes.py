@@ -69,6 +69,11 @@ class Found:
     def total_s(self) -> FloatArray:
         return _sum(list(self.times.values()), len(self.rows_a))
 
+    @property
+    def num_gpus(self) -> IntArray:
+        """Of the first pool."""
+        return self.a.num_gpus[self.rows_a]
+
 
 def alone(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, found: Options) -> Found:
     """Of one class like `at`, all that nothing beats. Sorted by devices."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
+from planner.exact.blocks import Blocks
 from planner.exact.linear import INFINITE, Solution
 from planner.exact.model import Node, Relaxation
 from planner.exact.solver import solve_whole
@@ -31,27 +32,30 @@ _LEAST_S = 0.01
 
 
 def placements(
-    change: Change, home: str, most_moved: float | None, limit_s: float, now_s: Callable[[], float]
+    change: Change, data: Blocks, home: str, most_moved: float | None, limit_s: float, now_s: Callable[[], float]
 ) -> Iterator[Placement]:
-    """Of the running plan's grouping, trained at `home`, moving at most so many devices; none where nothing is better
-    than the running plan by the policy's hysteresis, or was found in time."""
-    data = change.blocks if most_moved is not None else change.all_blocks
+    """Of the running plan's grouping and of columns in `data`, trained at `home`, moving at most so many devices; none
+    where nothing is better than the running plan by the policy's hysteresis, or was found in time: `limit_s`, or
+    twice as long while nothing is known that runs."""
     node = Node(grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[home])
-    until_s = now_s() + limit_s
+    began_s = now_s()
 
-    def solved(part: Node, most: tuple[float, float]) -> tuple[Relaxation, Solution] | None:
+    def left_s(is_known: bool) -> float:
+        return began_s + (limit_s if is_known else 2 * limit_s) - now_s()
+
+    def solved(part: Node, most: tuple[float, float], is_known: bool) -> tuple[Relaxation, Solution] | None:
         built = Relaxation(data, part, *most)
         if built.is_empty:
             return None
         add_moves(change, built, home, most_moved)
-        return built, solve_whole(built.model, limit_s=max(until_s - now_s(), _LEAST_S), gap=_GAP)
+        return built, solve_whole(built.model, limit_s=max(left_s(is_known), _LEAST_S), gap=_GAP)
 
     for most in _ranges(change):
-        num = 0
-        for placement in _branched(change, node, most, solved, lambda: now_s() >= until_s):
-            num += 1
+        is_known = change.value is not None
+        for placement in _branched(change, node, most, solved, left_s):
+            is_known = is_known or isinstance(judged(change.prices, placement), Evaluation)
             yield placement
-        if num:
+        if is_known:
             return
 
 
@@ -59,23 +63,23 @@ def _branched(
     change: Change,
     node: Node,
     most: tuple[float, float],
-    solved: Callable[[Node, tuple[float, float]], tuple[Relaxation, Solution] | None],
-    is_over: Callable[[], bool],
+    solved: Callable[[Node, tuple[float, float], bool], tuple[Relaxation, Solution] | None],
+    left_s: Callable[[bool], float],
 ) -> Iterator[Placement]:
     parts = [(0.0, place, replace(node, window_s=ends)) for place, ends in enumerate(_windows(change))]
-    num, has_any = len(parts), False
-    while parts and not (has_any and is_over()):
+    num, is_known = len(parts), change.value is not None
+    while parts and left_s(is_known) > 0:
         _, _, part = heapq.heappop(parts)
-        if (answer := solved(part, most)) is None:
+        if (answer := solved(part, most, is_known)) is None:
             continue
         built, found = answer
         if found.values is None:
             continue
-        placement, has_any = built.placement(found.values), True
+        placement = built.placement(found.values)
         yield placement
         evaluation = judged(change.prices, placement)
         if isinstance(evaluation, Evaluation):
-            most = _better(change, most, evaluation)
+            most, is_known = _better(change, most, evaluation), True
         if (at := built.window_at(found.values)) is not None and built.looseness(found.values) > _GAP:
             low, high = built.window_range_s
             middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))

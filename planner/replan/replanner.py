@@ -22,10 +22,12 @@ from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
+from planner.exact.blocks import Blocks
 from planner.exact.linear import INFINITE
 from planner.exact.method import search
 from planner.question.fleet import Fleet, Link
 from planner.question.goal import Problem
+from planner.question.workload import Task
 from planner.replan.branching import placements
 from planner.replan.certificate import carried
 from planner.replan.change import Change, judged
@@ -98,6 +100,7 @@ class Replanner:
         if not isinstance(last, Evaluation):
             raise ValueError(f"the running plan does not run: {last.what}")
         self._last = last
+        self._homes = self._trained_in(incumbent)
         self._warm()
 
     @property
@@ -128,8 +131,8 @@ class Replanner:
         if runs is not None and (best is None or best.value * (1 + self.policy.hysteresis) > runs.value):
             best = runs
         if best is None:
-            beyond = [] if kept is None else [kept]
-            best = self._best((*beyond, *self._options(self._beyond(lost), lost)))
+            beyond = [*([] if kept is None else [kept]), *self._options(self._beyond(lost), lost)]
+            best = self._best([each for each in beyond if self._is_few(each)] or beyond)
         if best is None:
             best = self._best(self._options(self._from_scratch(), lost))
         if best is None:
@@ -153,6 +156,12 @@ class Replanner:
     def take(self, plan: Replan) -> None:
         """The plan is now what runs."""
         self.incumbent, self._last = plan.placement, plan.evaluation
+        self._homes = self._trained_in(plan.placement)
+
+    def _trained_in(self, plan: Placement) -> tuple[str, ...]:
+        """Regions in which a plan trains its actor."""
+        pools = plan.group_of(Task.ACTOR_TRAINING).pools
+        return tuple(dict.fromkeys(self._prices.classes[pool.device_class].region.name for pool in pools))
 
     # --- candidates
 
@@ -166,19 +175,28 @@ class Replanner:
         return Change(
             prices=self._prices, running=self.incumbent, stays=staying(self.incumbent, lost or {}), policy=self.policy,
             value=None if kept is None else kept.value, last=self._last,
+            homes=tuple(name for name in self._homes if name in self._regions),
         )  # fmt: skip
 
     def _within(self, kept: _Option | None, lost: Lost | None, limit_s: float) -> Iterator[Placement]:
         change = self._change(kept, lost)
-        for home in change.homes:
-            yield from placements(change, home, self._most_moved, limit_s / len(change.homes), self._now_s)
+        found = self._of(change, change.blocks, self._most_moved, limit_s)
+        yield from found
+        runs = kept is not None or any(isinstance(judged(self._prices, each), Evaluation) for each in found)
+        if not runs and (data := change.paired_blocks) is not None:
+            yield from self._of(change, data, self._most_moved, limit_s)
 
     def _beyond(self, lost: Lost | None) -> Iterator[Placement]:
-        regions = {at.region.name for at in self._prices.classes.values()}
-        yield from (placement for name, placement in sorted(self.contingencies.items()) if name not in regions)
+        yield from (each for name, each in sorted(self.contingencies.items()) if name not in self._regions)
         change = self._change(None, lost)
+        yield from self._of(change, change.all_blocks, None, _LIMIT_S)
+
+    def _of(self, change: Change, data: Blocks, most_moved: float | None, limit_s: float) -> list[Placement]:
+        """Of these columns."""
+        found: list[Placement] = []
         for home in change.homes:
-            yield from placements(change, home, None, _LIMIT_S / len(change.homes), self._now_s)
+            found += placements(change, data, home, most_moved, limit_s / len(change.homes), self._now_s)
+        return found
 
     def _from_scratch(self) -> Iterator[Placement]:
         yield from self._searched(self._prices, _SEARCH_S, 0)
@@ -192,6 +210,11 @@ class Replanner:
             yield found.best.placement
 
     # --- judging
+
+    @property
+    def _regions(self) -> set[str]:
+        """That have machines."""
+        return {at.region.name for at in self._prices.classes.values()}
 
     @property
     def _most_moved(self) -> float:

@@ -14,7 +14,8 @@ from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.exact.method import search
 from planner.question.goal import STUDY
-from planner.replan.columns import repairs, units_for
+from planner.replan.columns import units_for
+from planner.replan.meshes import repairs
 from tests.support.replanning import problem
 
 

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.answer.evaluation import Evaluation
+from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.outcome import Found
-from planner.answer.placement import Placement
+from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.exact.method import search
+from planner.importers.published_workloads import areal_hex_workload
 from planner.question.fleet import Fleet
 from planner.question.goal import Goal, Objective, Problem
 from planner.question.workload import Task
 from planner.replan.migration import Policy, migration
-from planner.replan.moves import Lost, Use, num_moved, uses
+from planner.replan.moves import Lost, Use, num_moved, use_of, uses
 from planner.replan.replanner import Replan, Replanner
 from tests.support.replanning import problem
 
@@ -52,7 +53,7 @@ def without_home(fleet: Fleet, home: str) -> Fleet:
     )  # fmt: skip
 
 
-def drawn(eta: int, seed: int) -> tuple[Fleet, Lost]:
+def drawn(plan: Placement, eta: int, seed: int) -> tuple[Fleet, Lost]:
     """Machines gone or more, links of other rates; of what was in use on machines that are gone some part is lost."""
     rng = np.random.default_rng(seed)
     counts = {name: int(rng.integers(0, num + 2)) for name, num in MACHINES.items()}
@@ -62,7 +63,7 @@ def drawn(eta: int, seed: int) -> tuple[Fleet, Lost]:
     )
     left = {region: 8 * max(0, MACHINES[name] - counts[name]) for region, name in REGIONS.items()}
     lost: dict[str, dict[Use, int]] = {}
-    for key, of_class in sorted(uses(running(eta)[1]).items()):
+    for key, of_class in sorted(uses(plan).items()):
         region = key.split("/")[0]
         for use, held in sorted(of_class.items()):
             gone = int(rng.integers(0, min(left[region], held) // use.unit_gpus + 1)) * use.unit_gpus
@@ -77,7 +78,7 @@ def test_an_answer_is_a_placement_within_the_limit_or_says_that_nothing_else_run
     seed: int, eta: int, max_moved: float
 ) -> None:
     prices, placement, _ = running(eta)
-    fleet, lost = drawn(eta, seed)
+    fleet, lost = drawn(placement, eta, seed)
     planner = replanner(eta, Policy(max_moved=max_moved))
     try:
         answer = planner.fleet_changed(fleet, lost)
@@ -111,6 +112,41 @@ def test_a_tenth_of_the_machines_lost_moves_a_tenth_at_most() -> None:
         answer = replanner().fleet_changed(fewer)
         assert answer.is_within_limit
         assert answer.bound is not None
+
+
+def test_a_mesh_whose_rest_lacks_memory_goes_on_with_smaller_micro_batches() -> None:
+    """With 48 shards of the model two samples of 16k tokens fit on a device, with 32 shards one does."""
+    prices, plan = fully_sharded()
+    train = plan.group_of(Task.ACTOR_TRAINING)
+    smaller = replace(train, pools=(replace(train.pools[0], num_units=32),))
+    assert isinstance(evaluate(prices, replace(plan, groups=(plan.groups[0], smaller))), Violation)
+    lost = {train.pools[0].device_class: {use_of(train.tasks, train.pools[0]): 8}}
+    east, west = prices.problem.fleet.regions
+    fewer = replace(east, machines=tuple(replace(each, num_machines=each.num_machines - 1) for each in east.machines))
+    planner = Replanner(prices, plan, now_s=time.perf_counter, policy=Policy(max_moved=0.05))
+    answer = planner.fleet_changed(replace(prices.problem.fleet, regions=(fewer, west)), lost)
+    assert answer.is_within_limit
+    assert answer.num_moved == 0
+    (pool,) = answer.placement.group_of(Task.ACTOR_TRAINING).pools
+    assert (pool.num_units, pool.layout(Task.ACTOR_TRAINING).micro_batch) == (32, 1)
+
+
+def fully_sharded() -> tuple[Prices, Placement]:
+    """A model of 14B on all 48 devices of one region, generation on 192 of another."""
+    base = problem(num_a100=6, num_l40s=24)
+    regions = tuple(
+        replace(region, fabric_bytes_per_s=50e9, machines=tuple(replace(m, gpu="H100-SXM") for m in region.machines))
+        for region in base.fleet.regions
+    )
+    workload = areal_hex_workload("DeepSeek-R1-Distill-Qwen-14B").workload
+    prices = Prices(replace(base, fleet=replace(base.fleet, regions=regions), workload=workload))
+    east, west = sorted(prices.classes)
+    cut = Layout(tensor=1, sharding=Sharding.FULL, recompute=True, micro_batch=2)
+    mesh = Pool(device_class=east, unit_gpus=1, num_units=48, layouts=((Task.ACTOR_TRAINING, cut),))
+    makes = Pool(device_class=west, unit_gpus=4, num_units=48, layouts=((Task.GENERATION, Layout(tensor=4)),))
+    return prices, Placement(
+        groups=(Group(tasks=(Task.GENERATION,), pools=(makes,)), Group(tasks=(Task.ACTOR_TRAINING,), pools=(mesh,)))
+    )
 
 
 def test_without_a_limit_an_answer_is_no_worse() -> None:

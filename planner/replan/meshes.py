@@ -1,0 +1,190 @@
+"""Meshes that a re-plan chooses among, for a group that trains: those that leave most devices at what they do.
+
+- *Repairs* of the running mesh: on its classes, with its cuts, which say what its devices do (`planner.replan.moves`),
+  any number of pipelines. Micro-batches, recomputation and sharding are chosen anew, for fewer devices may not have
+  memory for what the running ones are; they change in place.
+- *Others*: of one pool of any class and cuts, with so few devices that all of them may move.
+- *Pairs*: of two pools, each of the running mesh's cuts or with so few devices.
+
+Every mesh of one pool or two that may run within a limit of moves is one of them, or one of them is no worse and moves
+no more: pools are held only against pools of the same cuts, or against those all of whose devices may move.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from planner.answer.placement import Group, Pool
+from planner.classes import DeviceClass
+from planner.cost.columns import offers, ordered_pairs, pairing, part
+from planner.cost.listed import MeshColumn, MeshPart
+from planner.cost.meshes import Found, Room, Side, alone, side
+from planner.cost.options import Options
+from planner.cost.phases import end_s
+from planner.cost.pools import PoolPrice, Prices
+from planner.cost.shape import of_group
+from planner.cost.ways import home
+from planner.question.workload import SCORING, TRAINING, Task
+
+_ANY = Room()
+
+
+def repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
+    """Of a group with training: itself first, if it still fits memory."""
+    at = tuple(prices.classes.get(pool.device_class) for pool in group.pools)
+    if len({each.region.name for each in at if each is not None}) != 1 or None in at:
+        return _repairs(prices, group)
+    key = ("repairs", group, at, prices.problem.rules, prices.problem.goal)  # no link matters inside a region
+    return prices.known(key, lambda: _repairs(prices, group), lasts=True)
+
+
+def _repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
+    tasks, running = group.tasks, _mesh(prices, group)
+    classes = [at for at in offers(prices, tasks).usable if _pool(group, at)]
+    parts = [part(prices, tasks, _alone(prices, group, at), (at,), _ANY) for at in classes]
+    if len(classes) > 1 and prices.problem.limits.max_train_blocks > 1:
+        sides = {at.key: _sides(prices, group, at, 0) for at in classes}
+        parts += _paired(prices, tasks, ordered_pairs(prices, tasks, classes, np.inf), sides, _ANY)
+    return _columns(parts, () if running is None else (running,))
+
+
+def others(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int) -> tuple[MeshColumn, ...]:
+    """Of one pool of at most so many devices; of a group that trains the actor, in one of those regions."""
+    tasks, of = group.tasks, offers(prices, group.tasks)
+    at = tuple(each for each in of.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in homes)
+
+    def found() -> tuple[MeshColumn, ...]:
+        whole = {each: of.alone(each) for each in at}
+        few = {each: on.take(np.flatnonzero(on.num_gpus <= most_gpus)) for each, on in whole.items()}
+        return _columns((part(prices, tasks, on, (each,), _ANY) for each, on in few.items()), ())
+
+    return prices.known(("others", tasks, at, most_gpus), found, lasts=True)
+
+
+def pairs(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int, max_s: float) -> tuple[MeshColumn, ...]:
+    """Of two pools that take at most so long: each of at most so many devices, or as the running mesh has it."""
+    tasks, room = group.tasks, Room(busy_s=max_s)
+    if prices.problem.limits.max_train_blocks < 2:
+        return ()
+    usable = offers(prices, tasks).usable
+    sides = {at.key: _sides(prices, group, at, most_gpus) for at in usable}
+    classes = [at for at in usable if sides[at.key]]
+    asked = (
+        (a, b)
+        for a, b in ordered_pairs(prices, tasks, classes, max_s)
+        if Task.ACTOR_TRAINING not in tasks or a.region.name in homes
+    )
+    return _columns(_paired(prices, tasks, asked, sides, room), ())
+
+
+def with_others(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
+    """Both, each group once."""
+    had = {each.group for each in known}
+    return (*known, *(each for each in more if each.group not in had))
+
+
+def _columns(parts: Iterable[MeshPart], first: Sequence[MeshColumn]) -> tuple[MeshColumn, ...]:
+    return with_others(first, (each.column(row) for each in parts for row in range(len(each))))
+
+
+# ---- pools of the running mesh's cuts, and others --------------------------------------------------------------------
+
+
+def _pool(group: Group, at: DeviceClass) -> Pool | None:
+    """The running mesh's, of that class."""
+    return next((pool for pool in group.pools if pool.device_class == at.key), None)
+
+
+def _own(prices: Prices, group: Group, at: DeviceClass) -> Options:
+    """Pools that do what the running mesh's devices of that class do."""
+    pool, found = _pool(group, at), offers(prices, group.tasks).options(at)
+    if pool is None:
+        return found.take(np.zeros(0, dtype=np.int64))
+    train = next(layout for task, layout in pool.layouts if task in TRAINING)
+    rows = np.flatnonzero(found.unit == pool.unit_gpus)
+    if len(rows):
+        rows = rows[found.cuts[pool.unit_gpus].pipeline[found.row[rows]] == train.pipeline]
+    if found.generating is not None:
+        rows = rows[found.generating.tensor[rows] == pool.layout(Task.GENERATION).tensor]
+    return found.take(rows)
+
+
+def _alone(prices: Prices, group: Group, at: DeviceClass) -> Found:
+    key = ("own alone", *_key(prices, group, at))
+    return prices.known(key, lambda: alone(prices, group.tasks, at, _own(prices, group, at)), lasts=True)
+
+
+def _sides(prices: Prices, group: Group, at: DeviceClass, most_gpus: int) -> list[Side]:
+    """Of that class in meshes of two pools: as the running one has it, and of at most so many devices."""
+    key = ("own sides", *_key(prices, group, at), most_gpus)
+    return prices.known(key, lambda: _sides_of(prices, group, at, most_gpus), lasts=True)
+
+
+def _sides_of(prices: Prices, group: Group, at: DeviceClass, most_gpus: int) -> list[Side]:
+    whole = offers(prices, group.tasks).options(at)
+    both = (_own(prices, group, at), whole.take(whole.num_gpus <= most_gpus))
+    return [side(prices, at, each) for each in both if not each.is_full.all()]
+
+
+def _key(prices: Prices, group: Group, at: DeviceClass) -> tuple[object, ...]:
+    pool, kind = _pool(group, at), prices.kind(at)
+    return group.tasks, kind, offers(prices, group.tasks).most[kind], pool and (pool.unit_gpus, pool.layouts)
+
+
+def _paired(
+    prices: Prices,
+    tasks: tuple[Task, ...],
+    asked: Iterable[tuple[DeviceClass, DeviceClass]],
+    sides: Mapping[str, Sequence[Side]],
+    room: Room,
+) -> Iterator[MeshPart]:
+    for at in asked:
+        for both in product(sides[at[0].key], sides[at[1].key]):
+            yield part(prices, tasks, pairing(prices, tasks, at, both, (None, None)).found(room), at, room)
+
+
+# ---- the running mesh itself -----------------------------------------------------------------------------------------
+
+
+def _mesh(prices: Prices, group: Group) -> MeshColumn | None:
+    """None if the fleet, the rules or memory do not allow it."""
+    if any(of_group(prices, group)):
+        return None
+    priced = [prices.pool(group.tasks, pool) for pool in group.pools]
+    fitting = [each for each in priced if isinstance(each, PoolPrice)]
+    if len(fitting) < len(priced):
+        return None
+    at = [prices.classes[pool.device_class] for pool in group.pools]
+    regions = tuple(each.region.name for each in at)
+    way = home(prices, regions[0]).ways.get(regions[-1])
+    if way is None:
+        return None
+    key = ("repair", group, tuple(map(prices.kind, at)), tuple(prices.edges(at)), way.samples_per_s)
+    times = prices.known(key, partial(_times, prices, group, fitting, regions), lasts=True)
+    usd_per_step = prices.ring_usd_per_gbyte(regions) * prices.gradient_bytes(group.tasks) / 1e9
+    return MeshColumn(
+        group=group, regions=regions, times=times, usd_per_step=usd_per_step,
+        usd_per_hour=sum(p.num_gpus * (c.usd_per_gpu_hour or 0.0) for p, c in zip(group.pools, at, strict=True)),
+    )  # fmt: skip
+
+
+def _times(prices: Prices, group: Group, priced: Sequence[PoolPrice], regions: Sequence[str]) -> dict[Task, float]:
+    """Seconds a step of each task."""
+    samples = float(prices.problem.workload.samples_per_step)
+    found = {task: each.total_s for task, each in prices.mesh(group.tasks, group.pools).times.items()}
+    for task in (task for task in group.tasks if task in SCORING):
+        rate = sum(pool.num_units * price.rates[task] for pool, price in zip(group.pools, priced, strict=True))
+        found[task] = samples / rate
+    if Task.GENERATION in group.tasks:
+        start, seconds = home(prices, regions[0]), prices.phase_seconds
+        made = np.zeros(len(seconds))
+        for pool, price, region in zip(group.pools, priced, regions, strict=True):
+            assert price.phase is not None
+            own = pool.num_units * price.phase.samples
+            is_away = region != start.name
+            carried = min(start.ways[region].samples_per_s, start.samples_per_s) if is_away else np.inf
+            made = made + np.minimum(own, seconds * carried)
+        found[Task.GENERATION] = end_s(seconds, made, samples)
+    return {task: found[task] for task in group.tasks}
