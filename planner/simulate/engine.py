@@ -54,6 +54,8 @@ class Engine:
         self._running: list[tuple[int, int, Sample]] = []
         self._num_admitted = 0
         self._swaps: list[tuple[int, int]] = [(0, 0)]
+        self._ahead: tuple[int, float] | None = None
+        """Steps until the next sequence ends or the caches are full, and their seconds; None: what runs has changed."""
 
     @property
     def num_running(self) -> int:
@@ -63,7 +65,7 @@ class Engine:
         """When the next sequence ends or the caches are full; never while paused or idle."""
         if self.is_paused or not self._running:
             return math.inf
-        return self.at_s + self._prefill_s + self._steps_s(self._steps_to_next())
+        return self.at_s + self._prefill_s + self._to_next()[1]
 
     def has_room(self, sample: Sample) -> bool:
         """Whether there is a slot, and room in the caches. An empty engine takes anything."""
@@ -79,14 +81,21 @@ class Engine:
         self.halt(now_s)
         self.epoch += 1
         running, tokens, num = len(self._running), 0, 0
-        while queue and num < most and self.has_room(queue[0]):
-            sample = queue.popleft()
-            sample.began = self._clock
-            self._num_admitted += 1
-            self._context += sample.prompt + sample.done
-            tokens += sample.prompt + sample.done
-            heapq.heappush(self._running, (self._clock + sample.length - sample.done, self._num_admitted, sample))
+        clock, context = self._clock, self._context
+        while queue and num < most and running + num < self.max_running:
+            sample = queue[0]
+            there = sample.prompt + sample.done
+            if running + num and context + there + (running + num + 1) * GROWTH_TOKENS > self._cache_tokens:
+                break
+            queue.popleft()
+            sample.began = clock
             num += 1
+            context += there
+            tokens += there
+            heapq.heappush(self._running, (clock + sample.length - sample.done, self._num_admitted + num, sample))
+        self._context = context
+        self._num_admitted += num
+        self._ahead = None
         if num:
             self._prefill_s += self._speed.prefill_s(running, tokens)
         return num
@@ -104,15 +113,16 @@ class Engine:
             linear, half = self._terms()
             root = math.sqrt(linear * linear + 4 * half * left_s)
             steps = math.ceil(2 * left_s / (linear + root) - 1e-6)
-        self._move(min(steps, self._steps_to_next()))
+        self._move(min(steps, self._to_next()[0]))
 
     def finish(self) -> tuple[list[Sample], Sample | None]:
         """At `due_s`: what is whole, or what was put back because the caches are full."""
-        self._move(self._steps_to_next())
+        self._move(self._to_next()[0])
         self.epoch += 1
         whole: list[Sample] = []
-        while self._running and self._running[0][0] <= self._clock:
-            sample = heapq.heappop(self._running)[2]
+        running, clock = self._running, self._clock
+        while running and running[0][0] <= clock:
+            sample = heapq.heappop(running)[2]
             self._settle(sample)
             whole.append(sample)
         if whole:
@@ -147,7 +157,7 @@ class Engine:
         """Everything that runs is lost."""
         lost = [sample for _, _, sample in sorted(self._running, key=lambda entry: entry[1])]
         self._running.clear()
-        self._context, self._prefill_s, self.is_alive = 0, 0.0, False
+        self._context, self._prefill_s, self.is_alive, self._ahead = 0, 0.0, False, None
         self.epoch += 1
         for sample in lost:
             sample.done = 0
@@ -160,27 +170,34 @@ class Engine:
         self._swaps.append((self._clock, version))
 
     def _settle(self, sample: Sample) -> None:
-        tokens = self._clock - sample.began
-        sample.done += tokens
-        self._context -= sample.prompt + sample.done
+        """It runs no more: counts its tokens by version. Called with what has left the running ones."""
         end = self._clock
+        sample.done += end - sample.began
+        self._context -= sample.prompt + sample.done
+        self._ahead = None
         for began, version in reversed(self._swaps):
-            start = max(began, sample.began)
+            start = began if began > sample.began else sample.began
             if end > start:
                 sample.ages.append((version, end - start))
                 end = start
             if began <= sample.began:
                 break
 
-    def _steps_to_next(self) -> int:
-        ends = self._running[0][0] - self._clock
-        full = (self._cache_tokens - self._context) // len(self._running)
-        return min(ends, max(full, 0)) if len(self._running) > 1 else ends
+    def _to_next(self) -> tuple[int, float]:
+        """Steps until the next sequence ends or the caches are full, and their seconds without prefills."""
+        ahead = self._ahead
+        if ahead is None:
+            num = len(self._running)
+            steps = self._running[0][0] - self._clock
+            if num > 1 and num * steps > self._cache_tokens - self._context:
+                steps = max((self._cache_tokens - self._context) // num, 0)
+            ahead = self._ahead = steps, self._steps_s(steps)
+        return ahead
 
     def _terms(self) -> tuple[float, float]:
         """(p, q): k steps take p k + q k^2 seconds."""
         num = len(self._running)
-        fixed, slope = self._speed.decode(num)
+        fixed, slope = self._speed.known.get(num) or self._speed.decode(num)
         return fixed + slope * (self._context / num - 0.5), slope / 2
 
     def _steps_s(self, steps: int) -> float:
@@ -188,9 +205,12 @@ class Engine:
         return linear * steps + half * steps * steps
 
     def _move(self, steps: int) -> None:
-        took_s = self._prefill_s + self._steps_s(steps)
+        ahead, ahead_s = self._to_next()
+        took_s = self._prefill_s + (ahead_s if steps == ahead else self._steps_s(steps))
         self.at_s += took_s
         self.busy_s += took_s
         self._prefill_s = 0.0
         self._clock += steps
         self._context += steps * len(self._running)
+        if steps:
+            self._ahead = None

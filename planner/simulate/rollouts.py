@@ -8,6 +8,7 @@ nothing of that is left, by another one whose version is not older than the grou
 """
 
 import heapq
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -266,8 +267,10 @@ class Rollouts:
         if not pool.queue:
             return
         workers = pool.alive
-        idle = [(worker.engine.num_running, i) for i, worker in enumerate(workers)
-                if worker.engine.has_room(pool.queue[0])]  # fmt: skip
+        first = pool.queue[0]
+        idle = [(worker.engine.num_running, i) for i, worker in enumerate(workers) if worker.engine.has_room(first)]
+        if not idle:
+            return
         heapq.heapify(idle)
         given: dict[int, deque[Sample]] = {}
         while pool.queue and idle:
@@ -292,7 +295,7 @@ class Rollouts:
         if engine.num_running and worker.began_s is None and not engine.is_paused:
             worker.began_s = self._agenda.now_s
         due_s = engine.due_s()
-        if due_s < float("inf"):
+        if due_s < math.inf:
             epoch = engine.epoch
             self._agenda.at(due_s, lambda: self._due(worker, epoch))
 
@@ -303,16 +306,17 @@ class Rollouts:
         whole, put_back = engine.finish()
         for sample in whole:
             self._account(sample, pool.region)
+        queue = pool.queue
         if put_back:
-            pool.queue.appendleft(put_back)
+            queue.appendleft(put_back)
         else:
-            while pool.queue or self._lease(pool):
-                if not engine.admit_from(pool.queue, self._agenda.now_s, len(pool.queue)):
+            while queue or self._lease(pool):
+                if not engine.admit_from(queue, self._agenda.now_s, len(queue)):
                     break
         if not engine.num_running:
             self._cut(worker)
         self._due_next(worker)
-        if pool.queue and len(pool.workers) > 1:
+        if queue and len(pool.workers) > 1:
             self._spread(pool)
 
     def _account(self, sample: Sample, region: str) -> None:

@@ -1,6 +1,7 @@
 """Seconds of one forward pass over a batch's samples, dealt over all units in proportion to their speed."""
 
 import heapq
+import math
 from collections.abc import Sequence
 
 from planner.answer.placement import Pool
@@ -55,9 +56,16 @@ def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
     idle: dict[float, list[tuple[int, int]]] = {}
     for i, speed in enumerate(speeds):
         idle.setdefault(speed, []).append((0, i))
+    kinds = sorted(idle.items(), reverse=True)
+    loads = kinds[0][1] if kinds else []
     for num in sorted(tokens, reverse=True):
-        speed = min(idle, key=lambda speed: ((idle[speed][0][0] + num) / speed, -speed))
-        load, i = idle[speed][0]
-        heapq.heapreplace(idle[speed], (load + num, i))
+        if len(kinds) > 1:  # of workers that would end at the same time, the faster one
+            least_s = math.inf
+            for speed, each in kinds:
+                end_s = (each[0][0] + num) / speed
+                if end_s < least_s:
+                    least_s, loads = end_s, each
+        load, i = loads[0]
+        heapq.heapreplace(loads, (load + num, i))
         dealt[i].append(num)
     return dealt

@@ -26,17 +26,18 @@ class Speed:
         self._tensor = tensor
         self._prompt = workload.prompt_tokens.mean
         self._contexts = (self._prompt, self._prompt + workload.completion_tokens.largest)
-        self._decode: dict[int, tuple[float, float]] = {}
+        self.known: dict[int, tuple[float, float]] = {}
+        """What `decode` has said so far, by sequences."""
         self._prefill: dict[tuple[int, int], float] = {}
 
     def decode(self, sequences: int) -> tuple[float, float]:
         """(a, b): a step of so many sequences takes a + b x (their mean context) seconds."""
-        found = self._decode.get(sequences)
+        found = self.known.get(sequences)
         if found is None:
             low, high = self._contexts
             fresh, old = self._step_s(sequences, low), self._step_s(sequences, high)
             slope = (old - fresh) / (high - low)
-            found = self._decode[sequences] = (fresh - slope * low, slope)
+            found = self.known[sequences] = (fresh - slope * low, slope)
         return found
 
     def prefill_s(self, sequences: int, tokens: int) -> float:
