@@ -317,16 +317,16 @@ def main() -> int:
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     check_simulator()
-    todo = plan(arguments.data, quick=arguments.quick, seed=arguments.seed, lengths=arguments.lengths)
-    cases = [*todo.grid, *(case for _, case in todo.variations), *todo.known]
+    planned = plan(arguments.data, quick=arguments.quick, seed=arguments.seed, lengths=arguments.lengths)
+    cases = [*planned.grid, *(case for _, case in planned.variations), *planned.known]
     outcomes = run_all(cases, arguments.jobs)
-    grid, rest = outcomes[: len(todo.grid)], outcomes[len(todo.grid) :]
-    varied, known = rest[: len(todo.variations)], rest[len(todo.variations) :]
-    ours = [outcome for case, outcome in zip(todo.grid, grid, strict=True) if case.policy == OURS]
+    grid, rest = outcomes[: len(planned.grid)], outcomes[len(planned.grid) :]
+    varied, known = rest[: len(planned.variations)], rest[len(planned.variations) :]
+    ours = [outcome for case, outcome in zip(planned.grid, grid, strict=True) if case.policy == OURS]
     if arguments.table:
-        lines = [_line(case, outcome) for case, outcome in zip(todo.grid, grid, strict=True)]
-        lines += [f"{_line(case, out)}  {name}" for (name, case), out in zip(todo.variations, varied, strict=True)]
-        lines += [f"{_line(case, out)}  lengths: aime24" for case, out in zip(todo.known, known, strict=True)]
+        lines = [_line(case, outcome) for case, outcome in zip(planned.grid, grid, strict=True)]
+        lines += [f"{_line(case, out)}  {name}" for (name, case), out in zip(planned.variations, varied, strict=True)]
+        lines += [f"{_line(case, out)}  lengths: aime24" for case, out in zip(planned.known, known, strict=True)]
         print("\n".join((HEADER, *lines)), file=sys.stderr)
     reach = reach_of(ours, varied)
     record = {
@@ -335,16 +335,16 @@ def main() -> int:
         "machine": provenance.machine(load),
         "config": {
             "quick": arguments.quick,
-            "window": asdict(todo.grid[0].window),
+            "window": asdict(planned.grid[0].window),
             **_config(arguments.data, arguments.lengths, arguments.seed),
         },
         "results": {
-            "grid": [row_of(case, outcome) for case, outcome in zip(todo.grid, grid, strict=True)],
+            "grid": [row_of(case, outcome) for case, outcome in zip(planned.grid, grid, strict=True)],
             "variations": [
                 {"variation": name, **row_of(case, outcome)}
-                for (name, case), outcome in zip(todo.variations, varied, strict=True)
+                for (name, case), outcome in zip(planned.variations, varied, strict=True)
             ],
-            "calibration": calibration(todo.known, known),
+            "calibration": calibration(planned.known, known),
             "busy_vs_best_without_wait_min": min(outcome.busy_vs_best_without_wait for outcome in ours),
         },
         "reach": reach,
