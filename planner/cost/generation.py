@@ -34,6 +34,8 @@ SLOTS = (
 PREFILL_TOKENS = 2048
 """Tokens of prompts that are prefilled together."""
 _GROUP_QUANTILE = 0.99
+_LEAST_FIXED = 1e-6
+"""Of a step of one sequence: what is left of it without the sequence."""
 _NUM_SHARES = 96
 _PARTS = 3
 """Arrays of more than 128 KiB are new memory each time, which takes longer than what is computed in it."""
@@ -105,10 +107,11 @@ class Replica:
         lengths = np.asarray(workload.completion_tokens.quantiles)
         longest, half = float(lengths[-1]), float(lengths[-1]) / 2
         running = float(np.mean(np.maximum(0.0, lengths - half))) / half
-        one_s, full_s = self.step_s(np.array([1.0, SLOTS[-1]]), np.full(2, mean_context(workload)))
+        one_s, two_s, full_s = self.step_s(np.array([1.0, 2.0, SLOTS[-1]]), np.full(3, mean_context(workload)))
         return Overlap(
             first_s=self.first_s, slope_per_s=(1 + running) * longest / float(np.mean(lengths)) / self.first_s,
             most=max(0.0, float(full_s / one_s) / (1 - running) - 1) if running < 1 else np.inf,
+            fixed_s=self.first_s * max(_LEAST_FIXED, float(2 - two_s / one_s)) if workload.eta > 1 else 0.0,
         )  # fmt: skip
 
     @cached_property

@@ -1,16 +1,25 @@
-"""What the windows of two versions that overlap on the same engines take longer.
+"""What the windows of versions that overlap on the same engines take longer.
 
 At eta >= 1 a version's window may be longer than a step: when the next version comes, the last sequences of this one
 still run. From then on steps take as long as the sequences of both together ask, or sequences wait for slots that
 others have. A phase that ends after s seconds where an engine has nothing else to do then ends after
 
-    s + extra(s) x (s - load - span),   extra(s) = min(slope x (s - first), most)
+    two(s) = s + extra(s) x (s - load - span),   extra(s) = min(slope x (s - first), most)
 
 where `span` is what a step leaves for generation, so that the last factor is what the windows overlap. A decoding step
 is a fixed part, weights and launches, and one in proportion to the sequences that run. `first`, the end of a phase of
 one sample, is nearly all of the fixed kind; s - first is the other kind. While windows overlap, one set's tail runs
 beside the other's start: `extra` is their sequences' part of a step over the fixed part. It is at most what it is with
-all slots full, where the tail keeps the start from its slots. Of three versions at a time only two are counted.
+all slots full, where the tail keeps the start from its slots.
+
+With eta >= 2 a phase may last for more than two spans, and more than two versions run. Each span brings the sequences
+of one version, which take s - load - fixed seconds of it; `fixed` is what the longest sequence's steps take apart from
+what sequences add to them. What is left of each span is for that fixed part:
+
+    many(s) = load + fixed x span / (span + fixed - (s - load))
+
+as where a processor is shared; at most as with all slots full. It averages over spans, which two versions do not: what
+counts goes from two(s) to many(s), where that is more, as many(s) goes from two spans to three.
 """
 
 from dataclasses import dataclass
@@ -18,6 +27,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.cuts import FloatArray, IntArray
+
+_MOST = 1e6
+"""Times: no step of an engine is so much longer than another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +42,36 @@ class Overlap:
     """The end of a phase of one sample, `load_s` included."""
     slope_per_s: float = 0.0
     most: float = 0.0
-
-    def extra(self, phase_s: float) -> float:
-        """Of a phase that ends after so many seconds alone."""
-        return min(self.slope_per_s * max(0.0, phase_s - self.first_s), self.most)
+    fixed_s: float = 0.0
+    """What the longest sequence's steps take without any sequence's part; 0: never more than two versions count."""
 
     def end_s(self, phase_s: float, span_s: float) -> float:
-        """When it ends beside the one before and the one after."""
-        return phase_s + self.extra(phase_s) * max(0.0, phase_s - self.load_s - span_s)
+        """When it ends beside those before and after it."""
+        return self.end_and_rise(phase_s, span_s)[0]
+
+    def end_and_rise(self, phase_s: float, span_s: float) -> tuple[float, float]:
+        """When it ends, and how much earlier with a second more of the span; with a longer one it never ends later."""
+        own_s = phase_s - self.load_s
+        over_s = own_s - span_s
+        if over_s <= 0:
+            return phase_s, 0.0
+        two = min(self.slope_per_s * max(0.0, phase_s - self.first_s), self.most)
+        two_s = phase_s + two * over_s
+        if not 0 < self.fixed_s < own_s:
+            return two_s, two
+        left_s = span_s + self.fixed_s - own_s
+        most_s = own_s * (1 + min(self.most, _MOST))
+        many_s, many = most_s, 0.0
+        if left_s > 0 and self.fixed_s * span_s < most_s * left_s:
+            many_s = self.fixed_s * span_s / left_s
+            many = self.fixed_s * (own_s - self.fixed_s) / (left_s * left_s)
+        beyond_s = many_s + self.load_s - two_s
+        part = many_s / span_s - 2 if span_s > 0 else 1.0
+        if part <= 0 or beyond_s <= 0:
+            return two_s, two
+        if part >= 1:
+            return many_s + self.load_s, many
+        return two_s + part * beyond_s, two + part * (many - two) + beyond_s * (many + many_s / span_s) / span_s
 
     def is_no_worse(self, other: "Overlap") -> bool:
         """Whether any phase that is as long alone ends as early."""
@@ -46,6 +80,7 @@ class Overlap:
             and self.most <= other.most
             and self.load_s >= other.load_s
             and self.first_s >= other.first_s
+            and (not self.fixed_s or 0 < other.fixed_s <= self.fixed_s)
         )
 
 
@@ -60,24 +95,46 @@ class Overlaps:
     first_s: FloatArray
     slope_per_s: FloatArray
     most: FloatArray
+    fixed_s: FloatArray
+
+    @property
+    def has_many(self) -> bool:
+        return bool(self.fixed_s.any())
 
     def some(self, rows: IntArray) -> "Overlaps":
         """Of any shape."""
-        return Overlaps(self.load_s[rows], self.first_s[rows], self.slope_per_s[rows], self.most[rows])
-
-    def extra(self, phase_s: FloatArray) -> FloatArray:
-        """Elementwise, as of one."""
-        found: FloatArray = np.minimum(self.slope_per_s * np.maximum(0.0, phase_s - self.first_s), self.most)
-        return found
+        return Overlaps(
+            self.load_s[rows], self.first_s[rows], self.slope_per_s[rows], self.most[rows], self.fixed_s[rows]
+        )
 
     def end_s(self, phase_s: FloatArray, span_s: FloatArray | float) -> FloatArray:
         """Elementwise, as of one."""
-        found: FloatArray = phase_s + self.extra(phase_s) * np.maximum(0.0, phase_s - self.load_s - span_s)
-        return found
+        return self.end_and_rise(phase_s, span_s)[0]
+
+    def end_and_rise(self, phase_s: FloatArray, span_s: FloatArray | float) -> tuple[FloatArray, FloatArray]:
+        """Elementwise, as of one."""
+        over_s = phase_s - self.load_s - span_s
+        two = np.minimum(self.slope_per_s * np.maximum(0.0, phase_s - self.first_s), self.most)
+        two_s = phase_s + two * np.maximum(0.0, over_s)
+        two = np.where(over_s > 0, two, 0.0)
+        if not self.has_many:
+            return two_s, two
+        own_s, safe_s = phase_s - self.load_s, np.maximum(span_s, 1e-9)
+        left_s, most_s = self.fixed_s - over_s, own_s * (1 + np.minimum(self.most, _MOST))
+        is_less = (left_s > 0) & (self.fixed_s * span_s < most_s * left_s)
+        left_s = np.where(is_less, left_s, 1.0)
+        many_s = np.where(is_less, self.fixed_s * span_s / left_s, most_s)
+        many = np.where(is_less, self.fixed_s * (own_s - self.fixed_s) / (left_s * left_s), 0.0)
+        beyond_s = np.maximum(0.0, many_s + self.load_s - two_s)
+        part = np.clip(many_s / safe_s - 2, 0.0, 1.0)
+        part = np.where((over_s > 0) & (self.fixed_s > 0) & (self.fixed_s < own_s) & (beyond_s > 0), part, 0.0)
+        more = np.where((part > 0) & (part < 1), beyond_s * (many + many_s / safe_s) / safe_s, 0.0)
+        return two_s + part * beyond_s, two + part * (many - two) + more
 
     def knots_s(self, seconds: FloatArray, span_s: float) -> FloatArray:
         """[rows, knots]: of each knot of a grid."""
-        whole = Overlaps(self.load_s[:, None], self.first_s[:, None], self.slope_per_s[:, None], self.most[:, None])
+        columns = (self.load_s, self.first_s, self.slope_per_s, self.most, self.fixed_s)
+        whole = Overlaps(*(each[:, None] for each in columns))
         return whole.end_s(seconds[None, :], span_s)
 
 
@@ -88,6 +145,7 @@ def overlaps_of(each: list[Overlap]) -> Overlaps:
         first_s=np.array([one.first_s for one in each], dtype=np.float64),
         slope_per_s=np.array([one.slope_per_s for one in each], dtype=np.float64),
         most=np.array([one.most for one in each], dtype=np.float64),
+        fixed_s=np.array([one.fixed_s for one in each], dtype=np.float64),
     )
 
 
@@ -111,14 +169,11 @@ def made_in(
         is_over = mine.end_s(seconds[middle], span_s) <= window_s
         low, high = np.where(is_over, middle, low), np.where(is_over, high, middle - 1)
     at = np.clip(low, 0, last - 1)
-    start_s, end_s = mine.end_s(seconds[at], span_s), mine.end_s(seconds[at + 1], span_s)
+    (start_s, sooner), (end_s, later) = (mine.end_and_rise(seconds[place], span_s) for place in (at, at + 1))
     width = np.where(end_s > start_s, end_s - start_s, 1.0)
     below = samples[row, at]
     rise = (samples[row, at + 1] - below) / width
     part = (window_s - start_s) / width
-    sooner, later = (
-        np.where(seconds[place] > mine.load_s + span_s, mine.extra(seconds[place]), 0.0) for place in (at, at + 1)
-    )
     made, longer = below + part * (samples[row, at + 1] - below), rise * (sooner + part * (later - sooner))
     if (is_beyond := low == last).any():
         steady = samples[row, last] / end_s

@@ -65,16 +65,15 @@ class PhaseTable:
         if place < 0:
             return 0.0, 0.0, 0.0
         if place == last:
-            at, rate = self.seconds.item(last), self.samples.item(last) / end_s(last)
-            sooner = self.overlap.extra(at) if at > self.overlap.load_s + span_s else 0.0
-            return rate * window_s, rate, rate * window_s / end_s(last) * sooner
+            whole_s, sooner = self.overlap.end_and_rise(self.seconds.item(last), span_s)
+            rate = self.samples.item(last) / whole_s
+            return rate * window_s, rate, rate * window_s / whole_s * sooner
         below, more = self.samples.item(place), self.samples.item(place + 1) - self.samples.item(place)
-        width = end_s(place + 1) - end_s(place)
-        part = (window_s - end_s(place)) / width
-        sooner, later = (
-            self.overlap.extra(at) if at > self.overlap.load_s + span_s else 0.0
-            for at in (self.seconds.item(place), self.seconds.item(place + 1))
+        (start_s, sooner), (stop_s, later) = (
+            self.overlap.end_and_rise(self.seconds.item(at), span_s) for at in (place, place + 1)
         )
+        width = stop_s - start_s
+        part = (window_s - start_s) / width
         return below + part * more, more / width, more / width * (sooner + part * (later - sooner))
 
 

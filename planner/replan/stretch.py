@@ -16,6 +16,9 @@ from planner.cost.overlap import NONE, Overlap, overlaps_of
 from planner.cost.pools import Prices
 from planner.question.goal import Problem
 
+_SPANS = 4096
+"""Where the factor is bounded piece by piece."""
+
 
 def stretch(was: Prices, now: Prices) -> float:
     """At least 1; infinite where `now`'s grid is not one of `was`'s knots, or nothing can be said."""
@@ -47,7 +50,8 @@ def _factor(old: FloatArray, samples: FloatArray, new: FloatArray, gone: FloatAr
     """What makes up for chords over the knots that are gone.
 
     Windows that overlap put off what a knot stands for, in proportion to how much they do; the factor is a ratio of
-    two such sums, so it is largest where one of them begins to overlap, or where no step is shorter.
+    two such sums, so it is largest where one of them begins to overlap, or where no step is shorter. Where more than
+    two versions count it is none; then it is bounded between `_SPANS` spans, by what each of them is at either end.
     """
     after = np.searchsorted(new, gone)
     low, high = new[after - 1], new[after]
@@ -55,11 +59,18 @@ def _factor(old: FloatArray, samples: FloatArray, new: FloatArray, gone: FloatAr
     made_low = samples[:, np.searchsorted(old, low, side="right") - 1]
     rise = samples[:, np.searchsorted(old, high)] - made_low
     share = np.where(rise > 0, (made - made_low) / np.where(rise > 0, rise, 1.0), 1.0)
-    worst = 1.0
     of = overlaps_of([overlap])
-    for span_s in (np.zeros(len(gone)), low - overlap.load_s, gone - overlap.load_s, high - overlap.load_s):
-        late, first, last = (of.end_s(at, np.maximum(span_s, 0.0)) for at in (gone, low, high))
-        worst = max(worst, float((late / (first + share * (last - first))).max(initial=1.0)))
+    if of.has_many and len(gone):
+        spans_s = np.append(0.0, np.geomspace(1e-3 * low[0], high[-1], _SPANS))[:, None]
+        pairs = [(spans_s[:-1], spans_s[1:]), (high - overlap.load_s, high - overlap.load_s)]
+    else:
+        pairs = [(at, at) for at in (np.zeros(len(gone)), *(at - overlap.load_s for at in (low, gone, high)))]
+    worst, rises = 1.0, (rise > 0).any(axis=0)
+    for from_s, to_s in pairs:
+        late = of.end_s(gone, np.maximum(from_s, 0.0))
+        first, last = (of.end_s(at, np.maximum(to_s, 0.0)) for at in (low, high))
+        for part in share:
+            worst = max(worst, float((late / (first + part * (last - first)))[..., rises].max(initial=1.0)))
     return worst
 
 

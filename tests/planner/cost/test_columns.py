@@ -48,7 +48,7 @@ def best(of: Prices, every: Iterable[Placement]) -> float:
     return least
 
 
-@pytest.mark.parametrize("eta", [0, 1])
+@pytest.mark.parametrize("eta", [0, 1, 3])
 @pytest.mark.parametrize("regions", [1, 2])
 @pytest.mark.parametrize("memory", [1.0, 0.05])
 def test_no_placement_is_better_than_the_best_of_columns(eta: int, regions: int, memory: float) -> None:

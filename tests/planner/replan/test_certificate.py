@@ -92,12 +92,13 @@ def test_a_way_that_was_not_there_leaves_nothing() -> None:
     assert carried(3.0, Prices(case), Prices(cut)) == 3.0
 
 
-def test_what_is_made_on_a_coarser_grid_is_made_on_the_finer_one_within_the_factor() -> None:
-    case = problem()
+@pytest.mark.parametrize(("eta", "most"), [(1, 1.1), (3, 1.3)])
+def test_what_is_made_on_a_coarser_grid_is_made_on_the_finer_one_within_the_factor(eta: int, most: float) -> None:
+    case = problem(eta=eta)
     fewer = Fleet(regions=case.fleet.regions[:1], links=(), gpu_types=gpu_types())
     was, now = Prices(case), Prices(replace(case, fleet=fewer))
     factor = stretch(was, now)
-    assert 1.0 < factor < 1.1
+    assert 1.0 < factor < most
     (at,) = now.classes.values()
     seconds = np.geomspace(now.phase_seconds[0], now.phase_seconds[-1], 5000)
     for (old, overlap), (new, _) in zip(tables(was, at), tables(now, at), strict=True):
