@@ -180,6 +180,11 @@ class Blocks:
             return np.inf, np.inf
         return way.weights_s, way.link_s
 
+    def critic_usd(self, src: int, dst: int) -> float:
+        """Of one version of the critic's weights; infinite without a way."""
+        way = between.critic_way(self.prices, self.regions[src], self.regions[dst])
+        return np.inf if way is None else way.usd_per_version
+
     def _listed(self, tasks: Tasks, home: int | None) -> MeshList:
         key = (tasks, home) if self.num_blocks > 1 else (tasks, None)
         room, may_pair = self.rooms.get(key, (Room(busy_s=self.max_s), any_pair))

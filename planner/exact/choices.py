@@ -26,6 +26,8 @@ class Node:
     home: int
     critic_homes: frozenset[int] | None = None
     """Regions of critic training's first pool; None: any."""
+    critic_in: tuple[tuple[int, bool], ...] = ()
+    """Regions of which it is known whether the critic scores there; not named: either."""
     window_s: tuple[float, float] = (0.0, INFINITE)
     """Of generation apart from training, as a region without lag would see it."""
     receivers: tuple[int, int] = (0, 1 << 20)
@@ -167,8 +169,39 @@ def _together(each: Mapping[Tasks, Least], node: Node) -> Least:
     return found
 
 
+def beside_s(data: Blocks, node: Node) -> Floats:
+    """[regions]: what the critic's weights surely take of links from the part's home, beside the actor's."""
+    found = np.zeros(len(data.regions))
+    trains, scores = (
+        next((tasks for tasks in node.grouping if task in tasks), ())
+        for task in (Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE)
+    )
+    if not scores or trains == scores:
+        return found
+    if Task.ACTOR_TRAINING not in trains and node.critic_homes != frozenset({node.home}):
+        return found
+    is_known = [r for r, is_there in node.critic_in if is_there]
+    if Task.GENERATION in scores and not any(task in TRAINING for task in scores):
+        is_known = list(range(len(data.regions)))  # nothing generates there without scoring
+    for r in is_known:
+        link_s = data.critic_s(node.home, r)[1]
+        found[r] = link_s if link_s < INFINITE else 0.0
+    return found
+
+
+def _without_critic(node: Node, tasks: Tasks) -> list[int]:
+    """Regions in which a group cannot be, as the critic does not score there."""
+    return [r for r, is_there in node.critic_in if not is_there] if Task.CRITIC_INFERENCE in tasks else []
+
+
 def _in_time(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> MeshesAt:
     at = meshes_at(data, tasks, node.home)
+    if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks and (more_s := beside_s(data, node)).any():
+        ways, regions = data.ways(node.home), at.block.regions[at.rows]
+        rest_s = at.block.gen_s[at.rows] + (ways.weights_s + more_s + ways.trajectories_s)[regions].max(axis=1)
+        at = replace(at, rest_s=rest_s, link_s=(ways.link_s + more_s)[regions].max(axis=1))
+    if closed := _without_critic(node, tasks):
+        at = at.some(np.asarray(~np.isin(at.block.regions[at.rows], closed).any(axis=1)))
     keep = (at.busy_s <= most_s * (1 + _TOLERANCE)) & (at.link_s <= most_s * (1 + _TOLERANCE))
     if node.critic_homes is not None and Task.CRITIC_TRAINING in tasks and Task.ACTOR_TRAINING not in tasks:
         keep &= np.isin(at.block.home[at.rows], sorted(node.critic_homes))
@@ -177,14 +210,18 @@ def _in_time(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> MeshesAt:
 
 def _reached(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> UnitsAt:
     at = units_at(data, tasks, node.home)
+    if closed := _without_critic(node, tasks):
+        at = at.some(~np.isin(at.region, closed))
     if at.scores and node.levels:
         low, high = node.level_s(tasks)
         at = at.some(at.level_s <= high)
         at = replace(at, level_s=np.maximum(at.level_s, low))
     if not at.generates:
         return at
-    if node.receivers[0] > 1:
-        at = replace(at, lag_s=lags(data.ways(node.home), node.receivers[0])[at.region])
+    more_s = beside_s(data, node)
+    if node.receivers[0] > 1 or more_s.any():
+        lag_s = lags(data.ways(node.home), node.receivers[0], more_s)[at.region]
+        at = replace(at, lag_s=lag_s, link_s=at.link_s + more_s[at.region])
     return _making(data, at, at.link_s <= most_s * (1 + _TOLERANCE))
 
 

@@ -22,6 +22,8 @@ class Critic:
     """[regions, sources]: of a version."""
     near: Bools
     """[regions, sources]: whether it comes in time."""
+    usd: Floats
+    """[regions, sources]: of a version."""
 
     @staticmethod
     def between(data: Blocks, trains: MeshesAt, scores: MeshesAt | UnitsAt, of: Choices) -> "Critic":
@@ -35,9 +37,11 @@ class Critic:
             score_s = float(scores.level_s.min()) + scores.scoring_s(data.samples)
         left_s = data.ends * of.most_s - of.least.train_s - score_s
         near = (link_s <= of.most_s * (1 + 1e-9)) & (ways_s <= left_s * (1 + 1e-9) + 1e-9 * of.most_s)
+        usd = np.array([[data.critic_usd(k, r) for k in sources.tolist()] for r in range(len(data.regions))])
         return Critic(
-            sources=sources, source=np.searchsorted(sources, homes).clip(0, len(sources) - 1), ways_s=ways_s, near=near
-        )
+            sources=sources, source=np.searchsorted(sources, homes).clip(0, len(sources) - 1), ways_s=ways_s, near=near,
+            usd=usd,
+        )  # fmt: skip
 
     @property
     def is_near(self) -> Bools:
@@ -48,4 +52,10 @@ class Critic:
     def least_s(self) -> Floats:
         """[regions]: from the nearest."""
         least: Floats = self.ways_s.min(axis=1)
+        return least
+
+    @property
+    def least_usd(self) -> Floats:
+        """[regions]: from the cheapest."""
+        least: Floats = self.usd.min(axis=1)
         return least

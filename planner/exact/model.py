@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.exact.blocks import Blocks
-from planner.exact.choices import Choices, Node, choices
+from planner.exact.choices import Choices, Node, beside_s, choices
 from planner.exact.critic import Critic
 from planner.exact.dollars import chosen_usd
 from planner.exact.held import Chosen, add_inventory, uses
@@ -73,6 +73,8 @@ class Relaxation:
     """Binaries of remote regions that generate."""
     critic: Critic | None = field(init=False, default=None)
     _money: Money = field(init=False)
+    _uses: dict[tuple[int, ...], int] = field(init=False, default_factory=dict)
+    """Binaries: whether any of these variables are used."""
 
     def __post_init__(self) -> None:
         problem, model, node = self.data.prices.problem, self.model, self.node
@@ -143,6 +145,8 @@ class Relaxation:
                 self.model.row(scoring, low=low, high=high)
             self._add_generation(making, [] if self.data.is_sync else scoring)
         self._money.add_units(of, units.at)
+        if self._money.counts and of.scores:
+            self._money.add_scoring(self.model, {r: self._used(units, r) for r in np.unique(of.region).tolist()})
 
     @property
     def _longest(self) -> float:
@@ -216,14 +220,15 @@ class Relaxation:
         """A binary for each remote region, where it matters which ones are sent versions."""
         model, of, ways = self.model, units.of, self.data.ways(self.node.home)
         low, high = self.node.receivers
+        link_s = ways.link_s + beside_s(self.data, self.node)
         for region in np.unique(of.region[of.region != self.node.home]).tolist():
-            is_slow = ways.link_s[region] > self.low_s
+            is_slow = link_s[region] > self.low_s
             if not (is_slow or ways.up_s > 0 or self._money.counts):
                 continue
             u = self._used(units, region)
             self.received.append(u)
             if is_slow:
-                below(model, [(u, float(ways.link_s[region]) / self.scale_s)], [(self.step, 1.0)])
+                below(model, [(u, float(link_s[region]) / self.scale_s)], [(self.step, 1.0)])
             self._money.add_receiver(u, region)
         self._money.add_dearest(model)
         used = [(u, 1.0) for u in self.received]
@@ -251,6 +256,7 @@ class Relaxation:
             at, regions = self.meshes[scores].at, own.block.regions[own.rows]
             fine = np.asarray(critic.is_near[regions].all(axis=1))
             self._forbid(at, ~fine)
+            self._money.add_critic(at[fine], critic.least_usd, regions[fine])
             seconds = critic.least_s[regions[fine]].max(axis=1) + own.score_s[fine]
             self._below(at[fine], seconds / self.scale_s, path)
             for region in np.unique(regions[fine]).tolist():
@@ -268,9 +274,12 @@ class Relaxation:
         steps = chain(self.data, self.model, few, ways_s, self.scale_s, self.is_fine)
         below(self.model, [*steps, *self._scoring[scores]], path)
         self._wait(few, ways_s + few.of.level_s, self._choices.most_after_train_s, path)
-        for region in np.unique(few.of.region[~critic.near[few.of.region].all(axis=1)]).tolist():
-            u = self._used(few, region)
-            self._keep_near(critic, self.meshes[trains], region, [(u, 1.0)])
+        for region in np.unique(few.of.region).tolist():
+            if not critic.near[region].all():
+                self._keep_near(critic, self.meshes[trains], region, [(self._used(few, region), 1.0)])
+            if self._money.counts and critic.least_usd[region] > 0:
+                u, there = np.array([self._used(few, region)]), np.array([[region, region]])
+                self._money.add_critic(u, critic.least_usd, there)
 
     def _keep_near(self, critic: Critic, trains: Chosen, region: int, uses: Terms) -> None:
         """Not both: something that scores in a region, and the critic trained where its weights come from too late."""
@@ -280,7 +289,11 @@ class Relaxation:
 
     def _used(self, units: Counted, region: int) -> int:
         """A binary: whether any of a group's units are in a region."""
-        u, of = self.model.variable(0.0, 1.0, whole=True), units.of
+        of, here = units.of, units.at[units.of.region == region]
+        key = tuple(here.tolist())
+        if key in self._uses:
+            return self._uses[key]
+        u = self._uses[key] = self.model.variable(0.0, 1.0, whole=True)
         classes = of.block.at_class[of.rows]
         for c in np.unique(classes[of.region == region]).tolist():
             mine = np.flatnonzero(classes == c)
@@ -362,6 +375,10 @@ class Relaxation:
         return None if self.window is None else float(values[self.window] * self.scale_s)
 
     @property
+    def counts_usd(self) -> bool:
+        return self._money.counts
+
+    @property
     def others_range_s(self) -> tuple[float, float]:
         """Of what other tasks take of generation's group."""
         return self._choices.least.others_s, min(self.node.others_s[1], self.most_s)
@@ -381,16 +398,3 @@ class Relaxation:
     def receivers(self, values: Floats) -> int:
         """Remote regions that are sent versions, at a point, where that matters; what is left of one counts."""
         return int(np.ceil(sum(values[u] for u in self.received) - LITTLE))
-
-    def critic_split(self, values: Floats) -> tuple[frozenset[int], frozenset[int]] | None:
-        """(the region that a point trains the critic in, all others), where its way counts as shorter than it is."""
-        if self.critic is None:
-            return None
-        trains = next(chosen for tasks, chosen in self.meshes.items() if Task.CRITIC_TRAINING in tasks)
-        k = int(self.critic.source[trains.of.rows[int(values[trains.at].argmax())]])
-        used = {region for x, region, _ in uses(self.meshes, self.units, Task.CRITIC_INFERENCE) if values[x] > 0.5}
-        lacks_s = max((self.critic.ways_s[r, k] - self.critic.least_s[r] for r in used), default=0.0)
-        sources = [int(each) for each in self.critic.sources]
-        if len(sources) < 2 or lacks_s <= 1e-6 * self.scale_s:
-            return None
-        return frozenset({sources[k]}), frozenset(sources) - {sources[k]}

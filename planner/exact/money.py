@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.exact.blocks import Blocks
-from planner.exact.linear import INFINITE, Ints, LinearModel
+from planner.exact.linear import INFINITE, Floats, Ints, LinearModel
 from planner.exact.rows import Terms
 from planner.exact.sites import MeshesAt, UnitsAt
 from planner.question.goal import Objective
@@ -53,6 +53,24 @@ class Money:
     def add_units(self, of: UnitsAt, at: Ints) -> None:
         if self.counts:
             self._rent += zip(at.tolist(), of.block.usd[of.rows].tolist(), strict=True)
+
+    def add_scoring(self, model: LinearModel, used: dict[int, int]) -> None:
+        """Of a group of units that score, with a binary for each region in use: samples there and back, the dearest."""
+        if not self.counts:
+            return
+        ways = self.data.ways(self.home)
+        sent = ways.usd_there + ways.usd_back
+        dearest = model.variable()
+        for region, u in used.items():
+            model.row([(dearest, 1.0), (u, -float(sent[region]))], low=0.0)
+        self._egress.append((dearest, 1.0))
+
+    def add_critic(self, at: Ints, usd: Floats, regions: Ints) -> None:
+        """The critic's weights, where it scores apart from its training; `regions`: [variables, 2] where each of them
+        does, `usd`: [regions] of a version."""
+        if self.counts:
+            sent = usd[regions[:, 0]] + np.where(regions[:, 0] == regions[:, 1], 0.0, usd[regions[:, 1]])
+            self._egress += zip(at.tolist(), sent.tolist(), strict=True)
 
     def add_receiver(self, used: int, region: int) -> None:
         """Of a region that generates, by its binary."""

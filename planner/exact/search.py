@@ -25,7 +25,7 @@ from planner.exact.linear import INFINITE, Solution
 from planner.exact.model import Relaxation
 from planner.exact.rounding import rounded
 from planner.exact.solver import solve_relaxed, solve_whole
-from planner.exact.splits import late, level_split, others_split
+from planner.exact.splits import critic_split, late, level_split, others_split
 from planner.groupings import Grouping, groupings
 from planner.question.goal import Objective
 from planner.question.workload import TRAINING, Task
@@ -383,15 +383,15 @@ class Search:
         cuts = (*part.cuts, *built.rates(found.values))
         after = replace(part, cuts=cuts, depth=part.depth + 1)
         tolerance = self._tolerance(part)
+        if nodes := critic_split(built, found.values):
+            for node in nodes:
+                self._push(node, bound, is_open=True, like=after)
+            return
         if late(built, found.values) > tolerance and self._split_receivers(after, built, found, bound):
             return
         if built.looseness(found.values) > tolerance and self._split(after, built, found, bound):
             return
         if self._split_others(after, built, found, bound, tolerance):
-            return
-        for homes in built.critic_split(found.values) or ():
-            self._push(replace(part.node, critic_homes=homes), bound, is_open=True, like=after)
-        if built.critic_split(found.values):
             return
         if self._data.ways(part.node.home).up_s > 0 and self._split_receivers(after, built, found, bound):
             return

@@ -188,9 +188,10 @@ def _units_at(data: Blocks, tasks: Tasks, home: int) -> UnitsAt:
     )  # fmt: skip
 
 
-def lags(ways: Ways, receivers: int) -> Floats:
-    """[regions]: of a version's way to each, if so many regions share the uplink, and of the last samples back."""
+def lags(ways: Ways, receivers: int, beside_s: Floats | float = 0.0) -> Floats:
+    """[regions]: of a version's way to each, if so many regions share the uplink, and of the last samples back;
+    `beside_s`: of the critic's weights on the same link."""
     far = np.arange(len(ways.weights_s)) != ways.home
-    link_s = np.where(far, np.maximum(ways.link_s, ways.up_s * max(1, receivers)), 0.0)
+    link_s = np.where(far, np.maximum(ways.link_s + beside_s, ways.up_s * max(1, receivers)), 0.0)
     found: Floats = np.where(far, ways.half_rtt_s + link_s, 0.0) + ways.trajectories_s
     return found

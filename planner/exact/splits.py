@@ -1,22 +1,28 @@
 """Where a point of a part's model is too hopeful, and how to split the part there.
 
-Windows apart (`Relaxation.looseness`): versions that come later because more regions share the uplink, scoring that
-waits for units far away, and what other tasks leave of a step for generation at full rate.
+Windows apart (`Relaxation.looseness`): versions that come later because more regions share the uplink, or the critic's
+weights a link; the critic's region; scoring that waits for units far away; and what other tasks leave of a step for
+generation at full rate.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
+from planner.exact.choices import Node, beside_s
+from planner.exact.held import uses
 from planner.exact.linear import Floats
 from planner.exact.model import LITTLE, Relaxation
 from planner.exact.rows import LEVEL_STEP
 from planner.exact.sites import lags
 from planner.exact.windows import looseness
 from planner.groupings import Tasks
+from planner.question.workload import Task
 
 _WAITS = 2e-3
 """Of a path: what a point's scoring may take more than the model says, before its ways are split."""
+_TINY = 1e-6
+"""Of a step, or of dollars: what does not matter."""
 _BELOW = 0.8
 """Of what others take at a point, from their least on: both parts are without the point then."""
 
@@ -66,3 +72,46 @@ def others_split(built: Relaxation, values: Floats, loose: float) -> float | Non
     if looseness(built.data, built.made, left, counts, built.node.home, window_s) <= loose:
         return None
     return min(max(low + _BELOW * (others_s - low), low + 0.1 * (high - low)), high - 0.1 * (high - low))
+
+
+def critic_split(built: Relaxation, values: Floats) -> list[Node]:
+    """By the critic's region, where at a point in whole numbers its way counts as shorter or cheaper than it is, or the
+    actor's versions as if they had a link for themselves; then by whether it scores where such a link leads."""
+    critic, node = built.critic, built.node
+    if critic is None:
+        return []
+    trains = next(chosen for tasks, chosen in built.meshes.items() if Task.CRITIC_TRAINING in tasks)
+    k = int(critic.source[trains.of.rows[int(values[trains.at].argmax())]])
+    scores = sorted(_regions(built, values, Task.CRITIC_INFERENCE))
+    shares = {} if critic.sources[k] != node.home else _shared(built, values, scores)
+    is_late = bool((critic.ways_s[scores, k] - critic.least_s[scores] > _TINY * built.scale_s).any())
+    is_dear = built.counts_usd and bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
+    sources = [int(each) for each in critic.sources]
+    if len(sources) > 1 and (is_late or is_dear or shares):
+        it = frozenset({sources[k]})
+        return [replace(node, critic_homes=homes) for homes in (it, frozenset(sources) - it)]
+    if shares and node.critic_homes != frozenset({node.home}):
+        return [replace(node, critic_homes=frozenset({node.home}))]
+    if shares:
+        worst = max(shares, key=lambda r: shares[r])
+        return [replace(node, critic_in=(*node.critic_in, (worst, is_there))) for is_there in (True, False)]
+    return []
+
+
+def _regions(built: Relaxation, values: Floats, task: Task) -> set[int]:
+    """Where a task is at a point in whole numbers."""
+    return {region for x, region, _ in uses(built.meshes, built.units, task) if values[x] > 0.5}
+
+
+def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, float]:
+    """Of regions that are sent the actor's versions and the critic's weights: what these take of the link, where that
+    is not counted."""
+    if any(Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks for tasks in built.node.grouping):
+        return {}
+    if built.window is not None:
+        makes = {int(r) for r in built.made.of.region[values[built.made.at] > 0.5]}
+    else:
+        makes = _regions(built, values, Task.GENERATION)
+    known_s, home = beside_s(built.data, built.node), built.node.home
+    links_s = {r: built.data.critic_s(home, r)[1] for r in makes & {*scores} if r != home and known_s[r] == 0}
+    return {r: link_s for r, link_s in links_s.items() if link_s > _TINY * built.scale_s}

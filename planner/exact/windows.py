@@ -6,12 +6,12 @@ affine and c the largest ratio on the interval; so the sum of n c is at least W 
 the interval shrinks. At eta >= 1 full rates in what the step leaves are rows of their own, as for any other task.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.exact.blocks import Blocks
-from planner.exact.linear import INFINITE, Floats, LinearModel
+from planner.exact.linear import INFINITE, Floats, Ints, LinearModel
 from planner.exact.rows import Counted, capped
 from planner.exact.sites import UnitsAt
 
@@ -19,6 +19,8 @@ _TANGENTS = 9
 _STEEPEST = 0.05
 """Of g at the interval's start, over its end."""
 _ROUNDING = 1 + 1e-9
+_SHORT, _ROUGH = 1e-2, 1e-7
+"""Of windows: an interval that short has rows without tilt, if tilted ones are off by more than the second one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,24 @@ def add_window(
     data: Blocks, model: LinearModel, units: Counted, on: Interval, home: int, window: int, scale_s: float
 ) -> None:
     """Rows that hold what is made in `window`."""
+    for each in (on, flat) if (flat := _flat(units.of, on)) else (on,):
+        at, values = _rated(data, model, units, each, home)
+        for point in np.unique(np.linspace(each.low_s, each.high_s, _TANGENTS if each.tilt else 1)).tolist():
+            here = float(each.g(np.array([point]))[0])
+            tilt = each.tilt / here**2  # sum >= 1 / here - tilt (window - point)
+            model.add(np.append(at, window), np.append(values, tilt * scale_s), low=1.0 / here + tilt * point)
+
+
+def _flat(of: UnitsAt, on: Interval) -> Interval | None:
+    """The same interval with a g of 1 everywhere, where it is short and some unit's table jumps in it: no tilt is that
+    of all units then, however short the interval; but none makes more than at its end."""
+    ends = of.made(np.array([on.high_s]), on.span_s)[:, 0]
+    is_rough = on.high_s - on.low_s <= _SHORT * on.high_s and bool((ends < most_made(of, on) * (1 - _ROUGH)).any())
+    return replace(on, first=1.0) if is_rough else None
+
+
+def _rated(data: Blocks, model: LinearModel, units: Counted, on: Interval, home: int) -> tuple[Ints, Floats]:
+    """(variables, what one of each makes at most in the interval, over g, of a step's samples)."""
     ways, of, samples = data.ways(home), units.of, data.samples
     lag_s = np.full(len(data.regions), INFINITE)
     np.minimum.at(lag_s, of.region, of.lag_s)
@@ -101,11 +121,7 @@ def add_window(
     down = INFINITE
     if len(away) and ways.down_per_s < INFINITE:
         down = ways.down_per_s * float(carried_s(on, away.min(keepdims=True))[0]) / samples
-    at, values = capped(model, units, most_made(of, on) / samples, caps / samples, ways, down)
-    for point in np.unique(np.linspace(on.low_s, on.high_s, _TANGENTS)).tolist():
-        here = float(on.g(np.array([point]))[0])
-        tilt = on.tilt / here**2  # sum >= 1 / here - tilt (window - point)
-        model.add(np.append(at, window), np.append(values, tilt * scale_s), low=1.0 / here + tilt * point)
+    return capped(model, units, most_made(of, on) / samples, caps / samples, ways, down)
 
 
 def looseness(data: Blocks, units: Counted, on: Interval, counts: Floats, home: int, window_s: float) -> float:

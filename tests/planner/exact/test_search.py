@@ -2,19 +2,24 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
 
+from bench.planner_cases import small
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, objective_value
 from planner.baselines.sampling import drawn
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.exact.method import search
+from planner.exact.search import Search
+from planner.judge import ignore
 from planner.question.goal import Goal, Objective, Problem, Rules
 from tests.support.known_parts import known_parts
+from tests.support.searches import still
 
 DEMANDS = (Rules(), Rules(min_regions=2), Rules(generating=frozenset({"west"})))
 
@@ -93,3 +98,27 @@ def test_asked_to_stop_it_returns_what_it_has(make_problem: Callable[..., Proble
     )
     assert isinstance(found, BudgetExhausted)
     assert found.best is not None
+
+
+HARD = [
+    (26, small.DEVICES, Goal()),  # versions of actor and critic over one link
+    (4, small.DEVICES, Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=2.88)),
+    (26, small.DEVICES, Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=3.42)),
+    (7, small.DEVICES, Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=8.72)),  # a table jumps
+    (16, small.DEVICES, Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=5.1)),  # scoring far away is paid
+    (52, small.DEVICES, Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=2.62)),  # so are the critic's weights
+    (2, small.SYNCHRONOUS_CLASSES, Goal()),
+    (22, small.ASYNCHRONOUS_CLASSES, Goal()),
+]
+
+
+@pytest.mark.parametrize(("number", "size", "goal"), HARD)
+def test_small_problems_are_proved_without_a_gap(number: int, size: small.Size, goal: Goal) -> None:
+    """Without a clock: parts are given up after so many cuts alone."""
+    looks = count()
+    prices = Prices(replace(small.problem(number, size), goal=goal))
+    found = Search(
+        prices=prices, gap=0.0, budget_s=10.0, now_s=still, report=ignore, should_stop=lambda: next(looks) > 1000
+    ).run()
+    assert isinstance(found, Found)
+    assert found.best.gap(goal) <= 2.1e-5
