@@ -10,9 +10,10 @@ import numpy as np
 
 from planner.answer.placement import Group
 from planner.classes import DeviceClass
-from planner.cost.cuts import FloatArray, IntArray
-from planner.cost.meshes import Found, Room
+from planner.cost.cuts import BoolArray, FloatArray, IntArray
+from planner.cost.meshes import Found, Room, first_s, makes
 from planner.cost.options import Options
+from planner.cost.pools import Prices
 from planner.question.workload import Task
 
 
@@ -28,6 +29,8 @@ class MeshColumn:
     usd_per_hour: float
     usd_per_step: float = 0.0
     """Egress of the gradients between its regions."""
+    idle: frozenset[str] = frozenset()
+    """Regions of groups that generate in several, where no sample is done in the phase."""
 
     @property
     def num_gpus(self) -> int:
@@ -63,6 +66,16 @@ class MeshPart:
     def seconds(self, which: Collection[Task]) -> FloatArray:
         """Of all tasks in `which` together."""
         return sum((each for task, each in self.found.times.items() if task in which), np.zeros(len(self)))
+
+    def generating(self, prices: Prices) -> BoolArray:
+        """[rows, 2]: whether the first pool, and the last one, have a sample done in generation's phase; all where the
+        group does not generate in two regions."""
+        active = np.ones((len(self), 2), dtype=bool)
+        if Task.GENERATION in self.tasks and len({at.region.name for at in self.at}) > 1:
+            phase_s = self.found.times[Task.GENERATION]
+            for place, ((of, rows), at) in enumerate(zip(self.pools, self.at, strict=True)):
+                active[:, place] = makes(first_s(prices, at, of)[rows], phase_s)
+        return active
 
     def within(self, room: Room) -> "MeshPart":
         return replace(self, found=self.found.take(np.flatnonzero(room.holds_all(self.found.times))))

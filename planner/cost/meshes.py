@@ -15,7 +15,7 @@ from planner.classes import DeviceClass
 from planner.cost.cuts import BoolArray, FloatArray, IntArray
 from planner.cost.options import Options, blocks_worth_pairing, kinds
 from planner.cost.pareto import undominated
-from planner.cost.phases import ends_s
+from planner.cost.phases import KNOT, ends_s
 from planner.cost.pools import Prices
 from planner.cost.training import Edge, mesh_times
 from planner.cost.ways import Way
@@ -227,6 +227,15 @@ class Pairing:
         exact |= {task: each[stays] for task, each in times.items() if task not in TRAINING}
         return Found(a=a.options, rows_a=rows_a, b=b.options, rows_b=rows_b, times={t: exact[t] for t in self.tasks})
 
+    def _generating(self, kind_a: IntArray, kind_b: IntArray, gen_s: FloatArray) -> list[BoolArray]:
+        """Of groups that generate in two regions: which of the pools have a sample done in the phase. Those that have
+        none idle, and nothing is on its way from there."""
+        seconds, found = self.prices.phase_seconds, []
+        for one, kind in ((self.a, kind_a), (self.b, kind_b)):
+            assert one.tables is not None
+            found.append(makes(seconds[np.argmax(one.tables > 0, axis=1)][kind], gen_s))
+        return found
+
     def _undominated(
         self, kind_a: IntArray, kind_b: IntArray, times: Mapping[Task, FloatArray], room: Room
     ) -> IntArray:
@@ -236,6 +245,8 @@ class Pairing:
             a.held[rows_a], a.num_gpus[rows_a], b.held[rows_b], b.num_gpus[rows_b]
         )  # fmt: skip
         costs = [_costs(self.prices, self.tasks, ends, times)]
+        if self.way is not None:
+            costs[0] = np.column_stack([costs[0], *self._generating(kind_a, kind_b, times[Task.GENERATION])])
         for place, other in enumerate(self.beside):
             if other is None:
                 continue
@@ -243,6 +254,8 @@ class Pairing:
             none, free = np.zeros(len(held)), np.full(len(held), 1 << 30)
             ends = (held, gpus, free, none) if place == 0 else (free, none, held, gpus)
             costs.append(_costs(self.prices, self.tasks, ends, other.times))
+            if self.way is not None:
+                costs[-1] = np.column_stack([costs[-1], none == place, none != place])
         in_time = np.flatnonzero(room.holds_all(times))
         stays = undominated(np.concatenate([*costs[1:], costs[0][in_time]]))
         return in_time[stays[len(stays) - len(in_time) :]]
@@ -256,6 +269,22 @@ class Pairing:
             row, column = divmod(int(part.argmin()), part.shape[1])
             rows_a[i], rows_b[i] = starts_a[of_a] + row, starts_b[of_b] + column
         return rows_a, rows_b
+
+
+def first_s(prices: Prices, at: DeviceClass, found: Options) -> FloatArray:
+    """[rows]: until the first sample of pools that generate by turns with training."""
+    made = found.generating
+    assert made is not None
+    first = made.load_s.copy()
+    for tensor in np.unique(made.tensor).tolist():
+        first[made.tensor == tensor] += prices.replica(at.gpu, tensor).first_s
+    return first
+
+
+def makes(first_s: FloatArray | float, phase_s: FloatArray) -> BoolArray:
+    """Whether a pool's first sample is done in a phase; one that is done at its end counts."""
+    found: BoolArray = first_s <= phase_s * (1 + KNOT)
+    return found
 
 
 def _tables(prices: Prices, at: DeviceClass, found: Options) -> FloatArray:

@@ -16,7 +16,7 @@ from planner.cost.listed import MeshColumn, MeshList, MeshPart
 from planner.cost.meshes import Room
 from planner.cost.overlap import NONE, Overlaps, overlaps_of
 from planner.cost.pools import Prices
-from planner.exact.linear import Floats, Ints
+from planner.exact.linear import Bools, Floats, Ints
 from planner.groupings import Tasks
 from planner.question.workload import SCORING, TRAINING, Task
 
@@ -65,6 +65,8 @@ class MeshBlock:
     """[rows, 2]: devices of a unit."""
     num: Ints
     """[rows, 2]: units."""
+    makes: Bools
+    """[rows, 2]: whether a pool's region has samples done in generation's phase; else nothing comes from there."""
     num_gpus: Ints
     train_s: Floats
     score_s: Floats
@@ -174,11 +176,8 @@ class Blocks:
 
     def critic_s(self, src: int, dst: int) -> tuple[float, float]:
         """Of the critic's weights: (seconds, what of them occupies the link); infinite without a way."""
-        a, b = self.regions[src], self.regions[dst]
-        way = between.critic_way(self.prices, a, b)
-        if way is None or not self.prices.network.joins(a, b):
-            return np.inf, np.inf
-        return way.weights_s, way.link_s
+        way = between.critic_way(self.prices, self.regions[src], self.regions[dst])
+        return (np.inf, np.inf) if way is None else (way.weights_s, way.link_s)
 
     def critic_usd(self, src: int, dst: int) -> float:
         """Of one version of the critic's weights; infinite without a way."""
@@ -230,6 +229,7 @@ class Blocks:
             at_class=both(lambda each: [self.class_at[pool.device_class] for pool in each.group.pools], -1),
             gpus=both(lambda each: [pool.unit_gpus for pool in each.group.pools], 1),
             num=both(lambda each: [pool.num_units for pool in each.group.pools], 0),
+            makes=both(lambda each: [name not in each.idle for name in each.regions], None).astype(bool),
             num_gpus=np.array([each.num_gpus for each in columns], dtype=np.int64),
             train_s=total(TRAINING), score_s=total(SCORING), gen_s=total((Task.GENERATION,)),
             usd=np.array([each.usd_per_hour for each in columns], dtype=np.float64),
@@ -254,10 +254,12 @@ class Blocks:
         regions = both(lambda part, pool: self.region_at[part.at[pool].region.name], None)
         gpus = both(lambda part, pool: part.pools[pool][0].unit[part.pools[pool][1]], 1)
         num = both(lambda part, pool: part.pools[pool][0].num_units[part.pools[pool][1]], 0)
+        makes = [part.generating(self.prices) for part in listed.parts]
         return MeshBlock(
             tasks=tasks, columns=listed, regions=regions,
             at_class=both(lambda part, pool: self.class_at[part.at[pool].key], -1), gpus=gpus, num=num,
-            num_gpus=(gpus * num).sum(axis=1), train_s=joined(lambda part: part.seconds(TRAINING)),
+            makes=np.concatenate([np.ones((0, 2), dtype=bool), *makes]), num_gpus=(gpus * num).sum(axis=1),
+            train_s=joined(lambda part: part.seconds(TRAINING)),
             score_s=joined(lambda part: part.seconds(SCORING)),
             gen_s=joined(lambda part: part.seconds((Task.GENERATION,))), usd=joined(lambda part: part.usd_per_hour),
             usd_per_step=joined(lambda part: np.full(len(part), part.usd_per_step)),

@@ -42,7 +42,8 @@ class Money:
         sent = ways.usd_there + ways.usd_back if scores else ways.usd_there
         usd = block.usd_per_step[rows] + sent[regions].max(axis=1)
         if Task.GENERATION in block.tasks:
-            usd = usd + ways.usd_back[regions].max(axis=1)
+            makes = block.makes[rows] | self.data.prices.problem.rules.demands_regions
+            usd = usd + np.where(makes, ways.usd_back[regions], 0.0).max(axis=1)
             if Task.ACTOR_TRAINING not in block.tasks:
                 away = np.where(regions != self.home, ways.usd_version[regions], 0.0)
                 away[:, 1] = np.where(regions[:, 0] == regions[:, 1], 0.0, away[:, 1])

@@ -161,7 +161,8 @@ def _meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:
         score_s = block.score_s[rows] + ways.scoring_s[regions].max(axis=1)
     if generates:
         weights_s = np.zeros(len(data.regions)) if trains_actor else ways.weights_s
-        rest_s = block.gen_s[rows] + (weights_s + ways.trajectories_s)[regions].max(axis=1)
+        makes = block.makes[rows] | data.prices.problem.rules.demands_regions
+        rest_s = block.gen_s[rows] + np.where(makes, (weights_s + ways.trajectories_s)[regions], 0.0).max(axis=1)
         link_s = none if trains_actor else ways.link_s[regions].max(axis=1)
     return MeshesAt(
         block=block, rows=rows, busy_s=block.busy_s[rows], train_s=away_s[rows] + block.train_s[rows], score_s=score_s,

@@ -26,6 +26,7 @@ from planner.cost.phases import end_s
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.shape import of_group
 from planner.cost.ways import home
+from planner.cost.window import makes
 from planner.question.workload import SCORING, TRAINING, Task
 
 _ANY = Room()
@@ -165,9 +166,20 @@ def _mesh(prices: Prices, group: Group) -> MeshColumn | None:
     times = prices.known(key, partial(_times, prices, group, fitting, regions), lasts=True)
     usd_per_step = prices.ring_usd_per_gbyte(regions) * prices.gradient_bytes(group.tasks) / 1e9
     return MeshColumn(
-        group=group, regions=regions, times=times, usd_per_step=usd_per_step,
+        group=group, regions=regions, times=times, usd_per_step=usd_per_step, idle=_idle(fitting, regions, times),
         usd_per_hour=sum(p.num_gpus * (c.usd_per_gpu_hour or 0.0) for p, c in zip(group.pools, at, strict=True)),
     )  # fmt: skip
+
+
+def _idle(priced: Sequence[PoolPrice], regions: Sequence[str], times: Mapping[Task, float]) -> frozenset[str]:
+    """Regions whose pools have no sample done in generation's phase."""
+    phase_s = times.get(Task.GENERATION, np.inf)
+    made = {
+        region
+        for region, price in zip(regions, priced, strict=True)
+        if price.phase is None or makes(price.phase, phase_s)
+    }
+    return frozenset(regions) - made
 
 
 def _times(prices: Prices, group: Group, priced: Sequence[PoolPrice], regions: Sequence[str]) -> dict[Task, float]:
