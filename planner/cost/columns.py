@@ -258,7 +258,7 @@ def _of_two_classes(
         kinds, edges = (prices.kind(a), prices.kind(b)), tuple(prices.edges((a, b)))
         is_near = a.region.name == b.region.name
         has_a = is_near or (rules.min_regions <= 1 and not rules.generating)
-        has_b = is_near or (has_a and Task.ACTOR_TRAINING not in tasks)
+        has_b = is_near or (has_a and not _publishes(prices, tasks))
         has_a, has_b = has_a and may_pair(a.key, a.key), has_b and may_pair(b.key, b.key)
         beside = (meshes.alone(a) if has_a else None, meshes.alone(b) if has_b else None)
         pairs = pairing(prices, tasks, (a, b), (meshes.side(a), meshes.side(b)), beside)
@@ -288,7 +288,7 @@ def pairing(
 def ordered_pairs(
     prices: Prices, tasks: tuple[Task, ...], usable: Sequence[DeviceClass], max_s: float
 ) -> Iterator[tuple[DeviceClass, DeviceClass]]:
-    """Of classes that may train together; the first one's region publishes versions."""
+    """Of classes that may train together; weights are sent from the first one's region."""
     trains_actor = Task.ACTOR_TRAINING in tasks
     joined: dict[tuple[str, str], bool] = {}
     for a, b in combinations(usable, 2):
@@ -303,8 +303,14 @@ def ordered_pairs(
                 joined[ends] = prices.gradient_bytes(tasks) / 2 / prices.edges((a, b))[0].bytes_per_s <= max_s
         if joined[ends]:
             yield a, b
-            if trains_actor:
+            if _publishes(prices, tasks):
                 yield b, a
+
+
+def _publishes(prices: Prices, tasks: tuple[Task, ...]) -> bool:
+    """Whether it matters which pool is the first: weights are sent from its region, the actor's or the critic's."""
+    scores_apart = Task.CRITIC_INFERENCE in prices.problem.workload.models and Task.CRITIC_INFERENCE not in tasks
+    return Task.ACTOR_TRAINING in tasks or (Task.CRITIC_TRAINING in tasks and scores_apart)
 
 
 def part(prices: Prices, tasks: tuple[Task, ...], found: Found, at: tuple[DeviceClass, ...], room: Room) -> MeshPart:

@@ -97,6 +97,16 @@ def test_one_pool_and_two_make_all() -> None:
     assert {len(column.group.pools) for column in two} <= {2}
 
 
+@pytest.mark.parametrize("scores", [True, False])
+def test_a_mesh_that_sends_weights_is_listed_from_either_end(scores: bool) -> None:
+    """The critic's leave from its first pool's region, if it scores apart; where they go nowhere, one end is enough."""
+    tasks = (*PAIR, Task.CRITIC_TRAINING, *((Task.CRITIC_INFERENCE,) if scores else ()))
+    near = fleet(region("x", machines()), region("y", machines()), bytes_per_s=1e12, rtt_s=1e-6)
+    of = Prices(problem(near, workload(tasks, eta=1)))
+    first = {each.regions[0] for each in mesh_columns(of, (Task.CRITIC_TRAINING,), blocks=2)}
+    assert first == ({"x", "y"} if scores else {"x"})
+
+
 def test_prices_that_move_to_another_fleet_are_those_of_that_fleet() -> None:
     of = prices(eta=0, regions=2, memory=1.0)
     mesh_columns(of, PAIR)
