@@ -29,8 +29,8 @@ T = TypeVar("T")
 TOLERANCE = 1e-6
 GAP = 2e-5
 """What a gap of 0 means."""
-BUDGET_S = 2.0
-"""Processor seconds; nearly all cases take less than a half."""
+BUDGET_S = 20.0
+"""Processor seconds; nearly all cases take less than a half, and none more than three."""
 numbers = st.integers(min_value=0, max_value=79)
 few = settings(
     max_examples=7, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
@@ -48,7 +48,7 @@ def best_s(problem: Problem) -> float | None:
     outcome = Search(
         prices=Prices(problem), gap=0.0, budget_s=BUDGET_S, now_s=time.process_time, report=ignore, should_stop=never
     ).run()  # without a conflict, which takes longer
-    assume(not isinstance(outcome, BudgetExhausted))  # an unproved answer is no best
+    assert not isinstance(outcome, BudgetExhausted)  # an unproved answer is no best
     return outcome.best.evaluation.step_s if isinstance(outcome, Found) else None
 
 
@@ -197,13 +197,11 @@ def holds(problem: Problem) -> None:
         assert outcome.conflict
         assert not known
         return
+    assert isinstance(outcome, Found)
     best = outcome.best
-    assume(best is not None)
-    assert best is not None
     assert evaluate(Prices(problem), best.placement) == best.evaluation
     assert best.bound is not None
-    if isinstance(outcome, Found):
-        assert best.value(problem.goal) <= best.bound * (1 + 3 * GAP)
+    assert best.value(problem.goal) <= best.bound * (1 + 3 * GAP)
     for part, each in known:
         assert best.bound <= each.value * (1 + TOLERANCE), part
 
