@@ -34,7 +34,7 @@ from planner.question.workload import SCORING, Task
 
 __all__ = ["Node", "Relaxation"]
 
-_ROUNDING = 1e-9
+_ROUNDING, _LATER = 1e-9, 1e-6
 LITTLE = 0.1
 """Of a region or of units, where a point of the linear relaxation uses no more than that."""
 
@@ -371,12 +371,8 @@ class Relaxation:
         return found
 
     def window_at(self, values: Floats) -> float | None:
-        """Seconds of generation's window at a point, where it has one."""
-        return None if self.window is None else float(values[self.window] * self.scale_s)
-
-    @property
-    def counts_usd(self) -> bool:
-        return self._money.counts
+        """Seconds of generation's window at a point, where it has one, past a jump that solvers stop short of."""
+        return None if self.window is None else float(values[self.window] * self.scale_s) * (1 + _LATER)
 
     @property
     def others_range_s(self) -> tuple[float, float]:

@@ -69,8 +69,9 @@ def others_split(built: Relaxation, values: Floats, loose: float) -> float | Non
         return None
     counts = np.maximum(values[built.made.at], 0.0)
     left = replace(on, span_s=min(on.span_s, built.most_s - others_s))
-    if looseness(built.data, built.made, left, counts, built.node.home, window_s) <= loose:
-        return None
+    more = looseness(built.data, built.made, left, counts, built.node.home, window_s)
+    if more <= loose or more - built.looseness(values) <= loose / 2:
+        return None  # where the window is as hopeful by itself, what others take of a step does not help
     return min(max(low + _BELOW * (others_s - low), low + 0.1 * (high - low)), high - 0.1 * (high - low))
 
 
@@ -85,7 +86,9 @@ def critic_split(built: Relaxation, values: Floats) -> list[Node]:
     scores = sorted(_regions(built, values, Task.CRITIC_INFERENCE))
     shares = {} if critic.sources[k] != node.home else _shared(built, values, scores)
     is_late = bool((critic.ways_s[scores, k] - critic.least_s[scores] > _TINY * built.scale_s).any())
-    is_dear = built.counts_usd and bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
+    goal = built.data.prices.problem.goal
+    counts_usd = goal.needs_prices or goal.max_usd_per_hour is not None
+    is_dear = counts_usd and bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
     sources = [int(each) for each in critic.sources]
     if len(sources) > 1 and (is_late or is_dear or shares):
         it = frozenset({sources[k]})
