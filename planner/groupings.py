@@ -8,6 +8,8 @@ from planner.question.workload import TASKS, Task
 Tasks = tuple[Task, ...]
 Grouping = tuple[Tasks, ...]
 """Groups in the order of their first tasks, tasks in the order of `Task`."""
+FEW_GROUPINGS = 15
+"""All of four tasks; six have 203."""
 
 
 def groupings(problem: Problem) -> tuple[Grouping, ...]:

@@ -17,7 +17,8 @@ from planner.cost.meshes import Room
 from planner.cost.overlap import NONE, Overlaps, overlaps_of
 from planner.cost.pools import Prices
 from planner.exact.linear import Bools, Floats, Ints
-from planner.groupings import Tasks
+from planner.groupings import FEW_GROUPINGS, Tasks, groupings
+from planner.question.goal import Objective
 from planner.question.workload import SCORING, TRAINING, Task
 
 T = TypeVar("T")
@@ -140,6 +141,12 @@ class Blocks:
     @cached_property
     def samples(self) -> float:
         return float(self.prices.problem.workload.samples_per_step)
+
+    @cached_property
+    def pays_for_few(self) -> bool:
+        """Whether dollars have to be least, and groupings are few: then relaxations alone soon find good placements."""
+        problem = self.prices.problem
+        return problem.goal.objective is Objective.COST_AT_THROUGHPUT and len(groupings(problem)) <= FEW_GROUPINGS
 
     @property
     def ends(self) -> int:

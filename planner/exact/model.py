@@ -144,9 +144,7 @@ class Relaxation:
             if scoring and (low > 0 or high < INFINITE):
                 self.model.row(scoring, low=low, high=high)
             self._add_generation(making, [] if self.data.is_sync else scoring)
-        self._money.add_units(of, units.at)
-        if self._money.counts and of.scores:
-            self._money.add_scoring(self.model, {r: self._used(units, r) for r in np.unique(of.region).tolist()})
+        self._money.add_units(self.model, units, self.is_fine)
 
     @property
     def _longest(self) -> float:

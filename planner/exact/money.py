@@ -6,8 +6,8 @@ import numpy as np
 
 from planner.exact.blocks import Blocks
 from planner.exact.linear import INFINITE, Floats, Ints, LinearModel
-from planner.exact.rows import Terms
-from planner.exact.sites import MeshesAt, UnitsAt
+from planner.exact.rows import Counted, Terms, chain
+from planner.exact.sites import MeshesAt
 from planner.question.goal import Objective
 from planner.question.workload import SCORING, Task
 
@@ -51,20 +51,18 @@ class Money:
         self._rent += zip(at.tolist(), block.usd[rows].tolist(), strict=True)
         self._egress += zip(at.tolist(), usd.tolist(), strict=True)
 
-    def add_units(self, of: UnitsAt, at: Ints) -> None:
-        if self.counts:
-            self._rent += zip(at.tolist(), of.block.usd[of.rows].tolist(), strict=True)
-
-    def add_scoring(self, model: LinearModel, used: dict[int, int]) -> None:
-        """Of a group of units that score, with a binary for each region in use: samples there and back, the dearest."""
+    def add_units(self, model: LinearModel, units: Counted, is_fine: bool) -> None:
         if not self.counts:
             return
+        of = units.of
+        self._rent += zip(units.at.tolist(), of.block.usd[of.rows].tolist(), strict=True)
         ways = self.data.ways(self.home)
-        sent = ways.usd_there + ways.usd_back
-        dearest = model.variable()
-        for region, u in used.items():
-            model.row([(dearest, 1.0), (u, -float(sent[region]))], low=0.0)
-        self._egress.append((dearest, 1.0))
+        usd = (ways.usd_there + ways.usd_back)[of.region]
+        if of.scores and usd.max() > 0:
+            # samples go to where they are scored and back, at the dearest way in use
+            scale = float(usd.max())
+            steps = chain(self.data, model, units, usd, scale, is_fine)
+            self._egress += ((x, rise * scale) for x, rise in steps)
 
     def add_critic(self, at: Ints, usd: Floats, regions: Ints) -> None:
         """The critic's weights, where it scores apart from its training; `regions`: [variables, 2] where each of them

@@ -21,7 +21,8 @@ from planner.exact.choices import Least, Node, least_alone
 from planner.exact.dollars import least_usd
 from planner.exact.floors import floor, limit
 from planner.exact.greedy import greedy
-from planner.exact.linear import INFINITE, Solution
+from planner.exact.linear import INFINITE, Floats, Solution
+from planner.exact.mending import mended
 from planner.exact.model import Relaxation
 from planner.exact.rounding import rounded
 from planner.exact.solver import solve_relaxed, solve_whole
@@ -49,9 +50,10 @@ _MOST_CUTS = 40
 _FINEST = 6
 _MANY_CLASSES, _FIRST_PROGRAMS, _PATIENCE = 12, 1, 20
 """Of fleets of so many classes meshes of one pool come first: for so many programs, or until so many relaxations find
-nothing better."""
+nothing better. Not for least dollars where groupings are few."""
 _GAIN = 0.25
-"""Of what a part's bound lacks: if a split window brings less, whole numbers come before another split."""
+"""Of what a part's bound lacks: if a split window brings less, whole numbers come before another split. Not where
+dollars are asked for: many windows cost nearly as much, and whole numbers of one take as long as thirty relaxations."""
 
 
 @dataclass(order=True, slots=True)
@@ -94,6 +96,8 @@ class Search:
     _longest_s: float = field(init=False, default=_MOST_S)
     _closed: float = field(init=False, default=INFINITE)
     """The least bound of parts that are done."""
+    _mended: set[Placement] = field(init=False, default_factory=set)
+    """Placements that relaxations were rounded to, where dollars are asked for."""
 
     def __post_init__(self) -> None:
         self._began_s = self.now_s()
@@ -110,16 +114,17 @@ class Search:
             self._dive(every)
         for placement in self.opening():
             self.judge(placement)
-        if self.best is None:
+        if self.best is None and not self._data.pays_for_few:
             self._dive(every)
         if problem.limits.max_train_blocks > 1 and not self._is_over():
             # meshes of two pools are listed up to the step that is already reached: the fewer the better that is
-            if len(self._data.classes) > _MANY_CLASSES:
+            # (where dollars are asked for that step is the deadline, but what is found closes groupings unlisted)
+            if len(self._data.classes) > _MANY_CLASSES and not self._data.pays_for_few:
                 self._data = Blocks(self.prices, self._most_s(), 1)
                 self._explore(every, _FIRST_PROGRAMS)
                 self._parts, self._closed = [], INFINITE
             self._data = Blocks(self.prices, self._most_s(), 2)
-            if self.best is None:
+            if self.best is None and not self._data.pays_for_few:
                 self._dive(every)
         self._explore(every, None)
         if self.best is None and problem.goal.max_step_s is None and not self._is_over():
@@ -183,9 +188,14 @@ class Search:
         known = min(least, self._current, self._closed)
         return known if known < INFINITE else 0.0
 
+    @property
+    def _pays(self) -> bool:
+        """Whether dollars are what has to be least."""
+        return self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
+
     def _most_s(self) -> float:
         goal = self.prices.problem.goal
-        if goal.objective is Objective.COST_AT_THROUGHPUT:
+        if self._pays:
             return goal.max_step_s or self._longest_s
         most_s = min(self._value(), goal.max_step_s or INFINITE)
         return most_s if most_s < INFINITE else self._longest_s
@@ -209,7 +219,9 @@ class Search:
             for home in homes[:_HOMES]:
                 for placement in greedy(self._data, grouping, home):
                     self.judge(placement)
-                    if self.best is not None and (self.now_s() >= until_s or self.should_stop()):
+                    # where dollars are asked for, relaxations are rounded to something without an incumbent, too
+                    is_enough = self.best is not None or self._data.pays_for_few
+                    if is_enough and (self.now_s() >= until_s or self.should_stop()):
                         return
 
     def _open(self, every: tuple[Grouping, ...]) -> bool:
@@ -237,14 +249,13 @@ class Search:
 
     def _cheap(self, grouping: Grouping, home: int, *, is_listed: bool) -> float:
         """What every placement of that grouping and home takes at least, each group by itself on the whole fleet."""
-        is_cost = self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
         least = Least()
         for tasks in grouping:
             is_mesh = any(task in TRAINING for task in tasks)
             of = floor if is_mesh and not is_listed else least_alone
             least = least.with_other(of(self._data, tasks, home))
         bound = max(least.busy_s, least.path_s() / self._data.ends)
-        if not is_cost:
+        if not self._pays:
             return bound
         most_s = self._most_s()
         if bound > most_s * (1 + 1e-9):
@@ -252,10 +263,9 @@ class Search:
         return least_usd(self._data, grouping, home, least, most_s, is_listed=is_listed)
 
     def _relaxation(self, part: _Part) -> Relaxation:
-        is_cost = self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
-        most_s = self._most_s() if is_cost else min(self._most_s(), self._target())
+        most_s = self._most_s() if self._pays else min(self._most_s(), self._target())
         return Relaxation(
-            self._data, part.node, most_s, self._target() if is_cost else INFINITE, part.cuts,
+            self._data, part.node, most_s, self._target() if self._pays else INFINITE, part.cuts,
             is_fine=part.depth > 0 and self.gap < 1e-3,
         )  # fmt: skip
 
@@ -275,15 +285,21 @@ class Search:
             return
         bound = max(part.bound, self._in_units(built, found.bound))
         if part.is_open and found.values is not None and part.depth == 0 and bound < self._target():
-            placement = rounded(built, found.values)
-            if placement is not None:
-                self.judge(placement)
+            self._round(built, found.values)
         if not part.is_open:
             self._branch(part, built, found, bound)
         elif bound >= self._target():
             self._close(bound)
         elif not self._divide(part, built, found, bound):
             self._push(part.node, bound, is_open=False, like=part)
+
+    def _round(self, built: Relaxation, values: Floats) -> None:
+        placement = rounded(built, values)
+        if placement is not None and self._pays and placement not in self._mended:
+            self._mended.add(placement)
+            placement = mended(self.prices, placement, self._value())
+        if placement is not None:
+            self.judge(placement)
 
     def _divide(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
         """What is worth a split before the program is solved in whole numbers."""
@@ -292,7 +308,7 @@ class Search:
         if late(built, found.values) > _LATE and self._split_receivers(part, built, found, bound):
             return True
         if built.looseness(found.values) > _LOOSE:
-            lacks = self._target() - part.bound
+            lacks = 0.0 if self._pays else self._target() - part.bound
             if part.node.window_s != (0.0, INFINITE) and bound - part.bound < _GAIN * lacks:
                 return False
             if self._split(part, built, found, bound):
@@ -350,9 +366,7 @@ class Search:
         return self.gap / 8 / 4.0 ** min(part.depth, _FINEST)
 
     def _in_units(self, built: Relaxation, bound: float) -> float:
-        if self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
-            return bound
-        return bound * built.scale_s
+        return bound if self._pays else bound * built.scale_s
 
     def _close(self, bound: float) -> None:
         """A part is done: nothing in it is below `bound`, nor below the target of this moment."""

@@ -17,10 +17,12 @@ from planner.exact.rows import LEVEL_STEP
 from planner.exact.sites import lags
 from planner.exact.windows import looseness
 from planner.groupings import Tasks
+from planner.question.goal import Objective
 from planner.question.workload import Task
 
-_WAITS = 2e-3
-"""Of a path: what a point's scoring may take more than the model says, before its ways are split."""
+_WAITS, _WAITS_PAID = 2e-3, 1e-2
+"""Of a path: what a point's scoring may take more than the model says, before its ways are split; where dollars are
+asked for, seconds count only as far as devices make up for them."""
 _TINY = 1e-6
 """Of a step, or of dollars: what does not matter."""
 _BELOW = 0.8
@@ -40,7 +42,8 @@ def late(built: Relaxation, values: Floats) -> float:
 def level_split(built: Relaxation, values: Floats) -> tuple[Tasks, float, float] | None:
     """(group that scores, seconds, seconds): the longest way there in use is at most the one, or at least the other;
     where scoring takes longest beside what the model says of it."""
-    worst, found = _WAITS * built.data.ends * built.most_s, None
+    pays = built.data.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
+    worst, found = (_WAITS_PAID if pays else _WAITS) * built.data.ends * built.most_s, None
     for tasks, units in built.units.items():
         of, counts = units.of, np.maximum(values[units.at], 0.0)
         used = counts > LITTLE

@@ -21,6 +21,8 @@ _STEEPEST = 0.05
 _ROUNDING = 1 + 1e-9
 _SHORT, _ROUGH = 1e-2, 1e-7
 """Of windows: an interval that short has rows without tilt, if tilted ones are off by more than the second one."""
+_SHAPES, _APART = (0.0, 0.3, 0.7, 1.0), 0.05
+"""Quantiles of units by g at the interval's start over its end, and how much that has to differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +90,27 @@ def carried_s(on: Interval, lag_s: Floats) -> Floats:
     return most * _ROUNDING
 
 
+def shapes(of: UnitsAt, on: Interval) -> list[Interval]:
+    """The same interval with the g of some units instead of all the fleet's, from the steepest to the flattest: rows of
+    each hold, and together they miss less where units differ."""
+    made = of.made(np.array([on.low_s, on.high_s]), on.span_s)
+    makes = made[:, 1] > 0
+    if on.high_s <= on.low_s or not makes.any():
+        return []
+    firsts = np.quantile(np.clip(made[makes, 0] / made[makes, 1], _STEEPEST, 1.0), _SHAPES)
+    distinct: list[float] = []
+    for first in firsts.tolist():
+        if all(abs(first - each) > _APART for each in (on.first, *distinct)):
+            distinct.append(first)
+    return [replace(on, first=first) for first in distinct]
+
+
 def add_window(
     data: Blocks, model: LinearModel, units: Counted, on: Interval, home: int, window: int, scale_s: float
 ) -> None:
     """Rows that hold what is made in `window`."""
-    for each in (on, flat) if (flat := _flat(units.of, on)) else (on,):
+    more = shapes(units.of, on) if data.pays_for_few else []
+    for each in dict.fromkeys((on, *more, *_flat(units.of, on))):
         at, values = _rated(data, model, units, each, home)
         for point in np.unique(np.linspace(each.low_s, each.high_s, _TANGENTS if each.tilt else 1)).tolist():
             here = float(each.g(np.array([point]))[0])
@@ -100,12 +118,12 @@ def add_window(
             model.add(np.append(at, window), np.append(values, tilt * scale_s), low=1.0 / here + tilt * point)
 
 
-def _flat(of: UnitsAt, on: Interval) -> Interval | None:
+def _flat(of: UnitsAt, on: Interval) -> list[Interval]:
     """The same interval with a g of 1 everywhere, where it is short and some unit's table jumps in it: no tilt is that
     of all units then, however short the interval; but none makes more than at its end."""
     ends = of.made(np.array([on.high_s]), on.span_s)[:, 0]
     is_rough = on.high_s - on.low_s <= _SHORT * on.high_s and bool((ends < most_made(of, on) * (1 - _ROUGH)).any())
-    return replace(on, first=1.0) if is_rough else None
+    return [replace(on, first=1.0)] if is_rough else []
 
 
 def _rated(data: Blocks, model: LinearModel, units: Counted, on: Interval, home: int) -> tuple[Ints, Floats]:

@@ -20,7 +20,7 @@ from planner.exact.floors import floor
 from planner.exact.linear import INFINITE
 from planner.exact.model import Relaxation
 from planner.exact.sites import units_at
-from planner.exact.solver import solve_relaxed
+from planner.exact.solver import solve_relaxed, solve_whole
 from planner.question.fleet import Fleet
 from planner.question.goal import Goal, Objective, Problem, Rules
 from planner.question.workload import TRAINING, Task
@@ -174,6 +174,65 @@ def test_no_plan_is_cheaper_than_its_own_part_allows(
         built = Relaxation(Blocks(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
         assert not built.is_empty
         assert solve_relaxed(built.model).bound <= judged.usd_per_hour * (1 + TOLERANCE)
+
+
+def dear(fleet: Fleet, *, usd_per_gbyte: float) -> Fleet:
+    """A fleet whose egress costs about as much as its devices, each way another price."""
+    links = tuple(replace(link, usd_per_gbyte=usd_per_gbyte * (1 + i)) for i, link in enumerate(fleet.links))
+    return replace(fleet, links=links)
+
+
+@pytest.mark.parametrize(("eta", "critic"), [(0, False), (2, False), (1, True)])
+def test_no_plan_is_cheaper_than_its_own_part_allows_where_egress_is_dear(
+    make_problem: Callable[..., Problem], eta: int, critic: bool
+) -> None:
+    problem = make_problem(eta=eta, critic=critic, goal=within(1e6))
+    prices = Prices(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=100.0)))
+    for placement, evaluation, node in plans(prices, Blocks(prices, INFINITE, 2)):
+        most_s = evaluation.step_s * NARROW
+        strict = Prices(replace(prices.problem, goal=within(most_s)))
+        judged = evaluate(strict, placement)
+        assert isinstance(judged, Evaluation)
+        built = Relaxation(Blocks(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
+        assert not built.is_empty
+        assert solve_relaxed(built.model).bound <= judged.usd_per_hour * (1 + TOLERANCE)
+        assert solve_whole(built.model, limit_s=20.0, gap=0.0).bound <= judged.usd_per_hour * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("eta", [0, 1, 4])
+def test_a_part_of_a_window_is_no_dearer_than_the_plans_in_it(make_problem: Callable[..., Problem], eta: int) -> None:
+    """Rows of several shapes, on intervals that are wide and narrow."""
+    prices = Prices(make_problem(eta=eta, goal=within(1e6)))
+    for placement, evaluation, node in plans(prices, Blocks(prices, INFINITE, 2)):
+        most_s = evaluation.step_s * NARROW
+        strict = Prices(replace(prices.problem, goal=within(most_s)))
+        judged = evaluate(strict, placement)
+        assert isinstance(judged, Evaluation)
+        data, most_usd = Blocks(strict, INFINITE, 2), judged.usd_per_hour * NARROW
+        assert data.pays_for_few
+        for parts in (2, 7):
+            ends = [0.0, *np.geomspace(0.1, 1.0, parts) * (eta + 1) * most_s, INFINITE]
+            nodes = [replace(node, window_s=pair) for pair in pairwise(ends)]
+            built = [each for each in (Relaxation(data, part, most_s, most_usd) for part in nodes) if not each.is_empty]
+            least = min(solve_relaxed(each.model).bound for each in built)
+            assert least <= judged.usd_per_hour * (1 + TOLERANCE)
+
+
+def test_samples_that_are_scored_far_away_are_paid_for_in_the_program(make_problem: Callable[..., Problem]) -> None:
+    """Whole numbers know what the oracle says of the egress."""
+    pins = ((Task.REFERENCE, frozenset({"west"})), (Task.GENERATION, frozenset({"east"})))
+    rules = Rules(pins=(*pins, (Task.ACTOR_TRAINING, frozenset({"east"}))))
+    problem = make_problem(eta=1, goal=within(60.0), rules=rules)
+    prices = Prices(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=1000.0)))
+    data = Blocks(prices, INFINITE, 2)
+    grouping = ((Task.GENERATION,), (Task.REFERENCE,), (Task.ACTOR_TRAINING,))
+    built = Relaxation(data, Node(grouping=grouping, home=data.region_at["east"]), 60.0, INFINITE)
+    found = solve_whole(built.model, limit_s=20.0, gap=0.0)
+    assert found.values is not None
+    judged = evaluate(prices, built.placement(found.values))
+    assert isinstance(judged, Evaluation)
+    assert judged.usd_egress_per_hour > 0.1 * judged.usd_per_hour
+    assert judged.usd_per_hour * 0.99 <= found.bound <= judged.usd_per_hour * (1 + TOLERANCE)
 
 
 def within(max_step_s: float) -> Goal:
