@@ -25,14 +25,16 @@ from planner.cost.pools import Prices
 from planner.exact.method import DEFAULT_GAP
 from planner.exact.method import search as exact
 from planner.groupings import FEW_GROUPINGS, groupings
+from planner.hetrl.dealing import MANY_CLASSES
 from planner.hetrl.descent import Descent
 from planner.hetrl.method import search as hetrl
 from planner.hetrl.method import search_bounded as hetrl_bounded
 from planner.judge import INFEASIBLE, Judge, ignore, never
 
-_OPENING_S = 0.6
-"""A good placement saves the exact method most of its work. Where dollars count and groupings are few there is none:
-what a descent finds is twice as dear as what the exact method's first relaxations are rounded to, a moment later."""
+_OPENING_S, _SHORT_OPENING_S = 0.6, 0.3
+"""A good placement saves the exact method most of its work; on fleets of many classes its own first ones are better.
+Where dollars count and groupings are few there is none: what a descent finds is twice as dear as what relaxations are
+rounded to a moment later."""
 _PATIENCE, _GROUPINGS = 3, 30
 """The opening ends when nothing better came for so many rounds, and one more for each so many groupings."""
 _CLOSER_S = 0.5
@@ -142,7 +144,8 @@ def auto(
         counts_usd = goal.needs_prices or goal.max_usd_per_hour is not None
         if counts_usd and num <= FEW_GROUPINGS:
             return ()
-        descend(min(budget_s - known.elapsed_s(), _OPENING_S), patience=_PATIENCE + num // _GROUPINGS)
+        opening_s = _SHORT_OPENING_S if len(prices.classes) > MANY_CLASSES else _OPENING_S
+        descend(min(budget_s - known.elapsed_s(), opening_s), patience=_PATIENCE + num // _GROUPINGS)
         return known.placements
 
     proved = search(exact, budget_s * (1 - _HEURISTICS_SHARE), start=start, opening=opening)

@@ -23,31 +23,37 @@ class Chosen:
 
 def add_inventory(data: Blocks, model: LinearModel, meshes: Iterable[Chosen], units: Iterable[Counted]) -> None:
     """For each class and size of units: those at least as large, in whole multiples of it."""
-    held: dict[int, list[tuple[int, int, int]]] = {}
-    for c, size, x, num in _held(meshes, units):
-        held.setdefault(c, []).append((size, x, num))
-    for c in sorted(held):
-        most, device_class = INFINITE, data.classes[c]
-        sizes = sorted({size for size, _, _ in held[c]})
-        for size in sizes:
+    classes, gpus, at, num = _held(meshes, units)
+    order = np.argsort(classes, kind="stable")
+    ends = np.flatnonzero(np.diff(classes[order], append=-1)) + 1
+    for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False):
+        of = order[start:end]
+        most, device_class = INFINITE, data.classes[int(classes[of[0]])]
+        sizes, devices = gpus[of], gpus[of] * num[of]
+        distinct = sorted(set(sizes.tolist()))
+        for size in distinct:
             cap = device_class.num_machines * (device_class.gpus_per_machine // size) * size
-            if cap < most or size == sizes[0]:
-                model.row([(x, k * num / cap) for k, x, num in held[c] if k >= size], high=1.0)
+            if cap < most or size == distinct[0]:
+                held = sizes >= size
+                model.row(list(zip(at[of[held]].tolist(), (devices[held] / cap).tolist(), strict=True)), high=1.0)
             most = min(most, cap)
 
 
-def _held(meshes: Iterable[Chosen], units: Iterable[Counted]) -> Iterator[tuple[int, int, int, int]]:
+def _held(meshes: Iterable[Chosen], units: Iterable[Counted]) -> tuple[Ints, Ints, Ints, Ints]:
     """(class, devices of a unit, variable, units) of everything that can be chosen."""
+    found = []
     for chosen in meshes:
         rows, block = chosen.of.rows, chosen.of.block
         for pool in (0, 1):
-            of_pool = (block.at_class[rows, pool], block.gpus[rows, pool], chosen.at, block.num[rows, pool])
-            listed = zip(*(each.tolist() for each in of_pool), strict=True)
-            yield from (each for each in listed if each[0] >= 0)
+            classes = block.at_class[rows, pool]
+            is_there = classes >= 0
+            rows_of = rows[is_there]
+            found.append((classes[is_there], block.gpus[rows_of, pool], chosen.at[is_there], block.num[rows_of, pool]))
     for counted in units:
         classes = counted.of.block.at_class[counted.of.rows]
-        of_units = (classes, counted.of.gpus, counted.at, np.ones(len(classes), dtype=np.int64))
-        yield from zip(*(each.tolist() for each in of_units), strict=True)
+        found.append((classes, counted.of.gpus, counted.at, np.ones(len(classes), dtype=np.int64)))
+    classes, gpus, at, num = (np.concatenate(each) for each in zip(*found, strict=True))
+    return classes, gpus, at, num
 
 
 def uses(

@@ -75,18 +75,28 @@ class LinearModel:
 
     def row(self, terms: Sequence[tuple[int, float]], low: float = -INFINITE, high: float = INFINITE) -> int:
         """low <= sum of coefficient x variable <= high; a variable may come up several times. The row's index."""
-        merged: dict[int, float] = {}
-        for variable, coefficient in terms:
-            merged[variable] = merged.get(variable, 0.0) + coefficient
+        merged = dict(terms)
+        if len(merged) < len(terms):
+            merged = {}
+            for variable, coefficient in terms:
+                merged[variable] = merged.get(variable, 0.0) + coefficient
         place = len(self.row_low)
         self.row_low.append(low)
         self.row_high.append(high)
-        for variable in sorted(merged):
-            if merged[variable] != 0.0:
-                self.row_at.append(place)
-                self.entry_at.append(variable)
-                self.entry.append(merged[variable])
+        entries = sorted(each for each in merged.items() if each[1] != 0.0)
+        self.row_at += [place] * len(entries)
+        self.entry_at += [variable for variable, _ in entries]
+        self.entry += [coefficient for _, coefficient in entries]
         return place
+
+    def rows(self, first: int, coefficients: Sequence[float], second: int, low: Sequence[float]) -> None:
+        """Of two variables, the older one first, as many as `low` has entries: low <= coefficient x first + second."""
+        place, num = len(self.row_low), len(low)
+        self.row_low += low
+        self.row_high += [INFINITE] * num
+        self.row_at += [row for row in range(place, place + num) for _ in (0, 1)]
+        self.entry_at += [first, second] * num
+        self.entry += [value for each in coefficients for value in (each, 1.0)]
 
     def add(self, at: Ints, values: Floats, low: float = -INFINITE, high: float = INFINITE) -> int:
         """The same of variables that are all different."""

