@@ -16,7 +16,7 @@ from planner.cost.overlap import NONE, Overlap, overlaps_of
 from planner.cost.pools import Prices
 from planner.question.goal import Problem
 
-_SPANS = 4096
+_SPANS = 1024
 """Where the factor is bounded piece by piece."""
 
 
@@ -27,14 +27,15 @@ def stretch(was: Prices, now: Prices) -> float:
         return 1.0
     if new[-1] != old[-1] or new[0] != old[0] or not np.isin(new, old).all():
         return np.inf
-    gone, worst, cap_per_s = np.setdiff1d(old, new), 1.0, _least_cap(now.problem)
+    gone, cap_per_s = np.setdiff1d(old, new), _least_cap(now.problem)
+    distinct: dict[int, tuple[FloatArray, Overlap]] = {}  # `was` keeps a table for all classes that share it
     for at in now.classes.values():
         for samples, overlap in tables(was, at):
             # where a cap on samples cuts a table, it does so at knots: nothing is known of what is between them
             if float((samples / old).max()) * at.num_gpus > cap_per_s:
                 return np.inf
-            worst = max(worst, _factor(old, samples, new, gone, overlap))
-    return worst
+            distinct[id(samples)] = samples, overlap
+    return max((_factor(old, *each, new, gone) for each in distinct.values()), default=1.0)
 
 
 def tables(prices: Prices, at: DeviceClass) -> Iterator[tuple[FloatArray, Overlap]]:
@@ -46,7 +47,7 @@ def tables(prices: Prices, at: DeviceClass) -> Iterator[tuple[FloatArray, Overla
             yield prices.shares(at.gpu, tensor, load_s), overlap
 
 
-def _factor(old: FloatArray, samples: FloatArray, new: FloatArray, gone: FloatArray, overlap: Overlap) -> float:
+def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatArray, gone: FloatArray) -> float:
     """What makes up for chords over the knots that are gone.
 
     Windows that overlap put off what a knot stands for, in proportion to how much they do; the factor is a ratio of
