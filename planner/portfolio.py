@@ -140,9 +140,8 @@ def auto(
 
     def opening() -> tuple[Placement, ...]:
         """A descent, for as long as it goes on to find something better."""
-        goal, num = prices.problem.goal, len(groupings(prices.problem))
-        counts_usd = goal.needs_prices or goal.max_usd_per_hour is not None
-        if counts_usd and num <= FEW_GROUPINGS:
+        num = len(groupings(prices.problem))
+        if prices.problem.goal.counts_usd and num <= FEW_GROUPINGS:
             return ()
         opening_s = _SHORT_OPENING_S if len(prices.classes) > MANY_CLASSES else _OPENING_S
         descend(min(budget_s - known.elapsed_s(), opening_s), patience=_PATIENCE + num // _GROUPINGS)

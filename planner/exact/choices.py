@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.exact.blocks import Blocks
 from planner.exact.linear import INFINITE, Bools, Floats
-from planner.exact.sites import MeshesAt, UnitsAt, lags, meshes_at, units_at
+from planner.exact.sites import MeshesAt, UnitsAt, lags, meshes_at, phase_s, units_at
 from planner.groupings import Grouping, Tasks
 from planner.question.workload import TRAINING, Task
 
@@ -198,7 +198,7 @@ def _in_time(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> MeshesAt:
     at = meshes_at(data, tasks, node.home)
     if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks and (more_s := beside_s(data, node)).any():
         ways, regions = data.ways(node.home), at.block.regions[at.rows]
-        rest_s = at.block.gen_s[at.rows] + (ways.weights_s + more_s + ways.trajectories_s)[regions].max(axis=1)
+        rest_s = phase_s(data, at.block, at.rows, ways.weights_s + more_s + ways.trajectories_s)
         at = replace(at, rest_s=rest_s, link_s=(ways.link_s + more_s)[regions].max(axis=1))
     if closed := _without_critic(node, tasks):
         at = at.some(np.asarray(~np.isin(at.block.regions[at.rows], closed).any(axis=1)))

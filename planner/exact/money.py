@@ -30,8 +30,7 @@ class Money:
     @property
     def counts(self) -> bool:
         """Whether dollars matter at all."""
-        goal = self.data.prices.problem.goal
-        return goal.needs_prices or goal.max_usd_per_hour is not None
+        return self.data.prices.problem.goal.counts_usd
 
     def add_meshes(self, of: MeshesAt, at: Ints) -> None:
         if not self.counts:

@@ -161,13 +161,19 @@ def _meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:
         score_s = block.score_s[rows] + ways.scoring_s[regions].max(axis=1)
     if generates:
         weights_s = np.zeros(len(data.regions)) if trains_actor else ways.weights_s
-        makes = block.makes[rows] | data.prices.problem.rules.demands_regions
-        rest_s = block.gen_s[rows] + np.where(makes, (weights_s + ways.trajectories_s)[regions], 0.0).max(axis=1)
+        rest_s = phase_s(data, block, rows, weights_s + ways.trajectories_s)
         link_s = none if trains_actor else ways.link_s[regions].max(axis=1)
     return MeshesAt(
         block=block, rows=rows, busy_s=block.busy_s[rows], train_s=away_s[rows] + block.train_s[rows], score_s=score_s,
         rest_s=rest_s, link_s=link_s,
     )  # fmt: skip
+
+
+def phase_s(data: Blocks, block: MeshBlock, rows: Ints, ways_s: Floats) -> Floats:
+    """Return [rows] seconds of a generation phase beside training, the slowest region's transfers included."""
+    makes = block.makes[rows] | data.prices.problem.rules.demands_regions
+    found: Floats = block.gen_s[rows] + np.where(makes, ways_s[block.regions[rows]], 0.0).max(axis=1)
+    return found
 
 
 def _units_at(data: Blocks, tasks: Tasks, home: int) -> UnitsAt:

@@ -18,6 +18,8 @@ from planner.exact.linear import INFINITE, Floats, LinearModel, Solution
 _SLACK = 2e-6
 """Relative. Solvers accept points that miss rows by 1e-6 and whole numbers by 1e-6; rows are scaled to about 1."""
 _REASON = result_pb2.TerminationReasonProto
+_INVALID = 3
+"""Abseil's code of an invalid argument."""
 _BASE_SEED = 1
 _RELAXED = parameters_pb2.SolveParametersProto(
     lp_algorithm=parameters_pb2.LP_ALGORITHM_DUAL_SIMPLEX, presolve=parameters_pb2.EMPHASIS_OFF
@@ -118,11 +120,16 @@ def _call(
     parameters: parameters_pb2.SolveParametersProto,
     settings: model_parameters_pb2.ModelSolveParametersProto | None = None,
 ) -> result_pb2.SolveResultProto:
-    result: result_pb2.SolveResultProto = solver.solve(
-        proto, getattr(parameters_pb2, f"SOLVER_TYPE_{kind}"), mathopt.StreamableSolverInitArguments().to_proto(),
-        parameters, settings or model_parameters_pb2.ModelSolveParametersProto(), None,
-        callback_pb2.CallbackRegistrationProto(), None, None,
-    )  # fmt: skip
+    try:
+        result: result_pb2.SolveResultProto = solver.solve(
+            proto, getattr(parameters_pb2, f"SOLVER_TYPE_{kind}"), mathopt.StreamableSolverInitArguments().to_proto(),
+            parameters, settings or model_parameters_pb2.ModelSolveParametersProto(), None,
+            callback_pb2.CallbackRegistrationProto(), None, None,
+        )  # fmt: skip
+    except StatusNotOk as error:
+        if error.code == _INVALID:  # ours, not a solver that gives up
+            raise ValueError(f"{kind} cannot read the model: {error.message}") from error
+        raise
     return result
 
 

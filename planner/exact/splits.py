@@ -89,9 +89,8 @@ def critic_split(built: Relaxation, values: Floats) -> list[Node]:
     scores = sorted(_regions(built, values, Task.CRITIC_INFERENCE))
     shares = {} if critic.sources[k] != node.home else _shared(built, values, scores)
     is_late = bool((critic.ways_s[scores, k] - critic.least_s[scores] > _TINY * built.scale_s).any())
-    goal = built.data.prices.problem.goal
-    counts_usd = goal.needs_prices or goal.max_usd_per_hour is not None
-    is_dear = counts_usd and bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
+    is_dear = bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
+    is_dear = is_dear and built.data.prices.problem.goal.counts_usd
     sources = [int(each) for each in critic.sources]
     if len(sources) > 1 and (is_late or is_dear or shares):
         it = frozenset({sources[k]})

@@ -29,6 +29,11 @@ class Goal:
     def needs_prices(self) -> bool:
         return self.objective is not Objective.THROUGHPUT
 
+    @property
+    def counts_usd(self) -> bool:
+        """Whether dollars matter at all, egress included."""
+        return self.needs_prices or self.max_usd_per_hour is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:

@@ -75,12 +75,11 @@ def _is_within(few: Mapping[Machines, int], many: Mapping[Machines, int]) -> boo
 
 def _ratios(was: Prices, now: Prices, names: set[str]) -> Iterator[float]:
     """How many times as good everything is that is between regions."""
-    counts_dollars = was.problem.goal.needs_prices or was.problem.goal.max_usd_per_hour is not None
     for src in sorted(names):
         yield _cap(was.network.up_bytes_per_s(src), now.network.up_bytes_per_s(src))
         yield _cap(was.network.down_bytes_per_s(src), now.network.down_bytes_per_s(src))
         for dst in sorted(names - {src}):
-            yield _route(_of(was.network, src, dst), _of(now.network, src, dst), counts_dollars)
+            yield _route(_of(was.network, src, dst), _of(now.network, src, dst), was.problem.goal.counts_usd)
 
 
 def _of(network: Network, src: str, dst: str) -> Route | None:

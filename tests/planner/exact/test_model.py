@@ -17,7 +17,7 @@ from planner.exact.blocks import Blocks
 from planner.exact.choices import Least, Node, least_alone
 from planner.exact.dollars import least_usd
 from planner.exact.floors import floor
-from planner.exact.linear import INFINITE
+from planner.exact.linear import INFINITE, LinearModel
 from planner.exact.model import Relaxation
 from planner.exact.sites import units_at
 from planner.exact.solver import solve_relaxed, solve_whole
@@ -168,12 +168,18 @@ def test_no_plan_is_cheaper_than_its_own_part_allows(
         for is_listed in (False, True):
             usd = least_usd(whole, node.grouping, node.home, least, most_s, is_listed=is_listed)
             assert 0 < usd <= rent * (1 + TOLERANCE)
-        strict = Prices(replace(prices.problem, goal=within(most_s)))
-        judged = evaluate(strict, placement)
-        assert isinstance(judged, Evaluation)
-        built = Relaxation(Blocks(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
-        assert not built.is_empty
-        assert solve_relaxed(built.model).bound <= judged.usd_per_hour * (1 + TOLERANCE)
+        model, usd = least_dollars(prices, placement, node, most_s)
+        assert solve_relaxed(model).bound <= usd * (1 + TOLERANCE)
+
+
+def least_dollars(prices: Prices, placement: Placement, node: Node, most_s: float) -> tuple[LinearModel, float]:
+    """The part's model for that deadline, and what the placement costs an hour."""
+    strict = Prices(replace(prices.problem, goal=within(most_s)))
+    judged = evaluate(strict, placement)
+    assert isinstance(judged, Evaluation)
+    built = Relaxation(Blocks(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
+    assert not built.is_empty
+    return built.model, judged.usd_per_hour
 
 
 def dear(fleet: Fleet, *, usd_per_gbyte: float) -> Fleet:
@@ -189,14 +195,9 @@ def test_no_plan_is_cheaper_than_its_own_part_allows_where_egress_is_dear(
     problem = make_problem(eta=eta, critic=critic, goal=within(1e6))
     prices = Prices(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=100.0)))
     for placement, evaluation, node in plans(prices, Blocks(prices, INFINITE, 2)):
-        most_s = evaluation.step_s * NARROW
-        strict = Prices(replace(prices.problem, goal=within(most_s)))
-        judged = evaluate(strict, placement)
-        assert isinstance(judged, Evaluation)
-        built = Relaxation(Blocks(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
-        assert not built.is_empty
-        assert solve_relaxed(built.model).bound <= judged.usd_per_hour * (1 + TOLERANCE)
-        assert solve_whole(built.model, limit_s=20.0, gap=0.0).bound <= judged.usd_per_hour * (1 + TOLERANCE)
+        model, usd = least_dollars(prices, placement, node, evaluation.step_s * NARROW)
+        assert solve_relaxed(model).bound <= usd * (1 + TOLERANCE)
+        assert solve_whole(model, limit_s=20.0, gap=0.0).bound <= usd * (1 + TOLERANCE)
 
 
 @pytest.mark.parametrize("eta", [0, 1, 4])
