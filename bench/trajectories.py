@@ -13,7 +13,8 @@ models, short answers, episodes with tool output. The model and its samples are 
 five minutes of CPU.
 
 `ingest_tokens_per_s` is wall time between two processes on loopback, the median of several runs
-(trajectory_records/ingest.py). The last line is one JSON object.
+(trajectory_records/ingest.py). `stores` compares the spool with SQLite (trajectory_records/stores.py). The last line is
+one JSON object.
 """
 
 import argparse
@@ -32,7 +33,7 @@ import numpy as np
 import torch
 
 from bench import provenance
-from bench.trajectory_records import ingest
+from bench.trajectory_records import ingest, stores
 from bench.trajectory_records import language_model as lm
 from bench.trajectory_records.peers import compressed, known_figure, peers
 from periplus.codec.trajectory import LEVEL, decode_columns, encode, stored_bytes
@@ -287,6 +288,8 @@ def measure(config: Config, data: Path, cache: Path) -> dict[str, Any]:
     if config.side_groups:
         results["variations"] = variations(source, config, data, rng, groups)
     results["ingest"] = measure_ingest(groups, config)
+    payloads = ingest.frames_of(groups, config.ingest_frames)
+    results["stores"] = stores.measure(payloads, config.ingest_runs, config.seed)
     return results
 
 
