@@ -35,6 +35,7 @@ SHARDINGS = tuple(Sharding)
 """All sharding modes. Arrays store a mode as its index in this tuple."""
 _CODES: Mapping[Sharding, int] = {sharding: code for code, sharding in enumerate(SHARDINGS)}
 UNSHARDED, OPTIMIZER, FULL = (_CODES[each] for each in (Sharding.NONE, Sharding.OPTIMIZER, Sharding.FULL))
+"""Codes of the sharding modes in arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
