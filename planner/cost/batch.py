@@ -54,6 +54,7 @@ def evaluate_many(prices: Prices, placements: Sequence[Placement], *, goal: Goal
     """Return the results for these placements, in the given order. `goal` replaces the problem's goal."""
     step_s, usd = np.full(len(placements), np.inf), np.full(len(placements), np.inf)
     verdict = np.full(len(placements), int(Verdict.UNFIT))
+    # Rows of one grouping share their batch tables, so evaluate grouping by grouping.
     by_grouping: dict[tuple[tuple[Task, ...], ...], list[int]] = {}
     for i, placement in enumerate(placements):
         by_grouping.setdefault(tuple(group.tasks for group in placement.groups), []).append(i)
@@ -177,6 +178,7 @@ class _Rows:
         self.busy: dict[Task, FloatArray] = {}
         samples = float(self.workload.samples_per_step)
         for i, tasks in enumerate(self.book.grouping):
+            # Busy seconds: a mesh's time, or work over the joint rate of a group's units.
             for task in (task for task in tasks if task is not Task.GENERATION):
                 at = self.book.tasks.index(task)
                 if self.trains[i]:
@@ -184,6 +186,7 @@ class _Rows:
                 else:
                     rates = self.book.units.rates[self.units, at] * self.counts * (self.group == i)
                     self.busy[task] = samples / np.maximum(rates.sum(axis=1), 1e-300)
+        # Phases: the longest of any group, with the transfers to its most distant region.
         self.training_s, self.scoring_s = np.zeros(self.num), np.zeros(self.num)
         self.critic_scoring_s = np.zeros(self.num)
         for i, tasks in enumerate(self.book.grouping):
@@ -365,12 +368,15 @@ class _Rows:
     def _usd_per_step(self, active: BoolArray, has_version: bool) -> FloatArray:
         """Return the egress dollars per step, `[num_rows]`, as `judged._usd_per_step`."""
         ways = self.book.ways
+        # Samples from generating regions, at the most expensive route; a version for each of them unless they train the
+        # actor.
         usd = self._most(ways.usd_per_step_home[self.home], active)
         if not has_version:
             usd = usd + np.where(active & self.away, ways.usd_per_version[self.home], 0.0).sum(axis=1)
         for i, tasks in enumerate(self.book.grouping):
             there, back = ways.usd_per_step_there[self.home], ways.usd_per_step_home[self.home]
             far = self.in_region[i] & self.away
+            # Samples to groups that score (and back) or train, and gradients inside a mesh.
             if any(task in SCORING for task in tasks):
                 usd = usd + self._most(there + back, far)
             elif self.trains[i]:
@@ -414,6 +420,7 @@ class _Rows:
     def _follows_rules(self) -> BoolArray:
         """Return whether numbers and names of the regions in use follow the operator's rules, `[num_rows]`."""
         rules = self.prices.problem.rules
+        # used: regions with any pool, [num_rows, num_regions].
         used = np.any(self.in_region, axis=0)
         num = used.sum(axis=1)
         holds: BoolArray = num >= rules.min_regions

@@ -124,6 +124,7 @@ class Book:
         """Return the number of one unit of this pool of a group without training; -1 if it is invalid."""
         key = (group, pool)
         if key not in self._unit_at:
+            # Pools that differ only in their number of units share one row.
             one = replace(pool, num_units=1)
             if pool.num_units != 1:
                 self._unit_at[key] = self.unit(group, one)
@@ -294,6 +295,7 @@ def _ways(prices: Prices, regions: list[str]) -> Ways:
     half_s, critic = np.full((size, size), np.inf), np.full((3, size, size), np.inf)
     uplink, downlink = np.zeros(size), np.full(size, np.inf)
     trains_critic = Task.CRITIC_TRAINING in prices.problem.workload.models
+    # Entry [h, r]: transfers between a publishing region h and a region r.
     for h, src in enumerate(regions):
         start = home(prices, src)
         uplink[h], downlink[h] = start.uplink_s, start.samples_per_s

@@ -209,6 +209,7 @@ def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
     times, rest = divmod(b.unit_gpus, a.unit_gpus)
     if rest:
         return False
+    # Compare samples per second of each task, then windows, then the whole phase table.
     counted = [task for task in b.rates if not (is_sync and task is Task.GENERATION)]
     if any(times * a.rates[task] < b.rates[task] * (1 - 1e-12) for task in counted):
         return False

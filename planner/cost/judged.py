@@ -85,8 +85,11 @@ class Judged:
         windows, found = {each.region: each.window_s for each in self.regions}, []
         for each in self.active:
             assert each.price.phase is not None
+            # Samples of one unit: at full rate for the whole step, and what fits into its window beside the next
+            # version.
             window_s, full = windows[each.region], each.price.rates[Task.GENERATION] * (self.step_s - self.beside_s)
             made = each.price.phase.beside(window_s * (1 + KNOT), self.step_s - self.beside_s)[0]
+            # A group that takes many windows at full slots is given fewer sequences at a time.
             if each.price.group_s > _FAR_BEYOND * window_s:
                 made = min(made, full * _in_time(each.price, window_s))
             if made < full:

@@ -149,6 +149,7 @@ def _phases_s(
     """
     training_s, scoring_s, critic_s = 0.0, 0.0, 0.0
     for group in placement.groups:
+        # A group waits for the transfers of its most distant region.
         ways = [start.ways[name] for name in regions_of(prices, group)]
         if group.trains:
             away_s = max(way.training_s for way in ways)

@@ -265,6 +265,7 @@ class Prices:
                 continue
             if task in TRAINING:
                 one = cuts.of_layout(layout, pool.num_units)
+                # Tasks run by turns: states add up, activations do not.
                 resident += float(memory.trained_bytes(workload, task, one)[0])
                 transient = max(transient, float(memory.training_bytes(workload, task, one)[0]))
             else:
@@ -281,6 +282,7 @@ class Prices:
         replica = self.replica(at.gpu, layout.tensor)
         if (host := host_violation(self, at)) is not None:
             return host
+        # Sequences that fit beside the resident models; the layout may ask for fewer.
         place = int(replica.slots(np.array([free_bytes]))[0])
         if place < 0 or SLOTS[place] < layout.batch:
             what = f"{SLOTS[place] if place >= 0 else 0} sequences fit beside the weights on {at.key}"
@@ -289,6 +291,7 @@ class Prices:
             place = SLOTS.index(layout.batch)
         replicas = pool.unit_gpus // layout.tensor
         trains = any(task in TRAINING for task in tasks)
+        # A unit holds several replicas, each with its own share of the samples.
         load_s = self.load_s(at, layout.tensor, num_gpus=pool.num_gpus if trains else None)
         made = replicas * self.shares(at.gpu, layout.tensor, load_s)[place]
         return PoolPrice(

@@ -134,6 +134,7 @@ def _is_listed(prices: Prices, task: Task, layout: Layout, pool: Pool) -> bool:
 
 def _inventory(prices: Prices, placement: Placement) -> Violation | None:
     """Return a violation if the pools of some class do not fit into its machines together."""
+    # Units by class and size over all groups, since all of them share the class's machines.
     held: dict[str, dict[int, int]] = {}
     for pool in (pool for group in placement.groups for pool in group.pools):
         units = held.setdefault(pool.device_class, {})

@@ -110,6 +110,7 @@ def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
     subject, workload = f"pool:{pool.device_class}", prices.problem.workload
     price, at = prices.pool(group.tasks, pool), prices.classes[pool.device_class]
     assert isinstance(price, PoolPrice)
+    # Memory of each task: what stays, and what it needs while it runs.
     for task, layout in pool.layouts:
         rows = cuts.of_layout(layout, pool.num_units)
         if task in TRAINING:
@@ -123,6 +124,7 @@ def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
         yield _bytes(subject, f"{task}: while it runs", passing, "activations and logits", "Korthikanti et al., 2022")
     usable = memory.usable_bytes(at.gpu)
     yield _bytes(subject, "usable", usable, "nine tenths of the device's memory, less 1 GiB on a GPU", "vLLM's default")
+    # Rates of tasks that do not train.
     for task, rate in price.rates.items():
         words = "replicas of a unit / seconds per sample"
         yield Term(

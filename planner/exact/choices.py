@@ -154,6 +154,7 @@ def choices(data: Blocks, node: Node, most_s: float) -> Choices | None:
     meshes: dict[Tasks, MeshesAt] = {}
     units: dict[Tasks, UnitsAt] = {}
     each: dict[Tasks, Least] = {}
+    # Candidates that keep the step limit alone, with each group's lower bounds on the whole fleet.
     for tasks in node.grouping:
         if any(task in TRAINING for task in tasks):
             meshes[tasks] = _in_time(data, node, tasks, most_s)
@@ -176,6 +177,7 @@ def choices(data: Blocks, node: Node, most_s: float) -> Choices | None:
                 return None
             each[tasks] = _of_units(data, unit, each[tasks].after_s)
         least = _together(each, node)
+    # What the path leaves for generation's window is its upper end; the bounds give the lower end.
     beside_s = least.train_s + least.others_s
     high_s = min(node.window_s[1], path_s - beside_s - least.score_s)
     if least.path_s() > path_s or least.after_s > high_s * (1 + _TOLERANCE):
@@ -247,6 +249,7 @@ def _reached(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> UnitsAt:
     at = units_at(data, tasks, node.home)
     if closed := _without_critic(node, tasks):
         at = at.some(~np.isin(at.region, closed))
+    # The subproblem may limit the longest transfer from both sides.
     if at.scores and node.levels:
         low, high = node.level_s(tasks)
         at = at.some(at.level_s <= high)

@@ -54,6 +54,7 @@ def limit(data: Blocks, nodes: Iterable[Node]) -> None:
     least: dict[tuple[Tasks, int | None], tuple[float, ...]] = {}
     for node in nodes:
         each = {tasks: (floor if _trains(tasks) else least_alone)(data, tasks, node.home) for tasks in node.grouping}
+        # For each group that trains: the lower bounds of all others, for its trainer's region and for any region.
         for tasks in (tasks for tasks in node.grouping if _trains(tasks)):
             beside = Least()
             for other, one in each.items():
@@ -143,6 +144,7 @@ def _usd_of(data: Blocks, task: Task) -> Floats:
     for c, at in enumerate(data.classes):
         if at.usd_per_gpu_hour is None:
             continue
+        # Device-seconds of one step's work on the best layout, times the price of a device.
         if task in SCORING:
             sizes = [size for size in TENSOR if size <= at.gpus_per_machine]
             devices_s = min(size * data.prices.scoring_s(task, at.gpu, size) for size in sizes)

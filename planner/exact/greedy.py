@@ -1,6 +1,6 @@
 """Greedy first placements: choose a mesh, then assign machines in batches to the group that is slowest.
 
-They cost almost no time and give the search an incumbent. None of them is judged here.
+They cost almost no time and give the search an incumbent. They are not evaluated here.
 """
 
 from collections.abc import Iterator
@@ -29,6 +29,7 @@ def greedy(data: Blocks, grouping: Grouping, home: int) -> Iterator[Placement]:
     others = [tasks for tasks in grouping if tasks != first]
     block = data.meshes(first, home)
     for i in _spread(block, np.flatnonzero(block.home == home)):
+        # Free machines of each class; the meshes of groups that train take theirs first.
         free = {c: each.num_machines for c, each in enumerate(data.classes)}
         if not _take(data, free, block, i):
             continue
@@ -78,6 +79,7 @@ def _add_other_meshes(data: Blocks, free: dict[int, int], groups: dict[Tasks, Gr
         block = data.meshes(tasks)
         for row in np.argsort(block.busy_s, kind="stable").tolist():
             kept = dict(free)
+            # A mesh may use at most about an equal share of the fleet.
             spare = sum(data.classes[c].num_gpus for c in free) // (len(others) + 1)
             if block.num_gpus[row] <= max(spare, 1) and _take(data, kept, block, row):
                 free.update(kept)
@@ -134,6 +136,7 @@ def _best_rows(data: Blocks, block: UnitBlock, home: int, slack: float) -> dict[
         lag = (ways.weights_s + ways.trajectories_s)[block.at_region] + block.first_s
         if keep.any():
             keep &= lag <= slack * float(lag[keep].min())
+    # Samples per second and device with all tasks by turns.
     made: Floats = (1.0 / np.sum(1.0 / np.maximum(block.rates, 1e-12), axis=1)) / block.gpus
     best: dict[int, int] = {}
     for row in np.flatnonzero(keep).tolist():

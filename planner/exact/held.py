@@ -51,6 +51,7 @@ def _held(meshes: Iterable[Chosen], units: Iterable[Counted]) -> tuple[Ints, Int
     found = []
     for chosen in meshes:
         rows, block = chosen.of.rows, chosen.of.block
+        # A mesh occupies units of its first pool and, if it has one, of its second pool.
         for pool in (0, 1):
             classes = block.at_class[rows, pool]
             is_there = classes >= 0

@@ -38,6 +38,7 @@ def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement 
     most_s = prices.problem.goal.max_step_s
     if now is None or most_s is None:
         return None
+    # Add units until the deadline holds, or the placement is too expensive.
     for _ in range(_MOST_MORE):
         if now.step_s <= most_s or now.usd >= worth_usd:
             break
@@ -47,6 +48,7 @@ def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement 
         now = better
     if now.step_s > most_s:
         return None
+    # Then remove units while the deadline holds.
     for _ in range(_MOST_FEWER):
         fewer = _fewer(prices, now, most_s)
         if fewer is None:

@@ -97,6 +97,7 @@ class Relaxation:
         low, high = node.step_s
         self.most_s = min(self.most_s, high, problem.goal.max_step_s or INFINITE)
         self.scale_s = self.most_s if self.most_s < INFINITE else 1.0
+        # First rule out subproblems without candidates, or whose rent is already too high.
         found = choices(self.data, node, self.most_s)
         if found is None:
             self.is_empty = True
@@ -107,6 +108,7 @@ class Relaxation:
             if least_usd > self.most_usd * (1 + _ROUNDING):
                 self.is_empty = True
                 return
+        # Then add the variables of the step and its phases, the groups, and the rows that join them.
         self._money = Money(data=self.data, home=node.home)
         self.low_s = max(low, found.least.busy_s, found.least.path_s() / self.data.ends)
         self.step = model.variable(min(self.low_s / self.scale_s * (1 - 1e-12), 1.0), self.most_s / self.scale_s)
@@ -268,6 +270,7 @@ class Relaxation:
                 below(model, [(u, float(link_s[region]) / self.scale_s)], [(self.step, 1.0)])
             self._money.add_receiver(u, region)
         self._money.add_dearest(model)
+        # The uplink carries one version for each receiver; their number is within the subproblem's range.
         used = [(u, 1.0) for u in self.received]
         if ways.up_s > 0 and used:
             below(model, [(u, ways.up_s / self.scale_s) for u in self.received], [(self.step, 1.0)])
@@ -385,6 +388,7 @@ class Relaxation:
                 groups.append(chosen.of.block.columns[row].group)
                 continue
             units = self.units[tasks]
+            # Whole counts of units, without those that are 0.
             counts = np.rint(values[units.at]).astype(int)
             pools = [
                 replace(units.of.block.columns[i].unit, num_units=num)

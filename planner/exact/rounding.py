@@ -16,7 +16,7 @@ _WHOLE = 1e-6
 
 
 def rounded(built: Relaxation, values: Floats) -> Placement | None:
-    """Return a placement near the point, not judged; None if the most likely meshes do not go together."""
+    """Return a placement near the point, not evaluated yet; None if the most likely meshes do not go together."""
     model = built.model.copy()
     for chosen in built.meshes.values():
         likeliest = int(chosen.at[int(values[chosen.at].argmax())])
@@ -39,11 +39,13 @@ def _fill(built: Relaxation, wanted: Floats, counts: Floats) -> None:
     """Give free devices to the units that lost most by rounding down, one unit each; `counts` is changed."""
     data = built.data
     free = np.array([float(each.num_gpus) for each in data.classes])
+    # Devices that the chosen meshes leave, by class.
     for chosen in built.meshes.values():
         row = int(chosen.of.rows[int(counts[chosen.at].argmax())])
         block = chosen.of.block
         for pool in np.flatnonzero(block.at_class[row] >= 0).tolist():
             free[block.at_class[row, pool]] -= float(block.gpus[row, pool] * block.num[row, pool])
+    # Units by what they lost to rounding, most first.
     lost: list[tuple[float, int, int, int]] = []
     for units in built.units.values():
         classes, gpus = units.of.block.at_class[units.of.rows], units.of.gpus

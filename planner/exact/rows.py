@@ -124,6 +124,7 @@ def capped(
     away = units.of.region != ways.home
     at, values = units.at[~away], made[~away]
     far_at, far = [units.at[:0]], [made[:0]]
+    # A remote region whose units could exceed its route gets one variable for all its samples.
     for region in np.unique(units.of.region[away]).tolist():
         here = np.flatnonzero(units.of.region == region)
         if most[here].sum() > caps[region]:
@@ -133,6 +134,7 @@ def capped(
             far_at.append(units.at[here])
             far.append(made[here])
     remote, each = np.concatenate(far_at), np.concatenate(far)
+    # All remote samples that could exceed the downlink get one variable.
     if sum(float(model.high[i]) * value for i, value in zip(remote.tolist(), each.tolist(), strict=True)) > down:
         remote, each = np.array([total(model, remote, each, down)]), np.ones(1)
     return np.concatenate([at, remote]).astype(np.int64), np.concatenate([values, each])

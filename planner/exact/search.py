@@ -166,6 +166,7 @@ class Search:
             if part.bound >= self._target():
                 heapq.heappush(self._parts, part)
                 break
+            # The search with meshes of one pool ends after some integer programs or rounds without improvement.
             if most_programs is not None:
                 most_programs -= not part.is_open
                 waited = waited + part.is_listed if value == self._value() else 0
@@ -284,6 +285,7 @@ class Search:
             is_mesh = any(task in TRAINING for task in tasks)
             of = floor if is_mesh and not is_listed else least_alone
             least = least.with_other(of(self._data, tasks, home))
+        # Seconds of the slowest group and of the path; for least dollars the rent within the deadline.
         bound = max(least.busy_s, least.path_s() / self._data.ends)
         if not self._pays:
             return bound
@@ -320,6 +322,7 @@ class Search:
             self._close(INFINITE)
             return
         bound = max(part.bound, self._in_units(built, found.bound))
+        # The first relaxation of a subproblem is also rounded to a placement.
         if part.is_open and found.values is not None and part.depth == 0 and bound < self._target():
             self._round(built, found.values)
         if not part.is_open:
@@ -330,7 +333,7 @@ class Search:
             self._push(part.node, bound, is_open=False, like=part)
 
     def _round(self, built: Relaxation, values: Floats) -> None:
-        """Round a relaxed point to a placement and judge it; for least dollars, repair it first."""
+        """Round a relaxed point to a placement and evaluate it; for least dollars, repair it first."""
         placement = rounded(built, values)
         if placement is not None and self._pays and placement not in self._mended:
             self._mended.add(placement)
@@ -343,6 +346,7 @@ class Search:
         next."""
         if self.best is None or found.values is None:
             return False
+        # In this order: receivers of versions, generation's window, other tasks of its group, distant scoring.
         if late(built, found.values) > _LATE and self._split_receivers(part, built, found, bound):
             return True
         if built.looseness(found.values) > _LOOSE:
@@ -428,6 +432,7 @@ class Search:
             else:
                 self._close(bound)
             return
+        # The program's optimum is a placement: the oracle decides what it is worth.
         placement = built.placement(found.values)
         self.judge(placement)
         if bound >= self._target():
@@ -481,6 +486,7 @@ class Search:
                 )
             return Infeasible(conflict=(), is_minimal=False, method="exact")
         value = self._value()
+        # A bound above a known value is an error of ours; then nothing counts as proved.
         bound = credible(bound, value) or 0.0
         final = replace(self.best, bound=bound, elapsed_s=self.now_s() - self._began_s)
         self.trace.append(final)

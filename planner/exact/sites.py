@@ -191,6 +191,7 @@ def _meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:
     block, ways = data.meshes(tasks, home), data.ways(home)
     trains_actor, generates = Task.ACTOR_TRAINING in tasks, Task.GENERATION in tasks
     away_s = ways.training_s[block.regions].max(axis=1)
+    # Keep meshes that the trainer's region reaches, that publish from it, and that a limit of one region allows.
     keep = np.isfinite(away_s)
     if trains_actor:
         keep &= block.home == home
@@ -199,6 +200,7 @@ def _meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:
     rows = np.flatnonzero(keep)
     regions, none = block.regions[rows], np.zeros(len(rows))
     score_s, rest_s, link_s = none, none, none
+    # Scoring and generation include transfers to and from the most distant pool.
     if any(task in SCORING for task in tasks):
         score_s = block.score_s[rows] + ways.scoring_s[regions].max(axis=1)
     if generates:

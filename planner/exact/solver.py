@@ -97,6 +97,7 @@ def solve_whole(
     """
     if model.is_crossed:
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
+    # One thread and a fixed seed make the result repeatable.
     parameters = parameters_pb2.SolveParametersProto(
         relative_gap_tolerance=gap, absolute_gap_tolerance=0.0, random_seed=_BASE_SEED + seed
     )
@@ -121,6 +122,7 @@ def solve_whole(
     reason = result.termination.reason
     if reason == _REASON.TERMINATION_REASON_INFEASIBLE or reason == _REASON.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED:
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
+    # The dual bound holds even if time ended the search.
     bound = result.termination.objective_bounds.dual_bound
     values = None
     objective = INFINITE

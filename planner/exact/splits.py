@@ -100,6 +100,7 @@ def critic_split(built: Relaxation, values: Floats) -> list[Node]:
     k = int(critic.source[trains.of.rows[int(values[trains.at].argmax())]])
     scores = sorted(_regions(built, values, Task.CRITIC_INFERENCE))
     shares = {} if critic.sources[k] != node.home else _shared(built, values, scores)
+    # Whether the model counts the chosen source as nearer or cheaper than it is.
     is_late = bool((critic.ways_s[scores, k] - critic.least_s[scores] > _TINY * built.scale_s).any())
     is_dear = bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
     is_dear = is_dear and built.data.prices.problem.goal.counts_usd
@@ -110,6 +111,7 @@ def critic_split(built: Relaxation, values: Floats) -> list[Node]:
     if shares and node.critic_homes != frozenset({node.home}):
         return [replace(node, critic_homes=frozenset({node.home}))]
     if shares:
+        # Divide at the region whose link the critic's weights occupy longest.
         worst = max(shares, key=lambda r: shares[r])
         return [replace(node, critic_in=(*node.critic_in, (worst, is_there))) for is_there in (True, False)]
     return []

@@ -68,13 +68,16 @@ def most_made(of: UnitsAt, on: Interval) -> Floats:
     The ratio is largest at an end of the interval, at a knot of the table, or where the table reaches the full rate.
     """
     ends = np.array([on.low_s, on.high_s])
+    # Ratios at both ends of the interval.
     best: Floats = (of.made(ends, on.span_s) / on.g(ends)).max(axis=1)
     at = of.knots_s(on.span_s)
     full = of.rates * on.span_s if on.span_s < INFINITE else np.full(len(of.rows), INFINITE)
+    # Ratios at the knots of the table that lie inside it.
     inside = (at >= on.low_s) & (at <= on.high_s)
     made = np.minimum(of.samples, full[:, None])
     best = np.maximum(best, np.where(inside, made / np.where(inside, on.g(at), 1.0), 0.0).max(axis=1))
     if on.span_s < INFINITE:
+        # Ratio where the table reaches the full rate of a step.
         meets = _reached_s(at, of.lag_s, of.samples, full)
         inside = (meets >= on.low_s) & (meets <= on.high_s)
         best = np.maximum(best, np.where(inside, full / np.where(inside, on.g(meets), 1.0), 0.0))
@@ -167,6 +170,7 @@ def looseness(data: Blocks, units: Counted, on: Interval, counts: Floats, home: 
     """Return the share of a step's samples that the rows count as made in this window although they are not."""
     ways, of = data.ways(home), units.of
     made, lag_s = np.zeros(len(data.regions)), np.full(len(data.regions), INFINITE)
+    # Samples that really arrive: made within the window, limited by each route and the downlink.
     np.add.at(made, of.region, counts * of.made(np.array([window_s]), on.span_s)[:, 0])
     np.minimum.at(lag_s, of.region, of.lag_s)
     carried_s = np.clip(window_s - lag_s, 0.0, on.span_s)

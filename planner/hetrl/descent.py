@@ -78,6 +78,7 @@ class Descent:
         if not self._arms and judge.prices.problem.asks_for_speed_alone:
             self._begin(judge)
         while not judge.is_over and waited != patience:
+            # Open one more grouping, then let the most promising open one take a step.
             for _ in range(1 if self._arms else self._num_first):
                 if not self._is_dry and not judge.is_over:
                     self._open(judge, min(value, judge.best_loss))
@@ -121,6 +122,7 @@ class Descent:
             if bound >= value:
                 continue
             of = space(self._menu, grouping)
+            # The best of a few first placements becomes the grouping's genome.
             seeds = list(dict.fromkeys(self._seeds(of)))
             losses = judge.losses([of.placement(each) for each in seeds])
             loss, place = min((loss, i) for i, loss in enumerate(losses))

@@ -137,6 +137,7 @@ def swapped(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
     rows = [int(row) for row in rng.permutation(len(held))]
     for a in rows:
         for b in rows:
+            # Classes i of group a and j of group b that may change places.
             pairs = (
                 [
                     (i, j)
@@ -176,6 +177,7 @@ def mutated(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
     held = _with_idle(space, genome)
     g = int(rng.integers(len(held) - 1))
     for i in rng.permutation(np.flatnonzero(held[g])):
+        # Exchange class i for any class j of any other group until nothing of class i is left.
         for j in rng.permutation(held.shape[1]):
             for b in rng.permutation(len(held)):
                 num = min(held[g, i], held[b, j])

@@ -54,6 +54,7 @@ class Space:
         """Return the placement of a genome; None if some group has nothing to run on."""
         pools: list[list[Pool]] = [[] for _ in self.grouping]
         room = {at.key: _Room(at) for at in self.classes}
+        # Meshes are placed first because they must be whole.
         for g, tasks in enumerate(self.grouping):
             if self.trains[g] and not self._mesh(g, tasks, genome, pools, room):
                 return None
@@ -63,6 +64,7 @@ class Space:
             if not self.trains[g]
             for pool in self._units(g, tasks, genome)
         ]
+        # Large units before small ones, since small ones fit into what is left.
         for pool, g in sorted(wanted, key=lambda each: -each[0].unit_gpus):
             num = room[pool.device_class].take(pool.unit_gpus, pool.num_units)
             if num:

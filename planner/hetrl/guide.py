@@ -26,6 +26,7 @@ def guided(space: Space, parent: Genome, judged: Evaluation, rng: np.random.Gene
         return _released(space, parent, judged, rng)
     if judged.idle and rng.random() < 0.5:
         return _woken(space, parent, judged, rng)
+    # Otherwise act on the need that determines the step time.
     kind, _, subject = judged.binding.partition(":")
     if kind == "group":
         tasks = subject.split("+")
@@ -45,6 +46,7 @@ def _shortened(space: Space, genome: Genome, judged: Evaluation, name: str, rng:
     train_s, trainer = _longest(space, times, TRAINING)
     score_s, scorer = _longest(space, times, SCORING)
     ways_s, window_s = (region.weights_s + region.trajectories_s, region.window_s) if region else (0.0, 0.0)
+    # The path's parts: training, scoring, transfers, window; one is chosen in proportion to its seconds.
     parts = np.array([train_s, score_s, ways_s, window_s])
     generator = _group_with(space, Task.GENERATION)
     match int(rng.choice(4, p=parts / parts.sum())):
@@ -64,14 +66,17 @@ def _fed(space: Space, genome: Genome, judged: Evaluation, g: int, rng: np.rando
     """Return a child in which group `g` gets idle devices, or else devices of the group that is busy least."""
     held = np.array(genome.held)
     whole = np.array([at.num_gpus for at in space.classes])
+    # A mesh may not spread over more classes than the runtime can join.
     usable = np.array(space.usable[g])
     if space.trains[g]:
         usable &= (held[g] > 0) | (int((held[g] > 0).sum()) < space.max_blocks)
+    # Idle devices first.
     idle = np.where(usable, whole - held.sum(axis=0), 0)
     if idle.any():
         c = int(rng.choice(np.flatnonzero(idle)))
         held[g, c] += amount(space, int(idle[c]), rng)
         return _child(held, genome)
+    # Else devices of another group, the least busy ones more likely.
     busy = _busy_s(space, judged)
     for donor in sorted((b for b in range(len(held)) if b != g), key=lambda b: busy[b] * rng.uniform(0.7, 1.3)):
         spare = np.flatnonzero(np.where(usable, held[donor], 0))
@@ -105,6 +110,7 @@ def _left(space: Space, genome: Genome, region: str, rng: np.random.Generator) -
         return None
     for c, at in enumerate(space.classes):
         if at.region.name == region and held[g, c]:
+            # Another group without training that may use the class takes over its devices.
             takers = [b for b in range(len(held)) if b != g and not space.trains[b] and space.usable[b][c]]
             if takers:
                 held[int(rng.choice(takers)), c] += held[g, c]

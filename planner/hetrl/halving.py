@@ -41,6 +41,7 @@ def halve(arms: Iterable[A], judge: Judge, until: float, *, alive: Callable[[A],
     for rung in range(rungs):
         start = judge.spent()
         end = start + (until - start) / (rungs - rung)
+        # The time of a rung is divided equally among its arms, by deadlines.
         for i, arm in enumerate(remaining):
             if judge.spent() >= until:
                 break

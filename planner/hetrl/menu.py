@@ -199,6 +199,7 @@ class Menu:
             alone_s = [mesh_times(self.prices.problem.workload, [each], []).total_s for each in found.blocks.values()]
             self._blocks[known] = found, sum(alone_s, np.zeros(len(found.unit)))
         found, train_s = self._blocks[known]
+        # Fastest pools with at most so many devices, then without those that do not fit into memory.
         rows = np.flatnonzero(found.num_gpus <= num_gpus)
         best = rows[np.argsort(train_s[rows], kind="stable")[:_MAX_BLOCKS]]
         pools = [found.pool(at, int(row)) for row in best]
