@@ -25,8 +25,10 @@ from planner.question.workload import SCORING, TRAINING, Task
 
 
 class Verdict(IntEnum):
-    """Outcome of one placement, matching the kinds of `Violation`. A placement that violates several constraints has
-    the first."""
+    """Outcome of one placement, matching the kinds of `Violation`.
+
+    A placement that violates several constraints has the first.
+    """
 
     VALID = 0
     UNFIT = 1
@@ -280,8 +282,10 @@ class _Rows:
         return best_s, active
 
     def _with(self, group: int, pools: BoolArray, rows: IntArray) -> tuple[FloatArray, BoolArray]:
-        """Return (seconds per step of windows and links, regions that generate), for some rows and some of their
-        pools."""
+        """Return (seconds per step, regions that generate) for some rows and some of their pools.
+
+        The seconds are what windows and links need.
+        """
         windows = self._windows(group, pools, rows)
         step_s = windows.least_s()
         demands = self.prices.problem.rules.demands_regions
@@ -335,8 +339,7 @@ class _Rows:
         return found
 
     def _weights(self, receives: BoolArray) -> tuple[FloatArray, FloatArray]:
-        """Return (seconds of a version to each receiving region, most seconds that a link or the uplink is
-        occupied)."""
+        """Return (seconds of a version to each receiving region, busy seconds of the slowest link or uplink)."""
         ways = self.book.ways
         link_s = np.where(receives, ways.link_s[self.home] + self._critic_link(), 0.0)
         shared_s = ways.uplink_s[self.home] * receives.sum(axis=1)
@@ -345,8 +348,10 @@ class _Rows:
         return weights_s, np.maximum(link_s.max(axis=1), shared_s)
 
     def _critic(self) -> tuple[IntArray, BoolArray] | None:
-        """Return (region that trains the critic, `[num_rows, num_regions]` that infer with it); None if its weights
-        stay put."""
+        """Return (region that trains the critic, `[num_rows, num_regions]` that infer with it).
+
+        The result is None if its weights do not travel.
+        """
         where = {task: i for i, tasks in enumerate(self.book.grouping) for task in tasks}
         if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(where):
             return None
@@ -356,8 +361,7 @@ class _Rows:
         return self.book.meshes(trains).region[self.meshes[:, trains]], self.in_region[scores]
 
     def _critic_link(self) -> FloatArray:
-        """Return `[num_rows, num_regions]`: seconds that the critic's weights occupy the links from the trainer's
-        region."""
+        """Return `[num_rows, num_regions]`: seconds of the critic's weights on links from the trainer's region."""
         if self.critic is None:
             return np.zeros((self.num, self.size))
         src, scores = self.critic
@@ -434,8 +438,7 @@ class _Rows:
         return holds
 
     def _is_joined(self) -> BoolArray:
-        """Return whether all regions in use are reachable from the trainer's region, and the critic's weights can
-        travel."""
+        """Return whether the trainer's region reaches all regions in use, and the critic's weights can travel."""
         used = np.any(self.in_region, axis=0)
         joined: BoolArray = ~(used & np.isinf(self.book.ways.scoring_s[self.home])).any(axis=1)
         if self.critic is not None:

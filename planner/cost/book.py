@@ -23,8 +23,10 @@ from planner.question.workload import TRAINING, Task
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Costs of units of groups without training; one row per unit. The last row is empty and stands for unused
-    places."""
+    """Costs of units of groups without training.
+
+    There is one row per unit. The last row is empty and stands for unused places.
+    """
 
     at_class: IntArray
     """Index of the device class, in the order of sorted keys."""

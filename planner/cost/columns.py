@@ -58,8 +58,7 @@ def mesh_columns(
     blocks: int | None = None,
     home: str | None = None,
 ) -> tuple[MeshColumn, ...]:
-    """Return the candidate meshes whose tasks take at most `max_s` seconds per step together, as objects (see
-    `mesh_list`)."""
+    """Return the candidate meshes that take at most `max_s` seconds per step, as objects (see `mesh_list`)."""
     return tuple(mesh_list(prices, tasks, Room(busy_s=max_s), blocks=blocks, home=home))
 
 
@@ -201,11 +200,7 @@ def _undominated_units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass)
 
 
 def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
-    """Return whether as many units `a` as fit into a unit `b` are at least as good in every number that the oracle
-    uses.
-
-    At eta 0 full rates and overlapping windows do not count.
-    """
+    """Return whether as many units `a` as fit into a unit `b` are at least as good as `b` in every respect."""
     times, rest = divmod(b.unit_gpus, a.unit_gpus)
     if rest:
         return False
@@ -343,8 +338,7 @@ def ordered_pairs(
 
 
 def _publishes(prices: Prices, tasks: tuple[Task, ...]) -> bool:
-    """Return whether the order of the pools matters because weights (the actor's or the critic's) leave the first one's
-    region."""
+    """Return whether the order of the pools matters: weights of actor or critic leave the first one's region."""
     scores_apart = Task.CRITIC_INFERENCE in prices.problem.workload.models and Task.CRITIC_INFERENCE not in tasks
     return Task.ACTOR_TRAINING in tasks or (Task.CRITIC_TRAINING in tasks and scores_apart)
 
@@ -365,8 +359,10 @@ def _gradients_usd(prices: Prices, tasks: tuple[Task, ...], at: Sequence[DeviceC
 
 
 def usable_classes(prices: Prices, tasks: tuple[Task, ...]) -> list[DeviceClass]:
-    """Return the classes on which a group of these tasks may be, sorted by key: allowed, and priced if dollars
-    count."""
+    """Return the classes on which a group of these tasks may be, sorted by key.
+
+    The operator's rules allow them, and they have a price if dollars count.
+    """
     rules, priced = prices.problem.rules, prices.problem.goal.needs_prices
     return [
         at

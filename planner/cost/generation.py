@@ -99,8 +99,10 @@ class Replica:
         self.prefill_s = self._prefill_s()
 
     def slots(self, free_bytes: FloatArray) -> IntArray:
-        """Return the index in `SLOTS` of the most sequences that fit into `free_bytes` of each device; -1 if none
-        fits."""
+        """Return the index in `SLOTS` of the most sequences that fit into `free_bytes` of each device.
+
+        The result is -1 if none fits.
+        """
         each, longest = self._sequence_bytes
         return np.where(free_bytes < longest, 0, np.searchsorted(SLOTS, free_bytes / each, side="right")) - 1
 
@@ -175,8 +177,10 @@ class Replica:
         return float(self._fresh_s(np.array([1.0]))[0])
 
     def phase_s(self, share: float, place: int) -> float:
-        """Return the seconds until the last of `share` samples is done with `SLOTS[place]` slots, refilled from a
-        queue."""
+        """Return the seconds until the last of `share` samples is done with `SLOTS[place]` slots.
+
+        Slots are refilled from a queue.
+        """
         full = float(SLOTS[place])
         if share <= full:
             return float(self._fresh_s(np.array([share]))[0])
@@ -184,8 +188,10 @@ class Replica:
         return float(np.interp(share / full, RATIOS, self._refilled_s[place]) + beyond)
 
     def shares(self, seconds: FloatArray) -> FloatArray:
-        """Return `[num_slots, num_seconds]`: samples done in phases of these lengths, with the best number of slots up
-        to each."""
+        """Return `[num_slots, num_seconds]`: samples done in phases of these lengths.
+
+        Each entry uses the best number of slots up to its own.
+        """
         # Invert the table of phases in which all samples start together.
         at_once = np.interp(seconds, self._at_once_s, _SHARES, left=0.0)
         made = np.empty((len(SLOTS), len(seconds)))
@@ -219,8 +225,10 @@ class Replica:
 
     @cached_property
     def _refilled_s(self) -> FloatArray:
-        """Seconds of phases of `RATIOS` samples per slot, `[num_slots, num_ratios]`; never less than with all slots
-        always full."""
+        """Seconds of phases of `RATIOS` samples per slot, `[num_slots, num_ratios]`.
+
+        They are made monotone, and are never shorter than with all slots always full.
+        """
         workload, slots = self._workload, np.array(SLOTS, dtype=float)
         prompt, run = workload.prompt_tokens.mean, refilled(workload.completion_tokens)
         share, full = slots[:, None] * np.array(RATIOS), np.broadcast_to(slots[:, None], (len(SLOTS), len(RATIOS)))

@@ -98,8 +98,10 @@ class Judged:
 
 
 def judge(prices: Prices, placed: Placed) -> Judged:
-    """Return the step estimate with the best choice of generating pools; with all of them if the operator demands
-    regions."""
+    """Return the step estimate with the best choice of generating pools.
+
+    All of them generate if the operator demands regions.
+    """
     is_free = not prices.problem.rules.demands_regions
     if placed.generating.trains:
         best = _by_turns(prices, placed, placed.making)
@@ -125,8 +127,10 @@ def judge(prices: Prices, placed: Placed) -> Judged:
 
 
 def alone_s(prices: Prices, placed: Placed, each: Making) -> float:
-    """Return the least step time at which this pool makes a sample and its link carries versions, if only it
-    generated."""
+    """Return the least step time at which this pool, if only it generated, makes a sample.
+
+    Its link must also carry a version in each step.
+    """
     receives = _receiving(placed, (each,))
     links = [need_s for _, need_s in _link_needs(placed, receives, with_critics=False)]
     before_s = placed.training_s + placed.scoring_s + others_s(prices, placed)

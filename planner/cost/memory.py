@@ -65,8 +65,7 @@ def trained_fraction(workload: Workload, arch: Architecture) -> float:
 
 
 def served_bytes(workload: Workload, task: Task, tensor: int) -> float:
-    """Return the resident bytes on one device of a task that does not train: half-precision weights over `tensor`
-    devices."""
+    """Return the resident bytes of a task that does not train, on one of `tensor` devices: its weights."""
     return _HALF * float(stage_params(workload.models[task], task, tensor=tensor, pipeline=np.array([1]))[0])
 
 

@@ -102,8 +102,7 @@ def local_payload_bytes(workload: Workload) -> float:
 
 
 def weights_s(workload: Workload, route: Route) -> float:
-    """Return the seconds that one version takes on a route that carries nothing else: transfer and half a round
-    trip."""
+    """Return the seconds of one version on a route that carries nothing else: transfer and half a round trip."""
     return payload_bytes(workload) / route.bytes_per_s + route.rtt_s / 2
 
 

@@ -260,8 +260,10 @@ def _joined(tasks: tuple[Task, ...], parts: Sequence[_Part]) -> Options:
 
 
 def _tensors(prices: Prices, tasks: tuple[Task, ...], unit: int) -> list[int]:
-    """Return the tensor degrees that generation may have on units of this size; 0 stands for a group without
-    generation."""
+    """Return the tensor degrees that generation may have on units of this size.
+
+    The only value is 0 for a group without generation.
+    """
     if Task.GENERATION not in tasks:
         return [0]
     return [size for size in cuts.TENSOR if unit % size == 0 and size <= prices.problem.limits.max_tensor]

@@ -74,8 +74,10 @@ def evaluate(prices: Prices, placement: Placement, *, goal: Goal | None = None) 
 
 
 def throttle_s(max_usd_per_hour: float, rent: float, usd_per_step: float) -> float:
-    """Return the seconds per step at which egress fits into what a budget leaves beside the rent; inf if it pays for no
-    step."""
+    """Return the seconds per step at which egress fits into what a budget leaves beside the rent.
+
+    The result is inf if the budget pays for no step.
+    """
     left = max_usd_per_hour * (1 + 1e-9) - rent
     if left < 0 or (left == 0 and usd_per_step > 0):
         return np.inf

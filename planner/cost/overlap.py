@@ -54,8 +54,7 @@ class Overlap:
     versions overlap, as with eta <= 1."""
 
     def end_s(self, phase_s: float, span_s: float) -> float:
-        """Return when a phase that takes `phase_s` on an idle engine ends beside its neighbours, if a step leaves
-        `span_s`."""
+        """Return when a phase ends beside its neighbours if it takes `phase_s` alone and a step leaves `span_s`."""
         return self.end_and_rise(phase_s, span_s)[0]
 
     def end_and_rise(self, phase_s: float, span_s: float) -> tuple[float, float]:

@@ -20,10 +20,9 @@ Ranks = npt.NDArray[np.signedinteger]
 
 
 def undominated(costs: FloatArray) -> BoolArray:
-    """Return `[num_rows]`: True where no other row of `costs` (`[num_rows, num_columns]`, less is better) dominates the
-    row.
+    """Return `[num_rows]`: whether no other row of `costs` dominates the row.
 
-    Of several equal rows only the first one is True.
+    `costs` is `[num_rows, num_columns]`, less is better. Of several equal rows only the first one is True.
     """
     num, width = costs.shape
     if num < 2:

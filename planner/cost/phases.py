@@ -136,8 +136,10 @@ def around(seconds: FloatArray, samples: FloatArray, row: IntArray, at: FloatArr
 
 
 def phase_end_s(tables: Sequence[tuple[float, PhaseTable]], samples: float) -> float:
-    """Return the least seconds in which the units make `samples` together; `tables` has (number of units, table of one
-    unit)."""
+    """Return the least seconds in which the units make `samples` together.
+
+    `tables` has (number of units, table of one unit).
+    """
     made: FloatArray = sum((units * each.samples for units, each in tables), np.zeros(len(tables[0][1].seconds)))
     return end_s(tables[0][1].seconds, made, samples)
 

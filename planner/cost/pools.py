@@ -146,8 +146,10 @@ class Prices:
         return moved
 
     def edges(self, ring: Sequence[DeviceClass]) -> list[training.Edge]:
-        """Return the distinct connections between neighbours of a ring over pools of these classes; none for one
-        pool."""
+        """Return the distinct connections between neighbours of a ring over pools of these classes.
+
+        The list is empty for one pool.
+        """
         if len(ring) < 2:
             return []
         found = [self._edge(a, b) for a, b in zip(ring, (*ring[1:], ring[0]), strict=True)]
@@ -184,8 +186,7 @@ class Prices:
         return self.known("phase seconds", lambda: grid(self._firsts()), lasts=True)
 
     def shares(self, gpu: GpuType, tensor: int, load_s: float) -> FloatArray:
-        """Return `[num_slots, num_knots]`: samples of one replica by each knot, if a phase begins with `load_s` of
-        loading."""
+        """Return `[num_slots, num_knots]`: samples of one replica by each knot, after `load_s` seconds of loading."""
         return self.known(("shares", gpu, tensor, load_s), lambda: self._shares(gpu, tensor, load_s), lasts=True)
 
     def overlap(self, gpu: GpuType, tensor: int, load_s: float) -> Overlap:
@@ -215,8 +216,10 @@ class Prices:
         return {self.kind(each) for each in self.classes.values()}
 
     def _firsts(self) -> set[float]:
-        """Return the seconds at which replicas of the problem may finish their first sample; they are the jumps of the
-        grid."""
+        """Return the seconds at which replicas of the problem may finish their first sample.
+
+        They are the jumps of the grid.
+        """
         firsts: set[float] = set()
         for at in {self.kind(each): each for each in self.classes.values()}.values():
             for tensor in (size for size in cuts.TENSOR if size <= at.gpus_per_machine):
@@ -302,8 +305,7 @@ class Prices:
         )
 
     def _edge(self, a: DeviceClass, b: DeviceClass) -> training.Edge:
-        """Return the connection between two pools: the fabric within a region, else the slower direction of the
-        link."""
+        """Return the connection of two pools: the fabric within a region, else the slower direction of the link."""
         if a.region.name == b.region.name:
             rate = min(a.fabric_bytes_per_s, b.fabric_bytes_per_s)
             if a.fabric != b.fabric and a.region.cross_fabric_bytes_per_s:

@@ -1,7 +1,7 @@
 """All numbers behind a placement's prediction, each with its value, unit, formula and source.
 
 `terms` takes the values from the same functions that the oracle uses and computes nothing in another way. It is meant
-for `plan explain` and for people who check the model.
+for people who check the cost model; a test adds the terms up to the oracle's evaluation.
 """
 
 from collections.abc import Iterator

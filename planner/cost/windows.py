@@ -83,8 +83,7 @@ class Windows:
         return found
 
     def full_s(self) -> FloatArray:
-        """Return the seconds in which all pools make a step's samples at their full rates, without `others_s`,
-        `[num_rows]`."""
+        """Return `[num_rows]`: seconds in which all pools make a step's samples at full rate, without `others_s`."""
         here = self._summed(self.count * self.rate)
         far = np.where(self.is_away, np.minimum(here, self.caps), 0.0).sum(axis=1)
         rate = np.where(self.is_away, 0.0, here).sum(axis=1) + np.minimum(far, self.down_per_s)
@@ -92,8 +91,10 @@ class Windows:
         return seconds
 
     def makes(self, step_s: FloatArray) -> BoolArray:
-        """Return `[num_rows, num_places]`: whether a unit finishes any sample in its window; an end exactly with it
-        counts."""
+        """Return `[num_rows, num_places]`: whether a unit finishes any sample in its window.
+
+        A sample that ends exactly with the window counts.
+        """
         own_s = np.take_along_axis(self.window_s(step_s) * (1 + KNOT), self.region, axis=1)
         found: BoolArray = (self.count > 0) & (around(self.seconds, self.tables, self.unit, own_s)[0] > 0)
         return found
@@ -201,8 +202,7 @@ class Windows:
         return bool(np.isfinite(self.down_per_s).any())
 
     def _in_windows(self, own_s: FloatArray, step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return (samples of one unit in its window, additional samples per second of longer step), `[num_rows,
-        num_places]`."""
+        """Return (samples of a unit in its window, more per second of longer step), `[num_rows, num_places]` each."""
         made, more = around(self.seconds, self.tables, self.unit, own_s)
         more = more * (self.eta + 1)
         if not self.eta:

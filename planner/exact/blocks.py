@@ -176,8 +176,10 @@ class Blocks:
 
     @cached_property
     def pays_for_few(self) -> bool:
-        """Whether the goal is least dollars and there are few groupings. Relaxations alone then find good placements
-        soon."""
+        """Whether the goal is least dollars and there are few groupings.
+
+        Relaxations alone then find good placements soon.
+        """
         problem = self.prices.problem
         return problem.goal.objective is Objective.COST_AT_THROUGHPUT and len(groupings(problem)) <= FEW_GROUPINGS
 

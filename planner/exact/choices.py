@@ -22,8 +22,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A subproblem: the placements with one grouping and one trainer's region, within the ranges of the other
-    fields."""
+    """A subproblem: placements of one grouping and trainer's region, within the ranges of the other fields."""
 
     grouping: Grouping
     """Tasks of each group."""
@@ -223,8 +222,7 @@ def beside_s(data: Blocks, node: Node) -> Floats:
 
 
 def _without_critic(node: Node, tasks: Tasks) -> list[int]:
-    """Return the regions in which the group cannot be, because the subproblem says that the critic does not infer
-    there."""
+    """Return the regions that are closed to the group, because the critic must not infer there."""
     return [r for r, is_there in node.critic_in if not is_there] if Task.CRITIC_INFERENCE in tasks else []
 
 

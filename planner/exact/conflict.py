@@ -77,8 +77,7 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
 
 
 def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> Fact:
-    """Return a limit's fact with the best value that a search finds without that limit, so that the user sees the
-    distance."""
+    """Return a limit's fact with the best value that a search finds without it, to show how far away it is."""
     if fact.kind not in _UNLIMITED or should_stop():
         return fact
     field, objective, unit = _UNLIMITED[fact.kind]
@@ -154,8 +153,10 @@ class _Oracle:
 
 
 def _quick(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_new: bool) -> list[_Removable]:
-    """Return the smallest part of `facts` that conflicts with `base`; `is_new` says that base has grown since the last
-    test."""
+    """Return the smallest part of `facts` that conflicts with `base`.
+
+    `is_new` says that base has grown since the last test.
+    """
     if is_new and not oracle.is_feasible(base):
         return []
     if len(facts) <= 1:

@@ -81,8 +81,10 @@ def _worth_listing(data: Blocks, tasks: Tasks, room: Room) -> Callable[[str, str
 
 
 def _phases_s(data: Blocks, tasks: Tasks) -> list[Floats]:
-    """Return lower bounds on training, scoring and generation, `[num_classes, num_classes]` each; inf without a
-    mesh."""
+    """Return lower bounds on training, scoring and generation, `[num_classes, num_classes]` each.
+
+    An entry is inf where no mesh is possible.
+    """
     return data.known(("phases", tasks), lambda: _phases_of(data, tasks))
 
 
@@ -159,8 +161,10 @@ def _usd_of(data: Blocks, task: Task) -> Floats:
 
 
 def _pairs(data: Blocks, tasks: Tasks) -> Bools:
-    """Return `[num_classes, num_classes]`: whether two classes may be a mesh; the diagonal stands for meshes of one
-    pool."""
+    """Return `[num_classes, num_classes]`: whether two classes may be a mesh.
+
+    The diagonal stands for meshes of one pool.
+    """
     prices = data.prices
     may = np.zeros(len(data.classes), dtype=bool)
     may[[data.class_at[at.key] for at in usable_classes(prices, tasks)]] = True
@@ -192,8 +196,10 @@ def _joined_bytes_per_s(data: Blocks) -> Floats:
 
 
 def _seconds(data: Blocks, task: Task) -> Floats:
-    """Return lower bounds on the seconds of one task on two classes, `[num_classes, num_classes]`; one class on the
-    diagonal."""
+    """Return lower bounds on the seconds of one task on two classes, `[num_classes, num_classes]`.
+
+    The diagonal stands for one class alone.
+    """
     return data.known(("seconds", task), lambda: _seconds_of(data, task))
 
 
@@ -210,8 +216,7 @@ def _seconds_of(data: Blocks, task: Task) -> Floats:
 
 
 def _training_s(data: Blocks, task: Task) -> Floats:
-    """Return lower bounds on training: each layout of one pool beside the fastest of the other, `[num_classes,
-    num_classes]`.
+    """Return lower bounds on training, `[num_classes, num_classes]`: each layout beside the fastest other pool.
 
     The other pool adds at least one pipeline to the gradient ring. Both pools must reach their bound, so the larger
     counts.
@@ -265,8 +270,10 @@ def _scoring_rate(data: Blocks, task: Task, c: int) -> float:
 
 
 def _generation_s(data: Blocks) -> Floats:
-    """Return lower bounds on generation as a phase, `[num_classes, num_classes]`, with the shorter of both loading
-    times."""
+    """Return lower bounds on generation as a phase, `[num_classes, num_classes]`.
+
+    The shorter of both loading times counts.
+    """
     prices, tables = data.prices, []
     for at in data.classes:
         made = np.zeros(len(prices.phase_seconds))

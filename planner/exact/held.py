@@ -67,8 +67,10 @@ def _held(meshes: Iterable[Chosen], units: Iterable[Counted]) -> tuple[Ints, Int
 def uses(
     meshes: Mapping[Tasks, Chosen], units: Mapping[Tasks, Counted], only: Task | None
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield (variable, region, devices there, or 1 for a mesh) of everything that can be chosen, for one task or for
-    all."""
+    """Yield (variable, region, weight) of everything that can be chosen, for one task or for all.
+
+    The weight is the devices of a unit, or 1 for a mesh.
+    """
     for tasks, chosen in meshes.items():
         if only is None or only in tasks:
             regions = chosen.of.block.regions[chosen.of.rows].tolist()

@@ -1,7 +1,8 @@
 """Mixed-integer linear models as plain arrays, independent of any solver.
 
-`model` builds a `LinearModel`, `solver` solves it, and re-planning changes copies of it. The constraint matrix is
-sparse (coordinate format) and in order of creation, so that the same problem gives the same model and the same answer.
+`model` builds a `LinearModel`, `solver` solves it, and re-planning tightens its bounds and adds rows in place. The
+constraint matrix is sparse (coordinate format) and in order of creation, so that the same problem gives the same model
+and the same answer.
 """
 
 from collections.abc import Sequence
@@ -64,8 +65,10 @@ class LinearModel:
 
     @property
     def is_crossed(self) -> bool:
-        """Whether some lower bound is above its upper bound. Such a model is infeasible, and solvers refuse to read
-        it."""
+        """Whether some lower bound is above its upper bound.
+
+        Such a model is infeasible, and solvers refuse to read it.
+        """
         variables, rows = zip(self.low, self.high, strict=True), zip(self.row_low, self.row_high, strict=True)
         return any(low > high for low, high in variables) or any(low > high for low, high in rows)
 
@@ -87,8 +90,10 @@ class LinearModel:
         return np.arange(first, first + len(high), dtype=np.int64)
 
     def row(self, terms: Sequence[tuple[int, float]], low: float = -INFINITE, high: float = INFINITE) -> int:
-        """Add low <= sum of coefficient x variable <= high and return the row's index. A variable may appear several
-        times."""
+        """Add low <= sum of coefficient x variable <= high and return the row's index.
+
+        A variable may appear several times.
+        """
         merged = dict(terms)
         if len(merged) < len(terms):
             merged = {}

@@ -69,8 +69,10 @@ def _judged(prices: Prices, placement: Placement) -> _Judged | None:
 
 
 def _more(prices: Prices, now: _Judged) -> _Judged | None:
-    """Return the placement with one more unit that saves most seconds per dollar, in a group that binds; None if none
-    helps."""
+    """Return the placement with one more unit, in a group that binds, that saves most seconds per dollar.
+
+    The result is None if no unit helps.
+    """
     best, most = None, 0.0
     for group in now.placement.groups:
         if group.trains or not _binds(group, now.binding):

@@ -186,8 +186,7 @@ class Relaxation:
     # --- scoring
 
     def _add_scoring(self, units: Counted, busy: Terms) -> None:
-        """Add the scoring of a group: its busy time plus the transfer to its most distant unit, within the scoring
-        phase."""
+        """Add the scoring of a group to its phase: busy time plus the transfer to the most distant unit."""
         steps = chain(self.data, self.model, units, units.of.level_s, self.scale_s, self.is_fine)
         self._scoring[units.of.block.tasks] = [*busy, *steps]
         below(self.model, [*busy, *steps], [(self.score, 1.0)])
@@ -229,8 +228,10 @@ class Relaxation:
         return Counted(of=units.of, at=at)
 
     def _full_rates(self, units: Counted) -> int:
-        """Add a variable for generation's seconds per step at full rates, within the limits of routes; return its
-        index."""
+        """Add a variable for generation's seconds per step at full rates and return its index.
+
+        The limits of routes are included.
+        """
         ways, scale = self.data.ways(self.node.home), self.scale_s / self.data.samples
         down, caps = ways.down_per_s * scale, ways.samples_per_s * scale
         at, rates = capped(self.model, units, units.of.rates * scale, caps, ways, down)
@@ -325,8 +326,7 @@ class Relaxation:
                 self._money.add_critic(u, critic.least_usd, there)
 
     def _keep_near(self, critic: Critic, trains: Chosen, region: int, uses: Terms) -> None:
-        """Add a row that forbids inferring in a region together with training the critic where its weights arrive too
-        late from."""
+        """Forbid training the critic where its weights would arrive too late in a region that infers with it."""
         far = ~critic.near[region][critic.source[trains.of.rows]]
         if far.any():
             self.model.row([*uses, *((x, 1.0) for x in trains.at[far].tolist())], high=1.0)
@@ -411,8 +411,7 @@ class Relaxation:
                 yield tasks, x, units.of.block.columns[i].unit
 
     def rates(self, values: Floats) -> list[tuple[Task, float]]:
-        """Return (task, samples per second) of each task apart from training at a point, where further tangents
-        help."""
+        """Return (task, samples per second at a point) of each task apart from training; tangents help there."""
         found = []
         for tasks, units in sorted(self.units.items()):
             for column, task in enumerate(tasks):

@@ -70,8 +70,7 @@ def inverse(model: LinearModel, at: Ints, rates: Floats, longest: float, cuts: S
 
 
 def _points(low: float, high: float) -> list[float]:
-    """Return the seconds p at which tangents are needed so that no two neighbours are off by more than
-    `_TANGENT_ERROR`."""
+    """Return the seconds p of the tangents, so that two neighbours are off by at most `_TANGENT_ERROR`."""
     points, at = [], high
     while at > max(low, _TANGENT_ERROR):
         points.append(at)

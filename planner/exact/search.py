@@ -180,8 +180,10 @@ class Search:
     # --- the incumbent
 
     def judge(self, placement: Placement) -> Evaluation | None:
-        """Return the oracle's evaluation, or None if the placement is invalid; a better placement becomes the
-        incumbent."""
+        """Return the oracle's evaluation, or None if the placement is invalid.
+
+        A better placement becomes the incumbent.
+        """
         self.num_evaluations += 1
         evaluation = evaluate(self.prices, placement)
         if not isinstance(evaluation, Evaluation):
@@ -278,8 +280,7 @@ class Search:
         heapq.heappush(self._parts, part)
 
     def _cheap(self, grouping: Grouping, home: int, *, is_listed: bool) -> float:
-        """Return a lower bound on all placements of the grouping and region, with each group alone on the whole
-        fleet."""
+        """Return a lower bound on a grouping and region, with each group alone on the whole fleet."""
         least = Least()
         for tasks in grouping:
             is_mesh = any(task in TRAINING for task in tasks)
@@ -342,8 +343,10 @@ class Search:
             self.judge(placement)
 
     def _divide(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
-        """Divide the subproblem where its relaxed point is too optimistic; return False if the integer program is
-        next."""
+        """Divide the subproblem where its relaxed point is too optimistic.
+
+        Return False if the integer program is next.
+        """
         if self.best is None or found.values is None:
             return False
         # In this order: receivers of versions, generation's window, other tasks of its group, distant scoring.
@@ -374,8 +377,10 @@ class Search:
         return True
 
     def _split_receivers(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
-        """Divide into fewer receiving regions than at the point, and at least as many; False if that changes
-        nothing."""
+        """Divide into fewer receiving regions than at the point, and at least as many.
+
+        The result is False if that changes nothing.
+        """
         assert found.values is not None
         num, (few, many) = built.receivers(found.values), part.node.receivers
         if num <= max(few, 1):
@@ -407,10 +412,11 @@ class Search:
         return solve_whole(built.model, limit_s=limit, gap=self._tolerance(part) * 2, seed=self.seed)
 
     def _tolerance(self, part: _Part) -> float:
-        """Return the relative gap that an integer program may leave open; it shrinks with each program of the
-        subproblem.
+        """Return the relative gap that an integer program may leave open.
 
-        Where a table is flat, few samples are many seconds.
+        It shrinks with each program of the subproblem.
+
+        It has to, because a few samples are many seconds where a table is flat.
         """
         return self.gap / 8 / 4.0 ** min(part.depth, _FINEST)
 

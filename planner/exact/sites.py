@@ -57,8 +57,10 @@ class MeshesAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitsAt:
-    """Candidate units that are possible with the trainer in one region; arrays are `[num_rows]` unless said
-    otherwise."""
+    """Candidate units that are possible with the trainer in one region.
+
+    Arrays are `[num_rows]` unless said otherwise.
+    """
 
     block: UnitBlock
     """All candidates of the group."""
@@ -156,8 +158,7 @@ class UnitsAt:
         return np.minimum(made, self.rates[:, None] * most_s)
 
     def knots_s(self, most_s: float) -> Floats:
-        """Return `[num_rows, num_knots]`: windows in which a unit makes exactly what its table says at each knot of the
-        grid."""
+        """Return `[num_rows, num_knots]`: windows in which a unit makes what its table says at each knot."""
         seconds = self.block.seconds
         ends_s = seconds[None, :] if most_s == INFINITE else self.overlaps.knots_s(seconds, most_s)
         found: Floats = np.broadcast_to(ends_s, self.samples.shape) + self.lag_s[:, None]

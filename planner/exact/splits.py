@@ -123,8 +123,7 @@ def _regions(built: Relaxation, values: Floats, task: Task) -> set[int]:
 
 
 def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, float]:
-    """Return seconds of the critic's weights on links that also carry the actor's versions and where this is not
-    counted."""
+    """Return by region the seconds of the critic's weights on links of the actor's that are not counted yet."""
     if any(Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks for tasks in built.node.grouping):
         return {}
     if built.window is not None:

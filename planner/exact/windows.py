@@ -53,8 +53,10 @@ class Interval:
 
 
 def interval(data: Blocks, of: UnitsAt, ends_s: tuple[float, float], most_s: float) -> Interval:
-    """Return the interval with the g of all units of the fleet together; `most_s` is what a step leaves to
-    generation."""
+    """Return the interval with the g of all units of the fleet together.
+
+    `most_s` is what a step leaves to generation.
+    """
     low, high = ends_s
     span_s = INFINITE if data.is_sync else most_s
     made = of.fleets(of.made(np.array([low, high]), span_s))
@@ -85,8 +87,7 @@ def most_made(of: UnitsAt, on: Interval) -> Floats:
 
 
 def _reached_s(knots_s: Floats, lag_s: Floats, samples: Floats, full: Floats) -> Floats:
-    """Return the windows in which each table reaches `full` samples, `[num_rows]`, by interpolation or
-    extrapolation."""
+    """Return `[num_rows]`: the window in which each table reaches `full` samples."""
     place = np.argmax(samples >= full[:, None], axis=1)
     before = np.maximum(place - 1, 0)
     rows = np.arange(len(full))
@@ -149,8 +150,10 @@ def _flat(of: UnitsAt, on: Interval) -> list[Interval]:
 
 
 def _rated(data: Blocks, model: LinearModel, units: Counted, on: Interval, home: int) -> tuple[Ints, Floats]:
-    """Return (variables, largest share of a step's samples per unit and g), within the limits of routes and
-    downlink."""
+    """Return (variables, largest share of a step's samples per unit and g).
+
+    The limits of routes and of the downlink are included.
+    """
     ways, of, samples = data.ways(home), units.of, data.samples
     # Least lag of any unit in each region: [num_regions].
     lag_s = np.full(len(data.regions), INFINITE)

@@ -1,5 +1,4 @@
-"""HetRL's search (arXiv 2512.12476), re-implemented: nested successive halving over groupings and sizes, evolution
-below.
+"""HetRL's search (arXiv 2512.12476), re-implemented: successive halving over groupings and sizes, evolution below.
 
 Its five levels are: which tasks share devices (1, `planner.groupings`), how many devices each group has (2, `sizes`),
 which devices (3, `genome`), which layout (4, `menu`), and which tasks on which devices (5, `genome`). `halving` gives

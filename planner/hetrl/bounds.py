@@ -119,8 +119,10 @@ class Bounds:
         return found
 
     def _group_s(self, group: tuple[Task, ...]) -> Floats:
-        """Return the busy seconds of a group on the best 0, 1, 2 ... devices; if it trains and generates, with its
-        phase."""
+        """Return the busy seconds of a group on the best 0, 1, 2 ... devices.
+
+        If it trains and generates, its phase is included.
+        """
         if Task.GENERATION not in group or not _trains(group):
             return self._sum_s(group)
         return self._sum_s([task for task in group if task is not Task.GENERATION]) + self._window_s()
@@ -140,10 +142,10 @@ class Bounds:
         return self._busy[task]
 
     def _window_s(self) -> Floats:
-        """Return a lower bound on generation's window with the best 0, 1, 2 ... devices, which have their weights at
-        once.
+        """Return a lower bound on generation's window with the best 0, 1, 2 ... devices.
 
-        It is the largest time of a grid at which they have made too few samples.
+        All of them have their weights at once. The bound is the largest time of a grid at which they have made too few
+        samples.
         """
         if self._window is None:
             self._window = self._least_window_s(np.arange(self._num + 1))

@@ -107,14 +107,15 @@ class Fleet:
         return _FAVOURS[-1] if self.eta else _FAVOURS[0]
 
     def is_near(self, home: Ints) -> npt.NDArray[np.bool_]:
-        """Return `[num_rows, num_classes]`: whether versions from these trainer's classes arrive so soon that it hardly
-        matters."""
+        """Return `[num_rows, num_classes]`: whether versions from these trainer's classes arrive soon enough."""
         near: npt.NDArray[np.bool_] = self.lag_s[home] <= _NEAR * self.tail_s
         return near
 
     def steps_of(self, tasks: Sequence[Task]) -> dict[Task, Floats]:
-        """Return the steps per second of each task, `[num_classes]`, on units with memory for all these tasks; 0 where
-        none has."""
+        """Return the steps per second of each task, `[num_classes]`, on units with memory for all these tasks.
+
+        An entry is 0 where no unit has enough memory.
+        """
         held = sum(self.served[task] for task in tasks if task not in TRAINING)
         room = self.usable[sum(task in TRAINING for task in tasks)]
         size = (held / np.array(TENSOR)[:, None] > room).sum(axis=0)
@@ -156,8 +157,7 @@ def fleet(menu: Menu, bounds: Bounds) -> Fleet:
 
 
 def batches(whole: Ints, num: int) -> Ints:
-    """Return the devices of one batch of each class, if each is assigned in `num` batches, or fewer with many
-    classes."""
+    """Return the devices in one batch of each class for `num` batches per class, or fewer with many classes."""
     return -(-whole // max(1, min(num, _ALL_BATCHES // len(whole))))
 
 
@@ -338,11 +338,11 @@ class Dealer:
 
 
 def share(speeds: Floats, left: Ints, weights: Floats, batch: Ints) -> Ints:
-    """Return `[num_rows, num_groups, num_classes]`: how the free devices `left` (`[num_rows, num_classes]`) are
-    assigned.
+    """Assign the free devices to groups: return `[num_rows, num_groups, num_classes]` devices.
 
-    One batch at a time goes to the group that is slowest. `speeds` is `[num_rows, num_groups, num_classes]`, 0 where a
-    group takes no devices of a class. `weights` say how much slower a group counts than it is.
+    `left` is the free devices, `[num_rows, num_classes]`. One batch at a time goes to the group that is slowest.
+    `speeds` is `[num_rows, num_groups, num_classes]`, 0 where a group takes no devices of a class. `weights` say how
+    much slower a group counts than it is.
     """
     num, groups, _ = speeds.shape
     rows, left = np.arange(num), left.copy()

@@ -56,8 +56,10 @@ class _Arm:
 
 
 class Descent:
-    """The descent on one problem. Each `run` continues where the last one ended, with an evaluation budget of its
-    own."""
+    """The descent on one problem.
+
+    Each `run` continues where the last one ended, with an evaluation budget of its own.
+    """
 
     def __init__(self, prices: Prices, rng: np.random.Generator) -> None:
         self._menu, self._rng = menu_of(prices), rng
@@ -70,8 +72,10 @@ class Descent:
         self._is_dry = False
 
     def run(self, judge: Judge, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
-        """Search until the budget is spent, every grouping that may beat `value` rests, or `patience` rounds found
-        nothing better."""
+        """Search until the budget is spent or nothing better is found.
+
+        It ends when every grouping that may beat `value` rests, or when `patience` rounds found nothing better.
+        """
         waited = 0
         for arm in self._arms:
             arm.failures = 0
@@ -99,8 +103,10 @@ class Descent:
         judge.losses([space(self._menu, each).placement(genome) for each in self._every if len(each) == 1])
 
     def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
-        """Yield (lower bound, grouping): a few by the rough estimate, with all tasks together among them, then by their
-        bounds."""
+        """Yield (lower bound, grouping): a few by the rough estimate, the others by their bounds.
+
+        All tasks together is among the first few.
+        """
         most = _LARGEST if len(self._menu.prices.classes) > MANY_CLASSES else len(every[-1])
         some = [each for each in every if len(each) <= most] or every
         rough = estimates(self._fleet, some)
@@ -144,8 +150,10 @@ class Descent:
         return Dealer(self._menu, self._fleet)
 
     def _seeds(self, of: Space) -> Iterator[Genome]:
-        """Yield first genomes of a grouping: by estimate and, where estimates say little (dollars, rules of regions),
-        drawn ones."""
+        """Yield first genomes of a grouping: by estimate, and drawn ones.
+
+        They are drawn where estimates say little: for goals in dollars and rules of regions.
+        """
         problem = self._menu.prices.problem
         found = tuple(self._dealer.genomes(of, _DEALT))
         yield from found

@@ -172,8 +172,7 @@ def relaid(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
 
 
 def mutated(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
-    """Return a child in which one group gives up a class and takes as many devices of others, which get that class
-    instead."""
+    """Return a child in which one group exchanges all its devices of a class for others."""
     held = _with_idle(space, genome)
     g = int(rng.integers(len(held) - 1))
     for i in rng.permutation(np.flatnonzero(held[g])):
@@ -198,8 +197,10 @@ def amount(space: Space, most: int, rng: np.random.Generator) -> int:
 
 
 def _regions_in_use(space: Space, rng: np.random.Generator) -> np.ndarray:
-    """Return `[num_classes]`: whether this individual may use the class; all, unless the operator limits the
-    regions."""
+    """Return `[num_classes]`: whether this individual may use the class.
+
+    It may use all of them unless the operator limits the number of regions.
+    """
     names = sorted({at.region.name for at in space.classes})
     most = space.menu.prices.problem.rules.max_regions
     if most is not None and most < len(names):

@@ -110,8 +110,7 @@ class Menu:
         return self._span_s
 
     def _worth(self, column: UnitColumn, span_s: float) -> float:
-        """Return samples per second and device of all tasks of the group by turns, with generation in a typical
-        window."""
+        """Return samples per second and device of all tasks by turns, with generation in a typical window."""
         rates = dict(column.rates)
         if column.phase is not None:
             eta = self.prices.problem.workload.eta
@@ -120,8 +119,7 @@ class Menu:
         return 1 / sum(1 / rate for rate in rates.values()) / column.unit.unit_gpus
 
     def meshes(self, tasks: Tasks, held: Held) -> tuple[MeshOption, ...]:
-        """Return the candidate meshes of a group with training on at most these devices of one class or two, least busy
-        first."""
+        """Return the candidate meshes on at most these devices of one class or two, least busy first."""
         if (tasks, held) not in self._meshes:
             found: list[MeshOption] = []
             able = [(key, n) for key, n in held if self.allowed(tasks, self.prices.classes[key])]
@@ -139,8 +137,10 @@ class Menu:
         return self.prices.known(("options", tasks, kind, num), find, lasts=True)
 
     def quickest(self, tasks: Tasks, key: str, num_gpus: int) -> tuple[int, Mapping[Task, float]] | None:
-        """Return (devices, seconds by task) of the least busy mesh with at most so many devices of one class; None
-        without one."""
+        """Return (devices, seconds by task) of the least busy mesh with at most so many devices of one class.
+
+        The result is None without one.
+        """
         if not self.allowed(tasks, self.prices.classes[key]) or not may_group(self.prices, tasks):
             return None
         found = self._alone(tasks, self.prices.classes[key])
@@ -166,8 +166,10 @@ class Menu:
             yield MeshOption(pools=(found.a.pool(at, int(found.rows_a[rows[i]])),), busy_s=float(busy_s[i]))
 
     def _of_two(self, tasks: Tasks, first: tuple[str, int], second: tuple[str, int]) -> Iterator[MeshOption]:
-        """Yield the least busy meshes of two pools; between regions both orders, since the first pool's region
-        publishes versions."""
+        """Yield the least busy meshes of two pools.
+
+        Between regions both orders are tried, since the first pool's region publishes versions.
+        """
         a, b = self._parts(tasks, *first), self._parts(tasks, *second)
         if not a.pools or not b.pools:
             return
@@ -189,8 +191,10 @@ class Menu:
                 yield MeshOption(pools=(b.pools[j], a.pools[i]), busy_s=float(busy_s[i, j]))
 
     def _parts(self, tasks: Tasks, key: str, num_gpus: int) -> _Parts:
-        """Return the fastest few pools of a class; generation counts at its full rate, which is good enough for
-        ranking."""
+        """Return the fastest few pools of a class.
+
+        Generation counts at its full rate, which is good enough for ranking.
+        """
         at = self.prices.classes[key]
         known = (tasks, self.prices.kind(at), at.num_machines)
         if known not in self._blocks:

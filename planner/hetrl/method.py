@@ -1,5 +1,4 @@
-"""Entry points of HetRL's search as published (`search`) and of the variant with bounds and guidance
-(`search_bounded`).
+"""Entry points of HetRL's search: as published (`search`), and with bounds and guidance (`search_bounded`).
 
 Both use the same levels and the same budget: halving over groupings and sizes (`halving`), evolution below
 (`evolution`). Their result is the best placement found; nothing is proved.

@@ -22,8 +22,10 @@ _BATCHES = 3
 
 
 def estimates(fleet: Fleet, every: Sequence[Grouping]) -> Floats:
-    """Return `[num_groupings]`: estimated seconds per step of the best of a few ways to share the fleet; inf if none
-    works."""
+    """Return `[num_groupings]`: estimated seconds per step of the best of a few ways to share the fleet.
+
+    An entry is inf if none of them works.
+    """
     # One row for each choice of classes for the groups that train.
     rows = [(i, holds) for i, grouping in enumerate(every) for holds in _ways(fleet, grouping)]
     which = np.array([i for i, _ in rows], dtype=np.int64)
