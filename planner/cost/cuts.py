@@ -1,4 +1,10 @@
-"""How training cuts a model: rows of layouts, as arrays, so that thousands are priced at once. A layout is a row."""
+"""Training layouts as arrays: one row is one way to cut a model over the devices of a mesh.
+
+A *cut* fixes the tensor, pipeline and data-parallel degree, the sharding of the training state (ZeRO), activation
+recomputation and the micro-batch. Thousands of cuts are priced by one array expression, so `Cuts` stores a column per
+property. Cuts of one `Cuts` object share their tensor degree, which equals the size of a unit in devices. The constants
+say which values the plan space allows; `docs/planner.md` describes that space.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,48 +20,69 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 TENSOR = (1, 2, 4, 8)
+"""Allowed tensor-parallel degrees, and sizes of a unit in devices of one machine."""
 PIPELINE = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Allowed numbers of pipeline stages."""
 DATA = tuple(sorted({2**i for i in range(15)} | {3 * 2**i for i in range(14)}))
+"""Allowed numbers of data-parallel pipelines: the powers of two up to 2^14, and three times a power of two."""
 MICRO_BATCH = (1, 2, 4, 8)
+"""Allowed numbers of samples in one micro-batch."""
 BATCH = (0, *(2**i for i in range(9)))
-"""The values that layouts take."""
+"""Allowed values of `Layout.batch`, the number of sequences that a generation replica keeps running. 0 means as many as
+memory holds."""
 
 SHARDINGS = tuple(Sharding)
-"""A sharding's code is its place."""
+"""All sharding modes. Arrays store a mode as its index in this tuple."""
 _CODES: Mapping[Sharding, int] = {sharding: code for code, sharding in enumerate(SHARDINGS)}
 UNSHARDED, OPTIMIZER, FULL = (_CODES[each] for each in (Sharding.NONE, Sharding.OPTIMIZER, Sharding.FULL))
+"""Codes of the sharding modes in arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
-    """Layouts of meshes whose units have `tensor` devices; all arrays have one entry a row."""
+    """Training layouts of units with `tensor` devices. Each array is `[num_rows]`, one entry per layout."""
 
     tensor: int
     pipeline: IntArray
+    """Stages of one pipeline."""
     data: IntArray
+    """Data-parallel pipelines."""
     sharding: IntArray
+    """Index into `SHARDINGS`."""
     recompute: BoolArray
+    """Whether the backward pass computes the activations again instead of keeping them."""
     micro_batch: IntArray
+    """Samples of one micro-batch."""
 
     @property
     def num_units(self) -> IntArray:
+        """Units that the layout occupies: one per stage of each pipeline."""
         return self.pipeline * self.data
 
     def take(self, rows: npt.NDArray[np.int64] | BoolArray) -> "Cuts":
+        """Return the selected rows; `rows` is an index array or a mask."""
         return Cuts(
-            tensor=self.tensor, pipeline=self.pipeline[rows], data=self.data[rows], sharding=self.sharding[rows],
-            recompute=self.recompute[rows], micro_batch=self.micro_batch[rows],
-        )  # fmt: skip
+            tensor=self.tensor,
+            pipeline=self.pipeline[rows],
+            data=self.data[rows],
+            sharding=self.sharding[rows],
+            recompute=self.recompute[rows],
+            micro_batch=self.micro_batch[rows],
+        )
 
     def layout(self, row: int) -> Layout:
+        """Return one row as a `Layout` value."""
         return Layout(
-            tensor=self.tensor, pipeline=int(self.pipeline[row]), sharding=SHARDINGS[self.sharding[row]],
-            recompute=bool(self.recompute[row]), micro_batch=int(self.micro_batch[row]),
-        )  # fmt: skip
+            tensor=self.tensor,
+            pipeline=int(self.pipeline[row]),
+            sharding=SHARDINGS[self.sharding[row]],
+            recompute=bool(self.recompute[row]),
+            micro_batch=int(self.micro_batch[row]),
+        )
 
 
 def of_layout(layout: Layout, num_units: int) -> Cuts:
-    """One row."""
+    """Return one layout on `num_units` units as a `Cuts` of a single row."""
     return _of_rows(
         layout.tensor,
         [
@@ -71,7 +98,11 @@ def of_layout(layout: Layout, num_units: int) -> Cuts:
 
 
 def enumerated(*, tensor: int, most_units: int, most_layers: int, max_pipeline: int, max_data: int) -> Cuts:
-    """Every layout of at most so many units that the plan space has; pairs that differ in `recompute` side by side."""
+    """Return every layout of the plan space that needs at most `most_units` units.
+
+    Rows `2 i` and `2 i + 1` differ only in `recompute` (first without, then with). Full sharding appears only without
+    pipelining, and any sharding only with several data-parallel pipelines, as the plan space demands.
+    """
     rows: list[tuple[int, int, int, bool, int]] = []
     for pipeline, data in product(PIPELINE, DATA):
         if pipeline > min(most_layers, max_pipeline) or data > max_data or pipeline * data > most_units:
@@ -86,6 +117,10 @@ def enumerated(*, tensor: int, most_units: int, most_layers: int, max_pipeline: 
 def _of_rows(tensor: int, rows: Iterable[tuple[int, int, int, bool, int]]) -> Cuts:
     table = np.array(list(rows), dtype=np.int64).reshape(-1, 5)
     return Cuts(
-        tensor=tensor, pipeline=table[:, 0], data=table[:, 1], sharding=table[:, 2],
-        recompute=table[:, 3].astype(bool), micro_batch=table[:, 4],
-    )  # fmt: skip
+        tensor=tensor,
+        pipeline=table[:, 0],
+        data=table[:, 1],
+        sharding=table[:, 2],
+        recompute=table[:, 3].astype(bool),
+        micro_batch=table[:, 4],
+    )

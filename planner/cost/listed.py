@@ -1,4 +1,9 @@
-"""Meshes that `columns` lists, as arrays: tens of thousands of them, of which few are ever looked at one by one."""
+"""Lists of candidate meshes, stored as arrays and turned into objects one at a time.
+
+`columns` finds tens of thousands of meshes for large fleets, of which few are ever looked at one by one. A `MeshPart`
+holds those of one class or pair of classes as arrays. A `MeshList` is a sequence over several parts that builds a
+`MeshColumn` when it is indexed. A *column* is one candidate (one variable) of the integer program.
+"""
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
@@ -19,18 +24,19 @@ from planner.question.workload import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshColumn:
-    """A whole group with training."""
+    """One candidate for a whole group with training."""
 
     group: Group
     regions: tuple[str, ...]
-    """Of its pools; the first is where versions are published, if the actor is trained here."""
+    """Region of each pool. The first one publishes versions if the actor trains here."""
     times: Mapping[Task, float]
-    """Seconds a step of each of the group's tasks."""
+    """Seconds per step of each task of the group."""
     usd_per_hour: float
+    """Rent of the mesh."""
     usd_per_step: float = 0.0
-    """Egress of the gradients between its regions."""
+    """Egress dollars per step of the gradients between its regions."""
     idle: frozenset[str] = frozenset()
-    """Regions of groups that generate in several, where no sample is done in the phase."""
+    """Regions that finish no sample in the phase, for groups that generate in several regions."""
 
     @property
     def num_gpus(self) -> int:
@@ -39,13 +45,16 @@ class MeshColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPart:
-    """Meshes of the same classes."""
+    """Candidate meshes of the same device classes; arrays are `[num_meshes]`."""
 
     tasks: tuple[Task, ...]
+    """Tasks of the group."""
     at: tuple[DeviceClass, ...]
-    """Of their pools: one or two."""
+    """Class of each pool: one or two."""
     found: Found
+    """The meshes and their times."""
     usd_per_step: float
+    """Egress dollars per step of the gradients, the same for all of them."""
 
     def __len__(self) -> int:
         return len(self.found.rows_a)
@@ -58,18 +67,21 @@ class MeshPart:
 
     @property
     def usd_per_hour(self) -> FloatArray:
+        """Rent of each mesh."""
         usd = np.zeros(len(self))
         for (of, rows), at in zip(self.pools, self.at, strict=True):
             usd = usd + of.num_gpus[rows] * (at.usd_per_gpu_hour or 0.0)
         return usd
 
     def seconds(self, which: Collection[Task]) -> FloatArray:
-        """Of all tasks in `which` together."""
+        """Return the seconds of those tasks that are in `which`, added up."""
         return sum((each for task, each in self.found.times.items() if task in which), np.zeros(len(self)))
 
     def generating(self, prices: Prices) -> BoolArray:
-        """[rows, 2]: whether the first pool, and the last one, have a sample done in generation's phase; all where the
-        group does not generate in two regions."""
+        """Return `[num_meshes, 2]`: whether the first and the last pool finish a sample in generation's phase.
+
+        All entries are True where the group does not generate in two regions.
+        """
         active = np.ones((len(self), 2), dtype=bool)
         if Task.GENERATION in self.tasks and len({at.region.name for at in self.at}) > 1:
             phase_s = self.found.times[Task.GENERATION]
@@ -78,21 +90,24 @@ class MeshPart:
         return active
 
     def within(self, room: Room) -> "MeshPart":
+        """Return the meshes that are within the room."""
         return replace(self, found=self.found.take(np.flatnonzero(room.holds_all(self.found.times))))
 
     def column(self, row: int) -> MeshColumn:
+        """Return one mesh as an object."""
         pools = tuple(of.pool(at, int(rows[row])) for (of, rows), at in zip(self.pools, self.at, strict=True))
         priced = zip(pools, self.at, strict=True)
         return MeshColumn(
-            group=Group(tasks=self.tasks, pools=pools), regions=tuple(each.region.name for each in self.at),
+            group=Group(tasks=self.tasks, pools=pools),
+            regions=tuple(each.region.name for each in self.at),
             times={task: float(self.found.times[task][row]) for task in self.tasks},
             usd_per_hour=sum(pool.num_gpus * (at.usd_per_gpu_hour or 0.0) for pool, at in priced),
             usd_per_step=self.usd_per_step,
-        )  # fmt: skip
+        )
 
 
 class MeshList(Sequence[MeshColumn]):
-    """All parts' meshes, one part after the other; a column is made when it is asked for."""
+    """The meshes of all parts as one read-only sequence, part after part; items are built when they are asked for."""
 
     def __init__(self, parts: Sequence[MeshPart]) -> None:
         self.parts = tuple(part for part in parts if len(part))

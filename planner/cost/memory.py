@@ -1,8 +1,10 @@
-"""Bytes of each task on one device: what stays, and what is there while the task runs.
+"""Memory of each task on one device: bytes that stay resident, and bytes that are needed only while the task runs.
 
-A group's tasks stay resident together and run by turns: the sum of what stays and the largest of what comes and goes
-must fit. Deltas cost the trainer a copy of what it published last (2 bytes a parameter, sharded like the optimizer);
-what a region's host keeps of versions is in the host's memory.
+The tasks of a group stay resident together and run one after another. So the sum of the resident bytes plus the largest
+transient bytes must be within `usable_bytes`. Model states follow ZeRO's accounting; activations are counted by
+`planner.device.memory`. If versions are sent as deltas, the trainer also keeps a copy of the last published version (2
+bytes per parameter, sharded like the optimizer). The versions that a region keeps for its engines are in the host's
+memory (`host_bytes`), not on devices.
 """
 
 import numpy as np
@@ -15,29 +17,35 @@ from planner.question.hardware import GpuType
 from planner.question.workload import TRAINING, Task, Workload
 
 USABLE_FRACTION = 0.9
-"""Of a device's memory; the rest is lost to fragmentation. Source: vLLM's default `gpu_memory_utilization` is 0.9."""
+"""Fraction of a device's memory that can be used; the rest is lost to fragmentation. Source: 0.9 is vLLM's default
+`gpu_memory_utilization`."""
 RUNTIME_BYTES = 1 << 30
-"""Driver context, communication buffers and workspace on each GPU. A CPU has none of them."""
+"""Bytes of the driver context, communication buffers and workspace on each GPU; a CPU needs none. Chosen by hand."""
 SCORING_TOKENS = 4096
-"""Tokens that a scoring replica takes at once."""
+"""Tokens that a scoring replica processes in one forward pass. Chosen by hand."""
 _HALF = 2
+"""Bytes of one half-precision number."""
 _WITH_HEAD = (Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING)
-"""The others end in a single number a token: their models have no output head."""
+"""Tasks whose models have an output head. Reward and critic models end in one number per token instead."""
 
 
 def usable_bytes(gpu: GpuType) -> float:
-    """What a group's tasks may use of one device."""
+    """Return the bytes of one device that a group's tasks may use together."""
     return gpu.memory_bytes * USABLE_FRACTION - (0 if gpu.is_cpu else RUNTIME_BYTES)
 
 
 def whole_params(arch: Architecture, task: Task) -> float:
-    """Of the whole model in that role."""
+    """Return the number of parameters of the whole model in the role of this task, with or without an output head."""
     head = 0 if arch.tied_embeddings or task in _WITH_HEAD else arch.embedding_params
     return float(arch.num_params - head)
 
 
 def stage_params(arch: Architecture, task: Task, *, tensor: int, pipeline: IntArray) -> FloatArray:
-    """Parameters on one device of the fullest stage; embedding and head are at a pipeline's two ends."""
+    """Return the parameters on one device of the largest pipeline stage, with the shape of `pipeline`.
+
+    The embedding is in the first stage and the head in the last one, so with pipelining a stage has at most one of
+    them.
+    """
     layers = -(-arch.num_layers // pipeline)
     both = not arch.tied_embeddings and task in _WITH_HEAD
     ends = np.where(pipeline > 1, 1, 2 if both else 1) * arch.embedding_params
@@ -46,9 +54,10 @@ def stage_params(arch: Architecture, task: Task, *, tensor: int, pipeline: IntAr
 
 
 def trained_fraction(workload: Workload, arch: Architecture) -> float:
-    """Of the parameters: 1, or that of the adapters (two factors of each matrix of a layer)."""
+    """Return the fraction of the parameters that are trained: 1, or with LoRA the fraction that the adapters are."""
     if workload.lora_rank == 0:
         return 1.0
+    # Each adapted matrix has two factors of rank r. Together they have r x (inputs + outputs) parameters.
     width = arch.head_dim * (arch.num_heads + 2 * arch.num_kv_heads)
     ends = arch.hidden_size + width + arch.head_dim * arch.num_heads + arch.hidden_size
     ends += arch.num_mlp_matrices * (arch.hidden_size + arch.intermediate_size)
@@ -56,12 +65,16 @@ def trained_fraction(workload: Workload, arch: Architecture) -> float:
 
 
 def served_bytes(workload: Workload, task: Task, tensor: int) -> float:
-    """Resident on one device of a task that does not train."""
+    """Return the resident bytes of a task that does not train, on one of `tensor` devices: its weights."""
     return _HALF * float(stage_params(workload.models[task], task, tensor=tensor, pipeline=np.array([1]))[0])
 
 
 def trained_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
-    """Resident on one device of a task that trains."""
+    """Return the resident bytes on one device of a task that trains, `[num_rows of cuts]`.
+
+    The sum is weights, gradients and optimizer state. Full sharding divides all of them by the number of pipelines,
+    optimizer sharding only the optimizer state.
+    """
     arch = workload.models[task]
     params = stage_params(arch, task, tensor=cuts.tensor, pipeline=cuts.pipeline)
     fraction = trained_fraction(workload, arch)
@@ -69,6 +82,7 @@ def trained_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
     adapters = fraction if workload.lora_rank else 0.0
     weights = _HALF * params * (1 + adapters)
     gradients = _HALF * params * fraction
+    # `train_state_bytes_per_param` includes 2 bytes of weights and 2 of gradients, which are counted apart.
     optimizer = (workload.train_state_bytes_per_param - 2 * _HALF + published) * params * fraction
     is_full = cuts.sharding == FULL
     resident: FloatArray = (weights + gradients) / np.where(is_full, cuts.data, 1)
@@ -76,38 +90,44 @@ def trained_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
 
 
 def scoring_bytes(workload: Workload, task: Task, tensor: int) -> float:
-    """On one device while the task scores."""
+    """Return the transient bytes on one device while the task scores one pack of `SCORING_TOKENS` tokens."""
     arch = workload.models[task]
     logits = 4 * SCORING_TOKENS * arch.vocab_size / tensor if task is Task.REFERENCE else 0.0
     return logits + 8 * SCORING_TOKENS * (arch.hidden_size + arch.intermediate_size / tensor)
 
 
 def training_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
-    """On one device of the first stage while the task trains: it keeps a micro-batch for every stage."""
+    """Return the transient bytes on one device of the first stage while the task trains, `[num_rows of cuts]`.
+
+    Under 1F1B the first stage keeps the activations of one micro-batch per stage. The longest samples must fit.
+    """
     arch = workload.models[task]
     tokens = cuts.micro_batch * (workload.prompt_tokens.largest + workload.completion_tokens.largest)
     layers = -(-arch.num_layers // cuts.pipeline)
+    # Activation bytes per token and layer: all of them, or with recomputation only each layer's input.
     a_token = device_memory.activation_bytes_per_layer(arch, tensor=cuts.tensor, tokens=1.0, recompute=False)
     input_only = device_memory.activation_bytes_per_layer(arch, tensor=cuts.tensor, tokens=1.0, recompute=True)
     kept = cuts.pipeline * layers * np.where(cuts.recompute, input_only, a_token)
     again = np.where(cuts.recompute, a_token, 0.0)
     logits = device_memory.logits_bytes(arch, tensor=cuts.tensor, tokens=1.0) if task is Task.ACTOR_TRAINING else 0.0
+    # Full sharding holds one layer unsharded at a time: 4 bytes per parameter for its weights and gradients.
     gathered = np.where(cuts.sharding == FULL, 2 * _HALF * arch.params_per_layer / cuts.tensor, 0.0)
     transient: FloatArray = tokens * (kept + again + logits) + gathered
     return transient
 
 
 def sequence_bytes(workload: Workload, tensor: int, context: float) -> float:
-    """Of the cache of one sequence of so many tokens, on each device of a replica."""
+    """Return the KV-cache bytes of one sequence of `context` tokens on each device of a replica."""
     arch = workload.models[Task.GENERATION]
     return device_memory.kv_bytes_per_token(arch, tensor=tensor) * context
 
 
 def host_bytes(workload: Workload) -> float:
-    """In the memory of each host that keeps versions for generation: the newest, and what a delta is applied to.
+    """Return the bytes that a host needs for the versions of the actor that it keeps for generation.
 
-    Engines that start or fail are loaded from there: so with LoRA the weights beneath the adapters are there, once.
-    They never change; versions, deltas and what these are applied to are of the adapters alone.
+    It keeps the newest version and, if versions are deltas, the base that a delta is applied to. With LoRA both are
+    adapters only; the frozen base weights are kept once beside them, because engines that start or restart load from
+    there.
     """
     arch = workload.models[Task.GENERATION]
     trained = arch.num_params * trained_fraction(workload, arch)
@@ -116,14 +136,17 @@ def host_bytes(workload: Workload) -> float:
 
 
 def resident_bytes(workload: Workload, task: Task, layout: Layout, data: int) -> float:
-    """On one device, whatever runs, of one layout."""
+    """Return the resident bytes on one device of one task with one layout; `data` is the number of pipelines."""
     if task not in TRAINING:
         return served_bytes(workload, task, layout.tensor)
     return float(trained_bytes(workload, task, of_layout(layout, data * layout.pipeline))[0])
 
 
 def transient_bytes(workload: Workload, task: Task, layout: Layout) -> float:
-    """On one device while the task runs, of one layout; generation's caches are counted by `generation.Replica`."""
+    """Return the bytes on one device that one task needs only while it runs, for one layout.
+
+    Generation returns 0: its KV caches take whatever is left, which `generation.Replica.slots` counts.
+    """
     if task is Task.GENERATION:
         return 0.0
     if task not in TRAINING:

@@ -1,7 +1,8 @@
-"""Between regions: routes, the time of weights and of trajectories, and what links carry.
+"""Network between regions: routes, and the time that weights and trajectories take on them.
 
-A route is direct if one of its ends can be dialled; else it goes through the public region that leaves the most
-bandwidth. Weights leave the trainer's region for every region that generates at once (a star), so its uplink is shared.
+A route between two regions is direct if at least one of their gateways can be dialled (is public). Otherwise it goes
+through the public region that leaves the highest bandwidth. A link that was not measured does not exist. Versions of
+the weights leave the trainer's region for all generating regions at the same time (a star), so they share its uplink.
 """
 
 from dataclasses import dataclass
@@ -13,17 +14,20 @@ from planner.question.workload import Task, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What two regions' gateways can carry in one direction."""
+    """Path from one region's gateway to another's, in one direction."""
 
     hops: tuple[str, ...]
-    """Regions from source to destination."""
+    """Names of the regions on the path, source and destination included."""
     bytes_per_s: float
+    """Least rate of the links and gateway caps on the path."""
     rtt_s: float
+    """Sum of the links' round-trip times."""
     usd_per_gbyte: float
+    """Sum of the links' egress prices."""
 
 
 class Network:
-    """Routes between all pairs of a fleet's regions. Built once, read only."""
+    """Routes between all pairs of regions of a fleet. Routes are found when first asked for and kept."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._regions = {region.name: region for region in fleet.regions}
@@ -31,21 +35,21 @@ class Network:
         self._routes: dict[tuple[str, str], Route | None] = {}
 
     def route(self, src: str, dst: str) -> Route | None:
-        """None where there is no way. Within a region: its fabric."""
+        """Return the route from `src` to `dst`, or None if there is none. Within a region it is the fabric."""
         if (src, dst) not in self._routes:
             self._routes[src, dst] = self._find(src, dst)
         return self._routes[src, dst]
 
     def joins(self, a: str, b: str) -> bool:
-        """Whether there are ways in both directions."""
+        """Return whether there are routes in both directions."""
         return self.route(a, b) is not None and self.route(b, a) is not None
 
     def down_bytes_per_s(self, region: str) -> float | None:
-        """Cap of what enters the region."""
+        """Return the cap on everything that enters the region, None if it has none."""
         return self._regions[region].wan_down_bytes_per_s
 
     def up_bytes_per_s(self, region: str) -> float | None:
-        """Cap of what leaves the region."""
+        """Return the cap on everything that leaves the region, None if it has none."""
         return self._regions[region].wan_up_bytes_per_s
 
     def _find(self, src: str, dst: str) -> Route | None:
@@ -58,6 +62,8 @@ class Network:
         if a.is_public or b.is_public:
             link = self._links.get((src, dst))
             return self._over((a, b), (link,)) if link else None
+        # Neither end can be dialled: use the public relay with the highest rate, at equal rates the shortest round
+        # trip.
         relays = []
         for name in sorted(self._regions):
             first, second = self._links.get((src, name)), self._links.get((name, dst))
@@ -71,38 +77,40 @@ class Network:
         rates += [hop.wan_up_bytes_per_s for hop in hops[:-1] if hop.wan_up_bytes_per_s]
         rates += [hop.wan_down_bytes_per_s for hop in hops[1:] if hop.wan_down_bytes_per_s]
         return Route(
-            hops=tuple(hop.name for hop in hops), bytes_per_s=min(rates), rtt_s=sum(link.rtt_s for link in links),
+            hops=tuple(hop.name for hop in hops),
+            bytes_per_s=min(rates),
+            rtt_s=sum(link.rtt_s for link in links),
             usd_per_gbyte=sum(link.usd_per_gbyte for link in links),
-        )  # fmt: skip
+        )
 
 
 def payload_bytes(workload: Workload) -> float:
-    """Of one of the actor's versions on a WAN link; with LoRA only the adapters change."""
+    """Return the bytes of one version of the actor on a link between regions. With LoRA only the adapters are sent."""
     return version_bytes(workload, Task.ACTOR_TRAINING)
 
 
 def version_bytes(workload: Workload, task: Task) -> float:
-    """Of one version of a model that is trained, the actor's or the critic's."""
+    """Return the bytes of one version of a trained model (the actor's or the critic's) on a link between regions."""
     arch = workload.models[task]
     return whole_params(arch, task) * trained_fraction(workload, arch) * workload.weights.bytes_per_param
 
 
 def local_payload_bytes(workload: Workload) -> float:
-    """Of one of the actor's versions inside a region."""
+    """Return the bytes of one version of the actor inside a region, at most two per trained parameter."""
     arch = workload.models[Task.GENERATION]
     return arch.num_params * trained_fraction(workload, arch) * min(workload.weights.bytes_per_param, 2.0)
 
 
 def weights_s(workload: Workload, route: Route) -> float:
-    """Of one version over a route between regions that nothing else uses."""
+    """Return the seconds of one version on a route that carries nothing else: transfer and half a round trip."""
     return payload_bytes(workload) / route.bytes_per_s + route.rtt_s / 2
 
 
 def trajectory_bytes(workload: Workload) -> float:
-    """Of one sample."""
+    """Return the mean bytes of one sample."""
     return workload.trajectory_bytes_per_token * workload.tokens_per_sample
 
 
 def trajectories_s(workload: Workload, route: Route) -> float:
-    """Of the last group of a step: earlier ones went while others were generated."""
+    """Return the seconds that the last group of a step takes on a route; earlier groups travelled during generation."""
     return workload.group_size * trajectory_bytes(workload) / route.bytes_per_s + route.rtt_s / 2

@@ -1,7 +1,8 @@
-"""Pools of one kind of machines for a group that trains: every layout that fits memory, as arrays, a row each.
+"""Training layouts of one kind of machines that fit into memory, as arrays: one row is one possible pool of a mesh.
 
-Left out are layouts that another one beats by itself: an unsharded optimizer where it could be sharded, and computing
-activations again where they fit. Neither changes any other number.
+A row is a unit size, a cut (`planner.cost.cuts`) and, if the group also generates, the tensor degree of generation. Two
+kinds of dominated layouts are left out at once, since they differ from another row in memory only: an unsharded
+optimizer where it could be sharded, and recomputation of activations where they fit without it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,50 +23,67 @@ from planner.question.workload import TRAINING, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generating:
-    """How the rows generate by turns with training."""
+    """How each row generates in a group that generates and trains by turns; arrays are `[num_rows]`."""
 
     tensor: IntArray
+    """Tensor-parallel degree of a generation replica."""
     place: IntArray
-    """In `SLOTS`."""
+    """Index in `generation.SLOTS` of the sequences that fit beside the resident models."""
     load_s: FloatArray
+    """Seconds to load a new version into the replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Rows; `cuts` has one value for each unit size, and each row's place in it is `row`."""
+    """Possible pools of a group with training on one kind of machines; arrays are `[num_rows]`."""
 
     tasks: tuple[Task, ...]
+    """Tasks of the group."""
     cuts: Mapping[int, Cuts]
+    """Cuts by unit size. A row is cut `row` of its unit size `unit`."""
     unit: IntArray
+    """Devices of a unit."""
     row: IntArray
+    """Index into `cuts[unit]`."""
     num_units: IntArray
+    """Units of the whole pool."""
     held: IntArray
-    """Devices of one machine that units of this size can use; the more the better for what else must fit."""
+    """Devices of one machine that units of this size can use. More is better, because other groups' units then fit as
+    well."""
     is_full: BoolArray
+    """Whether parameters are fully sharded."""
     blocks: Mapping[Task, Blocks]
+    """Training numbers of the pool, by task that trains."""
     rates: Mapping[Task, FloatArray]
-    """Samples a second of the whole pool, of tasks that score."""
+    """Samples per second of the whole pool, by task that scores."""
     generating: Generating | None
+    """How the rows generate; None for groups without generation."""
 
     @property
     def num_gpus(self) -> IntArray:
+        """Devices of the whole pool."""
         return self.unit * self.num_units
 
     def take(self, rows: IntArray | BoolArray) -> "Options":
+        """Return the selected rows; `rows` is an index array or a mask."""
         places: IntArray = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         made = self.generating
         return Options(
-            tasks=self.tasks, cuts=self.cuts, unit=self.unit[places], row=self.row[places],
-            num_units=self.num_units[places], held=self.held[places], is_full=self.is_full[places],
+            tasks=self.tasks,
+            cuts=self.cuts,
+            unit=self.unit[places],
+            row=self.row[places],
+            num_units=self.num_units[places],
+            held=self.held[places],
+            is_full=self.is_full[places],
             blocks={task: each.take(places) for task, each in self.blocks.items()},
             rates={task: each[places] for task, each in self.rates.items()},
-            generating=made and Generating(
-                tensor=made.tensor[places], place=made.place[places], load_s=made.load_s[places]
-            ),
-        )  # fmt: skip
+            generating=made
+            and Generating(tensor=made.tensor[places], place=made.place[places], load_s=made.load_s[places]),
+        )
 
     def pool(self, at: DeviceClass, row: int) -> Pool:
-        """Of one class of the kind."""
+        """Return one row as a pool of the given class, which must be of this kind of machines."""
         unit = int(self.unit[row])
         train = self.cuts[unit].layout(int(self.row[row]))
         others = Layout(tensor=unit)
@@ -79,7 +97,7 @@ class Options:
 
 
 def options(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, most_machines: int) -> Options:
-    """Of a class like `at` with so many machines."""
+    """Return the rows for a class like `at` with `most_machines` machines that fit into memory."""
     parts = [
         part
         for unit in cuts.TENSOR
@@ -90,7 +108,10 @@ def options(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, most_machi
 
 
 def kinds(found: Options) -> tuple[IntArray, IntArray]:
-    """(kind of each row, a row of each kind): rows of one kind differ in how long they train only."""
+    """Group the rows that differ only in how long they train.
+
+    Return (group index of each row, one row of each group).
+    """
     keys = [found.held, found.num_gpus, *found.rates.values()]
     if found.generating is not None:
         keys += [found.generating.tensor, found.generating.place, found.generating.load_s]
@@ -99,12 +120,16 @@ def kinds(found: Options) -> tuple[IntArray, IntArray]:
 
 
 def blocks_worth_pairing(found: Options) -> Options:
-    """Rows that may be one pool of several: not fully sharded, none beaten in everything that a mesh's time uses."""
+    """Return the rows that may be one of two pools of a mesh.
+
+    They are not fully sharded, and no other row is as good in everything that the time of a mesh depends on.
+    """
     found = found.take(~found.is_full)
     costs: list[FloatArray | IntArray] = [-found.held, found.num_gpus]
     costs += [-rate for rate in found.rates.values()]
     if found.generating is not None:
         made = found.generating
+        # Rows that generate differently are compared only if tensor degree and number of devices are equal.
         costs += [made.tensor, -made.tensor, -found.num_gpus, -made.place, made.load_s]
     for each in found.blocks.values():
         costs += [each.stage_s, -each.samples_per_s, each.bubble_s, each.payload_bytes, each.update_s]
@@ -115,7 +140,7 @@ def blocks_worth_pairing(found: Options) -> Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trained:
-    """One task on all layouts of one unit size."""
+    """One training task on all cuts of one unit size; arrays are `[num_cuts]`."""
 
     resident_bytes: FloatArray
     transient_bytes: FloatArray
@@ -133,6 +158,7 @@ def _of_unit(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, unit: int
         for task in tasks
         if task in TRAINING
     }
+    # Resident bytes add up over tasks, transient bytes are the maximum: [num_cuts].
     free = prices.without_memory_of
     resident, transient = np.zeros(len(rows.data)), np.zeros(len(rows.data))
     for task in (task for task in trained if task not in free):
@@ -143,6 +169,7 @@ def _of_unit(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, unit: int
         transient = np.maximum(transient, memory.scoring_bytes(workload, task, unit))
     rates: dict[Task, float] = {task: 1 / prices.scoring_s(task, at.gpu, unit) for task in scored}
     usable, parts = memory.usable_bytes(at.gpu), []
+    # One part for each tensor degree of generation (0 without generation), with the cuts that fit into memory.
     for tensor in _tensors(prices, tasks, unit):
         generates = tensor and Task.GENERATION not in free
         stays = resident + (memory.served_bytes(workload, Task.GENERATION, tensor) if generates else 0.0)
@@ -150,13 +177,17 @@ def _of_unit(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, unit: int
         if tensor:
             place = prices.replica(at.gpu, tensor).slots(usable - stays)
             fits &= place >= 0
+        # Recomputing costs time and saves only memory, so it goes where the same cut fits without it.
         fits &= ~(rows.recompute & _fits_without(fits))
         parts.append(_Part(prices, at, trained, rates, rows, np.flatnonzero(fits), tensor, place))
     return parts
 
 
 def _rows(prices: Prices, at: DeviceClass, unit: int, most_machines: int, layers: int) -> Cuts:
-    """Each layout without computing activations again, and the same with it next to it."""
+    """Return all cuts of one unit size except those with an unsharded optimizer that could be sharded.
+
+    Rows come in pairs: without recomputation, then with it.
+    """
     limits, units = prices.problem.limits, most_machines * (at.gpus_per_machine // unit)
     rows = cuts.enumerated(
         tensor=unit, most_units=units, max_pipeline=limits.max_pipeline, max_data=limits.max_data, most_layers=layers
@@ -168,12 +199,13 @@ def _trained(prices: Prices, task: Task, at: DeviceClass, rows: Cuts) -> _Traine
     workload = prices.problem.workload
     return _Trained(
         resident_bytes=memory.trained_bytes(workload, task, rows),
-        transient_bytes=memory.training_bytes(workload, task, rows), blocks=training.blocks(workload, task, at, rows),
-    )  # fmt: skip
+        transient_bytes=memory.training_bytes(workload, task, rows),
+        blocks=training.blocks(workload, task, at, rows),
+    )
 
 
 class _Part:
-    """Rows of one unit size and one way to generate."""
+    """Rows of one unit size and one tensor degree of generation."""
 
     def __init__(
         self,
@@ -198,6 +230,7 @@ class _Part:
         self.tensor = np.full(len(which), tensor)
         self.place = place[which]
         gpus = self.unit * self.num_units
+        # A version is loaded over the machine's link if the mesh fits into one machine, else over the fabric.
         near_s, far_s = (
             (prices.load_s(at, tensor, num_gpus=num) if tensor else 0.0) for num in (at.gpus_per_machine, 1 << 30)
         )
@@ -211,24 +244,31 @@ def _joined(tasks: tuple[Task, ...], parts: Sequence[_Part]) -> Options:
             tensor=np.concatenate([part.tensor for part in parts]),
             place=np.concatenate([part.place for part in parts]),
             load_s=np.concatenate([part.load_s for part in parts]),
-        )  # fmt: skip
+        )
     return Options(
-        tasks=tasks, cuts={part.cuts.tensor: part.cuts for part in parts},
-        unit=np.concatenate([part.unit for part in parts]), row=np.concatenate([part.row for part in parts]),
+        tasks=tasks,
+        cuts={part.cuts.tensor: part.cuts for part in parts},
+        unit=np.concatenate([part.unit for part in parts]),
+        row=np.concatenate([part.row for part in parts]),
         num_units=np.concatenate([part.num_units for part in parts]),
-        held=np.concatenate([part.held for part in parts]), is_full=np.concatenate([part.is_full for part in parts]),
+        held=np.concatenate([part.held for part in parts]),
+        is_full=np.concatenate([part.is_full for part in parts]),
         blocks={task: training.joined([part.blocks[task] for part in parts]) for task in parts[0].blocks},
         rates={task: np.concatenate([part.rates[task] for part in parts]) for task in parts[0].rates},
         generating=generating,
-    )  # fmt: skip
+    )
 
 
 def _tensors(prices: Prices, tasks: tuple[Task, ...], unit: int) -> list[int]:
+    """Return the tensor degrees that generation may have on units of this size.
+
+    The only value is 0 for a group without generation.
+    """
     if Task.GENERATION not in tasks:
         return [0]
     return [size for size in cuts.TENSOR if unit % size == 0 and size <= prices.problem.limits.max_tensor]
 
 
 def _fits_without(fits: BoolArray) -> BoolArray:
-    """Whether a row, or the one beside it that computes activations again, fits without doing so."""
+    """Return whether each row's pair fits without recomputation; both rows of a pair get the same value."""
     return np.repeat(fits[::2], 2)

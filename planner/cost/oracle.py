@@ -1,23 +1,22 @@
-"""The oracle: seconds a step and dollars an hour of one placement, or why it is none. It alone judges every method.
+"""The oracle: seconds per step and dollars per hour of one placement, or the constraint that it violates.
 
-Terms, with tau = seconds a step, and what tau must hold:
+All search methods are compared by `evaluate` alone. With tau = seconds per step, each of the following is at most
+tau, and the largest one is the step time (docs/planner.md, "The cost model"):
 
-- T_t, busy seconds of task t: samples a step over the sum of its units' rates; on a mesh, the mesh's time.
-- group: the sum of T_t over a group's tasks <= tau.
-- path, where generation has devices of its own: in its window each region makes samples; tau is at least what all
-  regions need to make a step's together. A window has (eta + 1) tau - training - scoring - weights - trajectories -
-  others seconds, others being what else generation's group does at eta >= 1; engines work tau - others seconds of a
-  step at most. Training and scoring are each the longest over groups of the sum of their tasks; a group that trains in
-  another region adds the samples' way there, one that scores there the way there and back. At eta 0 this is the
-  synchronous critical path, and the groups' condition follows from it.
-- path, where generation takes turns with training: training + scoring + weights + trajectories + generation's whole
-  phase <= (eta + 1) tau.
-- path:critic, where critic inference is not in critic training's group: training + the critic's weights + scoring of
-  the group that infers with it <= (eta + 1) tau. Generation and other groups' scoring go on while the weights travel.
-- link, up: one version's bytes over each link, and all regions' over the trainer's uplink, within tau.
-- budget: with so many dollars an hour left for egress, so many steps an hour at most.
+- T_t, busy seconds of task t: samples per step over the sum of its units' rates; on a mesh, the mesh's time.
+- group: the sum of T_t over the tasks of a group.
+- path, if generation has devices of its own: the least tau at which all regions together make a step's samples, each
+  within its window of (eta + 1) tau - training - scoring - weights - trajectories - others seconds. `others` is the
+  rest of generation's group at eta >= 1; engines work at most tau - others seconds of a step. Training and scoring are
+  each the longest over all groups. A group that trains in another region adds the transfer of samples to it, one that
+  scores there the transfer to it and back. At eta 0 this is the synchronous critical path.
+- path, if generation takes turns with training: (training + scoring + weights + trajectories + phase) / (eta + 1).
+- path:critic, if another group than the one that trains the critic infers with it: (training + the critic's weights +
+  scoring of that group) / (eta + 1). Generation and other scoring continue while these weights travel.
+- link, up: one version over each link, and all regions' versions over the trainer's uplink.
+- budget: the egress of a step over the dollars that the budget leaves beside the rent.
 
-Which pools generate, and which idle and are paid: `planner.cost.judged`.
+Which pools generate, and which idle and are paid for, is decided in `planner.cost.judged`.
 """
 
 import numpy as np
@@ -32,7 +31,10 @@ from planner.question.workload import Task
 
 
 def evaluate(prices: Prices, placement: Placement, *, goal: Goal | None = None) -> Evaluation | Violation:
-    """Judge one placement, by the problem's goal or another."""
+    """Return the evaluation of one placement, or the first constraint that it violates.
+
+    `goal` replaces the problem's goal; its deadline and budget count as constraints.
+    """
     placed = place(prices, placement)
     if isinstance(placed, Violation):
         return placed
@@ -42,29 +44,40 @@ def evaluate(prices: Prices, placement: Placement, *, goal: Goal | None = None) 
     binding, step_s = best.binding, best.step_s
     slowest = np.inf if goal.max_step_s is None else goal.max_step_s * (1 + 1e-9)
     if step_s > slowest:
-        return Violation(kind="deadline", what=f"{step_s:.3f} s a step, {goal.max_step_s:.3f} are allowed")
+        return Violation(kind="deadline", what=f"a step takes {step_s:.3f} s, the goal allows {goal.max_step_s:.3f} s")
+    # A budget below rent plus egress at full speed makes steps longer, until egress fits beside the rent.
     if goal.max_usd_per_hour is not None:
         throttled_s = throttle_s(goal.max_usd_per_hour, rent, best.usd_per_step)
         if throttled_s > slowest or throttled_s == np.inf:
-            return Violation(kind="budget", what=f"{rent:.2f} dollars an hour, {goal.max_usd_per_hour:.2f} are allowed")
+            return Violation(
+                kind="budget", what=f"rent is {rent:.2f} USD/h, the goal allows {goal.max_usd_per_hour:.2f}"
+            )
         if throttled_s > step_s:
             binding, step_s = "budget", throttled_s
     hourly_s = step_s
     if goal.objective is Objective.COST_AT_THROUGHPUT and goal.max_step_s is not None:
-        hourly_s = goal.max_step_s  # no more steps are made than are asked for
+        # If a throughput is asked for, no more steps per hour are made than that.
+        hourly_s = goal.max_step_s
     egress = best.usd_per_step * 3600 / hourly_s
     busy = {**placed.busy_s, Task.GENERATION: best.generation_s}
     places = {id(each): i for i, each in enumerate(placed.making)}
     return Evaluation(
-        step_s=step_s, usd_per_hour=rent + egress, usd_egress_per_hour=egress, regions=best.regions,
-        binding=binding, task_s=tuple((task, busy[task]) for task in prices.problem.workload.tasks),
+        step_s=step_s,
+        usd_per_hour=rent + egress,
+        usd_egress_per_hour=egress,
+        regions=best.regions,
+        binding=binding,
+        task_s=tuple((task, busy[task]) for task in prices.problem.workload.tasks),
         idle=tuple(i for i, each in enumerate(placed.making) if not any(each is used for used in best.active)),
         limited=tuple((places[id(each)], made) for each, made in best.limited),
-    )  # fmt: skip
+    )
 
 
 def throttle_s(max_usd_per_hour: float, rent: float, usd_per_step: float) -> float:
-    """Seconds a step that what is left of a budget beside the rent allows; infinity where it pays no step."""
+    """Return the seconds per step at which egress fits into what a budget leaves beside the rent.
+
+    The result is inf if the budget pays for no step.
+    """
     left = max_usd_per_hour * (1 + 1e-9) - rent
     if left < 0 or (left == 0 and usd_per_step > 0):
         return np.inf
@@ -72,6 +85,7 @@ def throttle_s(max_usd_per_hour: float, rent: float, usd_per_step: float) -> flo
 
 
 def rent_usd_per_hour(prices: Prices, placement: Placement) -> float:
+    """Return the rent of all devices of the placement; devices without a price count as free."""
     return sum(
         pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0)
         for group in placement.groups

@@ -1,25 +1,29 @@
-"""What the windows of versions that overlap on the same engines take longer.
+"""Slow-down of generation where the windows of consecutive versions overlap on the same engines.
 
-At eta >= 1 a version's window may be longer than a step: when the next version comes, the last sequences of this one
-still run. From then on steps take as long as the sequences of both together ask, or sequences wait for slots that
-others have. A phase that ends after s seconds where an engine has nothing else to do then ends after
+At staleness bound eta >= 1 a version's generation window may be longer than a step. When the next version arrives, the
+last sequences of this one still run. From then on both compete: decoding steps take as long as the sequences of both
+together need, or sequences wait for occupied slots. Suppose a phase takes s seconds on an idle engine. Beside its
+neighbour it ends after
 
     two(s) = s + extra(s) x (s - load - span),   extra(s) = min(slope x (s - first), most)
 
-where `span` is what a step leaves for generation, so that the last factor is what the windows overlap. A decoding step
-is a fixed part, weights and launches, and one in proportion to the sequences that run. `first`, the end of a phase of
-one sample, is nearly all of the fixed kind; s - first is the other kind. While windows overlap, one set's tail runs
-beside the other's start: `extra` is their sequences' part of a step over the fixed part. It is at most what it is with
-all slots full, where the tail keeps the start from its slots.
+- `span`: seconds of a step that are left for generation. So s - load - span is how long the windows overlap.
+- `first`: the end of a phase of one sample. It is nearly all fixed cost (weights read, kernel launches); the rest, s -
+  first, grows with the number of sequences. `extra` is the cost of the other version's sequences in a decoding step,
+  relative to the fixed part.
+- `most`: the value of `extra` with all slots full, where old sequences keep new ones out of their slots.
 
-With eta >= 2 a phase may last for more than two spans, and more than two versions run. Each span brings the sequences
-of one version, which take s - load - fixed seconds of it; `fixed` is what the longest sequence's steps take apart from
-what sequences add to them. What is left of each span is for that fixed part:
+At eta >= 2 a phase may last longer than two spans, so more than two versions run. Then the engine is a shared processor
+(Kleinrock 1967): each span brings the sequences of one version, which take s - load - fixed seconds of it. Here `fixed`
+is the time of the longest sequence's decoding steps without the part that sequences add. The rest of each span works on
+that fixed part:
 
     many(s) = load + fixed x span / (span + fixed - (s - load))
 
-as where a processor is shared; at most as with all slots full. It averages over spans, which two versions do not: what
-counts goes from two(s) to many(s), where that is more, as many(s) goes from two spans to three.
+It is limited to the value with all slots full. many(s) is an average over spans, which two(s) is not. The model moves
+linearly from two(s) to many(s), where that is larger, while many(s) grows from two to three spans.
+
+`Overlap` is one replica, `Overlaps` the same arithmetic for arrays; a test holds that both agree.
 """
 
 from dataclasses import dataclass
@@ -29,42 +33,53 @@ import numpy as np
 from planner.cost.cuts import FloatArray, IntArray
 
 _MOST = 1e6
-"""Times: no step of an engine is so much longer than another."""
+"""Largest allowed factor between two durations of a phase; it only keeps infinities out of the arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Of one replica, whatever its slots."""
+    """Parameters of the slow-down of one replica. They do not depend on the number of slots."""
 
     load_s: float = 0.0
-    """From a version's arrival until engines have it: they go on with the older one."""
+    """Seconds from a version's arrival until the engines have loaded it; until then they continue with the older
+    version."""
     first_s: float = 0.0
-    """The end of a phase of one sample, `load_s` included."""
+    """Seconds until a phase of one sample ends, `load_s` included."""
     slope_per_s: float = 0.0
+    """Growth of `extra` per second of the phase beyond `first_s`."""
     most: float = 0.0
+    """Upper limit of `extra`, a factor. inf means no limit."""
     fixed_s: float = 0.0
-    """What the longest sequence's steps take without any sequence's part; 0: never more than two versions count."""
+    """Seconds of the longest sequence's decoding steps without the part that sequences add. 0 means that at most two
+    versions overlap, as with eta <= 1."""
 
     def end_s(self, phase_s: float, span_s: float) -> float:
-        """When it ends beside those before and after it."""
+        """Return when a phase ends beside its neighbours if it takes `phase_s` alone and a step leaves `span_s`."""
         return self.end_and_rise(phase_s, span_s)[0]
 
     def end_and_rise(self, phase_s: float, span_s: float) -> tuple[float, float]:
-        """When it ends, and how much earlier with a second more of the span; with a longer one it never ends later."""
+        """Return (end of the phase in seconds, seconds that it ends earlier per second of longer span).
+
+        The second value is never negative: with a longer span a phase never ends later.
+        """
         own_s = phase_s - self.load_s
         over_s = own_s - span_s
         if over_s <= 0:
             return phase_s, 0.0
+        # Two versions overlap: the formula two(s) of the module docstring.
         two = min(self.slope_per_s * max(0.0, phase_s - self.first_s), self.most)
         two_s = phase_s + two * over_s
         if not 0 < self.fixed_s < own_s:
             return two_s, two
+        # More versions: processor sharing, limited to the duration with all slots full (`most_s`, which the span does
+        # not change).
         left_s = span_s + self.fixed_s - own_s
         most_s = own_s * (1 + min(self.most, _MOST))
         many_s, many = most_s, 0.0
         if left_s > 0 and self.fixed_s * span_s < most_s * left_s:
             many_s = self.fixed_s * span_s / left_s
             many = self.fixed_s * (own_s - self.fixed_s) / (left_s * left_s)
+        # Move from two(s) to many(s) while many(s) grows from two to three spans.
         beyond_s = many_s + self.load_s - two_s
         part = many_s / span_s - 2 if span_s > 0 else 1.0
         if part <= 0 or beyond_s <= 0:
@@ -74,7 +89,7 @@ class Overlap:
         return two_s + part * beyond_s, two + part * (many - two) + beyond_s * (many + many_s / span_s) / span_s
 
     def is_no_worse(self, other: "Overlap") -> bool:
-        """Whether any phase that is as long alone ends as early."""
+        """Return whether every phase that takes as long on an idle engine ends as early here as with `other`."""
         return (
             self.slope_per_s <= other.slope_per_s
             and self.most <= other.most
@@ -85,11 +100,12 @@ class Overlap:
 
 
 NONE = Overlap()
+"""A replica whose phases never slow each other down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlaps:
-    """Of many: [rows] each."""
+    """The parameters of many replicas; each array is `[num_rows]`. The meaning of each field is that of `Overlap`."""
 
     load_s: FloatArray
     first_s: FloatArray
@@ -99,32 +115,36 @@ class Overlaps:
 
     @property
     def has_many(self) -> bool:
+        """Whether any replica may run more than two versions at a time (eta >= 2)."""
         return bool(self.fixed_s.any())
 
     def some(self, rows: IntArray) -> "Overlaps":
-        """Of any shape."""
+        """Return the parameters at `rows`, an index array of any shape; the result has its shape."""
         return Overlaps(
             self.load_s[rows], self.first_s[rows], self.slope_per_s[rows], self.most[rows], self.fixed_s[rows]
         )
 
     def end_s(self, phase_s: FloatArray, span_s: FloatArray | float) -> FloatArray:
-        """Elementwise, as of one."""
+        """Return `Overlap.end_s` elementwise; the arguments broadcast against the rows."""
         return self.end_and_rise(phase_s, span_s)[0]
 
     def end_and_rise(self, phase_s: FloatArray, span_s: FloatArray | float) -> tuple[FloatArray, FloatArray]:
-        """Elementwise, as of one."""
+        """Return `Overlap.end_and_rise` elementwise; the arguments broadcast against the rows."""
         over_s = phase_s - self.load_s - span_s
+        # Two versions overlap.
         two = np.minimum(self.slope_per_s * np.maximum(0.0, phase_s - self.first_s), self.most)
         two_s = phase_s + two * np.maximum(0.0, over_s)
         two = np.where(over_s > 0, two, 0.0)
         if not self.has_many:
             return two_s, two
+        # More versions: processor sharing where it is below the limit with all slots full, else that limit.
         own_s, safe_s = phase_s - self.load_s, np.maximum(span_s, 1e-9)
         left_s, most_s = self.fixed_s - over_s, own_s * (1 + np.minimum(self.most, _MOST))
         is_less = (left_s > 0) & (self.fixed_s * span_s < most_s * left_s)
         left_s = np.where(is_less, left_s, 1.0)
         many_s = np.where(is_less, self.fixed_s * span_s / left_s, most_s)
         many = np.where(is_less, self.fixed_s * (own_s - self.fixed_s) / (left_s * left_s), 0.0)
+        # Weight of many(s) against two(s): 0 at two spans, 1 at three. It is 0 where windows do not overlap.
         beyond_s = np.maximum(0.0, many_s + self.load_s - two_s)
         part = np.clip(many_s / safe_s - 2, 0.0, 1.0)
         part = np.where((over_s > 0) & (self.fixed_s > 0) & (self.fixed_s < own_s) & (beyond_s > 0), part, 0.0)
@@ -132,14 +152,14 @@ class Overlaps:
         return two_s + part * beyond_s, two + part * (many - two) + more
 
     def knots_s(self, seconds: FloatArray, span_s: float) -> FloatArray:
-        """[rows, knots]: of each knot of a grid."""
+        """Return `[num_rows, num_knots]`: when a phase ends that takes each knot's seconds on an idle engine."""
         columns = (self.load_s, self.first_s, self.slope_per_s, self.most, self.fixed_s)
         whole = Overlaps(*(each[:, None] for each in columns))
         return whole.end_s(seconds[None, :], span_s)
 
 
 def overlaps_of(each: list[Overlap]) -> Overlaps:
-    """As arrays."""
+    """Return the parameters of several replicas as arrays, `[num_replicas]`."""
     return Overlaps(
         load_s=np.array([one.load_s for one in each], dtype=np.float64),
         first_s=np.array([one.first_s for one in each], dtype=np.float64),
@@ -157,24 +177,31 @@ def made_in(
     window_s: FloatArray,
     span_s: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """[entries]: samples of units in their windows, and what a second more of the window, and of the span, adds.
+    """Return (samples in the window, samples per second of longer window, samples per second of longer span).
 
-    samples: [rows, knots] over the grid `seconds`; linear in the window between the knots' ends, as `PhaseTable`.
+    Each result is `[num_entries]`, like `row`, `window_s` and `span_s`. `samples` is `[num_rows, num_knots]` over the
+    grid `seconds`; `row` says which row of `samples` and `overlaps` an entry uses. Between the shifted ends of two
+    knots a table is linear in the window, as in `PhaseTable.beside`.
     """
     mine, last = overlaps.some(row), len(seconds) - 1
+    # Bisect for the last knot whose shifted end is within the window. A phase never ends earlier than on an idle engine
+    # (`high`), and knots before the overlap begins are not shifted (`low`).
     high = np.searchsorted(seconds, window_s, side="right") - 1
     low = np.minimum(np.searchsorted(seconds, np.minimum(window_s, mine.load_s + span_s), side="right") - 1, high)
     while (high > low).any():
         middle = (low + high + 1) // 2
         is_over = mine.end_s(seconds[middle], span_s) <= window_s
         low, high = np.where(is_over, middle, low), np.where(is_over, high, middle - 1)
+    # Interpolate between the shifted ends of this knot and the next one.
     at = np.clip(low, 0, last - 1)
     (start_s, sooner), (end_s, later) = (mine.end_and_rise(seconds[place], span_s) for place in (at, at + 1))
     width = np.where(end_s > start_s, end_s - start_s, 1.0)
     below = samples[row, at]
     rise = (samples[row, at + 1] - below) / width
     part = (window_s - start_s) / width
+    # A longer span shifts both ends to earlier times; `longer` is the samples that this adds per second.
     made, longer = below + part * (samples[row, at + 1] - below), rise * (sooner + part * (later - sooner))
+    # Beyond the last knot samples grow in proportion to the window.
     if (is_beyond := low == last).any():
         steady = samples[row, last] / end_s
         made, rise = np.where(is_beyond, window_s * steady, made), np.where(is_beyond, steady, rise)

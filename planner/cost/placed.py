@@ -1,4 +1,9 @@
-"""A placement taken apart: whether its pools fit, and every term that does not depend on how generation goes."""
+"""Terms of a placement that do not depend on which pools generate.
+
+`place` checks that a placement is in the plan space, that its pools fit into memory and that all regions are connected.
+It then computes busy seconds of training and scoring, and collects the pools that generate. `planner.cost.judged`
+decides which of these generate and adds the remaining terms.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,35 +21,43 @@ class Making:
     """One pool that generates."""
 
     region: str
+    """Region of the pool."""
     num_units: int
+    """Units of the pool."""
     price: PoolPrice
+    """Cost of one unit."""
     has_version: bool
-    """Whether it is a pool of the actor's own mesh."""
+    """Whether the pool belongs to the actor's own mesh, which needs no transfer of weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A placement whose pools all fit, and what its terms are made of but generation."""
+    """A valid placement with all terms but generation's."""
 
     placement: Placement
     home: Home
+    """Transfers between the trainer's region and all others."""
     making: tuple[Making, ...]
+    """Pools that generate, in the placement's order."""
     busy_s: Mapping[Task, float]
-    """Of each task but generation."""
+    """Busy seconds per step of each task but generation."""
     training_s: float
+    """Longest training of any group, including the transfer of samples to it."""
     scoring_s: float
+    """Longest scoring of any group, including the transfer of samples to it and back."""
     critic_scoring_s: float
-    """Of the group that infers with the critic."""
+    """Scoring of the group that infers with the critic, transfers included; 0 without a critic."""
     critics: Mapping[tuple[str, str], CriticWay]
-    """Ways of the critic's weights."""
+    """Transfers of the critic's weights by (source region, destination region); empty if they stay within a group."""
 
     @property
     def generating(self) -> Group:
+        """The group that generates."""
         return self.placement.group_of(Task.GENERATION)
 
 
 def place(prices: Prices, placement: Placement) -> Placed | Violation:
-    """Shape, rules, inventory, memory and routes; and the terms without generation."""
+    """Return the terms of a placement without generation, or the first constraint that it violates."""
     if found := shape.violation(prices, placement):
         return found
     priced: list[list[PoolPrice]] = []
@@ -53,6 +66,7 @@ def place(prices: Prices, placement: Placement) -> Placed | Violation:
         if refused := next((each for each in of_group if isinstance(each, Violation)), None):
             return refused
         priced.append([each for each in of_group if isinstance(each, PoolPrice)])
+    # Every region in use must be reachable from the trainer's region, in both directions.
     start = home(prices, trainer_region(prices, placement))
     for name in (name for group in placement.groups for name in regions_of(prices, group)):
         if name not in start.ways:
@@ -64,29 +78,39 @@ def place(prices: Prices, placement: Placement) -> Placed | Violation:
     training_s, scoring_s, critic_scoring_s = _phases_s(prices, placement, start, busy)
     making = tuple(
         Making(
-            region=prices.classes[pool.device_class].region.name, num_units=pool.num_units, price=price,
+            region=prices.classes[pool.device_class].region.name,
+            num_units=pool.num_units,
+            price=price,
             has_version=Task.ACTOR_TRAINING in group.tasks,
         )
-        for group, of_group in zip(placement.groups, priced, strict=True) if Task.GENERATION in group.tasks
+        for group, of_group in zip(placement.groups, priced, strict=True)
+        if Task.GENERATION in group.tasks
         for pool, price in zip(group.pools, of_group, strict=True)
-    )  # fmt: skip
+    )
     return Placed(
-        placement=placement, home=start, making=making, busy_s=busy, training_s=training_s, scoring_s=scoring_s,
-        critic_scoring_s=critic_scoring_s, critics=critics,
-    )  # fmt: skip
+        placement=placement,
+        home=start,
+        making=making,
+        busy_s=busy,
+        training_s=training_s,
+        scoring_s=scoring_s,
+        critic_scoring_s=critic_scoring_s,
+        critics=critics,
+    )
 
 
 def trainer_region(prices: Prices, placement: Placement) -> str:
-    """Where versions are published: the region of the actor mesh's first pool."""
+    """Return the region that publishes versions: that of the first pool of the actor's mesh."""
     return prices.classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
 
 
 def regions_of(prices: Prices, group: Group) -> list[str]:
+    """Return the names of the group's regions, sorted."""
     return sorted({prices.classes[pool.device_class].region.name for pool in group.pools})
 
 
 def _critics(prices: Prices, placement: Placement) -> dict[tuple[str, str], CriticWay] | Violation:
-    """From where to where the critic's weights go each step."""
+    """Return the transfers of the critic's weights in each step, or a violation if a route is missing."""
     if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(prices.problem.workload.models):
         return {}
     trains, scores = placement.group_of(Task.CRITIC_TRAINING), placement.group_of(Task.CRITIC_INFERENCE)
@@ -103,11 +127,13 @@ def _critics(prices: Prices, placement: Placement) -> dict[tuple[str, str], Crit
 
 
 def _busy_s(prices: Prices, placement: Placement, priced: Sequence[Sequence[PoolPrice]]) -> dict[Task, float]:
+    """Return the busy seconds per step of each task but generation."""
     samples = prices.problem.workload.samples_per_step
     busy: dict[Task, float] = {}
     for group, of_group in zip(placement.groups, priced, strict=True):
         if group.trains:
             busy |= {task: each.total_s for task, each in prices.mesh(group.tasks, group.pools).times.items()}
+        # Scoring is divided over all units in proportion to their rates.
         for task in (task for task in group.tasks if task in SCORING):
             rate = sum(p.num_units * price.rates[task] for p, price in zip(group.pools, of_group, strict=True))
             busy[task] = samples / rate
@@ -117,9 +143,13 @@ def _busy_s(prices: Prices, placement: Placement, priced: Sequence[Sequence[Pool
 def _phases_s(
     prices: Prices, placement: Placement, start: Home, busy: Mapping[Task, float]
 ) -> tuple[float, float, float]:
-    """(training, scoring, scoring of the group that infers with the critic), ways included: the longest over groups."""
+    """Return (training, scoring, scoring of the group that infers with the critic) in seconds, transfers included.
+
+    Training and scoring are each the longest over all groups.
+    """
     training_s, scoring_s, critic_s = 0.0, 0.0, 0.0
     for group in placement.groups:
+        # A group waits for the transfers of its most distant region.
         ways = [start.ways[name] for name in regions_of(prices, group)]
         if group.trains:
             away_s = max(way.training_s for way in ways)

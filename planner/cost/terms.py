@@ -1,6 +1,7 @@
-"""Every number that a placement's prediction is made of: its value, its unit, how it was found, and after whom.
+"""All numbers behind a placement's prediction, each with its value, unit, formula and source.
 
-The values are the oracle's own (`planner.cost.oracle`), asked for part by part; nothing is computed in another way.
+`terms` takes the values from the same functions that the oracle uses and computes nothing in another way. It is meant
+for people who check the cost model; a test adds the terms up to the oracle's evaluation.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from planner.question.workload import SCORING, TRAINING, Task
 
 
 class Unit(StrEnum):
+    """Unit in which the value of a term is given."""
+
     SECONDS = "s"
     SAMPLES_PER_S = "samples/s"
     SEQUENCES = "sequences"
@@ -28,30 +31,37 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One number."""
+    """One number of a prediction."""
 
     subject: str
-    """`group:TASK+TASK`, `pool:CLASS`, `region:NAME`, `plan`."""
+    """What the number belongs to: `group:TASK+TASK`, `pool:CLASS`, `region:NAME` or `plan`."""
     name: str
     value: float
     unit: Unit
     formula: str
-    """In words."""
+    """How the value is computed, in words."""
     source: str
-    """Paper or program; `definition` where it follows from what the words mean."""
+    """Paper or program that the formula is from; `definition` if it follows from the meaning of the words."""
 
 
 _ROOFLINE = "Williams et al., CACM 2009; efficiencies fitted to published profiles (planner/data/efficiency.csv)"
+"""Source of times of layers and heads."""
 _RING = "Patarasuk and Yuan, JPDC 2009"
+"""Source of times of gradient reductions."""
 _1F1B = "Narayanan et al., SC 2021 (1F1B)"
+"""Source of pipeline bubbles."""
 _ZERO = "Rajbhandari et al., SC 2020 (ZeRO)"
+"""Source of bytes of training states."""
 _RENEWAL = "renewal theory: a running sequence has made E[L^2] / (2 E[L]) tokens on average"
+"""Source of times of generation."""
 _STALENESS = "AReaL's bound: a sample is trained on at most eta versions after its own"
+"""Source of windows and paths."""
 _DEFINITION = "definition"
+"""Marks a term that follows from the meaning of its words."""
 
 
 def terms(prices: Prices, placement: Placement) -> tuple[Term, ...] | Violation:
-    """All terms of a placement, in the order of its groups, then of its regions, then of the whole."""
+    """Return all terms of a placement: by group and pool, then by region, then of the whole; or why it is invalid."""
     placed = place(prices, placement)
     if isinstance(placed, Violation):
         return placed
@@ -71,10 +81,10 @@ def _of_group(prices: Prices, group: Group, placed: Placed, best: Judged) -> Ite
             yield from _of_training(subject, task, each)
     for task in group.tasks:
         if task in SCORING:
-            words = "samples a step / sum over units of samples a second (one forward pass, full packs)"
+            words = "samples per step / sum over units of samples per second (one forward pass, full packs)"
             yield _seconds(subject, f"{task}: busy", placed.busy_s[task], words, _ROOFLINE)
         elif task is Task.GENERATION:
-            words = "samples a step / samples a second of all units that generate, each region within its way home"
+            words = "samples per step / samples per second of all generating units, each region within its route"
             if group.trains or prices.problem.workload.eta == 0:
                 words = "least seconds in which all units together finish a step's samples, the last sequences drained"
             yield _seconds(subject, f"{task}: busy", best.generation_s, words, _RENEWAL)
@@ -82,12 +92,16 @@ def _of_group(prices: Prices, group: Group, placed: Placed, best: Judged) -> Ite
 
 def _of_training(subject: str, task: Task, times: training.MeshTime) -> Iterator[Term]:
     parts = (
-        ("compute", times.compute_s, "micro-batches x slowest stage (forward, backward, tensor-parallel sums, hops)",
-         _ROOFLINE),
-        ("bubble", times.bubble_s, "(stages - 1) x slowest stage, an update", _1F1B),
-        ("reduce", times.reduce_s, "ring of n pipelines: 2 (n - 1) / n x gradients / slowest link, an update", _RING),
-        ("update", times.update_s, "bytes of optimizer state that a device moves / memory's rate", _ZERO),
-    )  # fmt: skip
+        (
+            "compute",
+            times.compute_s,
+            "micro-batches x slowest stage (forward, backward, tensor-parallel sums, hops)",
+            _ROOFLINE,
+        ),
+        ("bubble", times.bubble_s, "(stages - 1) x slowest stage, per update", _1F1B),
+        ("reduce", times.reduce_s, "ring of n pipelines: 2 (n - 1) / n x gradients / slowest link, per update", _RING),
+        ("update", times.update_s, "bytes of optimizer state that a device reads and writes / memory bandwidth", _ZERO),
+    )
     for name, value, words, source in parts:
         yield _seconds(subject, f"{task}: {name}", value, words, source)
 
@@ -96,6 +110,7 @@ def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
     subject, workload = f"pool:{pool.device_class}", prices.problem.workload
     price, at = prices.pool(group.tasks, pool), prices.classes[pool.device_class]
     assert isinstance(price, PoolPrice)
+    # Memory of each task: what stays, and what it needs while it runs.
     for task, layout in pool.layouts:
         rows = cuts.of_layout(layout, pool.num_units)
         if task in TRAINING:
@@ -103,25 +118,34 @@ def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
             words = "weights, gradients, optimizer and published copy, over the devices that share them"
             passing = float(memory.training_bytes(workload, task, rows)[0])
         else:
-            stays, words = memory.served_bytes(workload, task, layout.tensor), "2 bytes a parameter / tensor"
+            stays, words = memory.served_bytes(workload, task, layout.tensor), "2 bytes per parameter / tensor degree"
             passing = 0.0 if task is Task.GENERATION else memory.scoring_bytes(workload, task, layout.tensor)
         yield _bytes(subject, f"{task}: resident", stays, words, _ZERO)
         yield _bytes(subject, f"{task}: while it runs", passing, "activations and logits", "Korthikanti et al., 2022")
     usable = memory.usable_bytes(at.gpu)
     yield _bytes(subject, "usable", usable, "nine tenths of the device's memory, less 1 GiB on a GPU", "vLLM's default")
+    # Rates of tasks that do not train.
     for task, rate in price.rates.items():
-        words = "replicas of a unit / seconds a sample"
+        words = "replicas of a unit / seconds per sample"
         yield Term(
-            subject=subject, name=f"{task}: rate of a unit", value=rate, unit=Unit.SAMPLES_PER_S, formula=words,
+            subject=subject,
+            name=f"{task}: rate of a unit",
+            value=rate,
+            unit=Unit.SAMPLES_PER_S,
+            formula=words,
             source=_ROOFLINE,
-        )  # fmt: skip
+        )
     if Task.GENERATION in group.tasks:
-        words = "what the layout asks for, else what fits beside all that is resident"
+        words = "the layout's batch, or as many as fit beside everything that is resident"
         yield Term(
-            subject=subject, name="sequences of a replica", value=price.batch, unit=Unit.SEQUENCES, formula=words,
+            subject=subject,
+            name="sequences of a replica",
+            value=price.batch,
+            unit=Unit.SEQUENCES,
+            formula=words,
             source="PagedAttention: Kwon et al., SOSP 2023",
-        )  # fmt: skip
-        words = "a version's way inside the region, then the longest of a group at its 99th percentile"
+        )
+        words = "loading a version inside the region, then the 99th percentile of a group's duration"
         yield _seconds(subject, "load and group", price.group_s, words, _RENEWAL)
 
 
@@ -130,33 +154,39 @@ def _of_regions(prices: Prices, best: Judged) -> Iterator[Term]:
         subject = f"region:{each.region}"
         words = "version / link's rate, or all remote regions' versions / the trainer's uplink; half a round trip"
         yield _seconds(subject, "weights", each.weights_s, words, _DEFINITION)
-        words = "a group's samples / the way home's rate; half a round trip"
+        words = "a group's samples / rate of the route to the trainer; half a round trip"
         yield _seconds(subject, "trajectories", each.trajectories_s, words, _DEFINITION)
         words = "(eta + 1) steps - training - scoring - weights - trajectories; by turns with training: the whole phase"
         yield _seconds(subject, "window", each.window_s, words, _STALENESS)
-    yield _bytes("plan", "version", network.payload_bytes(prices.problem.workload),
-                 "parameters that change x bytes a parameter", _DEFINITION)  # fmt: skip
+    yield _bytes(
+        "plan",
+        "version",
+        network.payload_bytes(prices.problem.workload),
+        "trained parameters x bytes per parameter",
+        _DEFINITION,
+    )
 
 
 def _of_plan(prices: Prices, placed: Placed, best: Judged) -> Iterator[Term]:
-    words = "longest over groups of the sum of their training tasks, and samples' way there"
+    words = "longest over groups of the sum of their training tasks, transfer of samples included"
     yield _seconds("plan", "training", placed.training_s, words, _DEFINITION)
-    words = "longest over groups of the sum of their scoring tasks, and samples' way there and back"
+    words = "longest over groups of the sum of their scoring tasks, transfer of samples there and back included"
     yield _seconds("plan", "scoring", placed.scoring_s, words, _DEFINITION)
     for name, value in best.needs:
         yield _seconds("plan", f"need {name}", value, _need_in_words(name, prices.problem.workload.eta), _STALENESS)
     rent = rent_usd_per_hour(prices, placed.placement)
     for name, dollars, unit, formula in (
         ("rent", rent, Unit.USD_PER_HOUR, "devices x price"),
-        ("egress", best.usd_per_step, Unit.USD, "versions, samples, critic's weights and gradients x price, a step"),
+        ("egress", best.usd_per_step, Unit.USD, "versions, samples, critic's weights and gradients x price, per step"),
     ):
         yield Term(subject="plan", name=name, value=dollars, unit=unit, formula=formula, source=_DEFINITION)
 
 
 def _need_in_words(name: str, eta: int) -> str:
+    """Return the formula of a need, by the kind that its name begins with."""
     kind = name.partition(":")[0]
     if kind == "path":
-        return f"least step whose windows, of {eta + 1} steps less training, scoring and ways, hold a step's samples"
+        return f"least step whose windows ({eta + 1} steps less training, scoring and transfers) hold a step's samples"
     if kind == "group":
         return "sum of its tasks' busy seconds"
     return "a version's bytes / the rate"

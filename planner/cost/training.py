@@ -1,13 +1,17 @@
-"""Training: seconds of one step of a mesh, which is one pool or several whose pipelines share every update's samples.
+"""Training: seconds per step of a mesh, which is one or two pools whose pipelines share the samples of every update.
 
-An update takes `samples_per_step / minibatches_per_step` samples. Each pool gets a part in proportion to its speed. A
-pipeline of p stages with m >= 1 micro-batches takes m + p - 1 slots of its slowest stage (1F1B; m need not be whole: a
-last micro-batch may be small; of single samples each counts with its own length). Then gradients are reduced over all
-pipelines in one ring, as fast as the slowest link between two neighbours, and the optimizer updates what a device
-holds. With `Sharding.FULL` parameters are gathered twice and gradients scattered once a micro-batch, overlapped with
-computing: the longer of both counts. Nothing else overlaps.
+One optimizer update processes `samples_per_step / minibatches_per_step` samples, divided among the pools in proportion
+to their speed. A pipeline of p stages with m >= 1 micro-batches takes m + p - 1 slots of its slowest stage (1F1B,
+Narayanan et al. 2021). m need not be whole, since the last micro-batch may be small. Micro-batches of one sample each
+count with that sample's own length.
 
-Everything is arrays over rows of `Cuts`, or, for meshes of several pools, arrays that broadcast against each other.
+Then one ring over all pipelines reduces the gradients at the rate of its slowest link (Patarasuk and Yuan 2009), and
+the optimizer updates the parameters that a device holds. With full sharding (ZeRO-3, FSDP) a micro-batch gathers the
+parameters twice and scatters the gradients once. This overlaps with computing, so the longer of both counts. Nothing
+else overlaps.
+
+All results are arrays over rows of `Cuts`. For meshes of two pools the arrays of both pools broadcast against each
+other.
 """
 
 from collections.abc import Sequence
@@ -23,56 +27,70 @@ from planner.device import collective, layer
 from planner.question.workload import Task, Workload
 
 _HALF = 2
+"""Bytes of one half-precision number."""
 _NUM_LENGTHS = 16
-"""Of samples, at most, where their lengths count one by one."""
+"""Largest number of sample lengths for which a micro-batch of one sample is priced. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """What a pool brings to one task's mesh; a mesh's time is monotone in each of these."""
+    """The numbers of a pool that the time of a mesh depends on, for one task; each array is `[num_rows]`.
+
+    A mesh's time is monotone in each of them, so pools can be compared before they are paired.
+    """
 
     stage_s: FloatArray
-    """Of one micro-batch in the slowest stage, forward and backward."""
+    """Seconds of one micro-batch in the slowest stage, forward and backward."""
     samples_per_s: FloatArray
-    """Of all pipelines, without bubbles."""
+    """Samples per second of all pipelines together, without bubbles."""
     bubble_s: FloatArray
+    """Seconds that filling and draining a pipeline adds to each update."""
     payload_bytes: FloatArray
-    """Gradients on one device, reduced each update; 0 with `Sharding.FULL`."""
+    """Gradient bytes on one device that each update reduces; 0 with full sharding, which scatters them in each
+    micro-batch."""
     update_s: FloatArray
+    """Seconds of one optimizer update."""
     data: FloatArray
-    """Pipelines: members of the ring."""
+    """Data-parallel pipelines: the pool's members of the ring."""
     flows: FloatArray
-    """Rings that run at once: one for each device of a pipeline."""
+    """Rings that run at the same time, one for each device of a pipeline."""
     ring_bytes_per_s: FloatArray
-    """Between neighbours inside the pool, of one device."""
+    """Bytes per second of one device between neighbours of the ring inside the pool."""
     ring_latency_s: FloatArray
+    """Latency of one hop of the ring inside the pool."""
 
     def shaped(self, *shape: int) -> "Blocks":
+        """Return the same numbers with another array shape, for broadcasting against another pool."""
         return Blocks(**{each.name: getattr(self, each.name).reshape(shape) for each in fields(self)})
 
     def take(self, rows: IntArray) -> "Blocks":
+        """Return the selected rows."""
         return Blocks(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """What joins two pools of a mesh."""
+    """Connection between two neighbouring pools in the gradient ring of a mesh."""
 
     bytes_per_s: float
     latency_s: float
     is_shared: bool
-    """Whether all flows share the rate (a link between regions), or each has it (a fabric)."""
+    """True for a link between regions, whose rate all rings share. False for a fabric, where each ring has the full
+    rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshTime:
-    """Seconds a step, by term."""
+    """Training seconds per step of one task on one mesh, by term."""
 
     compute_s: float
-    """Pipelines without bubbles."""
+    """Time in the slowest stage, without bubbles."""
     bubble_s: float
+    """Filling and draining of the pipelines."""
     reduce_s: float
+    """Reduction of the gradients over all pipelines."""
     update_s: float
+    """Optimizer updates."""
 
     @property
     def total_s(self) -> float:
@@ -81,7 +99,7 @@ class MeshTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshTimes:
-    """The same of many meshes."""
+    """Training seconds per step of one task on many meshes, by term as in `MeshTime`; arrays of one shape."""
 
     compute_s: FloatArray
     bubble_s: FloatArray
@@ -93,38 +111,52 @@ class MeshTimes:
         return self.compute_s + self.bubble_s + self.reduce_s + self.update_s
 
     def at(self, row: int) -> MeshTime:
+        """Return the times of one mesh."""
         return MeshTime(
-            compute_s=float(self.compute_s[row]), bubble_s=float(self.bubble_s[row]),
-            reduce_s=float(self.reduce_s[row]), update_s=float(self.update_s[row]),
-        )  # fmt: skip
+            compute_s=float(self.compute_s[row]),
+            bubble_s=float(self.bubble_s[row]),
+            reduce_s=float(self.reduce_s[row]),
+            update_s=float(self.update_s[row]),
+        )
 
 
 def blocks(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> Blocks:
-    """Of pools of one class."""
+    """Return the numbers of pools of one class for one task, a row for each of `cuts`."""
     arch = workload.models[task]
     rate, latency_s = _local_ring(at, cuts)
     params = stage_params(arch, task, tensor=cuts.tensor, pipeline=cuts.pipeline)
     trained = params * trained_fraction(workload, arch)
     gather_s = _gather_s(params, cuts, rate, latency_s)
+    # Full sharding overlaps communication with computing: the longer one counts in each micro-batch; then average.
     stage_s: FloatArray = np.maximum(_compute_s(workload, task, at, cuts), gather_s[:, None]).mean(axis=1)
+    # Devices over which the optimizer state of one shard of the model is divided.
     held = np.where(cuts.sharding == UNSHARDED, 1, cuts.data)
     updated = layer.update_s(at.gpu, params=1.0, bytes_per_param=workload.train_state_bytes_per_param)
     return Blocks(
-        stage_s=stage_s, samples_per_s=cuts.data * cuts.micro_batch / stage_s,
+        stage_s=stage_s,
+        samples_per_s=cuts.data * cuts.micro_batch / stage_s,
         bubble_s=(cuts.pipeline.astype(np.float64) - 1) * stage_s,
-        payload_bytes=np.where(cuts.sharding == FULL, 0.0, _HALF * trained), update_s=updated * trained / held,
-        data=cuts.data.astype(float), flows=(cuts.tensor * cuts.pipeline).astype(float), ring_bytes_per_s=rate,
+        payload_bytes=np.where(cuts.sharding == FULL, 0.0, _HALF * trained),
+        update_s=updated * trained / held,
+        data=cuts.data.astype(float),
+        flows=(cuts.tensor * cuts.pipeline).astype(float),
+        ring_bytes_per_s=rate,
         ring_latency_s=latency_s,
-    )  # fmt: skip
+    )
 
 
 def mesh_times(workload: Workload, pools: Sequence[Blocks], edges: Sequence[Edge]) -> MeshTimes:
-    """`edges`: between neighbours of the ring of pools; none for one pool."""
+    """Return the seconds per step of meshes of these pools.
+
+    `edges` connect neighbouring pools of the ring; a mesh of one pool has none. The arrays of the pools broadcast.
+    """
     samples = workload.samples_per_step / workload.minibatches_per_step
+    # Seconds of an update without bubbles if work is divided by speed; a pipeline runs at least one whole micro-batch.
     together = samples / _total([each.samples_per_s for each in pools])
     slots = [np.maximum(each.stage_s, together) for each in pools]
     compute = _most(slots)
     whole = _most([slot + each.bubble_s for slot, each in zip(slots, pools, strict=True)])
+    # One ring over all pipelines moves 2 (n - 1) / n of the payload at the rate of its slowest link.
     payload, members = _most([each.payload_bytes for each in pools]), _total([each.data for each in pools])
     flows = _most([each.flows for each in pools])
     rate, latency_s = -_most([-each.ring_bytes_per_s for each in pools]), _most([each.ring_latency_s for each in pools])
@@ -134,28 +166,39 @@ def mesh_times(workload: Workload, pools: Sequence[Blocks], edges: Sequence[Edge
     reduce = np.where(payload > 0, 2 * (members - 1) * (payload / members / rate + latency_s), 0.0)
     times = workload.epochs_per_step * workload.minibatches_per_step
     return MeshTimes(
-        compute_s=times * compute, bubble_s=times * (whole - compute), reduce_s=times * reduce,
+        compute_s=times * compute,
+        bubble_s=times * (whole - compute),
+        reduce_s=times * reduce,
         update_s=times * _most([each.update_s for each in pools]),
-    )  # fmt: skip
+    )
 
 
 def crossing_bytes(workload: Workload, task: Task) -> float:
-    """Gradients that a step of a mesh sends over each cut of its ring, at most: with two pipelines half as many."""
+    """Return the most gradient bytes that a mesh sends over one edge of its ring in each step.
+
+    A ring of n pipelines sends 2 (n - 1) / n of the gradients; this is the limit for large n, twice the value at n = 2.
+    """
     arch = workload.models[task]
     once = 2 * _HALF * whole_params(arch, task) * trained_fraction(workload, arch)
     return workload.epochs_per_step * workload.minibatches_per_step * once
 
 
 def _compute_s(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> FloatArray:
-    """[rows, micro-batches]: each in the slowest stage, its collectives and its hop to the next, forward and back."""
+    """Return `[num_rows, num_lengths]`: seconds of one micro-batch in the slowest stage, forward and backward.
+
+    Tensor-parallel collectives and the hop of activations and gradients to the next stage are included.
+    """
     gpu, arch, tensor = at.gpu, workload.models[task], cuts.tensor
     sizes, row = np.unique(cuts.micro_batch, return_inverse=True)
     tokens, long = _micro_batches(workload, sizes)
+    # One layer, forward and backward, for each micro-batch size and sample length: [num_sizes, num_lengths].
     forward = layer.forward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=long)
     backward = layer.backward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=long)
     if workload.lora_rank:
-        backward = backward - layer.dense_s(gpu, arch, tensor=tensor, tokens=tokens)  # gradients of the inputs only
+        # Frozen weights need no gradients, only the inputs do: half of the backward matrix products.
+        backward = backward - layer.dense_s(gpu, arch, tensor=tensor, tokens=tokens)
     payload = _HALF * tokens * arch.hidden_size
+    # Two tensor-parallel all-reduces per layer in each direction.
     both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=tensor)
     head = np.zeros_like(tokens)
     if task is Task.ACTOR_TRAINING:
@@ -163,7 +206,9 @@ def _compute_s(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> F
     pipeline = cuts.pipeline[:, None]
     most, least = -(-arch.num_layers // pipeline), arch.num_layers // pipeline
     a_layer = np.where(cuts.recompute, 2, 1)[:, None] * (forward + both)[row] + (backward + both)[row]
-    stage = np.maximum(most * a_layer, least * a_layer + head[row])  # the last stage has the head and fewer layers
+    # The last stage has the head; where layers do not divide evenly it has fewer of them.
+    stage = np.maximum(most * a_layer, least * a_layer + head[row])
+    # The hop to the next stage stays inside a machine if machines hold whole pipelines.
     is_near = at.gpus_per_machine % (tensor * pipeline) == 0
     rate = np.where(is_near, collective.machine_rate(gpu, 2), at.fabric_bytes_per_s)
     latency_s = np.where(is_near, gpu.efficiency.collective_latency_s, at.region.fabric_latency_s)
@@ -173,9 +218,13 @@ def _compute_s(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> F
 
 
 def _micro_batches(workload: Workload, sizes: IntArray) -> tuple[FloatArray, FloatArray]:
-    """[sizes, micro-batches]: tokens, and those around one of them. Several samples together are near their mean; one
-    is as long as it is, and short ones take more than their part, since weights are read for each."""
+    """Return (tokens of a micro-batch, tokens that one of its tokens attends to), each `[num_sizes, num_lengths]`.
+
+    A micro-batch of several samples has about the mean length of each. One sample has its own length, and short samples
+    are less efficient than their share, since each micro-batch reads all weights.
+    """
     prompts, completions = (np.asarray(each.quantiles) for each in (workload.prompt_tokens, workload.completion_tokens))
+    # The completions' quantiles, averaged in equal groups: at most _NUM_LENGTHS representative lengths.
     num = next(num for num in range(min(_NUM_LENGTHS, len(completions)), 0, -1) if len(completions) % num == 0)
     one = float(prompts.mean()) + completions.reshape(num, -1).mean(axis=1)
     own = one + float(prompts.var()) / workload.tokens_per_sample
@@ -185,14 +234,17 @@ def _micro_batches(workload: Workload, sizes: IntArray) -> tuple[FloatArray, Flo
 
 
 def _gather_s(params: FloatArray, cuts: Cuts, rate: FloatArray, latency_s: FloatArray) -> FloatArray:
-    """Of fully sharded parameters, a micro-batch; a ring's gather (`planner.device.collective`) three times."""
+    """Return the seconds per micro-batch that full sharding communicates: two gathers and a scatter over a ring."""
     once = (cuts.data - 1) * (_HALF * params / cuts.data / rate + latency_s)
     gathered: FloatArray = np.where((cuts.sharding == FULL) & (cuts.data > 1), 3 * once, 0.0)
     return gathered
 
 
 def _local_ring(at: DeviceClass, cuts: Cuts) -> tuple[FloatArray, FloatArray]:
-    """(bytes a second, latency) between pipelines: inside a machine if all are in one, else over the fabric."""
+    """Return (bytes per second, latency in seconds) of the gradient ring inside a pool, each `[num_rows]`.
+
+    The ring is inside a machine if the whole pool fits into one, else it runs over the fabric.
+    """
     devices = cuts.num_units * cuts.tensor
     sharing = (2 / np.maximum(devices, 2)) ** at.gpu.efficiency.link_sharing
     is_inside = devices <= at.gpus_per_machine
@@ -216,11 +268,11 @@ def _total(arrays: Sequence[FloatArray]) -> FloatArray:
 
 
 def joined(parts: Sequence[Blocks]) -> Blocks:
-    """One after the other."""
+    """Return the rows of all parts, one part after the other."""
     names = [each.name for each in fields(Blocks)]
     return Blocks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def stage_s(workload: Workload, task: Task, at: DeviceClass, layout: Layout, data: int) -> float:
-    """Of one layout: `Blocks.stage_s`."""
+    """Return `Blocks.stage_s` of one layout with `data` pipelines."""
     return float(blocks(workload, task, at, of_layout(layout, data * layout.pipeline)).stage_s[0])

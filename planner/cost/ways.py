@@ -1,5 +1,9 @@
-"""Between the trainer's region and the others: every constant of a pair of regions that the oracle, the batched oracle
-and the solvers use."""
+"""Constants of the transfers between the trainer's region and each other region: seconds, rates and dollars.
+
+The trainer's region is where versions are published; the code calls it *home*. A `Way` is the pair of routes between it
+and one region. The oracle, its batched form and the solvers all take their network constants from here, so that they
+agree. Samples travel to the trainer's region to be trained on, and to other regions that score or train.
+"""
 
 from dataclasses import dataclass
 
@@ -12,58 +16,64 @@ from planner.question.workload import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """From where versions are published to one region, and back."""
+    """Constants of the routes from the trainer's region to one region and back."""
 
     region: str
     is_home: bool
+    """Whether this is the trainer's region itself."""
     weights_s: float
-    """Of one version, if nothing else leaves the trainer's region: bytes at the link's rate, and half a round trip."""
+    """Seconds of one version if nothing else leaves the trainer's region: bytes over the link's rate, plus half a round
+    trip."""
     link_s: float
-    """The part of it that occupies the link: one version each so many seconds at most."""
+    """The part of `weights_s` that occupies the link, so versions cannot follow each other faster."""
     trajectories_s: float
-    """Of a step's last group, from the region."""
+    """Seconds of a step's last group from the region to the trainer's region."""
     samples_per_s: float
-    """That the way home carries."""
+    """Samples per second that the route to the trainer's region carries; inf within it."""
     scoring_s: float
-    """Of a step's last group, to the region and back."""
+    """Seconds of a step's last group to the region and back, if samples are scored there."""
     training_s: float
-    """Of a step's last group, to the region."""
+    """Seconds of a step's last group to the region, if another group trains there."""
     usd_per_version: float
+    """Egress dollars of one version to the region."""
     usd_per_step_home: float
-    """All of a step's samples, from the region."""
+    """Egress dollars of all samples of a step from the region to the trainer's region."""
     usd_per_step_there: float
-    """All of a step's samples, to the region."""
+    """Egress dollars of all samples of a step from the trainer's region to the region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """A region where versions may be published."""
+    """A region in which versions may be published, with its transfers to all regions that it can reach."""
 
     name: str
     ways: dict[str, Way]
-    """By region; those that cannot be reached are absent."""
+    """Transfers by region name; a region without a route in both directions is absent."""
     uplink_s: float
-    """Of one version through the region's own uplink: with n remote regions n times as long; 0 without a cap."""
+    """Seconds of one version through the region's uplink. n receiving regions take n times as long. 0 without a cap."""
     samples_per_s: float
-    """That may enter the region, from all others together."""
+    """Samples per second that may enter the region from all others together; inf without a cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticWay:
-    """From where the critic is trained to where it scores."""
+    """Constants of sending the critic's weights from the region that trains it to one that infers with it."""
 
     weights_s: float
+    """Seconds of one version of the critic, half a round trip included."""
     link_s: float
+    """The part of `weights_s` that occupies a link between regions; 0 within a region."""
     usd_per_version: float
+    """Egress dollars of one version of the critic."""
 
 
 def home(prices: Prices, name: str) -> Home:
-    """All ways from and to that region."""
+    """Return the transfers from and to a region in which versions may be published."""
     return prices.known(("home", name), lambda: _home(prices, name))
 
 
 def critic_way(prices: Prices, src: str, dst: str) -> CriticWay | None:
-    """None without a route."""
+    """Return the transfer of the critic's weights from `src` to `dst`, or None without a route."""
     return prices.known(("critic", src, dst), lambda: _critic_way(prices, src, dst))
 
 
@@ -77,9 +87,11 @@ def _home(prices: Prices, name: str) -> Home:
     payload, down = network.payload_bytes(workload), routes.down_bytes_per_s(name)
     up = routes.up_bytes_per_s(name)
     return Home(
-        name=name, ways=ways, uplink_s=payload / up if up else 0.0,
+        name=name,
+        ways=ways,
+        uplink_s=payload / up if up else 0.0,
         samples_per_s=down / network.trajectory_bytes(workload) if down else np.inf,
-    )  # fmt: skip
+    )
 
 
 def _way(prices: Prices, there: network.Route, back: network.Route) -> Way:
@@ -89,13 +101,18 @@ def _way(prices: Prices, there: network.Route, back: network.Route) -> Way:
     samples_gb = workload.samples_per_step * network.trajectory_bytes(workload) / 1e9
     to_s, from_s = network.trajectories_s(workload, there), network.trajectories_s(workload, back)
     return Way(
-        region=there.hops[-1], is_home=is_home, weights_s=0.0 if is_home else network.weights_s(workload, there),
-        link_s=0.0 if is_home else payload / there.bytes_per_s, trajectories_s=from_s,
+        region=there.hops[-1],
+        is_home=is_home,
+        weights_s=0.0 if is_home else network.weights_s(workload, there),
+        link_s=0.0 if is_home else payload / there.bytes_per_s,
+        trajectories_s=from_s,
         samples_per_s=np.inf if is_home else back.bytes_per_s / network.trajectory_bytes(workload),
-        scoring_s=0.0 if is_home else to_s + from_s, training_s=0.0 if is_home else to_s,
-        usd_per_version=there.usd_per_gbyte * payload / 1e9, usd_per_step_home=back.usd_per_gbyte * samples_gb,
+        scoring_s=0.0 if is_home else to_s + from_s,
+        training_s=0.0 if is_home else to_s,
+        usd_per_version=there.usd_per_gbyte * payload / 1e9,
+        usd_per_step_home=back.usd_per_gbyte * samples_gb,
         usd_per_step_there=there.usd_per_gbyte * samples_gb,
-    )  # fmt: skip
+    )
 
 
 def _critic_way(prices: Prices, src: str, dst: str) -> CriticWay | None:
@@ -105,6 +122,7 @@ def _critic_way(prices: Prices, src: str, dst: str) -> CriticWay | None:
     size = network.version_bytes(prices.problem.workload, Task.CRITIC_TRAINING)
     link_s = size / route.bytes_per_s
     return CriticWay(
-        weights_s=link_s + route.rtt_s / 2, link_s=0.0 if src == dst else link_s,
+        weights_s=link_s + route.rtt_s / 2,
+        link_s=0.0 if src == dst else link_s,
         usd_per_version=route.usd_per_gbyte * size / 1e9,
-    )  # fmt: skip
+    )

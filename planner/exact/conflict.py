@@ -1,9 +1,9 @@
-"""Why there is no placement: the smallest set of named facts that contradict each other.
+"""Conflict analysis: the smallest set of named facts that together make a problem infeasible.
 
-Facts are what an operator can change: a class's inventory, a task's memory, a pin, a limit. Leaving one out gives a
-problem that is easier in that respect only. A set is minimal when there is a placement without any one of it; facts are
-left out by halves (QuickXplain, Junker 2004), so a conflict of k of n facts takes about k log(n / k) searches for some
-placement. None of them looks for a good one.
+A fact is something that an operator can change: a class's inventory, a task's memory, a pin, a limit. Leaving one out
+gives a problem that is easier in this respect only. A set is minimal if leaving out any one of its facts makes the
+problem feasible. QuickXplain (Junker 2004) leaves facts out by halves, so a conflict of k of n facts takes about k
+log(n / k) feasibility searches, none of which looks for a good placement.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,38 +23,48 @@ from planner.question.goal import STUDY, Objective, Problem
 from planner.question.workload import Task
 
 _MANY_MACHINES = 16
-"""A class without its inventory has so many machines more."""
+"""Machines that are added to a class whose inventory is left out."""
 _FREE_BYTES_PER_S = 1e15
+"""Rate of every link if links are left out; fast enough never to bind."""
 _HOPELESS = f"no placement runs this job, even without rules and with {_MANY_MACHINES} machines more of each class"
+"""Message if the problem is infeasible even without all facts."""
 _FEASIBLE_S = 5.0
+"""Seconds of one feasibility search. Chosen by hand."""
 _ROUGH_GAP = 0.02
-"""Of what is possible without a limit."""
+"""Relative gap of the search for the best value without a limit. Chosen by hand."""
 _SECONDS, _DOLLARS = "s a step", "dollars an hour"
+"""Units of a deadline and of a budget in messages."""
 _UNLIMITED = {
     "deadline": ("max_step_s", Objective.THROUGHPUT_UNDER_BUDGET, _SECONDS),
     "budget": ("max_usd_per_hour", Objective.COST_AT_THROUGHPUT, _DOLLARS),
 }
-"""By a limit's kind: the goal's field, what is least where prices count, and its unit."""
+"""By kind of limit: field of the goal, objective that is minimised without it where prices count, and unit."""
 _MOST_LINKS = 3
-"""Missing links that are named one by one."""
+"""Missing links that are named one by one; more are only counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Relaxed:
-    """A problem, and the tasks whose memory does not count."""
+    """A problem with some facts left out."""
 
     problem: Problem
     without_memory_of: frozenset[Task] = frozenset()
+    """Tasks whose memory does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Removable:
+    """A fact and the function that leaves it out."""
+
     fact: Fact
     without: Callable[[_Relaxed], _Relaxed]
 
 
 def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> Infeasible:
-    """Of a problem without a placement; not known to be minimal if `should_stop` ends it or a search is undecided."""
+    """Return a smallest conflict of a problem without placement.
+
+    It is not known to be minimal if `should_stop` ended the analysis or a search was undecided.
+    """
     every = list(_facts(problem))
     oracle = _Oracle(problem, every, now_s, should_stop)
     if not oracle.is_feasible([]):
@@ -67,7 +77,7 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
 
 
 def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> Fact:
-    """A limit with the best that a search finds without it, so that one sees how far off it is."""
+    """Return a limit's fact with the best value that a search finds without it, to show how far away it is."""
     if fact.kind not in _UNLIMITED or should_stop():
         return fact
     field, objective, unit = _UNLIMITED[fact.kind]
@@ -75,9 +85,13 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
     if goal.needs_prices:
         goal = replace(goal, objective=objective)
     found = Search(
-        prices=Prices(replace(problem, goal=goal)), gap=_ROUGH_GAP, budget_s=_FEASIBLE_S, now_s=now_s, report=ignore,
+        prices=Prices(replace(problem, goal=goal)),
+        gap=_ROUGH_GAP,
+        budget_s=_FEASIBLE_S,
+        now_s=now_s,
+        report=ignore,
         should_stop=should_stop,
-    ).run()  # fmt: skip
+    ).run()
     if isinstance(found, Infeasible) or found.best is None:
         return fact
     value = found.best.value(goal)
@@ -87,7 +101,7 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
 
 
 def is_feasible(prices: Prices, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
-    """Whether there is any placement; None where that could not be decided in `_FEASIBLE_S`."""
+    """Return whether there is any placement; None if `_FEASIBLE_S` seconds did not decide it."""
     found: list[Incumbent] = []
     outcome = Search(
         prices=prices,
@@ -103,7 +117,7 @@ def is_feasible(prices: Prices, now_s: Callable[[], float], should_stop: Callabl
 
 
 class _Oracle:
-    """Says whether the problem with only some of its facts has a placement; what time does not decide counts as one."""
+    """Feasibility of the problem with only some of its facts; undecided counts as feasible."""
 
     def __init__(
         self,
@@ -117,10 +131,11 @@ class _Oracle:
         self._now_s = now_s
         self._should_stop = should_stop
         self._known: dict[frozenset[int], bool] = {}
-        """By places in `every`: facts may have the same name, as two pins of one task do."""
+        """Results by the indices of the kept facts. Names cannot be keys: two pins of one task have the same name."""
         self.is_cut = False
 
     def is_feasible(self, kept: Sequence[_Removable]) -> bool:
+        """Return whether there is a placement if only these facts hold."""
         places = frozenset(i for i, each in enumerate(self._every) if any(each is one for one in kept))
         if places not in self._known:
             if self._should_stop():
@@ -138,7 +153,10 @@ class _Oracle:
 
 
 def _quick(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_new: bool) -> list[_Removable]:
-    """The least part of `facts` that contradicts `base`; `is_new`: whether base grew since it was last asked about."""
+    """Return the smallest part of `facts` that conflicts with `base`.
+
+    `is_new` says that base has grown since the last test.
+    """
     if is_new and not oracle.is_feasible(base):
         return []
     if len(facts) <= 1:
@@ -151,7 +169,7 @@ def _quick(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_
 
 
 def _facts(problem: Problem) -> Iterator[_Removable]:
-    """Those an operator is likeliest to change come last: the conflict names them in doubt."""
+    """Yield all facts. Those that an operator is most likely to change come last, because ties name later ones."""
     yield from _limits(problem)
     yield from _fleet(problem)
     yield from _memory(problem)
@@ -162,28 +180,32 @@ def _facts(problem: Problem) -> Iterator[_Removable]:
 
 
 def _lifted(lift: Callable[[Problem], Problem], of: _Relaxed) -> _Relaxed:
+    """Leave out a fact of the problem itself."""
     return replace(of, problem=lift(of.problem))
 
 
 def _limits(problem: Problem) -> Iterator[_Removable]:
+    """Yield the runtime's limits."""
     for name in ("max_tensor", "max_pipeline", "max_data", "max_train_blocks", "colocates", "roles_on_trainer"):
         value, free = getattr(problem.limits, name), getattr(STUDY, name)
         if value != free:
             yield _Removable(
                 fact=Fact(kind="limits", name=f"limits:{name}", what=f"the runtime's {name} is {_said(value)}"),
                 without=partial(_with_limit, name, free),
-            )  # fmt: skip
+            )
 
 
 def _fleet(problem: Problem) -> Iterator[_Removable]:
+    """Yield the inventory of each class, and the links."""
     for at in classes_of(problem.fleet):
         yield _Removable(
             fact=Fact(
-                kind="inventory", name=f"inventory:{at.key}",
+                kind="inventory",
+                name=f"inventory:{at.key}",
                 what=f"{at.key} has {at.num_machines} machines of {at.gpus_per_machine}",
             ),
             without=partial(_more_machines, at),
-        )  # fmt: skip
+        )
     if len(problem.fleet.regions) > 1:
         yield _Removable(
             fact=Fact(kind="link", name="links", what=_links_words(problem)),
@@ -192,7 +214,7 @@ def _fleet(problem: Problem) -> Iterator[_Removable]:
 
 
 def _links_words(problem: Problem) -> str:
-    """Which ways are missing, as far as one would read it."""
+    """Return which routes are missing, in as much detail as one would read."""
     network, names = Network(problem.fleet), sorted(region.name for region in problem.fleet.regions)
     pairs = [(a, b) for a in names for b in names if a != b]
     missing = [f"from {a} to {b}" for a, b in pairs if network.route(a, b) is None]
@@ -204,6 +226,7 @@ def _links_words(problem: Problem) -> str:
 
 
 def _memory(problem: Problem) -> Iterator[_Removable]:
+    """Yield the memory of each task."""
     for task in problem.workload.tasks:
         model = problem.workload.models[task].name
         yield _Removable(
@@ -215,6 +238,7 @@ def _memory(problem: Problem) -> Iterator[_Removable]:
 
 
 def _rules(problem: Problem) -> Iterator[_Removable]:
+    """Yield the operator's rules."""
     rules = problem.rules
 
     def changed(name: str, what: str, **fields: object) -> _Removable:
@@ -240,16 +264,19 @@ def _rules(problem: Problem) -> Iterator[_Removable]:
 
 
 def _goal(problem: Problem) -> Iterator[_Removable]:
+    """Yield the deadline and the budget."""
     for kind, (name, _, unit) in _UNLIMITED.items():
         value = getattr(problem.goal, name)
         if value is not None:
             yield _Removable(
                 fact=Fact(kind=kind, name=kind, what=f"at most {value:,g} {unit}"),
                 without=partial(_without_goal, name),
-            )  # fmt: skip
+            )
 
 
 def _without_item(field: str, item: object, name: str, what: str) -> _Removable:
+    """Return a fact for one entry of a tuple of rules."""
+
     def without(of: _Relaxed) -> _Relaxed:
         rest = tuple(each for each in getattr(of.problem.rules, field) if each != item)
         return _with_rules({field: rest}, of)
@@ -258,6 +285,8 @@ def _without_item(field: str, item: object, name: str, what: str) -> _Removable:
 
 
 def _without_name(field: str, region: str, name: str, what: str) -> _Removable:
+    """Return a fact for one region of a set of rules."""
+
     def without(of: _Relaxed) -> _Relaxed:
         return _with_rules({field: getattr(of.problem.rules, field) - {region}}, of)
 
@@ -265,24 +294,29 @@ def _without_name(field: str, region: str, name: str, what: str) -> _Removable:
 
 
 def _with_limit(name: str, value: object, of: _Relaxed) -> _Relaxed:
+    """Return the problem with one limit of the runtime changed."""
     limits = replace(of.problem.limits, **{name: value})  # type: ignore[arg-type]
     return replace(of, problem=replace(of.problem, limits=limits))
 
 
 def _with_rules(fields: Mapping[str, object], of: _Relaxed) -> _Relaxed:
+    """Return the problem with some rules changed."""
     return replace(of, problem=replace(of.problem, rules=replace(of.problem.rules, **fields)))  # type: ignore[arg-type]
 
 
 def _without_memory(task: Task, of: _Relaxed) -> _Relaxed:
+    """Return the problem in which the task needs no memory."""
     return replace(of, without_memory_of=of.without_memory_of | {task})
 
 
 def _without_goal(name: str, of: _Relaxed) -> _Relaxed:
+    """Return the problem without one limit of the goal."""
     goal = replace(of.problem.goal, **{name: None})  # type: ignore[arg-type]
     return replace(of, problem=replace(of.problem, goal=goal))
 
 
 def _more_machines(at: DeviceClass, of: _Relaxed) -> _Relaxed:
+    """Return the problem with more machines of the class."""
     fleet = of.problem.fleet
     regions = tuple(
         replace(each, machines=tuple(_more(m, at) for m in each.machines)) if each.name == at.region.name else each
@@ -292,10 +326,14 @@ def _more_machines(at: DeviceClass, of: _Relaxed) -> _Relaxed:
 
 
 def _more(machines: Machines, at: DeviceClass) -> Machines:
-    """Many more of them if they are of that class."""
+    """Return the machines, with more of them if they belong to the class."""
     is_of = (machines.gpu, machines.gpus_per_machine, machines.is_spot, machines.fabric, machines.usd_per_gpu_hour) == (
-        at.gpu.name, at.gpus_per_machine, at.is_spot, at.fabric, at.usd_per_gpu_hour
-    )  # fmt: skip
+        at.gpu.name,
+        at.gpus_per_machine,
+        at.is_spot,
+        at.fabric,
+        at.usd_per_gpu_hour,
+    )
     rate = machines.network_bytes_per_s or at.region.fabric_bytes_per_s
     if not is_of or min(rate, at.region.fabric_bytes_per_s) != at.fabric_bytes_per_s:
         return machines
@@ -303,6 +341,7 @@ def _more(machines: Machines, at: DeviceClass) -> Machines:
 
 
 def _all_linked(of: _Relaxed) -> _Relaxed:
+    """Return the problem with fast links between all regions."""
     fleet = of.problem.fleet
     names = [region.name for region in fleet.regions]
     links = tuple(

@@ -1,8 +1,8 @@
-"""Dollars an hour that a part costs at least, known without its model: each group alone on the whole fleet.
+"""Lower bounds on the rent of a subproblem that need no model: each group alone, with the whole fleet available.
 
 A group without training rents the cheapest devices, in fractions, that do its work in the time that the other groups'
-least leaves; a group with training is its cheapest mesh, or where meshes are not listed, its tasks' work at the best
-price of a device (`planner.exact.floors`). Egress is not counted.
+lower bounds leave. A group with training rents its cheapest mesh; where meshes are not listed, the work of its tasks at
+the best price of a device (`planner.exact.floors`). Egress is not counted.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,11 @@ from planner.question.workload import TRAINING, Task
 
 
 def least_usd(data: Blocks, grouping: Grouping, home: int, least: Least, most_s: float, *, is_listed: bool) -> float:
-    """Of every placement of that grouping and home whose step takes at most `most_s`; `least`: of all groups."""
+    """Return a lower bound in dollars per hour for all placements of this grouping and trainer's region.
+
+    Their step takes at most `most_s`; `least` are the lower bounds of all groups together. `is_listed` says whether
+    meshes are listed already.
+    """
     usd = 0.0
     for tasks in grouping:
         if not any(task in TRAINING for task in tasks):
@@ -34,26 +38,30 @@ def least_usd(data: Blocks, grouping: Grouping, home: int, least: Least, most_s:
 def chosen_usd(
     data: Blocks, meshes: Mapping[Tasks, MeshesAt], units: Mapping[Tasks, UnitsAt], least: Least, most_s: float
 ) -> float:
-    """Of what is left to choose from in a part."""
+    """Return a lower bound in dollars per hour with the candidates that are left in a subproblem."""
     usd = sum(meshes_usd(data, at, least, most_s) for at in meshes.values())
     return usd + sum(units_usd(data, at, least, most_s) for at in units.values())
 
 
 def meshes_usd(data: Blocks, at: MeshesAt, least: Least, most_s: float) -> float:
-    """The cheapest mesh that is fast enough."""
+    """Return the rent of the cheapest mesh that is fast enough; inf if there is none."""
     keep = fits(at, least, data.ends * most_s * (1 + 1e-9), Task.GENERATION in at.block.tasks)
     keep &= at.busy_s <= most_s * (1 + 1e-9)
     return float(at.block.usd[at.rows[keep]].min(initial=INFINITE))
 
 
 def units_usd(data: Blocks, at: UnitsAt, least: Least, most_s: float) -> float:
-    """The dearest of what the group needs: rates for a step, scoring in its phase, samples in their window."""
+    """Return a lower bound on the rent of a group without training.
+
+    It is the largest of three needs: full rates within a step, scoring within its phase, and samples within the window.
+    """
     if not len(at.rows):
         return INFINITE
     path_s, found = data.ends * most_s, 0.0
     rates = at.score_rates
     if at.generates and not data.is_sync:
         rates = np.concatenate([rates, at.rates[:, None]], axis=1)
+    # Busy time of all tasks within a step.
     if rates.shape[1]:
         found = _cover(at, _together(at, rates), data.samples / most_s)
     if at.scores:
@@ -61,6 +69,7 @@ def units_usd(data: Blocks, at: UnitsAt, least: Least, most_s: float) -> float:
         nearest_s = float(at.level_s.min())
         if phase_s <= nearest_s:
             return INFINITE
+        # A unit loses its transfer time of the scoring phase, so its rate counts in proportion.
         share = np.clip((phase_s - at.level_s) / (phase_s - nearest_s), 0.0, 1.0)
         needed = data.samples / (phase_s - nearest_s)
         found = max(found, _cover(at, _together(at, at.score_rates) * share, needed))
@@ -72,8 +81,10 @@ def units_usd(data: Blocks, at: UnitsAt, least: Least, most_s: float) -> float:
 
 
 def _together(at: UnitsAt, rates: Floats) -> Floats:
-    """[rows]: tasks by turns, as a rate that a sum of units does not exceed: the rate of all of them together is
-    concave in each task's, so that any weights hold."""
+    """Return `[num_rows]`: one rate for several tasks by turns, such that sums over units are an upper bound.
+
+    The joint rate is concave in the rate of each task, so any weights give an upper bound.
+    """
     alone = 1.0 / np.maximum(at.fleets(rates), 1e-300)
     weights = alone / alone.sum()
     found: Floats = rates @ weights**2
@@ -81,11 +92,12 @@ def _together(at: UnitsAt, rates: Floats) -> Floats:
 
 
 def _cover(at: UnitsAt, made: Floats, needed: float) -> float:
-    """The least dollars an hour of units, in fractions, that make so much; infinite where all of them do not."""
+    """Return the least rent of units, in fractions, that make `needed`; inf if all of them together do not."""
     classes = at.block.at_class[at.rows]
     starts = np.flatnonzero(np.diff(classes, prepend=-1))
     with np.errstate(divide="ignore"):
         each = np.where(made > 0, at.block.usd[at.rows] / np.maximum(made, 1e-300), INFINITE)
+    # Best price and most output of each class, then fill up from the cheapest class.
     price = np.minimum.reduceat(each, starts)
     most = np.maximum.reduceat(made * at.shares, starts)
     order = np.argsort(price, kind="stable")

@@ -1,8 +1,9 @@
-"""What groups with training need at least, known without listing their meshes.
+"""Lower bounds on groups with training that need no list of their meshes.
 
-A mesh of two pools is no faster at a task than both pools' best layouts for that task alone together, were nothing lost
-between them; one of a single pool is no faster than that pool's best. Memory for other tasks is not counted. Listing
-meshes is what planning for thousands of devices takes longest for: groups whose floor is too high need no list.
+A mesh of two pools is no faster at a task than the best layouts of both pools for that task alone, if nothing were lost
+between them. A mesh of one pool is no faster than the best layout of that pool. Memory of the other tasks does not
+count. For fleets of thousands of devices, listing meshes takes longest, so groups whose bound is already too high are
+never listed. Bounds are also computed per pair of classes, so that hopeless pairs are skipped (`limit`).
 """
 
 from collections.abc import Callable, Iterable
@@ -24,24 +25,36 @@ from planner.groupings import Tasks
 from planner.question.workload import SCORING, TRAINING, Task
 
 _USED = (
-    "samples_per_s", "stage_s", "bubble_s", "payload_bytes", "update_s", "data", "flows", "ring_bytes_per_s",
+    "samples_per_s",
+    "stage_s",
+    "bubble_s",
+    "payload_bytes",
+    "update_s",
+    "data",
+    "flows",
+    "ring_bytes_per_s",
     "ring_latency_s",
-)  # fmt: skip
-"""Fields of the layouts of one pool."""
+)
+"""Fields of a pool's training numbers that are combined with another pool's."""
 _TOLERANCE = 1e-9
+"""Relative tolerance of comparisons of times."""
 
 
 def floor(data: Blocks, tasks: Tasks, home: int) -> Least:
-    """Of a group with training."""
+    """Return lower bounds on a group with training, for the trainer in region `home`."""
     found = data.known(("floor", tasks), lambda: _floors(data, tasks))
     return found[home] if Task.ACTOR_TRAINING in tasks else found[-1]
 
 
 def limit(data: Blocks, nodes: Iterable[Node]) -> None:
-    """Has only meshes listed that one of these parts has room for, beside what its other groups take at least."""
+    """Restrict the meshes that are listed to those that some of these subproblems have room for.
+
+    A mesh needs room beside the lower bounds of the other groups. The least over all subproblems counts.
+    """
     least: dict[tuple[Tasks, int | None], tuple[float, ...]] = {}
     for node in nodes:
         each = {tasks: (floor if _trains(tasks) else least_alone)(data, tasks, node.home) for tasks in node.grouping}
+        # For each group that trains: the lower bounds of all others, for its trainer's region and for any region.
         for tasks in (tasks for tasks in node.grouping if _trains(tasks)):
             beside = Least()
             for other, one in each.items():
@@ -61,18 +74,22 @@ def _trains(tasks: Tasks) -> bool:
 
 
 def _worth_listing(data: Blocks, tasks: Tasks, room: Room) -> Callable[[str, str], bool]:
-    """Of two classes, or one twice: whether there may be room for a mesh of theirs."""
+    """Return a test on the keys of two classes (or twice one): whether a mesh on them may be within the room."""
     train_s, score_s, gen_s = _phases_s(data, tasks)
     fits = room.holds(train_s, score_s, gen_s) & np.isfinite(train_s)
     return lambda a, b: bool(fits[data.class_at[a], data.class_at[b]])
 
 
 def _phases_s(data: Blocks, tasks: Tasks) -> list[Floats]:
-    """Of training, scoring and generation, [classes, classes] each: infinite where there is no mesh."""
+    """Return lower bounds on training, scoring and generation, `[num_classes, num_classes]` each.
+
+    An entry is inf where no mesh is possible.
+    """
     return data.known(("phases", tasks), lambda: _phases_of(data, tasks))
 
 
 def _phases_of(data: Blocks, tasks: Tasks) -> list[Floats]:
+    """Compute the bounds of `_phases_s`."""
     pairs = _pairs(data, tasks)
     phases = (TRAINING, SCORING, (Task.GENERATION,))
     of = [[_seconds(data, task) for task in tasks if task in which] for which in phases]
@@ -80,10 +97,11 @@ def _phases_of(data: Blocks, tasks: Tasks) -> list[Floats]:
 
 
 def _floors(data: Blocks, tasks: Tasks) -> list[Least]:
-    """For each region as home, and for any."""
+    """Return lower bounds for each region as the trainer's region, then for any region."""
     phases, num = _phases_s(data, tasks), len(data.regions)
     least = []
     for seconds in (sum(phases, np.zeros(phases[0].shape)), *phases):
+        # The best mesh that has the class as either pool, then the best class of each region.
         of_class = np.minimum(seconds.min(axis=0), seconds.min(axis=1))
         of_home = np.full(num + 1, of_class.min())
         of_home[:num] = INFINITE
@@ -96,14 +114,18 @@ def _floors(data: Blocks, tasks: Tasks) -> list[Least]:
 
 
 def floor_usd(data: Blocks, tasks: Tasks, home: int, most_s: float) -> float:
-    """Dollars an hour of a group with training whose tasks take at most `most_s` together: each task's work at the best
-    price of either class. Generation is not counted."""
+    """Return a lower bound on the rent in dollars per hour of a group with training.
+
+    Its tasks take at most `most_s` seconds together, and each task's work is done at the best price per work of either
+    class. Generation is not counted.
+    """
     at_home = home if Task.ACTOR_TRAINING in tasks else None
     per_step = data.known(("floor usd", tasks, at_home), lambda: _usd_seconds(data, tasks, at_home))
     return per_step / most_s
 
 
 def _usd_seconds(data: Blocks, tasks: Tasks, home: int | None) -> float:
+    """Return the least rent times seconds over all pairs of classes that may be a mesh."""
     pairs = _pairs(data, tasks)
     if home is not None:
         here = data.class_region == home
@@ -119,11 +141,12 @@ def _usd_seconds(data: Blocks, tasks: Tasks, home: int | None) -> float:
 
 
 def _usd_of(data: Blocks, task: Task) -> Floats:
-    """[classes]: dollars an hour times seconds of one task's work; infinite where a class has no price."""
+    """Return `[num_classes]`: dollars per hour times seconds for one task's work in a step; inf without a price."""
     found = np.full(len(data.classes), INFINITE)
     for c, at in enumerate(data.classes):
         if at.usd_per_gpu_hour is None:
             continue
+        # Device-seconds of one step's work on the best layout, times the price of a device.
         if task in SCORING:
             sizes = [size for size in TENSOR if size <= at.gpus_per_machine]
             devices_s = min(size * data.prices.scoring_s(task, at.gpu, size) for size in sizes)
@@ -138,7 +161,10 @@ def _usd_of(data: Blocks, task: Task) -> Floats:
 
 
 def _pairs(data: Blocks, tasks: Tasks) -> Bools:
-    """[classes, classes]: which may be a mesh, those on the diagonal alone."""
+    """Return `[num_classes, num_classes]`: whether two classes may be a mesh.
+
+    The diagonal stands for meshes of one pool.
+    """
     prices = data.prices
     may = np.zeros(len(data.classes), dtype=bool)
     may[[data.class_at[at.key] for at in usable_classes(prices, tasks)]] = True
@@ -147,17 +173,19 @@ def _pairs(data: Blocks, tasks: Tasks) -> Bools:
     grads = prices.gradient_bytes(tasks) / 2
     joined = _joined(data)[data.class_region[:, None], data.class_region]
     near = data.class_region[:, None] == data.class_region
+    # Between regions, gradients alone must fit into a step.
     far = (joined > 0) & (grads / data.max_s <= joined)
     found: Bools = may[:, None] & may & (near | far)
     return found
 
 
 def _joined(data: Blocks) -> Floats:
-    """[regions, regions]: bytes a second of the link between pools of one mesh; 0 where they cannot be one."""
+    """Return `[num_regions, num_regions]`: bytes per second between pools of one mesh; 0 where they cannot be one."""
     return data.known("joined", lambda: _joined_bytes_per_s(data))
 
 
 def _joined_bytes_per_s(data: Blocks) -> Floats:
+    """Compute the rates of `_joined`."""
     some = {int(region): at for region, at in zip(data.class_region, data.classes, strict=True)}
     found = np.zeros((len(data.regions), len(data.regions)))
     for a, one in some.items():
@@ -168,11 +196,15 @@ def _joined_bytes_per_s(data: Blocks) -> Floats:
 
 
 def _seconds(data: Blocks, task: Task) -> Floats:
+    """Return lower bounds on the seconds of one task on two classes, `[num_classes, num_classes]`.
+
+    The diagonal stands for one class alone.
+    """
     return data.known(("seconds", task), lambda: _seconds_of(data, task))
 
 
 def _seconds_of(data: Blocks, task: Task) -> Floats:
-    """[classes, classes]: of one task on both; on the diagonal, on one."""
+    """Compute the bounds of `_seconds`."""
     if task is Task.GENERATION:
         return _generation_s(data)
     if task in TRAINING:
@@ -184,7 +216,11 @@ def _seconds_of(data: Blocks, task: Task) -> Floats:
 
 
 def _training_s(data: Blocks, task: Task) -> Floats:
-    """Each layout of one pool beside the fastest of the other, with one more pipeline in the ring."""
+    """Return lower bounds on training, `[num_classes, num_classes]`: each layout beside the fastest other pool.
+
+    The other pool adds at least one pipeline to the gradient ring. Both pools must reach their bound, so the larger
+    counts.
+    """
     workload, num = data.prices.problem.workload, len(data.classes)
     alone_s, rates, found = np.full(num, INFINITE), np.zeros(num), np.full((num, num), INFINITE)
     blocks = [_blocks(data, task, c) for c in range(num)]
@@ -197,6 +233,7 @@ def _training_s(data: Blocks, task: Task) -> Floats:
     for c, (_, paired) in enumerate(blocks):
         if not len(paired.data):
             continue
+        # Arrays are [num_layouts of this class, num_classes].
         region = data.class_region[c]
         each = {name: getattr(paired, name)[:, None] for name in _USED}
         slowest = np.where(data.class_region == region, INFINITE, joined[region, data.class_region])
@@ -212,13 +249,13 @@ def _training_s(data: Blocks, task: Task) -> Floats:
 
 
 def _blocks(data: Blocks, task: Task, c: int) -> tuple[Pools, Pools]:
-    """Layouts of one task on all of a class; and those of them that may be one pool of two."""
+    """Return (layouts of one task that fit the class, those of them that may be one pool of two)."""
     of, fits = _options(data, task, c)
     return of.blocks[task].take(np.flatnonzero(fits)), of.blocks[task].take(np.flatnonzero(fits & ~of.is_full))
 
 
 def _options(data: Blocks, task: Task, c: int) -> tuple[Options, Bools]:
-    """Layouts of one task, and which of them a class has machines for."""
+    """Return the layouts of one task alone, and which of them the class has enough machines for."""
     at, prices = data.classes[c], data.prices
     key = ("options", (task,), prices.kind(at), at.num_machines)
     of = prices.known(key, lambda: options(prices, (task,), at, at.num_machines), lasts=True)
@@ -226,13 +263,17 @@ def _options(data: Blocks, task: Task, c: int) -> tuple[Options, Bools]:
 
 
 def _scoring_rate(data: Blocks, task: Task, c: int) -> float:
+    """Return the best samples per second of scoring with all devices of a class."""
     at = data.classes[c]
     sizes = [size for size in TENSOR if size <= at.gpus_per_machine]
     return max(at.num_units(size) / data.prices.scoring_s(task, at.gpu, size) for size in sizes)
 
 
 def _generation_s(data: Blocks) -> Floats:
-    """As a phase; loading is shortest where a machine holds the whole mesh."""
+    """Return lower bounds on generation as a phase, `[num_classes, num_classes]`.
+
+    The shorter of both loading times counts.
+    """
     prices, tables = data.prices, []
     for at in data.classes:
         made = np.zeros(len(prices.phase_seconds))
@@ -242,6 +283,7 @@ def _generation_s(data: Blocks) -> Floats:
                 shares = prices.shares(at.gpu, tensor, load_s).max(axis=0)
                 made = np.maximum(made, at.num_gpus // tensor * shares)
         tables.append(made)
+    # Best samples by the end of a phase with all devices of each class: [num_classes, num_knots].
     stacked = np.array(tables)
     num = len(stacked)
     seconds = prices.phase_seconds

@@ -1,4 +1,7 @@
-"""First placements, by hand and at once: a mesh, then machines one batch after another to the group that is slowest."""
+"""Greedy first placements: choose a mesh, then assign machines in batches to the group that is slowest.
+
+They cost almost no time and give the search an incumbent. They are not evaluated here.
+"""
 
 from collections.abc import Iterator
 
@@ -11,21 +14,22 @@ from planner.groupings import Grouping, Tasks
 from planner.question.workload import TRAINING, Task
 
 _MESHES = 6
-"""Sizes of meshes that are tried for each region."""
+"""Meshes of different size that are tried per trainer's region. Chosen by hand."""
 _PARTS = 6
-"""Batches that a class's machines are dealt in."""
+"""Batches in which a class's machines are assigned. Chosen by hand."""
 _NEVER_S = 1e9
-"""Of a group that has no devices."""
+"""Busy seconds above which a group counts as having no devices."""
 _SLACK = (1.3, 4.0)
-"""Latencies of generation that are allowed, over the least."""
+"""Generation's latency that is allowed, as a multiple of the least. Chosen by hand."""
 
 
 def greedy(data: Blocks, grouping: Grouping, home: int) -> Iterator[Placement]:
-    """Some placements with that grouping and trainer's region, none of them judged."""
+    """Yield a few placements with this grouping and trainer's region."""
     first = next(tasks for tasks in grouping if Task.ACTOR_TRAINING in tasks)
     others = [tasks for tasks in grouping if tasks != first]
     block = data.meshes(first, home)
     for i in _spread(block, np.flatnonzero(block.home == home)):
+        # Free machines of each class; the meshes of groups that train take theirs first.
         free = {c: each.num_machines for c, each in enumerate(data.classes)}
         if not _take(data, free, block, i):
             continue
@@ -40,7 +44,10 @@ def greedy(data: Blocks, grouping: Grouping, home: int) -> Iterator[Placement]:
 
 
 def _spread(block: MeshBlock, rows: "np.typing.NDArray[np.int64]") -> list[int]:
-    """A few rows from the fastest to the smallest."""
+    """Return a few rows from the fastest mesh to the smallest one.
+
+    Only meshes count than which no faster one is smaller.
+    """
     if not len(rows):
         return []
     order = rows[np.argsort(block.busy_s[rows], kind="stable")]
@@ -52,7 +59,7 @@ def _spread(block: MeshBlock, rows: "np.typing.NDArray[np.int64]") -> list[int]:
 
 
 def _take(data: Blocks, free: dict[int, int], block: MeshBlock, row: int) -> bool:
-    """Whole machines for a mesh."""
+    """Remove a mesh's machines from `free`, in whole machines; return False if there are not enough."""
     needed: dict[int, int] = {}
     for pool in block.columns[row].group.pools:
         at = data.class_at[pool.device_class]
@@ -65,12 +72,14 @@ def _take(data: Blocks, free: dict[int, int], block: MeshBlock, row: int) -> boo
 
 
 def _add_other_meshes(data: Blocks, free: dict[int, int], groups: dict[Tasks, Group], others: list[Tasks]) -> bool:
+    """Add the fastest mesh of moderate size for each other group that trains; return False if one finds none."""
     for tasks in others:
         if not any(task in TRAINING for task in tasks):
             continue
         block = data.meshes(tasks)
         for row in np.argsort(block.busy_s, kind="stable").tolist():
             kept = dict(free)
+            # A mesh may use at most about an equal share of the fleet.
             spare = sum(data.classes[c].num_gpus for c in free) // (len(others) + 1)
             if block.num_gpus[row] <= max(spare, 1) and _take(data, kept, block, row):
                 free.update(kept)
@@ -82,7 +91,7 @@ def _add_other_meshes(data: Blocks, free: dict[int, int], groups: dict[Tasks, Gr
 
 
 def _deal(data: Blocks, free: dict[int, int], units: list[Tasks], home: int, slack: float) -> dict[Tasks, Group] | None:
-    """All machines that are left, to the groups without training."""
+    """Assign all free machines to the groups without training; None if some group gets none."""
     if not units:
         return {}
     choices = [_best_rows(data, data.units(tasks), home, slack) for tasks in units]
@@ -90,6 +99,7 @@ def _deal(data: Blocks, free: dict[int, int], units: list[Tasks], home: int, sla
     made = [np.zeros(len(tasks)) for tasks in units]
     taken: list[dict[int, int]] = [{} for _ in units]
     parts = {c: _batches(num) for c, num in sorted(free.items()) if num}
+    # The slowest group takes a batch of the class on which it has the largest advantage over other groups.
     for _ in range(sum(len(each) for each in parts.values())):
         busy = [float(np.sum(data.samples / np.maximum(each, 1e-12))) for each in made]
         slowest = max(range(len(units)), key=lambda g: busy[g])
@@ -113,18 +123,20 @@ def _deal(data: Blocks, free: dict[int, int], units: list[Tasks], home: int, sla
 
 
 def _batches(num: int) -> list[int]:
+    """Divide a number of machines into at most `_PARTS` nearly equal batches."""
     size = max(1, -(-num // _PARTS))
     return [min(size, num - start) for start in range(0, num, size)]
 
 
 def _best_rows(data: Blocks, block: UnitBlock, home: int, slack: float) -> dict[int, int]:
-    """Of each class the row that makes most, among those that are near and quick enough."""
+    """Return, by class, the row that makes most per device among those near enough."""
     ways = data.ways(home)
     keep = np.isfinite(ways.scoring_s[block.at_region])
     if Task.GENERATION in block.tasks:
         lag = (ways.weights_s + ways.trajectories_s)[block.at_region] + block.first_s
         if keep.any():
             keep &= lag <= slack * float(lag[keep].min())
+    # Samples per second and device with all tasks by turns.
     made: Floats = (1.0 / np.sum(1.0 / np.maximum(block.rates, 1e-12), axis=1)) / block.gpus
     best: dict[int, int] = {}
     for row in np.flatnonzero(keep).tolist():
@@ -135,7 +147,10 @@ def _best_rows(data: Blocks, block: UnitBlock, home: int, slack: float) -> dict[
 
 
 def _worth(data: Blocks, units: list[Tasks], choices: list[dict[int, int]]) -> list[dict[int, float]]:
-    """Of each group, by class: how much better a device is at its work than at the others'."""
+    """Return, by group and class, how much better a device is at the group's work than at any other group's.
+
+    Values are relative to each group's best class.
+    """
     own: list[dict[int, float]] = []
     for tasks, rows in zip(units, choices, strict=True):
         block = data.units(tasks)
@@ -152,6 +167,7 @@ def _worth(data: Blocks, units: list[Tasks], choices: list[dict[int, int]]) -> l
 
 
 def _group(block: UnitBlock, tasks: Tasks, rows: dict[int, int]) -> Group:
+    """Return the group with these numbers of units, by row."""
     pools = []
     for row, num in sorted(rows.items()):
         unit = block.columns[row].unit

@@ -1,4 +1,4 @@
-"""What each choice of a linear model holds: devices of classes, and where."""
+"""Devices that the choices of a linear model occupy: inventory rows, and where each choice has devices."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,14 +15,20 @@ from planner.question.workload import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Meshes of one group, and their binaries."""
+    """Candidate meshes of one group and their binary variables."""
 
     of: MeshesAt
+    """The meshes."""
     at: Ints
+    """Index of the binary of each mesh."""
 
 
 def add_inventory(data: Blocks, model: LinearModel, meshes: Iterable[Chosen], units: Iterable[Counted]) -> None:
-    """For each class and size of units: those at least as large, in whole multiples of it."""
+    """Add the inventory rows: for each class and unit size, all units of at least that size fit into its machines.
+
+    Sizes are powers of two. Units of at least size k, in multiples of k devices, are at most num_machines x
+    floor(gpus_per_machine / k) x k devices.
+    """
     classes, gpus, at, num = _held(meshes, units)
     order = np.argsort(classes, kind="stable")
     ends = np.flatnonzero(np.diff(classes[order], append=-1)) + 1
@@ -33,6 +39,7 @@ def add_inventory(data: Blocks, model: LinearModel, meshes: Iterable[Chosen], un
         distinct = sorted(set(sizes.tolist()))
         for size in distinct:
             cap = device_class.num_machines * (device_class.gpus_per_machine // size) * size
+            # A size whose cap is no smaller than that of a smaller size adds nothing.
             if cap < most or size == distinct[0]:
                 held = sizes >= size
                 model.row(list(zip(at[of[held]].tolist(), (devices[held] / cap).tolist(), strict=True)), high=1.0)
@@ -40,10 +47,11 @@ def add_inventory(data: Blocks, model: LinearModel, meshes: Iterable[Chosen], un
 
 
 def _held(meshes: Iterable[Chosen], units: Iterable[Counted]) -> tuple[Ints, Ints, Ints, Ints]:
-    """(class, devices of a unit, variable, units) of everything that can be chosen."""
+    """Return (class, devices of a unit, variable, units per variable) of everything that can be chosen."""
     found = []
     for chosen in meshes:
         rows, block = chosen.of.rows, chosen.of.block
+        # A mesh occupies units of its first pool and, if it has one, of its second pool.
         for pool in (0, 1):
             classes = block.at_class[rows, pool]
             is_there = classes >= 0
@@ -59,7 +67,10 @@ def _held(meshes: Iterable[Chosen], units: Iterable[Counted]) -> tuple[Ints, Int
 def uses(
     meshes: Mapping[Tasks, Chosen], units: Mapping[Tasks, Counted], only: Task | None
 ) -> Iterator[tuple[int, int, float]]:
-    """(variable, region, devices there or 1) of everything that can be chosen, for one task or for all."""
+    """Yield (variable, region, weight) of everything that can be chosen, for one task or for all.
+
+    The weight is the devices of a unit, or 1 for a mesh.
+    """
     for tasks, chosen in meshes.items():
         if only is None or only in tasks:
             regions = chosen.of.block.regions[chosen.of.rows].tolist()

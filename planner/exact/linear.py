@@ -1,6 +1,8 @@
-"""Linear models with integers as plain arrays: what `model` builds, `solver` solves and a re-plan changes in place.
+"""Mixed-integer linear models as plain arrays, independent of any solver.
 
-Rows are kept sparse, in order of creation; so the same problem gives the same model, and the same answer.
+`model` builds a `LinearModel`, `solver` solves it, and re-planning tightens its bounds and adds rows in place. The
+constraint matrix is sparse (coordinate format) and in order of creation, so that the same problem gives the same model
+and the same answer.
 """
 
 from collections.abc import Sequence
@@ -14,50 +16,64 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 INFINITE = float("inf")
+"""Bound of a variable or row that has none, and value of "no solution"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What a solver says of one model."""
+    """Result of one solver call."""
 
     values: Floats | None
-    """None where nothing feasible was found."""
+    """Value of each variable; None if no feasible point was found."""
     objective: float
+    """Objective of `values`; inf without them."""
     bound: float
-    """No feasible point has less; infinite where there is none."""
+    """Proven lower bound on the objective; inf if the model is infeasible, -inf if nothing is proved."""
     is_infeasible: bool
+    """Whether the solver proved that there is no feasible point."""
     is_complete: bool
-    """False where a limit ended the search: `bound` holds nevertheless."""
+    """Whether the solver finished. False if a limit ended it or it gave up; `bound` holds nevertheless."""
 
 
 @dataclass(slots=True)
 class LinearModel:
-    """Minimise cost x, lower <= A x <= upper, low <= x <= high, some x whole."""
+    """The model: minimise cost x subject to row_low <= A x <= row_high and low <= x <= high, with some x integer."""
 
     low: list[float] = field(default_factory=list)
+    """Lower bound of each variable."""
     high: list[float] = field(default_factory=list)
+    """Upper bound of each variable."""
     cost: list[float] = field(default_factory=list)
+    """Objective coefficient of each variable."""
     whole: list[bool] = field(default_factory=list)
+    """Whether each variable must be an integer."""
     row_low: list[float] = field(default_factory=list)
+    """Lower bound of each row."""
     row_high: list[float] = field(default_factory=list)
+    """Upper bound of each row."""
     row_at: list[int] = field(default_factory=list)
-    """Of each entry: its row."""
+    """Row index of each matrix entry."""
     entry_at: list[int] = field(default_factory=list)
-    """Of each entry: its variable."""
+    """Variable index of each matrix entry."""
     entry: list[float] = field(default_factory=list)
+    """Value of each matrix entry."""
 
     @property
     def num_variables(self) -> int:
+        """Number of variables."""
         return len(self.low)
 
     @property
     def is_crossed(self) -> bool:
-        """Whether some lower bound is above its upper bound: then nothing is feasible, and solvers refuse the model."""
+        """Whether some lower bound is above its upper bound.
+
+        Such a model is infeasible, and solvers refuse to read it.
+        """
         variables, rows = zip(self.low, self.high, strict=True), zip(self.row_low, self.row_high, strict=True)
         return any(low > high for low, high in variables) or any(low > high for low, high in rows)
 
     def variable(self, low: float = 0.0, high: float = INFINITE, cost: float = 0.0, *, whole: bool = False) -> int:
-        """A new variable's index."""
+        """Add a variable and return its index."""
         self.low.append(low)
         self.high.append(high)
         self.cost.append(cost)
@@ -65,7 +81,7 @@ class LinearModel:
         return len(self.low) - 1
 
     def variables(self, high: Sequence[float] | Floats, *, whole: bool) -> Ints:
-        """As many new variables from 0 as `high` has entries."""
+        """Add variables from 0 to each entry of `high` and return their indices, `[len(high)]`."""
         first = len(self.low)
         self.low += [0.0] * len(high)
         self.high += [float(h) for h in high]
@@ -74,7 +90,10 @@ class LinearModel:
         return np.arange(first, first + len(high), dtype=np.int64)
 
     def row(self, terms: Sequence[tuple[int, float]], low: float = -INFINITE, high: float = INFINITE) -> int:
-        """low <= sum of coefficient x variable <= high; a variable may come up several times. The row's index."""
+        """Add low <= sum of coefficient x variable <= high and return the row's index.
+
+        A variable may appear several times.
+        """
         merged = dict(terms)
         if len(merged) < len(terms):
             merged = {}
@@ -90,7 +109,7 @@ class LinearModel:
         return place
 
     def rows(self, first: int, coefficients: Sequence[float], second: int, low: Sequence[float]) -> None:
-        """Of two variables, the older one first, as many as `low` has entries: low <= coefficient x first + second."""
+        """Add the rows low[i] <= coefficients[i] x first + second; `first` must be the older variable."""
         place, num = len(self.row_low), len(low)
         self.row_low += low
         self.row_high += [INFINITE] * num
@@ -99,7 +118,7 @@ class LinearModel:
         self.entry += [value for each in coefficients for value in (each, 1.0)]
 
     def add(self, at: Ints, values: Floats, low: float = -INFINITE, high: float = INFINITE) -> int:
-        """The same of variables that are all different."""
+        """Add a row over variables that are all different, given as arrays, and return its index."""
         place = len(self.row_low)
         self.row_low.append(low)
         self.row_high.append(high)
@@ -111,8 +130,15 @@ class LinearModel:
         return place
 
     def copy(self) -> "LinearModel":
-        """One that can be changed without changing this."""
+        """Return an independent copy."""
         return LinearModel(
-            low=[*self.low], high=[*self.high], cost=[*self.cost], whole=[*self.whole], row_low=[*self.row_low],
-            row_high=[*self.row_high], row_at=[*self.row_at], entry_at=[*self.entry_at], entry=[*self.entry],
-        )  # fmt: skip
+            low=[*self.low],
+            high=[*self.high],
+            cost=[*self.cost],
+            whole=[*self.whole],
+            row_low=[*self.row_low],
+            row_high=[*self.row_high],
+            row_at=[*self.row_at],
+            entry_at=[*self.entry_at],
+            entry=[*self.entry],
+        )

@@ -1,8 +1,8 @@
-"""A placement that comes too late made to come in time, and one that is early made cheaper, a unit at a time.
+"""Repair of placements for least dollars: add units until the deadline holds, then remove units that are not needed.
 
-Where dollars are asked for, relaxations are rounded to placements that generate a little too little. The oracle says
-what binds: the group that does gets the unit that helps most for its price. Then units go, the dearest first, as long
-as the deadline holds.
+Relaxations for least dollars are rounded to placements that generate slightly too little. The oracle names what binds.
+The group behind it gets the unit that saves most seconds per dollar. Then units are removed, the one that saves most
+dollars first, as long as the deadline holds.
 """
 
 from collections.abc import Iterator
@@ -15,25 +15,30 @@ from planner.cost.pools import Prices
 from planner.question.workload import SCORING, Task
 
 _MOST_MORE, _MOST_FEWER = 12, 12
-"""Units."""
+"""Most units that are added, and most units that are removed. Chosen by hand."""
 _HELPS = 1e-9
+"""Least relative change of seconds or dollars that counts as an improvement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
+    """A placement with its evaluation, whatever the goal's limits."""
+
     placement: Placement
     step_s: float
     usd: float
-    """An hour, with as many steps as the deadline asks for."""
+    """Dollars per hour with as many steps as the deadline asks for."""
     binding: str
+    """Name of what determines the step time."""
 
 
 def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement | None:
-    """A placement that keeps the goal's deadline and costs less than `worth_usd`; None where none was found."""
+    """Return a placement that keeps the goal's deadline and costs less than `worth_usd`; None if none is found."""
     now = _judged(prices, placement)
     most_s = prices.problem.goal.max_step_s
     if now is None or most_s is None:
         return None
+    # Add units until the deadline holds, or the placement is too expensive.
     for _ in range(_MOST_MORE):
         if now.step_s <= most_s or now.usd >= worth_usd:
             break
@@ -43,6 +48,7 @@ def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement 
         now = better
     if now.step_s > most_s:
         return None
+    # Then remove units while the deadline holds.
     for _ in range(_MOST_FEWER):
         fewer = _fewer(prices, now, most_s)
         if fewer is None:
@@ -52,7 +58,7 @@ def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement 
 
 
 def _judged(prices: Prices, placement: Placement) -> _Judged | None:
-    """Whatever the goal's limits."""
+    """Evaluate a placement without the goal's limits; None if it is invalid or there is no deadline."""
     most_s = prices.problem.goal.max_step_s
     goal = replace(prices.problem.goal, max_step_s=None, max_usd_per_hour=None)
     found = evaluate(prices, placement, goal=goal)
@@ -63,7 +69,10 @@ def _judged(prices: Prices, placement: Placement) -> _Judged | None:
 
 
 def _more(prices: Prices, now: _Judged) -> _Judged | None:
-    """One unit more in the group that binds, where that takes most seconds a dollar away."""
+    """Return the placement with one more unit, in a group that binds, that saves most seconds per dollar.
+
+    The result is None if no unit helps.
+    """
     best, most = None, 0.0
     for group in now.placement.groups:
         if group.trains or not _binds(group, now.binding):
@@ -80,14 +89,14 @@ def _more(prices: Prices, now: _Judged) -> _Judged | None:
 
 
 def _binds(group: Group, binding: str) -> bool:
-    """Whether a group's units may make the step shorter; on a path are generation and scoring."""
+    """Return whether more units of the group may shorten the step; a path contains generation and scoring."""
     if binding.startswith("path:"):
         return any(task is Task.GENERATION or task in SCORING for task in group.tasks)
     return binding == "group:" + "+".join(group.tasks)
 
 
 def _fewer(prices: Prices, now: _Judged, most_s: float) -> _Judged | None:
-    """The cheapest with one unit less, if any is in time."""
+    """Return the cheapest placement with one unit less that keeps the deadline; None if there is none."""
     best = None
     for placement in _smaller(now.placement):
         found = _judged(prices, placement)
@@ -99,6 +108,7 @@ def _fewer(prices: Prices, now: _Judged, most_s: float) -> _Judged | None:
 
 
 def _smaller(placement: Placement) -> Iterator[Placement]:
+    """Yield every placement with one unit less."""
     for group in placement.groups:
         if group.trains:
             continue
@@ -111,6 +121,7 @@ def _smaller(placement: Placement) -> Iterator[Placement]:
 
 
 def _changed(placement: Placement, group: Group, place: int, more: int) -> Placement:
+    """Return the placement with `more` units added to one pool of a group."""
     pool = replace(group.pools[place], num_units=group.pools[place].num_units + more)
     pools = (*group.pools[:place], pool, *group.pools[place + 1 :])
     changed = replace(group, pools=pools)

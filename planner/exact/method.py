@@ -1,4 +1,4 @@
-"""The exact method as all methods are called: a placement with its bound, or the smallest conflict."""
+"""Entry point of the exact method: a placement with its bound, or the smallest set of conflicting constraints."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,10 @@ from planner.exact.search import Search
 from planner.judge import ignore, never
 
 DEFAULT_GAP = 0.01
+"""Relative gap at which the search ends."""
 _CONFLICT_S = 25.0
-"""At least so long is looked for a smallest conflict, beyond the budget if need be: without one there is no answer."""
+"""Least seconds for finding a smallest conflict, even beyond the budget. Without one an infeasible problem has no
+answer. Chosen by hand."""
 
 
 def search(
@@ -26,15 +28,22 @@ def search(
     start: tuple[Placement, ...] = (),
     opening: Callable[[], tuple[Placement, ...]] = tuple,
 ) -> Outcome:
-    """The best placement within `gap`, with the bound that proves it; what time allowed; or the smallest conflict.
+    """Return the best placement within `gap` with its bound, what time allowed, or the smallest conflict.
 
-    `start`: placements that are known, such as the one that runs. `opening` is asked for more of them at once.
+    `start` are placements that are known, such as the running one. `opening` is called once for more of them.
     """
     until_s = now_s() + budget_s
     found = Search(
-        prices=prices, gap=gap, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop, seed=seed,
-        start=start, opening=opening,
-    ).run()  # fmt: skip
+        prices=prices,
+        gap=gap,
+        budget_s=budget_s,
+        now_s=now_s,
+        report=report,
+        should_stop=should_stop,
+        seed=seed,
+        start=start,
+        opening=opening,
+    ).run()
     if not isinstance(found, Infeasible):
         return found
     until_s = max(until_s, now_s() + _CONFLICT_S)

@@ -1,15 +1,17 @@
-"""One part of the plan space as a linear model whose optimum no placement of that part beats.
+"""A subproblem as a mixed-integer linear model whose optimum no placement of the subproblem beats.
 
-Variables: `step` (tau), the training and scoring phases, generation's window, one binary a mesh, a whole number a kind
-of unit. All times are in units of `scale_s`, so rows have entries of about 1. What is not linear is replaced by what it
-cannot be below:
+Variables: `step` (tau), the training phase, the scoring phase, generation's window, a binary per mesh, and an integer
+per candidate unit. All times are in units of `scale_s`, so that rows have entries of about 1. What is not linear is
+replaced by a lower bound:
 
-- busy time W / R of a task: its tangents (convex in the rate R).
-- generation's window: the most that units make in an interval of windows (`planner.exact.windows`).
-- who scores far away makes all of its group's scoring wait. A chain of binaries says so exactly; beside it, so that
-  the relaxation says it too, a unit whose way takes l has at most S - l of a scoring phase S, and counts in proportion.
-- a version's way where an uplink is shared: as if as few regions received it as the node says.
-- what the critic's region costs: the least over the regions that the node leaves open.
+- Busy time W / R of a task: its tangents (convex in the rate R).
+- Generation's window: the most that units make in an interval of windows (`planner.exact.windows`).
+- Distant scoring: the whole group waits for its most distant unit. A chain of binaries says so exactly. To make the
+  linear relaxation say it too, a unit at distance l has at most S - l of a scoring phase S, and counts in proportion.
+- Transfer of a version over a shared uplink: as if only as few regions received it as the subproblem allows.
+- The critic's region: the least over all regions that the subproblem leaves open.
+
+The oracle judges the model's optimum; where it says more, `search` cuts or divides the subproblem.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,52 +37,67 @@ from planner.question.workload import SCORING, Task
 __all__ = ["Node", "Relaxation"]
 
 _ROUNDING, _LATER = 1e-9, 1e-6
+"""Relative tolerance of comparisons of dollars, and relative increase of a window that is read from a point, because
+solvers stop a little short of a jump in a table."""
 LITTLE = 0.1
-"""Of a region or of units, where a point of the linear relaxation uses no more than that."""
+"""Value of a binary or count in the linear relaxation up to which it counts as unused. Chosen by hand."""
 
 
 @dataclass(slots=True)
 class Relaxation:
-    """A node's model, built at once; `most_s`, `most_usd`: nothing dearer is of interest."""
+    """The model of one subproblem, built by the constructor.
+
+    `most_s` and `most_usd` are upper bounds: no placement above them is of interest.
+    """
 
     data: Blocks
     node: Node
     most_s: float
     most_usd: float
     cuts: Sequence[tuple[Task, float]] = ()
-    """Rates (samples a second) at which tangents are added."""
+    """(Task, rate in samples per second) at which further tangents are added."""
     is_fine: bool = False
-    """Levels are not merged."""
+    """Whether latency levels stay separate; otherwise nearly equal ones are merged."""
     model: LinearModel = field(init=False, default_factory=LinearModel)
     is_empty: bool = field(init=False, default=False)
-    """Whether some group has nothing to choose from."""
+    """Whether some group has no candidate left, so that there is no model."""
     scale_s: float = field(init=False)
+    """Seconds of one unit of time in the model."""
     low_s: float = field(init=False, default=0.0)
-    """No step of the part is shorter, whatever its model says."""
+    """Lower bound on the step time, known without the model."""
     step: int = field(init=False)
+    """Variable of the step time."""
     train: int = field(init=False)
+    """Variable of the longest training of any group, transfers included."""
     score: int = field(init=False)
+    """Variable of the longest scoring of any group, transfers included."""
     window: int | None = field(init=False, default=None)
+    """Variable of generation's window; None if generation takes turns with training."""
     made: Counted = field(init=False)
     """Units that generate apart from training."""
     _choices: Choices = field(init=False)
     meshes: dict[Tasks, Chosen] = field(init=False, default_factory=dict)
+    """Meshes and binaries of each group with training."""
     units: dict[Tasks, Counted] = field(init=False, default_factory=dict)
+    """Units and counts of each group without training."""
     _scoring: dict[Tasks, Terms] = field(init=False, default_factory=dict)
-    """Of a group without training: seconds of its scoring, ways included."""
+    """Seconds of scoring, transfers included, of each group without training."""
     interval: Interval | None = field(init=False, default=None)
+    """Interval of windows on which the rows of generation hold."""
     received: list[int] = field(init=False, default_factory=list)
-    """Binaries of remote regions that generate."""
+    """Binaries of remote regions that generate, where it matters which ones receive versions."""
     critic: Critic | None = field(init=False, default=None)
+    """Transfers of the critic's weights, if they travel."""
     _money: Money = field(init=False)
     _uses: dict[tuple[int, ...], int] = field(init=False, default_factory=dict)
-    """Binaries: whether any of these variables are used."""
+    """Binaries by the set of variables of which they say whether any is used."""
 
     def __post_init__(self) -> None:
         problem, model, node = self.data.prices.problem, self.model, self.node
         low, high = node.step_s
         self.most_s = min(self.most_s, high, problem.goal.max_step_s or INFINITE)
         self.scale_s = self.most_s if self.most_s < INFINITE else 1.0
+        # First rule out subproblems without candidates, or whose rent is already too high.
         found = choices(self.data, node, self.most_s)
         if found is None:
             self.is_empty = True
@@ -91,6 +108,7 @@ class Relaxation:
             if least_usd > self.most_usd * (1 + _ROUNDING):
                 self.is_empty = True
                 return
+        # Then add the variables of the step and its phases, the groups, and the rows that join them.
         self._money = Money(data=self.data, home=node.home)
         self.low_s = max(low, found.least.busy_s, found.least.path_s() / self.data.ends)
         self.step = model.variable(min(self.low_s / self.scale_s * (1 - 1e-12), 1.0), self.most_s / self.scale_s)
@@ -110,6 +128,7 @@ class Relaxation:
     # --- groups
 
     def _add_mesh(self, tasks: Tasks, of: MeshesAt) -> None:
+        """Add a group with training: exactly one mesh, with its busy time, phases and path."""
         model, scale = self.model, self.scale_s
         at = model.variables(np.ones(len(of.rows)), whole=True)
         self.meshes[tasks] = Chosen(of=of, at=at)
@@ -119,16 +138,19 @@ class Relaxation:
         if any(task in SCORING for task in tasks):
             self._below(at, of.score_s / scale, [(self.score, 1.0)])
         if Task.GENERATION in tasks:
+            # Generation by turns: phase <= (eta + 1) step - train - score.
             path = [(self.step, float(self.data.ends)), (self.train, -1.0), (self.score, -1.0)]
             self._below(at, of.rest_s / scale, path)
         self._money.add_meshes(of, at)
 
     def _add_units(self, tasks: Tasks) -> None:
+        """Add a group without training: counts of units, busy time, scoring and generation."""
         of = self._choices.units[tasks]
         units = Counted(of=of, at=self.model.variables(of.most, whole=True))
         self.units[tasks] = units
         scoring: Terms = []
         for column, task in enumerate(task for task in tasks if task in SCORING):
+            # Rates in steps' worth of samples per unit of time, so that the busy time is 1 / rate.
             rates = of.score_rates[:, column] / self.data.samples * self.scale_s
             scoring.append((inverse(self.model, units.at, rates, self._longest, self._cuts(task)), 1.0))
         busy, making = list(scoring), units
@@ -140,6 +162,7 @@ class Relaxation:
         if scoring:
             self._add_scoring(units, scoring)
         if of.generates:
+            # The subproblem's range of what other tasks take of generation's group.
             low, high = (each / self.scale_s for each in self.node.others_s)
             if scoring and (low > 0 or high < INFINITE):
                 self.model.row(scoring, low=low, high=high)
@@ -148,31 +171,39 @@ class Relaxation:
 
     @property
     def _longest(self) -> float:
+        """Upper bound on a busy time, in units of `scale_s`."""
         return self.most_s / self.scale_s
 
     def _cuts(self, task: Task) -> list[float]:
+        """Return the rates at which the task gets further tangents, in the model's units."""
         return [rate / self.data.samples * self.scale_s for of, rate in self.cuts if of is task and rate > 0]
 
     def _below(self, at: Ints, values: Floats, right: Terms) -> None:
-        """sum of values x variables <= right"""
+        """Add the row sum of values x variables <= right."""
         others = np.array([x for x, _ in right], dtype=np.int64)
         self.model.add(np.append(at, others), np.append(values, [-value for _, value in right]), high=0.0)
 
     # --- scoring
 
     def _add_scoring(self, units: Counted, busy: Terms) -> None:
+        """Add the scoring of a group to its phase: busy time plus the transfer to the most distant unit."""
         steps = chain(self.data, self.model, units, units.of.level_s, self.scale_s, self.is_fine)
         self._scoring[units.of.block.tasks] = [*busy, *steps]
         below(self.model, [*busy, *steps], [(self.score, 1.0)])
         self._wait(units, units.of.level_s, self._choices.most_score_s, [(self.score, 1.0)])
 
     def _wait(self, units: Counted, levels: Floats, most_s: float, right: Terms) -> None:
-        """Scoring in what is left of `right`, at most `most_s`, beside each unit's own level."""
+        """Add rows for scoring within `right`, at most `most_s`, where each unit loses its own transfer time.
+
+        A unit at level l has the share (most_s - l) / (most_s - least) of the phase; its rate counts in that
+        proportion.
+        """
         least, of, model = float(levels.min()), units.of, self.model
         if levels.max() - least <= LEVEL_STEP * self.scale_s or most_s <= least:
             return
         alone = 1.0 / of.fleets(of.score_rates)
-        weights = alone / alone.sum()  # any weights hold: the group's rate is concave in its tasks' rates
+        # The group's joint rate is concave in its tasks' rates, so any weights give a valid bound.
+        weights = alone / alone.sum()
         rates = of.score_rates @ weights**2 / self.data.samples * self.scale_s
         left = np.clip((most_s - levels) / (most_s - least), 0.0, 1.0)
         seconds = inverse(model, units.at, rates * left, (most_s - least) / self.scale_s)
@@ -182,7 +213,10 @@ class Relaxation:
     # --- generation
 
     def _making(self, units: Counted) -> Counted:
-        """The units that generate: where their group scores, remote ones may idle, and still score."""
+        """Return the units that generate, with their counts.
+
+        In a group that also scores, remote units may idle in generation and still score: they get counts of their own.
+        """
         of, model = units.of, self.model
         if not of.scores or self.data.prices.problem.rules.demands_regions:
             return units
@@ -194,13 +228,17 @@ class Relaxation:
         return Counted(of=units.of, at=at)
 
     def _full_rates(self, units: Counted) -> int:
-        """A variable for generation's seconds a step, were all its units busy."""
+        """Add a variable for generation's seconds per step at full rates and return its index.
+
+        The limits of routes are included.
+        """
         ways, scale = self.data.ways(self.node.home), self.scale_s / self.data.samples
         down, caps = ways.down_per_s * scale, ways.samples_per_s * scale
         at, rates = capped(self.model, units, units.of.rates * scale, caps, ways, down)
         return inverse(self.model, at, rates, self._longest, self._cuts(Task.GENERATION))
 
     def _add_generation(self, units: Counted, others: Terms) -> None:
+        """Add generation's window: training + scoring + others + window <= (eta + 1) step, and what is made in it."""
         data, model, scale = self.data, self.model, self.scale_s
         low, high = self._choices.window_s
         self.window, self.made = model.variable(low / scale, high / scale), units
@@ -209,13 +247,17 @@ class Relaxation:
         self.interval = interval(data, units.of, (low, high), self.most_s - self._choices.least.others_s)
         add_window(data, model, units, self.interval, self.node.home, self.window, scale)
         self._add_receivers(units)
+        # Demanded regions: the window holds the first sample of every unit in use.
         if data.prices.problem.rules.demands_regions:
             levels = units.of.lag_s + units.of.block.first_s[units.of.rows]
             steps = chain(data, model, units, levels, scale, self.is_fine)
             below(model, [*path, *steps], [(self.step, float(data.ends))])
 
     def _add_receivers(self, units: Counted) -> None:
-        """A binary for each remote region, where it matters which ones are sent versions."""
+        """Add a binary for each remote region, where it matters which ones receive versions.
+
+        It matters for slow links (link <= step), for a capped uplink (sum over receivers <= step) and for dollars.
+        """
         model, of, ways = self.model, units.of, self.data.ways(self.node.home)
         low, high = self.node.receivers
         link_s = ways.link_s + beside_s(self.data, self.node)
@@ -229,6 +271,7 @@ class Relaxation:
                 below(model, [(u, float(link_s[region]) / self.scale_s)], [(self.step, 1.0)])
             self._money.add_receiver(u, region)
         self._money.add_dearest(model)
+        # The uplink carries one version for each receiver; their number is within the subproblem's range.
         used = [(u, 1.0) for u in self.received]
         if ways.up_s > 0 and used:
             below(model, [(u, ways.up_s / self.scale_s) for u in self.received], [(self.step, 1.0)])
@@ -239,7 +282,7 @@ class Relaxation:
     # --- across groups
 
     def _add_critic(self) -> None:
-        """The way of the critic's weights, where it scores apart from its training."""
+        """Add the path of the critic's weights, if another group than the one that trains it infers with it."""
         models = self.data.prices.problem.workload.models
         if Task.CRITIC_TRAINING not in models or Task.CRITIC_INFERENCE not in models:
             return
@@ -252,6 +295,8 @@ class Relaxation:
         self.critic = critic = Critic.between(self.data, self.meshes[trains].of, own, self._choices)
         if isinstance(own, MeshesAt):
             at, regions = self.meshes[scores].at, own.block.regions[own.rows]
+            # The group that infers is a mesh: forbid meshes where the weights never arrive in time, add the path of the
+            # others.
             fine = np.asarray(critic.is_near[regions].all(axis=1))
             self._forbid(at, ~fine)
             self._money.add_critic(at[fine], critic.least_usd, regions[fine])
@@ -261,6 +306,7 @@ class Relaxation:
                 here = at[fine][(regions[fine] == region).any(axis=1)]
                 self._keep_near(critic, self.meshes[trains], region, [(x, 1.0) for x in here.tolist()])
             return
+        # The group that infers has units: the most distant one counts, as for scoring.
         units = self.units[scores]
         fine = critic.is_near[units.of.region]
         self._forbid(units.at, ~fine)
@@ -280,29 +326,32 @@ class Relaxation:
                 self._money.add_critic(u, critic.least_usd, there)
 
     def _keep_near(self, critic: Critic, trains: Chosen, region: int, uses: Terms) -> None:
-        """Not both: something that scores in a region, and the critic trained where its weights come from too late."""
+        """Forbid training the critic where its weights would arrive too late in a region that infers with it."""
         far = ~critic.near[region][critic.source[trains.of.rows]]
         if far.any():
             self.model.row([*uses, *((x, 1.0) for x in trains.at[far].tolist())], high=1.0)
 
     def _used(self, units: Counted, region: int) -> int:
-        """A binary: whether any of a group's units are in a region."""
+        """Return a binary that is 1 if any of the group's units in the region are used."""
         of, here = units.of, units.at[units.of.region == region]
         key = tuple(here.tolist())
         if key in self._uses:
             return self._uses[key]
         u = self._uses[key] = self.model.variable(0.0, 1.0, whole=True)
         classes = of.block.at_class[of.rows]
+        # The devices in use are a share of the class of at most 1.
         for c in np.unique(classes[of.region == region]).tolist():
             mine = np.flatnonzero(classes == c)
             self._below(units.at[mine], of.gpus[mine] / self.data.classes[c].num_gpus, [(u, 1.0)])
         return u
 
     def _forbid(self, at: Ints, which: Bools) -> None:
+        """Fix variables to 0."""
         for x in at[which].tolist():
             self.model.high[x] = 0.0
 
     def _add_regions(self) -> None:
+        """Add the operator's rules: regions that must generate, and least and most regions in use."""
         rules, model = self.data.prices.problem.rules, self.model
         for name in sorted(rules.generating):
             at = self.data.region_at.get(name, -1)
@@ -314,6 +363,7 @@ class Relaxation:
         here: dict[int, Terms] = {}
         for x, region, value in uses(self.meshes, self.units, None):
             here.setdefault(region, []).append((x, value))
+        # u is 1 if and only if anything in the region is chosen.
         for region in sorted(here):
             u = model.variable(0.0, 1.0, whole=True)
             used.append((u, 1.0))
@@ -329,7 +379,7 @@ class Relaxation:
     # --- answers
 
     def placement(self, values: Floats) -> Placement:
-        """What a point of the model says: whole numbers are rounded."""
+        """Return the placement of a point of the model; counts are rounded to whole numbers."""
         groups = []
         for tasks in self.node.grouping:
             if tasks in self.meshes:
@@ -338,28 +388,30 @@ class Relaxation:
                 groups.append(chosen.of.block.columns[row].group)
                 continue
             units = self.units[tasks]
+            # Whole counts of units, without those that are 0.
             counts = np.rint(values[units.at]).astype(int)
             pools = [
                 replace(units.of.block.columns[i].unit, num_units=num)
-                for i, num in zip(units.of.rows.tolist(), counts.tolist(), strict=True) if num > 0
-            ]  # fmt: skip
+                for i, num in zip(units.of.rows.tolist(), counts.tolist(), strict=True)
+                if num > 0
+            ]
             groups.append(Group(tasks=tasks, pools=tuple(pools)))
         return Placement(groups=tuple(groups))
 
     def mesh_choices(self) -> Iterator[tuple[int, Group]]:
-        """(variable, group) of each mesh."""
+        """Yield (variable, group) of each candidate mesh."""
         for chosen in self.meshes.values():
             for x, i in zip(chosen.at.tolist(), chosen.of.rows.tolist(), strict=True):
                 yield x, chosen.of.block.columns[i].group
 
     def unit_choices(self) -> Iterator[tuple[Tasks, int, Pool]]:
-        """(tasks, variable, unit) of each kind of unit."""
+        """Yield (tasks, variable, unit) of each candidate unit."""
         for tasks, units in self.units.items():
             for x, i in zip(units.at.tolist(), units.of.rows.tolist(), strict=True):
                 yield tasks, x, units.of.block.columns[i].unit
 
     def rates(self, values: Floats) -> list[tuple[Task, float]]:
-        """Samples a second of each task apart from training, at a point: where tangents help."""
+        """Return (task, samples per second at a point) of each task apart from training; tangents help there."""
         found = []
         for tasks, units in sorted(self.units.items()):
             for column, task in enumerate(tasks):
@@ -369,20 +421,21 @@ class Relaxation:
         return found
 
     def window_at(self, values: Floats) -> float | None:
-        """Seconds of generation's window at a point, where it has one, past a jump that solvers stop short of."""
+        """Return generation's window in seconds at a point, or None if there is none."""
         return None if self.window is None else float(values[self.window] * self.scale_s) * (1 + _LATER)
 
     @property
     def others_range_s(self) -> tuple[float, float]:
-        """Of what other tasks take of generation's group."""
+        """Range in seconds of what other tasks take of generation's group."""
         return self._choices.least.others_s, min(self.node.others_s[1], self.most_s)
 
     @property
     def window_range_s(self) -> tuple[float, float]:
+        """Range of generation's window in seconds."""
         return self._choices.window_s
 
     def looseness(self, values: Floats) -> float:
-        """The part of a step's samples that the model has made at a point and that are not."""
+        """Return the share of a step's samples that the model counts as made at a point although they are not."""
         window_s = self.window_at(values)
         if window_s is None or self.interval is None:
             return 0.0
@@ -390,5 +443,5 @@ class Relaxation:
         return looseness(self.data, self.made, self.interval, counts, self.node.home, window_s)
 
     def receivers(self, values: Floats) -> int:
-        """Remote regions that are sent versions, at a point, where that matters; what is left of one counts."""
+        """Return the number of remote regions that receive versions at a point, rounded up."""
         return int(np.ceil(sum(values[u] for u in self.received) - LITTLE))

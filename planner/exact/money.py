@@ -1,4 +1,9 @@
-"""Dollars in a linear model: rent and egress of what is chosen, the objective, and a budget."""
+"""Dollars in a linear model: rent, egress, the objective in dollars, and a budget.
+
+`Money` collects the rent (dollars per hour) and the egress (dollars per step) of everything that the model can choose.
+If dollars neither are the objective nor have a limit, nothing is collected. The egress that a choice of regions causes
+(the most expensive route in use) is a chain of binaries or a maximum over binaries.
+"""
 
 from dataclasses import dataclass, field
 
@@ -12,20 +17,22 @@ from planner.question.goal import Objective
 from planner.question.workload import SCORING, Task
 
 _HOUR_S = 3600.0
+"""Seconds of an hour."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Money:
-    """Of one model."""
+    """Rent and egress of one model, as linear expressions over its variables."""
 
     data: Blocks
     home: int
+    """Index of the trainer's region."""
     _rent: Terms = field(default_factory=list)
-    """Dollars an hour."""
+    """Dollars per hour."""
     _egress: Terms = field(default_factory=list)
-    """Dollars a step."""
+    """Dollars per step."""
     _back: Terms = field(default_factory=list)
-    """Of regions that are sent versions: dollars of all of a step's samples home."""
+    """For each binary of a region that receives versions: dollars of sending all samples of a step from there."""
 
     @property
     def counts(self) -> bool:
@@ -33,14 +40,18 @@ class Money:
         return self.data.prices.problem.goal.counts_usd
 
     def add_meshes(self, of: MeshesAt, at: Ints) -> None:
+        """Add rent and egress of the meshes of one group; `at` are their binaries."""
         if not self.counts:
             return
         block, ways, rows = of.block, self.data.ways(self.home), of.rows
         regions = block.regions[rows]
         scores = any(task in SCORING for task in block.tasks)
         sent = ways.usd_there + ways.usd_back if scores else ways.usd_there
+        # Gradients between the mesh's regions, and samples to the most distant pool (and back, if they are scored).
         usd = block.usd_per_step[rows] + sent[regions].max(axis=1)
         if Task.GENERATION in block.tasks:
+            # A mesh that generates sends samples home from the regions that make any, and receives versions if it does
+            # not train the actor.
             makes = block.makes[rows] | self.data.prices.problem.rules.demands_regions
             usd = usd + np.where(makes, ways.usd_back[regions], 0.0).max(axis=1)
             if Task.ACTOR_TRAINING not in block.tasks:
@@ -51,6 +62,7 @@ class Money:
         self._egress += zip(at.tolist(), usd.tolist(), strict=True)
 
     def add_units(self, model: LinearModel, units: Counted, is_fine: bool) -> None:
+        """Add rent and egress of the units of one group without training."""
         if not self.counts:
             return
         of = units.of
@@ -58,27 +70,29 @@ class Money:
         ways = self.data.ways(self.home)
         usd = (ways.usd_there + ways.usd_back)[of.region]
         if of.scores and usd.max() > 0:
-            # samples go to where they are scored and back, at the dearest way in use
+            # Samples go to where they are scored and back, counted at the most expensive route in use.
             scale = float(usd.max())
             steps = chain(self.data, model, units, usd, scale, is_fine)
             self._egress += ((x, rise * scale) for x, rise in steps)
 
     def add_critic(self, at: Ints, usd: Floats, regions: Ints) -> None:
-        """The critic's weights, where it scores apart from its training; `regions`: [variables, 2] where each of them
-        does, `usd`: [regions] of a version."""
+        """Add the egress of the critic's weights if another group than its own infers with it.
+
+        `regions` is `[num_variables, 2]`: where each choice infers; `usd` is `[num_regions]` per version.
+        """
         if self.counts:
             sent = usd[regions[:, 0]] + np.where(regions[:, 0] == regions[:, 1], 0.0, usd[regions[:, 1]])
             self._egress += zip(at.tolist(), sent.tolist(), strict=True)
 
     def add_receiver(self, used: int, region: int) -> None:
-        """Of a region that generates, by its binary."""
+        """Add the egress of a remote region that generates; `used` is its binary."""
         if self.counts:
             ways = self.data.ways(self.home)
             self._egress.append((used, float(ways.usd_version[region])))
             self._back.append((used, float(ways.usd_back[region])))
 
     def add_dearest(self, model: LinearModel) -> None:
-        """Samples home at the dearest way among the regions that generate."""
+        """Add the egress of samples at the most expensive route among the regions that generate."""
         if any(usd for _, usd in self._back):
             dearest = model.variable()
             for u, usd in self._back:
@@ -88,11 +102,12 @@ class Money:
     def add_objective(
         self, model: LinearModel, step: int, ends_s: tuple[float, float], scale_s: float, most_usd: float
     ) -> None:
-        """`ends_s`: of steps that the part has."""
+        """Add the objective, and the budget if there is one. `ends_s` is the subproblem's range of the step time."""
         goal = self.data.prices.problem.goal
         low, high = ends_s
         if goal.objective is Objective.COST_AT_THROUGHPUT:
             usd = model.variable(0.0, min(most_usd, goal.max_usd_per_hour or INFINITE))
+            # Least dollars: the deadline says how many steps per hour pay egress.
             per_step = _HOUR_S / (goal.max_step_s or high)
             model.row([*self._rent, *((x, v * per_step) for x, v in self._egress), (usd, -1.0)], high=0.0)
             model.cost[usd] = 1.0
@@ -103,6 +118,6 @@ class Money:
         most = goal.max_usd_per_hour
         model.row(self._rent, high=most)
         egress = [(x, _HOUR_S * v) for x, v in self._egress]
-        # step x (most - rent) >= 3600 egress, relaxed from both ends of the part's range of steps
+        # step x (most - rent) >= 3600 egress is bilinear; relax it from both ends of the range of steps.
         model.row([*((x, high * v) for x, v in self._rent), *egress], high=high * most)
         model.row([*((x, low * v) for x, v in self._rent), *egress, (step, -most * scale_s)], high=0.0)

@@ -1,4 +1,8 @@
-"""A placement near a point of a part's linear relaxation: its likeliest meshes, then as many units as fit."""
+"""Rounding: make a placement from a point of a subproblem's linear relaxation.
+
+Each group with training takes the mesh with the largest value. The relaxation is solved again with these meshes fixed,
+its counts of units are rounded down, and freed devices go to the units that lost most. Most incumbents come from here.
+"""
 
 import numpy as np
 
@@ -8,10 +12,11 @@ from planner.exact.model import Relaxation
 from planner.exact.solver import solve_relaxed
 
 _WHOLE = 1e-6
+"""Tolerance within which a value counts as a whole number."""
 
 
 def rounded(built: Relaxation, values: Floats) -> Placement | None:
-    """Not judged; None where the likeliest meshes do not go together."""
+    """Return a placement near the point, not evaluated yet; None if the most likely meshes do not go together."""
     model = built.model.copy()
     for chosen in built.meshes.values():
         likeliest = int(chosen.at[int(values[chosen.at].argmax())])
@@ -21,6 +26,7 @@ def rounded(built: Relaxation, values: Floats) -> Placement | None:
     if fixed.values is None:
         return None
     counts = fixed.values.copy()
+    # Round down; the tolerance keeps values such as 2.9999999 whole.
     for units in built.units.values():
         counts[units.at] = np.floor(counts[units.at] + _WHOLE)
     _fill(built, fixed.values, counts)
@@ -30,14 +36,16 @@ def rounded(built: Relaxation, values: Floats) -> Placement | None:
 
 
 def _fill(built: Relaxation, wanted: Floats, counts: Floats) -> None:
-    """Devices that rounding down has freed, to the units that lost most of one; sizes of units apart."""
+    """Give free devices to the units that lost most by rounding down, one unit each; `counts` is changed."""
     data = built.data
     free = np.array([float(each.num_gpus) for each in data.classes])
+    # Devices that the chosen meshes leave, by class.
     for chosen in built.meshes.values():
         row = int(chosen.of.rows[int(counts[chosen.at].argmax())])
         block = chosen.of.block
         for pool in np.flatnonzero(block.at_class[row] >= 0).tolist():
             free[block.at_class[row, pool]] -= float(block.gpus[row, pool] * block.num[row, pool])
+    # Units by what they lost to rounding, most first.
     lost: list[tuple[float, int, int, int]] = []
     for units in built.units.values():
         classes, gpus = units.of.block.at_class[units.of.rows], units.of.gpus

@@ -1,10 +1,12 @@
-"""Best first over parts of the plan space: each part has a bound, the one with the least is looked into next.
+"""Branch and bound, best first, over subproblems of the plan space.
 
-A part (`choices.Node`) is a grouping and the trainer's region; its bound comes first from what its slowest group needs
-at least, then from the linear relaxation, then from the integer program, whose optimum is judged by the oracle. What
-the oracle says above the program's bound comes from what the program relaxes: tangents, how much a window makes, the
-critic's region, how many regions share the uplink, money. Then the part is cut or split there. The search ends when no
-part's bound is below `(1 - gap) x incumbent`; a part whose program has no point below that is done.
+A subproblem (`choices.Node`) starts as a grouping and a trainer's region. Its lower bound first comes from what its
+slowest group needs, then from the linear relaxation, then from the integer program. The oracle judges the program's
+optimum. If the oracle says more than the program, then because of what the program relaxes: tangents, windows, the
+critic's region, regions that share the uplink, or money. The subproblem is cut or divided there (`splits`).
+
+The search ends when no bound is below `(1 - gap) x incumbent`. A subproblem is closed when nothing in it can be below
+that. Nothing counts as proved until every subproblem of the whole plan space, with meshes of two pools, is open.
 """
 
 import heapq
@@ -32,46 +34,65 @@ from planner.question.goal import Objective
 from planner.question.workload import TRAINING, Task
 
 _SLICE_S = 20.0
-"""Of one integer program, before the caller is asked again whether to go on."""
+"""Seconds of one integer program before the caller is asked again whether to go on. Chosen by hand."""
 _MOST_S, _LONGEST_S = 1e5, 1e9
-"""Of a step that is looked for while none is known; if there is none, up to the second one, 31 years."""
+"""Longest step in seconds that the search looks for, and that of a second search if the first one finds nothing. Longer
+steps (31 years) count as none."""
 _DIVE_S, _DIVE_SHARE = 0.15, 0.1
-"""Of the first placements."""
+"""Limits of the time for first placements: seconds, and share of the budget. Chosen by hand."""
 _HOMES = 3
+"""Trainer's regions for which first placements are made, per grouping. Chosen by hand."""
 _SIMPLE = 12
+"""Groupings with about three groups for which first placements are made. Chosen by hand."""
 _LOOSE = 0.05
-"""Part of a step's samples that a program may take for made and that are not, before it is solved in whole numbers."""
+"""Share of a step's samples that a linear relaxation may wrongly count as made before its window is divided. Chosen by
+hand."""
 _NARROW = 1e-4
-"""Windows that differ by less, relative, are the same; a quarter of the gap where that is less."""
+"""Relative length below which an interval of windows is not divided; a quarter of the gap if that is less."""
 _LATE = 0.01
-"""Part of the step's limit by which versions may be later than a program takes them for, before it is solved so."""
+"""Share of the step limit by which versions may be later than counted before receivers are divided. Chosen by hand."""
 _MOST_CUTS = 40
-"""Of one part; what is then open stays open, and the bound says so."""
+"""Most rounds of cuts of one subproblem. What is open then stays open, and the bound says so. Chosen by hand."""
 _FINEST = 6
+"""Round after which the tolerance of integer programs no longer shrinks. Chosen by hand."""
 _MANY_CLASSES, _FIRST_PROGRAMS, _PATIENCE = 12, 1, 20
-"""Of fleets of so many classes meshes of one pool come first: for so many programs, or until so many relaxations find
-nothing better. Not for least dollars where groupings are few."""
+"""On fleets with more than this number of device classes, meshes of one pool are searched first. That search ends after
+so many integer programs, or so many linear relaxations without improvement. It is left out for least dollars with few
+groupings. Chosen by hand."""
 _GAIN = 0.25
-"""Of what a part's bound lacks: if a split window brings less, whole numbers come before another split. Not where
-dollars are asked for: many windows cost nearly as much, and whole numbers of one take as long as thirty relaxations."""
+"""Share of the missing bound that dividing a window must bring; with less, the integer program comes first. Chosen by
+hand.
+
+It is not used for least dollars: many windows cost nearly the same, and one integer program takes as long as thirty
+relaxations.
+"""
 
 
 @dataclass(order=True, slots=True)
 class _Part:
+    """An open subproblem in the queue, ordered by its bound."""
+
     bound: float
+    """Lower bound on the objective."""
     order: int
+    """Number of its creation; breaks ties."""
     node: Node = field(compare=False)
     is_open: bool = field(compare=False)
-    """Whether its linear relaxation is still to be solved."""
+    """Whether its linear relaxation is next; otherwise its integer program is."""
     is_listed: bool = field(compare=False, default=True)
-    """Whether the meshes of its groups are listed: before, `bound` is of floors."""
+    """Whether the meshes of its groups are listed; until then `bound` comes from `floors`."""
     cuts: tuple[tuple[Task, float], ...] = field(compare=False, default=())
+    """Rates at which the model gets further tangents."""
     depth: int = field(compare=False, default=0)
+    """Integer programs that were solved for it."""
 
 
 @dataclass(slots=True)
 class Search:
-    """One problem's search; `best` holds at any moment."""
+    """The search of one problem. `best` is valid at any moment.
+
+    `start` are placements that are known already. `opening` is called once for more of them.
+    """
 
     prices: Prices
     gap: float
@@ -90,21 +111,23 @@ class Search:
     _order: int = field(init=False, default=0)
     _data: Blocks = field(init=False)
     _current: float = field(init=False, default=INFINITE)
-    """The bound of the part that is being looked into."""
+    """Bound of the subproblem that is being worked on."""
     _is_partial: bool = field(init=False, default=True)
-    """Whether there are placements that no part has: nothing is proved then."""
+    """Whether some placements are in no open subproblem; then nothing is proved."""
     _longest_s: float = field(init=False, default=_MOST_S)
+    """Longest step that is looked for."""
     _closed: float = field(init=False, default=INFINITE)
-    """The least bound of parts that are done."""
+    """Least bound of the subproblems that are closed."""
     _mended: set[Placement] = field(init=False, default_factory=set)
-    """Placements that relaxations were rounded to, where dollars are asked for."""
+    """Placements that were already repaired (`mending`)."""
 
     def __post_init__(self) -> None:
         self._began_s = self.now_s()
-        # a gap of 0 is one that rounding cannot tell from it
+        # A gap of 0 would never be reached because of rounding.
         self.gap = max(self.gap, BOUND_TOLERANCE)
 
     def run(self) -> Outcome:
+        """Search until the gap is proved, the budget is spent or the caller stops, and return the outcome."""
         problem = self.prices.problem
         for placement in self.start:
             self.judge(placement)
@@ -117,8 +140,8 @@ class Search:
         if self.best is None and not self._data.pays_for_few:
             self._dive(every)
         if problem.limits.max_train_blocks > 1 and not self._is_over():
-            # meshes of two pools are listed up to the step that is already reached: the fewer the better that is
-            # (where dollars are asked for that step is the deadline, but what is found closes groupings unlisted)
+            # Meshes of two pools are listed up to the step that is already reached, so a good one makes the list short.
+            # For least dollars the limit is the deadline, but an incumbent closes groupings before they are listed.
             if len(self._data.classes) > _MANY_CLASSES and not self._data.pays_for_few:
                 self._data = Blocks(self.prices, self._most_s(), 1)
                 self._explore(every, _FIRST_PROGRAMS)
@@ -135,7 +158,7 @@ class Search:
         return self._outcome()
 
     def _explore(self, every: tuple[Grouping, ...], most_programs: int | None) -> None:
-        """Until nothing is left to look into, or so many integer programs are solved."""
+        """Work on subproblems, least bound first, until none is left or `most_programs` integer programs are solved."""
         self._is_partial = not self._open(every) or most_programs is not None
         value, waited = self._value(), 0
         while self._parts and not self._is_over() and most_programs != 0:
@@ -143,6 +166,7 @@ class Search:
             if part.bound >= self._target():
                 heapq.heappush(self._parts, part)
                 break
+            # The search with meshes of one pool ends after some integer programs or rounds without improvement.
             if most_programs is not None:
                 most_programs -= not part.is_open
                 waited = waited + part.is_listed if value == self._value() else 0
@@ -156,7 +180,10 @@ class Search:
     # --- the incumbent
 
     def judge(self, placement: Placement) -> Evaluation | None:
-        """The oracle's word; a better placement becomes the incumbent."""
+        """Return the oracle's evaluation, or None if the placement is invalid.
+
+        A better placement becomes the incumbent.
+        """
         self.num_evaluations += 1
         evaluation = evaluate(self.prices, placement)
         if not isinstance(evaluation, Evaluation):
@@ -170,18 +197,21 @@ class Search:
         return evaluation
 
     def _tell(self, new: Incumbent) -> None:
+        """Record and report a new incumbent."""
         self.best = new
         self.trace.append(new)
         self.report(new)
 
     def _value(self) -> float:
+        """Return the incumbent's objective value, inf without one."""
         return INFINITE if self.best is None else self.best.value(self.prices.problem.goal)
 
     def _target(self) -> float:
-        """Parts of at least this bound are of no interest."""
+        """Return the bound from which subproblems are of no interest: (1 - gap) x incumbent."""
         return INFINITE if self.best is None else self._value() * (1 - self.gap)
 
     def _proved(self) -> float:
+        """Return the bound that is proved at this moment; 0 if none is."""
         if self._is_partial:
             return 0.0
         least = min((part.bound for part in self._parts[:1]), default=INFINITE)
@@ -190,10 +220,11 @@ class Search:
 
     @property
     def _pays(self) -> bool:
-        """Whether dollars are what has to be least."""
+        """Whether the objective is least dollars."""
         return self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
 
     def _most_s(self) -> float:
+        """Return the upper bound on the step time of any placement of interest."""
         goal = self.prices.problem.goal
         if self._pays:
             return goal.max_step_s or self._longest_s
@@ -209,7 +240,7 @@ class Search:
     # --- parts
 
     def _dive(self, every: tuple[Grouping, ...]) -> None:
-        """First placements, so that everything else has something to be better than."""
+        """Make first placements with `greedy`, so that the search has an incumbent to improve on."""
         until_s = self.now_s() + min(_DIVE_S, _DIVE_SHARE * self.budget_s)
         simple = sorted(every, key=lambda each: (abs(len(each) - 3), each))
         for grouping in dict.fromkeys((every[-1], every[0], *simple[:_SIMPLE])):
@@ -219,13 +250,13 @@ class Search:
             for home in homes[:_HOMES]:
                 for placement in greedy(self._data, grouping, home):
                     self.judge(placement)
-                    # where dollars are asked for, relaxations are rounded to something without an incumbent, too
+                    # For least dollars relaxations are rounded well without an incumbent, too.
                     is_enough = self.best is not None or self._data.pays_for_few
                     if is_enough and (self.now_s() >= until_s or self.should_stop()):
                         return
 
     def _open(self, every: tuple[Grouping, ...]) -> bool:
-        """False if time ended before all parts were there."""
+        """Open a subproblem for each grouping and trainer's region; return False if time ended before all were open."""
         for grouping in every:
             if self._is_over() and self.best is not None:
                 return False
@@ -241,6 +272,7 @@ class Search:
         return True
 
     def _push(self, node: Node, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
+        """Queue a subproblem; `like` gives its other fields."""
         self._order += 1
         part = _Part(bound=bound, order=self._order, node=node, is_open=is_open)
         if like is not None:
@@ -248,12 +280,13 @@ class Search:
         heapq.heappush(self._parts, part)
 
     def _cheap(self, grouping: Grouping, home: int, *, is_listed: bool) -> float:
-        """What every placement of that grouping and home takes at least, each group by itself on the whole fleet."""
+        """Return a lower bound on a grouping and region, with each group alone on the whole fleet."""
         least = Least()
         for tasks in grouping:
             is_mesh = any(task in TRAINING for task in tasks)
             of = floor if is_mesh and not is_listed else least_alone
             least = least.with_other(of(self._data, tasks, home))
+        # Seconds of the slowest group and of the path; for least dollars the rent within the deadline.
         bound = max(least.busy_s, least.path_s() / self._data.ends)
         if not self._pays:
             return bound
@@ -263,13 +296,19 @@ class Search:
         return least_usd(self._data, grouping, home, least, most_s, is_listed=is_listed)
 
     def _relaxation(self, part: _Part) -> Relaxation:
+        """Build the model of a subproblem."""
         most_s = self._most_s() if self._pays else min(self._most_s(), self._target())
         return Relaxation(
-            self._data, part.node, most_s, self._target() if self._pays else INFINITE, part.cuts,
+            self._data,
+            part.node,
+            most_s,
+            self._target() if self._pays else INFINITE,
+            part.cuts,
             is_fine=part.depth > 0 and self.gap < 1e-3,
-        )  # fmt: skip
+        )
 
     def _step(self, part: _Part) -> None:
+        """Work on one subproblem: list its meshes, solve its linear relaxation, or solve its integer program."""
         if not part.is_listed:
             bound = max(part.bound, self._cheap(part.node.grouping, part.node.home, is_listed=True))
             if bound < INFINITE:
@@ -284,6 +323,7 @@ class Search:
             self._close(INFINITE)
             return
         bound = max(part.bound, self._in_units(built, found.bound))
+        # The first relaxation of a subproblem is also rounded to a placement.
         if part.is_open and found.values is not None and part.depth == 0 and bound < self._target():
             self._round(built, found.values)
         if not part.is_open:
@@ -294,6 +334,7 @@ class Search:
             self._push(part.node, bound, is_open=False, like=part)
 
     def _round(self, built: Relaxation, values: Floats) -> None:
+        """Round a relaxed point to a placement and evaluate it; for least dollars, repair it first."""
         placement = rounded(built, values)
         if placement is not None and self._pays and placement not in self._mended:
             self._mended.add(placement)
@@ -302,9 +343,13 @@ class Search:
             self.judge(placement)
 
     def _divide(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
-        """What is worth a split before the program is solved in whole numbers."""
+        """Divide the subproblem where its relaxed point is too optimistic.
+
+        Return False if the integer program is next.
+        """
         if self.best is None or found.values is None:
             return False
+        # In this order: receivers of versions, generation's window, other tasks of its group, distant scoring.
         if late(built, found.values) > _LATE and self._split_receivers(part, built, found, bound):
             return True
         if built.looseness(found.values) > _LOOSE:
@@ -321,6 +366,7 @@ class Search:
         return far is not None
 
     def _split_others(self, part: _Part, built: Relaxation, found: Solution, bound: float, loose: float) -> bool:
+        """Divide the range of what other tasks take of generation's group; False if that does not help."""
         assert found.values is not None
         middle = others_split(built, found.values, loose)
         if middle is None:
@@ -331,7 +377,10 @@ class Search:
         return True
 
     def _split_receivers(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
-        """Fewer regions that are sent versions than at a point, or at least so many; False where no more are."""
+        """Divide into fewer receiving regions than at the point, and at least as many.
+
+        The result is False if that changes nothing.
+        """
         assert found.values is not None
         num, (few, many) = built.receivers(found.values), part.node.receivers
         if num <= max(few, 1):
@@ -341,7 +390,7 @@ class Search:
         return True
 
     def _split(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
-        """Generation's window in two; False where it is known well enough."""
+        """Divide generation's window; False if its range is already narrow."""
         assert found.values is not None
         at = built.window_at(found.values)
         if at is None:
@@ -349,30 +398,38 @@ class Search:
         low, high = built.window_range_s
         if high - low <= min(_NARROW, self.gap / 4) * high:
             return False
+        # Divide at the point's window, but not close to an end.
         middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))
         for ends in ((low, middle), (middle, high)):
             self._push(replace(part.node, window_s=ends), bound, is_open=True, like=part)
         return True
 
     def _solved(self, built: Relaxation, part: _Part) -> Solution:
+        """Solve the linear relaxation or the integer program of a subproblem."""
         if part.is_open:
             return solve_relaxed(built.model)
         limit = min(max(self._left_s(), 0.05), _SLICE_S)
         return solve_whole(built.model, limit_s=limit, gap=self._tolerance(part) * 2, seed=self.seed)
 
     def _tolerance(self, part: _Part) -> float:
-        """What a program may leave open: less each time that its optimum was no answer. Where a table is flat, few
-        samples are many seconds."""
+        """Return the relative gap that an integer program may leave open.
+
+        It shrinks with each program of the subproblem.
+
+        It has to, because a few samples are many seconds where a table is flat.
+        """
         return self.gap / 8 / 4.0 ** min(part.depth, _FINEST)
 
     def _in_units(self, built: Relaxation, bound: float) -> float:
+        """Return a bound of the model in seconds, or in dollars per hour."""
         return bound if self._pays else bound * built.scale_s
 
     def _close(self, bound: float) -> None:
-        """A part is done: nothing in it is below `bound`, nor below the target of this moment."""
+        """Close a subproblem: nothing in it is below `bound`, nor below the target of this moment."""
         self._closed = min(self._closed, max(bound, self._target()) if bound < INFINITE else self._target())
 
     def _branch(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> None:
+        """Judge the optimum of an integer program, then close the subproblem or queue what is left of it."""
         if found.values is None:
             if not found.is_complete and not self._is_over() and part.depth < _MOST_CUTS:
                 self._push(part.node, bound, is_open=False, like=replace(part, depth=part.depth + 1))
@@ -381,6 +438,7 @@ class Search:
             else:
                 self._close(bound)
             return
+        # The program's optimum is a placement: the oracle decides what it is worth.
         placement = built.placement(found.values)
         self.judge(placement)
         if bound >= self._target():
@@ -389,7 +447,7 @@ class Search:
         self._push_rest(part, built, found, bound)
 
     def _push_rest(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> None:
-        """What is left to look into, cut or split where the program was too hopeful."""
+        """Queue what is left of a subproblem, cut or divided where its program was too optimistic."""
         assert found.values is not None
         if part.depth >= _MOST_CUTS:
             self._closed = min(self._closed, bound)
@@ -409,6 +467,7 @@ class Search:
             return
         if self._data.ways(part.node.home).up_s > 0 and self._split_receivers(after, built, found, bound):
             return
+        # With a budget, the bilinear relation between step time and rent is relaxed: divide the range of steps.
         low, high = part.node.step_s[0], min(part.node.step_s[1], built.most_s)
         if self.prices.problem.goal.max_usd_per_hour is not None and high - low > 1e-4 * high:
             middle = min(max(bound, low + 0.2 * (high - low)), high - 0.2 * (high - low))
@@ -420,15 +479,20 @@ class Search:
     # --- the end
 
     def _outcome(self) -> Outcome:
+        """Return the result with the bound that is proved."""
         bound = 0.0 if self._is_partial else min([part.bound for part in self._parts] + [self._closed])
         if self.best is None:
             if self._parts or self._is_over() or self._is_partial or self._closed < INFINITE:
                 return BudgetExhausted(
-                    best=None, bound=bound if bound < INFINITE else None, trace=tuple(self.trace),
-                    num_evaluations=self.num_evaluations, method="exact",
-                )  # fmt: skip
+                    best=None,
+                    bound=bound if bound < INFINITE else None,
+                    trace=tuple(self.trace),
+                    num_evaluations=self.num_evaluations,
+                    method="exact",
+                )
             return Infeasible(conflict=(), is_minimal=False, method="exact")
         value = self._value()
+        # A bound above a known value is an error of ours; then nothing counts as proved.
         bound = credible(bound, value) or 0.0
         final = replace(self.best, bound=bound, elapsed_s=self.now_s() - self._began_s)
         self.trace.append(final)

@@ -1,8 +1,9 @@
-"""Where a point of a part's model is too hopeful, and how to split the part there.
+"""Where a point of a subproblem's model is too optimistic, and how to divide the subproblem there.
 
-Windows apart (`Relaxation.looseness`): versions that come later because more regions share the uplink, or the critic's
-weights a link; the critic's region; scoring that waits for units far away; and what other tasks leave of a step for
-generation at full rate.
+Each function compares a point (values of all variables) with what the placement would really need, in one of these
+respects: versions that arrive later because more regions share the uplink, or because the critic's weights share a
+link; the critic's region; scoring that waits for distant units; and what other tasks leave of a step for generation.
+Windows are in `Relaxation.looseness`.
 """
 
 from dataclasses import replace
@@ -21,16 +22,17 @@ from planner.question.goal import Objective
 from planner.question.workload import Task
 
 _WAITS, _WAITS_PAID = 2e-3, 1e-2
-"""Of a path: what a point's scoring may take more than the model says, before its ways are split; where dollars are
-asked for, seconds count only as far as devices make up for them."""
+"""Share of a path by which scoring at a point may be longer than the model says before its levels are divided: in
+general, and where dollars are minimised and seconds count only as far as devices make up for them. Chosen by hand."""
 _TINY = 1e-6
-"""Of a step, or of dollars: what does not matter."""
+"""Relative difference of seconds or dollars that does not matter."""
 _BELOW = 0.8
-"""Of what others take at a point, from their least on: both parts are without the point then."""
+"""Where a range of other tasks' seconds is divided, between its lower end and its value at a point. Neither half
+contains the point then."""
 
 
 def late(built: Relaxation, values: Floats) -> float:
-    """How much longer versions are on their way at a point than the part counts, as a share of the step's limit."""
+    """Return how much later versions arrive at a point than the model counts, as a share of the step limit."""
     ways, num = built.data.ways(built.node.home), built.receivers(values)
     if not built.received or ways.up_s <= 0 or num <= max(built.node.receivers[0], 1):
         return 0.0
@@ -40,8 +42,10 @@ def late(built: Relaxation, values: Floats) -> float:
 
 
 def level_split(built: Relaxation, values: Floats) -> tuple[Tasks, float, float] | None:
-    """(group that scores, seconds, seconds): the longest way there in use is at most the one, or at least the other;
-    where scoring takes longest beside what the model says of it."""
+    """Return (group, seconds, seconds) where scoring is most underestimated, or None.
+
+    The subproblem is then divided: the group's longest transfer in use is at most the one, or at least the other.
+    """
     pays = built.data.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
     worst, found = (_WAITS_PAID if pays else _WAITS) * built.data.ends * built.most_s, None
     for tasks, units in built.units.items():
@@ -49,6 +53,7 @@ def level_split(built: Relaxation, values: Floats) -> tuple[Tasks, float, float]
         used = counts > LITTLE
         if not of.scores or not used.any():
             continue
+        # Compare the most distant unit in use with the model's scoring phase; divide at the mean distance by rate.
         levels, rates = of.level_s, counts * of.score_rates[:, 0]
         busy_s = float(np.sum(built.data.samples / (counts @ of.score_rates)))
         lacks_s = float(levels[used].max()) + busy_s - float(values[built.score] * built.scale_s)
@@ -59,8 +64,11 @@ def level_split(built: Relaxation, values: Floats) -> tuple[Tasks, float, float]
 
 
 def others_split(built: Relaxation, values: Floats, loose: float) -> float | None:
-    """Seconds that other tasks take of generation's group: at most, or at least; where what they leave of a step at a
-    point is too short for more than the part `loose` of its samples, which the model takes for made."""
+    """Return the seconds of other tasks in generation's group at which to divide, or None.
+
+    It is worthwhile where these tasks leave too little of a step for more than the share `loose` of its samples,
+    although the model counts them as made.
+    """
     window_s, on = built.window_at(values), built.interval
     group = next((units for units in built.units.values() if units.of.generates and units.of.scores), None)
     if window_s is None or on is None or group is None or built.data.is_sync:
@@ -74,13 +82,17 @@ def others_split(built: Relaxation, values: Floats, loose: float) -> float | Non
     left = replace(on, span_s=min(on.span_s, built.most_s - others_s))
     more = looseness(built.data, built.made, left, counts, built.node.home, window_s)
     if more <= loose or more - built.looseness(values) <= loose / 2:
-        return None  # where the window is as hopeful by itself, what others take of a step does not help
+        # The window alone is as optimistic, so dividing this range would not help.
+        return None
     return min(max(low + _BELOW * (others_s - low), low + 0.1 * (high - low)), high - 0.1 * (high - low))
 
 
 def critic_split(built: Relaxation, values: Floats) -> list[Node]:
-    """By the critic's region, where at a point in whole numbers its way counts as shorter or cheaper than it is, or the
-    actor's versions as if they had a link for themselves; then by whether it scores where such a link leads."""
+    """Return the subproblems into which the critic's transfers divide this one; empty if they are counted right.
+
+    At an integer point the critic's source may be counted as nearer or cheaper than it is: divide by its region. Or the
+    actor's versions may be counted as if they had a link for themselves: divide by whether the critic infers there.
+    """
     critic, node = built.critic, built.node
     if critic is None:
         return []
@@ -88,6 +100,7 @@ def critic_split(built: Relaxation, values: Floats) -> list[Node]:
     k = int(critic.source[trains.of.rows[int(values[trains.at].argmax())]])
     scores = sorted(_regions(built, values, Task.CRITIC_INFERENCE))
     shares = {} if critic.sources[k] != node.home else _shared(built, values, scores)
+    # Whether the model counts the chosen source as nearer or cheaper than it is.
     is_late = bool((critic.ways_s[scores, k] - critic.least_s[scores] > _TINY * built.scale_s).any())
     is_dear = bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
     is_dear = is_dear and built.data.prices.problem.goal.counts_usd
@@ -98,19 +111,19 @@ def critic_split(built: Relaxation, values: Floats) -> list[Node]:
     if shares and node.critic_homes != frozenset({node.home}):
         return [replace(node, critic_homes=frozenset({node.home}))]
     if shares:
+        # Divide at the region whose link the critic's weights occupy longest.
         worst = max(shares, key=lambda r: shares[r])
         return [replace(node, critic_in=(*node.critic_in, (worst, is_there))) for is_there in (True, False)]
     return []
 
 
 def _regions(built: Relaxation, values: Floats, task: Task) -> set[int]:
-    """Where a task is at a point in whole numbers."""
+    """Return the regions in which a task runs at an integer point."""
     return {region for x, region, _ in uses(built.meshes, built.units, task) if values[x] > 0.5}
 
 
 def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, float]:
-    """Of regions that are sent the actor's versions and the critic's weights: what these take of the link, where that
-    is not counted."""
+    """Return by region the seconds of the critic's weights on links of the actor's that are not counted yet."""
     if any(Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks for tasks in built.node.grouping):
         return {}
     if built.window is not None:

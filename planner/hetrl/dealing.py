@@ -1,8 +1,9 @@
-"""First placements of one grouping, dealt by estimate, all ways at once; the best few are worth the oracle's time.
+"""Opening heuristic for one grouping: assign device classes to the groups, estimate the step times of all ways at once.
 
-Each group that trains takes a class, or two, whole or in part: of that its quickest mesh is known. What is left is
-dealt in batches to the group without training that is slowest, of the class that suits it best beside the others. A
-fluid estimate of the step ranks what comes of it: busy seconds, and the path with the ways of versions.
+Each group that trains gets a class or a pair of classes, whole or in part; its fastest mesh on them is known. The other
+devices are assigned in batches: the slowest group without training takes a batch of the class that suits it best
+compared with the other groups. A fluid estimate of the step (busy seconds, and the path with transfers of weights)
+ranks the results, and only the best few are given to the oracle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,30 +27,36 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _PARTS, _FEW_PARTS = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1.0), (1 / 3, 1.0)
-"""Of a class, for a mesh; the few of a fleet of many classes."""
+"""Fractions of a class that a mesh gets; the second tuple is for fleets of many classes. Chosen by hand."""
 MANY_CLASSES = 12
+"""Number of classes above which a fleet counts as having many. Chosen by hand."""
 _PAIRS = ((1.0, 1.0), (1 / 3, 1.0), (1.0, 1 / 3))
-"""Of two classes."""
+"""Fractions of two classes that a mesh of two pools gets. Chosen by hand."""
 _BATCHES, _ALL_BATCHES = 6, 48
-"""That a class is dealt in, and all of them together."""
+"""Batches in which the devices of a class are assigned, and most batches of all classes together. Chosen by hand."""
 _FAVOURS = (1.0, 1.8)
-"""How much slower generation is taken to be when devices are dealt: its window is shorter than a step."""
+"""Factors by which generation counts as slower than it is when devices are assigned, because its window is shorter than
+a step. Chosen by hand."""
 _WEAK, _STRONG = 0.15, 4
-"""Classes that train so much slower than another one are given no mesh, and no more than so many are."""
+"""A class gets no mesh if it trains slower than this fraction of the strongest class, or if there are so many stronger
+ones. Chosen by hand."""
 _NEAR = 0.25
-"""Of the longest sample's time: of what a version's way takes."""
+"""Fraction of the longest sample's time up to which the transfer of a version hardly matters. Chosen by hand."""
 _MOST_WAYS = 2000
+"""Most combinations of meshes that are estimated. Chosen by hand."""
 _CHOICES = 4
-"""Meshes of two classes that are tried: which is quickest is known for those of one only."""
+"""Meshes of two classes that are tried for the same devices, since the fastest is known only for one class. Chosen by
+hand."""
 _ALIKE = 2
-"""Of the best few, with the same meshes."""
+"""Most results with the same devices for meshes. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hold:
-    """Devices for a group with training, and its seconds a step on their quickest mesh."""
+    """Devices that a group with training may get, and its seconds per step on their fastest mesh."""
 
     held: tuple[int, ...]
+    """Devices of each class."""
     at: int
     """Class of the first pool."""
     train_s: float
@@ -59,52 +66,56 @@ class _Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deals:
-    """[rows]: ways to share the fleet."""
+    """Ways to share the fleet among all groups, a row each."""
 
     held: Ints
-    """[rows, groups, classes]"""
+    """Devices by group and class, `[num_rows, num_groups, num_classes]`."""
     which: Ints
-    """Place in the list of meshes."""
+    """Index of the combination of meshes, `[num_rows]`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What estimates are made of: one entry a class."""
+    """Numbers per class that the estimates are made of; arrays are `[num_classes]` unless said otherwise."""
 
     tasks: tuple[Task, ...]
     whole: Ints
-    """Devices."""
+    """Devices of the class."""
     batch: Ints
-    """Devices that are dealt at once."""
+    """Devices of one batch."""
     steps: Mapping[Task, Floats]
-    """[sizes, classes]: steps a second of one device at its best, in units of `TENSOR` devices or larger, of one
-    task."""
+    """Steps per second of one device by task, `[num_sizes, num_classes]`: best layout with units of at least that
+    size."""
     served: Mapping[Task, float]
-    """Bytes of tasks that do not train."""
+    """Resident bytes of each task that does not train, on one device without tensor parallelism."""
     usable: Floats
-    """Bytes of one device, less the state of one model that trains on the whole class for each entry of the first
-    axis: none, one, two."""
+    """Usable bytes of one device, `[num_trained + 1, num_classes]`, less the states of 0, 1 or 2 models that are
+    trained on the whole class."""
     lag_s: Floats
-    """[homes, classes]: of a version."""
+    """Seconds of a version of the actor, `[num_classes, num_classes]`: from the trainer's class to each class."""
     critic_s: Floats
-    """[homes, classes]: of the critic's."""
+    """Seconds of the critic's weights, `[num_classes, num_classes]`."""
     strong: tuple[int, ...]
-    """Classes that are worth a mesh."""
+    """Classes that may get a mesh, strongest first."""
     tail_s: float
-    """While the longest sample is made by itself, roughly."""
+    """Rough seconds in which the longest sample runs alone."""
     eta: int
 
     @property
     def favour(self) -> float:
+        """Factor by which generation counts as slower than it is."""
         return _FAVOURS[-1] if self.eta else _FAVOURS[0]
 
     def is_near(self, home: Ints) -> npt.NDArray[np.bool_]:
-        """[rows, classes]: whether versions from there come so soon that it hardly matters."""
+        """Return `[num_rows, num_classes]`: whether versions from these trainer's classes arrive soon enough."""
         near: npt.NDArray[np.bool_] = self.lag_s[home] <= _NEAR * self.tail_s
         return near
 
     def steps_of(self, tasks: Sequence[Task]) -> dict[Task, Floats]:
-        """[classes]: of each task, on units that have memory for all of them."""
+        """Return the steps per second of each task, `[num_classes]`, on units with memory for all these tasks.
+
+        An entry is 0 where no unit has enough memory.
+        """
         held = sum(self.served[task] for task in tasks if task not in TRAINING)
         room = self.usable[sum(task in TRAINING for task in tasks)]
         size = (held / np.array(TENSOR)[:, None] > room).sum(axis=0)
@@ -114,7 +125,7 @@ class Fleet:
 
 
 def fleet(menu: Menu, bounds: Bounds) -> Fleet:
-    """Of one problem."""
+    """Return the numbers of one problem."""
     prices, ways = menu.prices, ways_of(menu.prices)
     workload = prices.problem.workload
     classes = tuple(at for _, at in sorted(prices.classes.items()))
@@ -126,32 +137,39 @@ def fleet(menu: Menu, bounds: Bounds) -> Fleet:
     state_bytes = [float(memory.trained_bytes(workload, task, of_layout(Layout(tensor=1), 1))[0]) for task in trained]
     states = [sum(state_bytes[:num]) for num in range(len(trained) + 1)]
     steps = {task: _steps(menu, bounds, task) for task in workload.tasks}
+    # A class's strength is what all its devices together train.
     power = whole * steps[Task.ACTOR_TRAINING].max(axis=0)
     strongest = np.argsort(-power, kind="stable")
     usable = np.array([memory.usable_bytes(at.gpu) for at in classes])
     return Fleet(
-        tasks=workload.tasks, whole=whole, batch=batches(whole, _BATCHES), lag_s=lag_s, critic_s=critic_s,
-        steps=steps, strong=tuple(c for c in strongest[:_STRONG].tolist() if power[c] >= _WEAK * power.max()),
+        tasks=workload.tasks,
+        whole=whole,
+        batch=batches(whole, _BATCHES),
+        lag_s=lag_s,
+        critic_s=critic_s,
+        steps=steps,
+        strong=tuple(c for c in strongest[:_STRONG].tolist() if power[c] >= _WEAK * power.max()),
         served={task: memory.served_bytes(workload, task, 1) for task in workload.tasks if task not in TRAINING},
         usable=np.array([usable - state / whole for state in states]),
-        tail_s=float(prices.phase_seconds[0]), eta=workload.eta,
-    )  # fmt: skip
+        tail_s=float(prices.phase_seconds[0]),
+        eta=workload.eta,
+    )
 
 
 def batches(whole: Ints, num: int) -> Ints:
-    """Devices of each class that are dealt at once, if each is dealt in so many batches; in fewer of many classes."""
+    """Return the devices in one batch of each class for `num` batches per class, or fewer with many classes."""
     return -(-whole // max(1, min(num, _ALL_BATCHES // len(whole))))
 
 
 def _steps(menu: Menu, bounds: Bounds, task: Task) -> Floats:
-    """[sizes, classes]"""
+    """Return the steps per second of one device with units of at least each size, `[num_sizes, num_classes]`."""
     found = np.array([bounds.rates_by_size(task, at) for _, at in sorted(menu.prices.classes.items())]).T
     steps: Floats = np.maximum.accumulate(found[::-1], axis=0)[::-1] / bounds.work(task)
     return steps
 
 
 class Dealer:
-    """Of one problem."""
+    """Opening heuristic of one problem; it keeps what groups with training may get."""
 
     def __init__(self, menu: Menu, fleet: Fleet) -> None:
         prices = menu.prices
@@ -163,7 +181,7 @@ class Dealer:
         self._holds: dict[tuple[Tasks, bool], tuple[_Hold, ...]] = {}
 
     def genomes(self, of: Space, num: int) -> Iterator[Genome]:
-        """The most promising by estimate, best first."""
+        """Yield the `num` most promising genomes of a grouping by estimate, best first."""
         trains = [g for g, each in enumerate(of.trains) if each]
         options = [self._of_training(of.grouping[g], may_pair=len(trains) == 1) for g in trains]
         every = [each for each in product(*options) if self._fits(each)][:_MOST_WAYS]
@@ -179,6 +197,7 @@ class Dealer:
             which = deals.which[row]
             held = tuple(map(tuple, deals.held[row].tolist()))
             is_pair = any(sum(num > 0 for num in held[g]) > 1 for g in trains)
+            # For a mesh of two classes several layouts are tried; results with the same meshes are limited.
             for place in range(_CHOICES if is_pair and not alike[which] else 1):
                 choice = tuple((place if each else 0,) * len(self._classes) for each in of.trains)
                 genome = Genome(held=held, choice=choice)
@@ -188,12 +207,14 @@ class Dealer:
             alike[which] += 1
 
     def _fits(self, holds: Sequence[_Hold]) -> bool:
+        """Return whether the classes have enough devices for these groups together."""
         held = zip(*(each.held for each in holds), strict=True)
         return len(holds) == 1 or all(sum(num) <= most for num, most in zip(held, self._most, strict=True))
 
     # --- meshes
 
     def _of_training(self, tasks: Tasks, *, may_pair: bool) -> tuple[_Hold, ...]:
+        """Return what a group with training may get: one class, or also pairs of classes if it is the only one."""
         if (tasks, may_pair) not in self._holds:
             alone = () if may_pair else self._of_one(tasks)
             pairs = (*self._of_training(tasks, may_pair=False), *self._of_two(tasks)) if may_pair else ()
@@ -201,6 +222,7 @@ class Dealer:
         return self._holds[tasks, may_pair]
 
     def _of_one(self, tasks: Tasks) -> Iterator[_Hold]:
+        """Yield parts of one class. A larger part counts only if its fastest mesh uses more devices."""
         for c in self._strong:
             at, known = self._classes[c], -1
             for part in _PARTS if len(self._classes) <= MANY_CLASSES else _FEW_PARTS:
@@ -210,12 +232,15 @@ class Dealer:
                     known, times = found
                     sums = [sum(s for task, s in times.items() if task in some) for some in (TRAINING, SCORING)]
                     yield _Hold(
-                        held=self._only((c, num)), at=c, train_s=sums[0], score_s=sums[1],
+                        held=self._only((c, num)),
+                        at=c,
+                        train_s=sums[0],
+                        score_s=sums[1],
                         gen_s=times.get(Task.GENERATION, 0.0),
-                    )  # fmt: skip
+                    )
 
     def _of_two(self, tasks: Tasks) -> Iterator[_Hold]:
-        """Its seconds count as training's: no other group trains."""
+        """Yield parts of two classes. All seconds count as training, which is harmless since no other group trains."""
         if self._menu.prices.problem.limits.max_train_blocks < 2:
             return
         for a, b in combinations(self._strong, 2):
@@ -227,6 +252,7 @@ class Dealer:
                     yield _Hold(held=self._only(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0)
 
     def _only(self, *nums: tuple[int, int]) -> tuple[int, ...]:
+        """Return a row with these numbers of devices by class and 0 elsewhere."""
         held = [0] * len(self._classes)
         for c, num in nums:
             held[c] = num
@@ -235,7 +261,10 @@ class Dealer:
     # --- units
 
     def _dealt(self, of: Space, trains: Sequence[int], every: Sequence[Sequence[_Hold]]) -> _Deals:
-        """Each choice of meshes with what is left dealt in a few ways."""
+        """Return each combination of meshes with the other devices assigned in a few ways.
+
+        The ways differ in how slow generation counts and in whether it is limited to classes near the trainer.
+        """
         size, units = len(self._classes), [g for g, each in enumerate(of.trains) if not each]
         meshes = np.zeros((len(every), len(of.grouping), size), dtype=np.int64)
         for place, g in enumerate(trains):
@@ -252,6 +281,7 @@ class Dealer:
             ways = [way for way in ways if not way[1]]
         found = [meshes.copy() for _ in ways]
         for held, (favour, near) in zip(found, ways, strict=True):
+            # Generation may use only classes that versions reach (soon): [num_combinations, num_units, num_classes].
             able = np.broadcast_to(speeds, (len(every), *speeds.shape)).copy()
             for i in (i for i, each in enumerate(generating) if each):
                 able[:, i] = np.where(is_near if near else is_joined, able[:, i], 0.0)
@@ -260,7 +290,7 @@ class Dealer:
         return _Deals(held=np.concatenate(found), which=np.tile(np.arange(len(every)), len(ways)))
 
     def _speeds(self, of: Space, g: int) -> list[float]:
-        """Steps a second of one device of each class, all the group's tasks together."""
+        """Return the steps per second of one device of each class, for all tasks of the group by turns."""
         options = [self._menu.units(of.grouping[g], at.key) for at in self._classes]
         samples = float(self._workload.samples_per_step)
         return [max((each.speed for each in some), default=0.0) / samples for some in options]
@@ -268,7 +298,7 @@ class Dealer:
     # --- estimates
 
     def _step_s(self, of: Space, trains: Sequence[int], every: Sequence[Sequence[_Hold]], deals: _Deals) -> Floats:
-        """Infinite where a group has nothing that it can work on."""
+        """Return the estimated seconds per step, `[num_rows]`; inf where a group has nothing to work on."""
         eta, num = self._workload.eta, len(deals.held)
         zero = np.zeros(num)
         train, score, after, busy, others, critic = (zero.copy() for _ in range(6))
@@ -276,6 +306,7 @@ class Dealer:
         home = next(homes[g] for g in trains if Task.ACTOR_TRAINING in of.grouping[g])
         link = zero.copy()
         for i in range(len(trains)):
+            # Seconds of the groups that train, from their meshes.
             parts = np.array([(each.train_s, each.score_s, each.gen_s) for each in (holds[i] for holds in every)])
             train_s, score_s, gen_s = parts[deals.which].T
             train, score, after = np.maximum(train, train_s), np.maximum(score, score_s), after + gen_s
@@ -283,6 +314,7 @@ class Dealer:
         for g, tasks in enumerate(of.grouping):
             if of.trains[g]:
                 continue
+            # Busy seconds of the other groups, from their joint speeds; generation adds its tail and transfers.
             seconds = 1 / np.maximum(deals.held[:, g] @ np.array(self._speeds(of, g)), 1e-12)
             busy = np.maximum(busy, seconds)
             gen_s = zero
@@ -299,18 +331,22 @@ class Dealer:
             scores, src = where[Task.CRITIC_INFERENCE], homes[where[Task.CRITIC_TRAINING]]
             critic = np.where(deals.held[:, scores] > 0, self._critic_s[src], 0.0).max(axis=1)
             critic = zero if scores == where[Task.CRITIC_TRAINING] else critic
+        # The path of the oracle, and the path of the critic.
         path = np.maximum(train + score + others + after, train + critic + score) / (eta + 1)
         found: Floats = np.maximum(np.maximum(path, link), np.maximum(busy, critic))
         return np.where(found < 1e9, found, np.inf)
 
 
 def share(speeds: Floats, left: Ints, weights: Floats, batch: Ints) -> Ints:
-    """[rows, groups, classes] of what is left, [rows, classes]. A batch at a time goes to the group that is slowest.
+    """Assign the free devices to groups: return `[num_rows, num_groups, num_classes]` devices.
 
-    speeds: [rows, groups, classes], 0 where a group takes none; weights: how much slower a group is taken to be.
+    `left` is the free devices, `[num_rows, num_classes]`. One batch at a time goes to the group that is slowest.
+    `speeds` is `[num_rows, num_groups, num_classes]`, 0 where a group takes no devices of a class. `weights` say how
+    much slower a group counts than it is.
     """
     num, groups, _ = speeds.shape
     rows, left = np.arange(num), left.copy()
+    # Advantage of a class for a group: its speed relative to the group's best class, less that of the best other group.
     relative = speeds / np.maximum(speeds.max(axis=2, keepdims=True), 1e-300)
     best = np.sort(relative, axis=1)
     others = np.where(relative == best[:, -1:], best[:, -2:-1] if groups > 1 else 0.0, best[:, -1:])
@@ -318,6 +354,7 @@ def share(speeds: Floats, left: Ints, weights: Floats, batch: Ints) -> Ints:
     held, made = np.zeros(speeds.shape, dtype=np.int64), np.zeros((num, groups))
     for _ in range(int((-(-left // batch)).sum(axis=1).max(initial=0))):
         can = (speeds > 0) & (left > 0)[:, None, :]
+        # Each row gives a batch of the most advantageous class to the slowest group that can take any.
         slowest = np.where(can.any(axis=2), made / weights, np.inf).argmin(axis=1)
         c = np.where(can[rows, slowest], worth[rows, slowest], -np.inf).argmax(axis=1)
         taken = np.where(can[rows, slowest, c], np.minimum(batch[c], left[rows, c]), 0)

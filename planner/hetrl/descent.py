@@ -1,9 +1,9 @@
-"""A quick descent: what `auto` opens with, over the same levels as HetRL's search, greedy where that one is patient.
+"""Quick greedy descent over HetRL's levels, with which the portfolio opens.
 
-Groupings are opened one after another: all tasks together, then those that a rough estimate likes best, then by their
-bounds; each with a few placements that are dealt by estimate. After each the most promising grouping takes a step: many
-children of its best placement at once, most of them guided by what binds, of which the best one counts. A grouping that
-finds nothing better for a few steps rests.
+Groupings are opened one after another: the best by a rough estimate, all tasks together among them, then the others by
+their lower bound. Each starts with a few placements of the opening heuristic (`dealing`). After each opening, the most
+promising grouping takes a step: many children of its best placement are judged at once, most of them guided by what
+determines the step time, and only the best one counts. A grouping without improvement for a few steps rests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,31 +27,39 @@ from planner.judge import INFEASIBLE, Judge
 from planner.question.goal import Objective
 
 _FIRST, _GROUPINGS = 4, 40
-"""So many groupings are opened at once, and one more for each so many that there are."""
+"""Groupings that are opened at first: so many, and one more for each so many that the problem has. Chosen by hand."""
 _LARGEST = 2
-"""Groups of a grouping that is estimated in a fleet of many classes."""
+"""Most groups of a grouping that is estimated in a fleet of many classes. Chosen by hand."""
 _DEALT, _DRAWN = 4, 8
-"""First placements of a grouping: by estimate, and drawn."""
+"""First placements of a grouping: by estimate, and drawn at random. Chosen by hand."""
 _CHILDREN = 32
+"""Children in one step. Chosen by hand."""
 _GUIDED = 0.6
-"""Share of the children."""
+"""Fraction of the children that are guided. Chosen by hand."""
 _STUCK = 3
-"""Steps without anything better."""
+"""Steps without improvement after which a grouping rests. Chosen by hand."""
 
 
 @dataclass(slots=True)
 class _Arm:
+    """A grouping that is open, with its best genome."""
+
     space: Space
     bound: float
     genome: Genome
     loss: float
     failures: int = 0
     explained: Evaluation | None = None
+    """Evaluation of the best genome; None until it is needed."""
     known: set[Genome] = field(default_factory=set)
+    """Genomes that were tried."""
 
 
 class Descent:
-    """Of one problem; each `run` goes on where the last one ended, with a judge of its own."""
+    """The descent on one problem.
+
+    Each `run` continues where the last one ended, with an evaluation budget of its own.
+    """
 
     def __init__(self, prices: Prices, rng: np.random.Generator) -> None:
         self._menu, self._rng = menu_of(prices), rng
@@ -64,14 +72,17 @@ class Descent:
         self._is_dry = False
 
     def run(self, judge: Judge, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
-        """Until time is over, every grouping that may win over `value` rests, or nothing better came for so many
-        rounds."""
+        """Search until the budget is spent or nothing better is found.
+
+        It ends when every grouping that may beat `value` rests, or when `patience` rounds found nothing better.
+        """
         waited = 0
         for arm in self._arms:
             arm.failures = 0
         if not self._arms and judge.prices.problem.asks_for_speed_alone:
             self._begin(judge)
         while not judge.is_over and waited != patience:
+            # Open one more grouping, then let the most promising open one take a step.
             for _ in range(1 if self._arms else self._num_first):
                 if not self._is_dry and not judge.is_over:
                     self._open(judge, min(value, judge.best_loss))
@@ -84,7 +95,7 @@ class Descent:
                 _step(judge, min(hopeful, key=lambda each: each.loss), self._rng)
 
     def _begin(self, judge: Judge) -> None:
-        """A first placement at once: all tasks together on the class with the most arithmetic."""
+        """Judge a first placement at once: all tasks together on the class with the most arithmetic."""
         classes = [at for _, at in sorted(self._menu.prices.classes.items())]
         most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
         held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
@@ -92,26 +103,32 @@ class Descent:
         judge.losses([space(self._menu, each).placement(genome) for each in self._every if len(each) == 1])
 
     def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
-        """A few by a rough estimate, all tasks together soon, and then by their bounds."""
+        """Yield (lower bound, grouping): a few by the rough estimate, the others by their bounds.
+
+        All tasks together is among the first few.
+        """
         most = _LARGEST if len(self._menu.prices.classes) > MANY_CLASSES else len(every[-1])
         some = [each for each in every if len(each) <= most] or every
         rough = estimates(self._fleet, some)
-        alike: dict[float, Grouping] = {}  # equal models in each other's place are a look at the same thing
+        # Groupings with equal estimates differ only in which of several equal models is where: keep one of them.
+        alike: dict[float, Grouping] = {}
         for i in sorted(range(len(some)), key=lambda i: (rough[i], i)):
             alike.setdefault(round(float(rough[i]), 6), some[i])
         order = list(alike.values())[: 2 * self._num_first]
-        before = self._num_first // 2  # no rough estimate knows the best mesh of two classes for all tasks together
+        # The estimate has no meshes of two classes, so all tasks together comes early whatever it says.
+        before = self._num_first // 2
         few = list(dict.fromkeys((*order[:before], every[0], *order[before:])))
         yield from ((self._bounds.of_grouping(each), each) for each in few)
         rest = {each: self._bounds.of_grouping(each) for each in every if each not in few}
         yield from ((rest[each], each) for each in sorted(rest, key=lambda each: (rest[each], len(each), each)))
 
     def _open(self, judge: Judge, value: float) -> None:
-        """The next grouping that has a placement."""
+        """Open the next grouping that has a valid placement."""
         for bound, grouping in self._waiting:
             if bound >= value:
                 continue
             of = space(self._menu, grouping)
+            # The best of a few first placements becomes the grouping's genome.
             seeds = list(dict.fromkeys(self._seeds(of)))
             losses = judge.losses([of.placement(each) for each in seeds])
             loss, place = min((loss, i) for i, loss in enumerate(losses))
@@ -124,14 +141,19 @@ class Descent:
 
     @cached_property
     def _fleet(self) -> Fleet:
+        """Numbers per class for the estimates."""
         return fleet(self._menu, self._bounds)
 
     @cached_property
     def _dealer(self) -> Dealer:
+        """Opening heuristic of the problem."""
         return Dealer(self._menu, self._fleet)
 
     def _seeds(self, of: Space) -> Iterator[Genome]:
-        """By estimate; and of the sizes that the bound likes best, and of others, where estimates say little."""
+        """Yield first genomes of a grouping: by estimate, and drawn ones.
+
+        They are drawn where estimates say little: for goals in dollars and rules of regions.
+        """
         problem = self._menu.prices.problem
         found = tuple(self._dealer.genomes(of, _DEALT))
         yield from found
@@ -145,6 +167,7 @@ class Descent:
 
 
 def _step(judge: Judge, arm: _Arm, rng: np.random.Generator) -> None:
+    """Judge the children of the arm's best genome and keep the best one if it is better."""
     if arm.explained is None:
         placement = arm.space.placement(arm.genome)
         arm.explained = None if placement is None else judge.explain(placement)
@@ -159,6 +182,7 @@ def _step(judge: Judge, arm: _Arm, rng: np.random.Generator) -> None:
 
 
 def _children(arm: _Arm, rng: np.random.Generator) -> Iterator[Genome]:
+    """Yield children of the arm's best genome: guided ones, device swaps and other layouts."""
     for _ in range(_CHILDREN):
         child = None
         if arm.explained is not None and rng.random() < _GUIDED:

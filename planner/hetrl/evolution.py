@@ -1,8 +1,9 @@
-"""Levels 3 to 5: a population of one arm (a grouping with the groups' sizes), in which the worst die.
+"""Levels 3 to 5 of HetRL's search: evolution within one arm, which is a grouping with a size vector.
 
-As in HetRL, and in DT-FM, its ancestor in public, an individual is a partition of the device graph. Children come from
-two-level swaps: devices of two groups change places (level 3), or a group's tasklets move to other devices of it, which
-is here another layout (levels 4 and 5); and from mutations, which empty a group's hold on a class. Sizes stay.
+An individual is a partition of the device graph, as in HetRL and in DT-FM, which HetRL builds on. Children come from
+two-level swaps: devices of two groups change places (level 3), or a group's tasks move to other devices of it, which
+here means another layout (levels 4 and 5). Mutations move a group off a class. Sizes never change (except by guided
+children), and the worst individuals die.
 """
 
 from collections.abc import Callable
@@ -15,24 +16,28 @@ from planner.hetrl.genome import Genome, Space
 from planner.judge import INFEASIBLE, Judge
 
 POPULATION = 12
+"""Individuals that survive. Chosen by hand (docs/planner-reimplementations.md)."""
 CHILDREN = 8
-"""A generation."""
+"""Children in one generation. Chosen by hand (docs/planner-reimplementations.md)."""
 _TRIES = 6
-"""At a child that is not yet in the population."""
+"""Attempts to make a child that is not known yet. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Individual:
+    """A genome with its loss."""
+
     genome: Genome
     loss: float
 
 
 Guide = Callable[[Space, Genome, Evaluation, np.random.Generator], Genome | None]
-"""A child that should do better than its parent, by the parent's evaluation, or None where it knows none."""
+"""Function that makes a child from the parent's evaluation that should be better, or returns None where it knows
+none."""
 
 
 class Evolution:
-    """One arm. Deterministic in `rng` and the number of generations."""
+    """The population of one arm. It depends only on `rng` and the number of generations."""
 
     def __init__(self, space: Space, sizes: tuple[int, ...], rng: np.random.Generator, guide: Guide | None = None):
         self.space, self.sizes = space, sizes
@@ -43,10 +48,11 @@ class Evolution:
 
     @property
     def best_loss(self) -> float:
+        """Least loss so far; `INFEASIBLE` without a valid individual."""
         return self.population[0].loss if self.population else INFEASIBLE
 
     def advance(self, judge: Judge) -> None:
-        """One generation: found the population, or add children and let the worst die."""
+        """Do one generation: create the population, or add children and drop the worst individuals."""
         if self.population:
             genomes = [self._child(judge) for _ in range(CHILDREN)]
         else:
@@ -58,6 +64,7 @@ class Evolution:
         self.population = sorted([*self.population, *born], key=lambda each: each.loss)[:POPULATION]
 
     def _child(self, judge: Judge) -> Genome:
+        """Return a child that is not known yet, if a few attempts find one."""
         child = self.population[0].genome
         for _ in range(_TRIES):
             parent = self._parent()
@@ -68,6 +75,7 @@ class Evolution:
         return child
 
     def _guided(self, parent: Individual, judge: Judge) -> Genome | None:
+        """Return a guided child of the parent, or None."""
         if parent.genome not in self._explained:
             placement = self.space.placement(parent.genome) if parent.loss < INFEASIBLE else None
             self._explained[parent.genome] = None if placement is None else judge.explain(placement)
@@ -75,11 +83,12 @@ class Evolution:
         return self._guide(self.space, parent.genome, judged, self._rng) if self._guide and judged else None
 
     def _parent(self) -> Individual:
-        """The better of two."""
+        """Return the better of two random individuals (tournament of two; the population is sorted)."""
         places = self._rng.integers(len(self.population), size=2)
         return self.population[int(places.min())]
 
     def _varied(self, genome: Genome) -> Genome:
+        """Return a random child: 45 % swaps, 45 % other layouts, 10 % mutations."""
         kind = self._rng.random()
         if kind < 0.45:
             return swapped(self.space, genome, self._rng)
@@ -89,7 +98,10 @@ class Evolution:
 
 
 def seeded(space: Space, sizes: tuple[int, ...], rng: np.random.Generator) -> Genome:
-    """Groups grow over the device graph, each from a random class to the nearest ones; those that train first."""
+    """Return a random genome with these sizes.
+
+    Groups that train grow first, each from a random class to the best connected ones.
+    """
     num = len(space.classes)
     free = np.array([at.num_gpus for at in space.classes])
     free[~_regions_in_use(space, rng)] = 0
@@ -111,20 +123,31 @@ def seeded(space: Space, sizes: tuple[int, ...], rng: np.random.Generator) -> Ge
             free[at] -= taken
             left -= taken
             blocks -= 1
+    # Mostly the best layout, sometimes any of the first dozen.
     choice = np.where(rng.random(held.shape) < 0.7, 0, rng.integers(0, 12, held.shape))
     return _genome(held, choice)
 
 
 def swapped(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
-    """Level 3: some devices of one group for as many of another's, of another class. Idle devices are a group too."""
+    """Return a child in which some devices of one group change places with another group's, of another class (level 3).
+
+    Idle devices count as a group.
+    """
     held = _with_idle(space, genome)
     rows = [int(row) for row in rng.permutation(len(held))]
     for a in rows:
         for b in rows:
-            pairs = [
-                (i, j) for i in np.flatnonzero(held[a]) for j in np.flatnonzero(held[b])
-                if i != j and _may(space, a, int(j)) and _may(space, b, int(i))
-            ] if a < b else []  # fmt: skip
+            # Classes i of group a and j of group b that may change places.
+            pairs = (
+                [
+                    (i, j)
+                    for i in np.flatnonzero(held[a])
+                    for j in np.flatnonzero(held[b])
+                    if i != j and _may(space, a, int(j)) and _may(space, b, int(i))
+                ]
+                if a < b
+                else []
+            )
             if pairs:
                 i, j = pairs[int(rng.integers(len(pairs)))]
                 num = amount(space, int(min(held[a, i], held[b, j])), rng)
@@ -137,7 +160,7 @@ def swapped(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
 
 
 def relaid(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
-    """Levels 4 and 5: another layout of one group's tasklets on the devices of one class."""
+    """Return a child with another layout of one group on the devices of one class (levels 4 and 5)."""
     choice = np.array(genome.choice)
     g = int(rng.integers(len(choice)))
     c = 0
@@ -149,10 +172,11 @@ def relaid(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
 
 
 def mutated(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
-    """One group gives up a class, and takes as much wherever others then find that class."""
+    """Return a child in which one group exchanges all its devices of a class for others."""
     held = _with_idle(space, genome)
     g = int(rng.integers(len(held) - 1))
     for i in rng.permutation(np.flatnonzero(held[g])):
+        # Exchange class i for any class j of any other group until nothing of class i is left.
         for j in rng.permutation(held.shape[1]):
             for b in rng.permutation(len(held)):
                 num = min(held[g, i], held[b, j])
@@ -167,13 +191,16 @@ def mutated(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
 
 
 def amount(space: Space, most: int, rng: np.random.Generator) -> int:
-    """From one granule to everything, small steps as likely as large ones."""
+    """Return a random number of devices from one granule to `most`, log-uniformly distributed."""
     steps = max(1, most // space.granule)
     return min(most, max(1, int(2.0 ** (rng.random() * np.log2(steps + 1)))) * space.granule)
 
 
 def _regions_in_use(space: Space, rng: np.random.Generator) -> np.ndarray:
-    """Classes of the regions that this individual uses: all, unless the operator allows fewer."""
+    """Return `[num_classes]`: whether this individual may use the class.
+
+    It may use all of them unless the operator limits the number of regions.
+    """
     names = sorted({at.region.name for at in space.classes})
     most = space.menu.prices.problem.rules.max_regions
     if most is not None and most < len(names):
@@ -182,14 +209,17 @@ def _regions_in_use(space: Space, rng: np.random.Generator) -> np.ndarray:
 
 
 def _with_idle(space: Space, genome: Genome) -> np.ndarray:
+    """Return the devices by group and class with a last row for idle ones."""
     held = np.array(genome.held)
     whole = np.array([at.num_gpus for at in space.classes])
     return np.vstack([held, whole - held.sum(axis=0)])
 
 
 def _may(space: Space, row: int, column: int) -> bool:
+    """Return whether the group, or the idle row, may have devices of the class."""
     return row == len(space.grouping) or space.usable[row][column]
 
 
 def _genome(held: np.ndarray, choice: np.ndarray) -> Genome:
+    """Return the genome with these arrays."""
     return Genome(held=tuple(map(tuple, held.tolist())), choice=tuple(map(tuple, choice.tolist())))

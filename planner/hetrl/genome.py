@@ -1,7 +1,8 @@
-"""Levels 3 and 5: how many devices of each class a group has, and which layout of the menu each of its pools takes.
+"""Levels 3 and 5 of HetRL's search: devices of each class per group, and the layout of each of the group's pools.
 
-Devices of a class are interchangeable, so a set of devices is counted by class. A genome decodes into a placement that
-fits its machines: of groups without training, units that find no room are left out.
+Devices of a class are interchangeable, so a genome counts them. It is decoded into a placement that fits into the
+machines. Units of groups without training that find no room are left out; a mesh that finds no room makes the genome
+invalid.
 """
 
 from collections.abc import Sequence
@@ -18,45 +19,52 @@ from planner.question.workload import TRAINING, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Genome:
-    """Rows are groups, columns classes."""
+    """One individual of the search. Rows are groups, columns are classes in the order of their keys."""
 
     held: tuple[tuple[int, ...], ...]
-    """Devices."""
+    """Devices of each class that each group has."""
     choice: tuple[tuple[int, ...], ...]
-    """Place in the menu, modulo its length. A group with training has one choice, its row's first."""
+    """Index into the candidate list, modulo its length. A group with training uses only the first entry of its row."""
 
 
 @dataclass(slots=True)
 class Space:
-    """What one grouping's genomes are decoded with: the fleet's classes, sorted by key, and who may use them."""
+    """Everything needed to decode the genomes of one grouping."""
 
     menu: Menu
     grouping: Grouping
     classes: tuple[DeviceClass, ...]
+    """Device classes sorted by key."""
     trains: tuple[bool, ...]
+    """Whether each group trains."""
     usable: tuple[tuple[bool, ...], ...]
-    """Group x class: by the operator's rules."""
+    """Whether the operator's rules let a group use a class, by group and class."""
     nearness: np.ndarray
-    """Class x class: bytes a second between them, for growing connected sets."""
+    """Bytes per second between classes, `[num_classes, num_classes]`, for growing connected sets of devices."""
     max_blocks: int
+    """Most classes in one mesh."""
     _pools: dict[object, tuple[Pool, ...]] = field(default_factory=dict)
 
     @property
     def granule(self) -> int:
-        """Devices that are moved at once at least: fine steps in a small fleet, machines in a large one."""
+        """Least number of devices that a move changes: one in a small fleet, a machine or so in a large one."""
         return max(1, sum(at.num_gpus for at in self.classes) // 512)
 
     def placement(self, genome: Genome) -> Placement | None:
-        """None where a group has nothing that it can be laid out on."""
+        """Return the placement of a genome; None if some group has nothing to run on."""
         pools: list[list[Pool]] = [[] for _ in self.grouping]
         room = {at.key: _Room(at) for at in self.classes}
+        # Meshes are placed first because they must be whole.
         for g, tasks in enumerate(self.grouping):
             if self.trains[g] and not self._mesh(g, tasks, genome, pools, room):
                 return None
         wanted = [
-            (pool, g) for g, tasks in enumerate(self.grouping) if not self.trains[g]
+            (pool, g)
+            for g, tasks in enumerate(self.grouping)
+            if not self.trains[g]
             for pool in self._units(g, tasks, genome)
-        ]  # fmt: skip
+        ]
+        # Large units before small ones, since small ones fit into what is left.
         for pool, g in sorted(wanted, key=lambda each: -each[0].unit_gpus):
             num = room[pool.device_class].take(pool.unit_gpus, pool.num_units)
             if num:
@@ -70,6 +78,7 @@ class Space:
     def _mesh(
         self, g: int, tasks: tuple[Task, ...], genome: Genome, pools: list[list[Pool]], room: dict[str, "_Room"]
     ) -> bool:
+        """Place the chosen mesh of a group with training; return False if there is none or no room for it."""
         held = [(self.classes[c].key, n) for c, n in enumerate(genome.held[g]) if n]
         held = sorted(held, key=lambda each: -each[1])[: self.max_blocks]
         options = self.menu.meshes(tasks, tuple(sorted(held)))
@@ -83,6 +92,7 @@ class Space:
         return True
 
     def _units(self, g: int, tasks: tuple[Task, ...], genome: Genome) -> list[Pool]:
+        """Return the pools of a group without training."""
         found: list[Pool] = []
         for c, held in enumerate(genome.held[g]):
             if held:
@@ -93,7 +103,7 @@ class Space:
         return found
 
     def _laid_out(self, tasks: tuple[Task, ...], c: int, held: int, choice: int) -> tuple[Pool, ...]:
-        """The chosen units, and of what is too little for one of them, the best that fit."""
+        """Return the chosen units, and for the remaining devices the best smaller units."""
         options = self.menu.units(tasks, self.classes[c].key)
         if not options:
             return ()
@@ -107,17 +117,21 @@ class Space:
 
 
 def space(menu: Menu, grouping: Grouping) -> Space:
-    """Of one grouping of the menu's problem."""
+    """Return what decodes the genomes of one grouping."""
     classes = tuple(at for _, at in sorted(menu.prices.classes.items()))
     return Space(
-        menu=menu, grouping=grouping, classes=classes,
+        menu=menu,
+        grouping=grouping,
+        classes=classes,
         trains=tuple(any(task in TRAINING for task in group) for group in grouping),
         usable=tuple(tuple(menu.allowed(group, at) for at in classes) for group in grouping),
-        nearness=_nearness(menu, classes), max_blocks=min(2, menu.prices.problem.limits.max_train_blocks),
-    )  # fmt: skip
+        nearness=_nearness(menu, classes),
+        max_blocks=min(2, menu.prices.problem.limits.max_train_blocks),
+    )
 
 
 def _nearness(menu: Menu, classes: Sequence[DeviceClass]) -> np.ndarray:
+    """Return the bytes per second between the regions of each pair of classes; 0 without a route."""
     rates = np.zeros((len(classes), len(classes)))
     for i, a in enumerate(classes):
         for j, b in enumerate(classes):
@@ -127,20 +141,23 @@ def _nearness(menu: Menu, classes: Sequence[DeviceClass]) -> np.ndarray:
 
 
 def _of(pool: Pool, num_units: int) -> Pool:
-    return Pool(
-        device_class=pool.device_class, unit_gpus=pool.unit_gpus, num_units=num_units, layouts=pool.layouts
-    )  # fmt: skip
+    """Return the pool with another number of units."""
+    return Pool(device_class=pool.device_class, unit_gpus=pool.unit_gpus, num_units=num_units, layouts=pool.layouts)
 
 
 class _Room:
-    """What is left of a class's machines: units of k devices, and all larger ones, have so many devices together."""
+    """Machines of a class that are still free.
+
+    For each size k, units of at least k devices have at most num_machines x floor(gpus_per_machine / k) x k devices
+    together.
+    """
 
     def __init__(self, at: DeviceClass) -> None:
         self._at = at
         self._held: dict[int, int] = {}
 
     def take(self, size: int, num: int) -> int:
-        """How many of `num` units of that size there was still room for."""
+        """Take up to `num` units of this size and return how many there was room for."""
         for each in {*self._held, size}:
             if each <= size:
                 held = sum(k * n for k, n in self._held.items() if k >= each)

@@ -1,8 +1,9 @@
-"""Levels 1 and 2: nested successive halving. Outer arms are groupings, inner arms are size vectors.
+"""Levels 1 and 2 of HetRL's search: nested successive halving. Outer arms are groupings, inner arms are size vectors.
 
-Each rung has the same part of the budget for its surviving arms, the worst half of which then go: so an arm's budget
-doubles. An arm's loss is the best found in it so far, by the oracle. Budgets are given as deadlines, in shares of the
-whole budget, so that an arm that took longer takes from those after it and not from the rungs to come.
+Each rung has an equal part of the budget for its surviving arms, of which the worse half is then dropped, so the budget
+of an arm doubles. The loss of an arm is the oracle's value of the best placement found in it. Budgets are deadlines,
+given as fractions of the whole budget. An arm that takes too long therefore takes from the arms after it in its rung,
+not from later rungs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,30 +14,34 @@ from planner.hetrl.evolution import CHILDREN, POPULATION, Evolution
 from planner.judge import INFEASIBLE, Judge
 
 _HOPELESS_S = 1e12
-"""Arms of at least this bound are equally hopeless, those that nothing fits among them."""
+"""Bound in seconds from which arms count as equally bad, arms in which nothing fits among them."""
 MAX_SIZES = 32
-"""Inner arms of one grouping at once."""
+"""Most inner arms of one grouping. Chosen by hand (docs/planner-reimplementations.md)."""
 
 
 class Arm(Protocol):
-    """What halving is about."""
+    """What successive halving works on."""
 
     @property
     def best_loss(self) -> float: ...
     def pull(self, judge: Judge, until: float) -> None:
-        """Search until that share of the budget is spent, at least a little."""
+        """Search until that fraction of the whole budget is spent, at least a little."""
 
 
 A = TypeVar("A", bound=Arm)
 
 
 def halve(arms: Iterable[A], judge: Judge, until: float, *, alive: Callable[[A], bool] = lambda arm: True) -> list[A]:
-    """Rungs until one arm is left; the survivors, best first. `alive`: whether an arm is worth pulling at all."""
+    """Pull arms and drop the worse half until one is left, and return the survivors, best first.
+
+    `alive` says whether an arm is worth pulling at all; arms that are not are dropped.
+    """
     remaining = list(arms)
     rungs = max(1, ceil(log2(max(1, len(remaining)))) + 1)
     for rung in range(rungs):
         start = judge.spent()
         end = start + (until - start) / (rungs - rung)
+        # The time of a rung is divided equally among its arms, by deadlines.
         for i, arm in enumerate(remaining):
             if judge.spent() >= until:
                 break
@@ -51,7 +56,7 @@ def halve(arms: Iterable[A], judge: Judge, until: float, *, alive: Callable[[A],
 
 
 class SizesArm:
-    """A size vector, with its evolution."""
+    """A size vector with its evolution."""
 
     def __init__(self, evolution: Evolution, bound: float = 0.0) -> None:
         self._evolution = evolution
@@ -59,24 +64,27 @@ class SizesArm:
 
     @property
     def best_loss(self) -> float:
+        """Least loss found so far."""
         return self._evolution.best_loss
 
     def pull(self, judge: Judge, until: float) -> None:
-        """At least one generation; a second one at least where the first found nothing valid."""
+        """Do at least one generation, and further ones until the deadline or until all children are known."""
         self._evolution.advance(judge)
         while judge.spent() < until:
             before = judge.num_evaluations
             self._evolution.advance(judge)
             if judge.num_evaluations == before:
-                break  # everything near is known
+                # Every child is known already.
+                break
 
     @property
     def is_hopeless(self) -> bool:
+        """Whether a generation was done and nothing valid was found."""
         return bool(self._evolution.population) and self.best_loss == INFEASIBLE
 
 
 class GroupingArm:
-    """A grouping. Every pull halves its best size vectors of before together with new ones."""
+    """A grouping. Each pull halves its best size vectors so far together with new ones."""
 
     def __init__(self, draw: Callable[[], SizesArm], bound: float = 0.0) -> None:
         self._draw = draw
@@ -86,14 +94,17 @@ class GroupingArm:
 
     @property
     def best_loss(self) -> float:
+        """Least loss found so far."""
         return self._kept[0].best_loss if self._kept else INFEASIBLE
 
     @property
     def is_hopeless(self) -> bool:
-        """Nothing valid in several size vectors: the tasks do not fit together."""
+        """Whether several size vectors had no valid placement, so that its tasks probably do not fit together."""
         return self._failures >= 8
 
     def pull(self, judge: Judge, until: float) -> None:
+        # The number of inner arms is a power of two that the budget allows two generations each.
+        """Halve old and new size vectors until that fraction of the whole budget is spent."""
         evaluations = judge.evaluations_within(until - judge.spent())
         num = min(MAX_SIZES, max(1, int(evaluations / (2 * (POPULATION + CHILDREN)))))
         num = 1 << (num.bit_length() - 1)
@@ -106,14 +117,15 @@ class GroupingArm:
 
 
 def promising(arm: GroupingArm, judge: Judge) -> bool:
-    """Whether the arm may still hold something better than the incumbent."""
+    """Return whether the arm may still hold something better than the incumbent."""
     return not arm.is_hopeless and arm.bound < judge.best_loss
 
 
 def _may_win(arm: SizesArm, judge: Judge) -> bool:
+    """Return whether the arm may still hold something better than the incumbent."""
     return arm.bound < judge.best_loss and not arm.is_hopeless
 
 
 def by_bound(arms: Sequence[GroupingArm]) -> list[GroupingArm]:
-    """The most promising first; of bounds within a quarter of each other, in the order given."""
+    """Return the arms by their bound, least first; bounds within about a quarter of each other keep the given order."""
     return sorted(arms, key=lambda arm: round(log2(min(max(arm.bound, 1e-9), _HOPELESS_S)) * 3))

@@ -1,8 +1,9 @@
-"""Level 4: the best ways to lay a group's tasks out on so many devices of given classes, by the cost model; cached.
+"""Level 4 of HetRL's search: candidate lists, i.e. the best layouts of a group on given devices by the cost model.
 
-Lists are short and best first. A group without training is laid out unit by unit, so its list is a class's: all that
-nothing dominates, generation counted as what a unit makes in a window of the length that the fleet needs. A group with
-training is laid out as a whole: the number of devices matters.
+Lists are short, best first and cached. A group without training is laid out unit by unit, so it has a list per class:
+all undominated units, ordered by what they make in a window of typical length. A group with training is laid out as a
+whole, so its list depends on the number of devices of each class. An individual of the search chooses by position in
+the list.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,53 +24,55 @@ from planner.cost.training import Blocks, mesh_times
 from planner.question.workload import TRAINING, Task
 
 MAX_MESHES = 12
+"""Most meshes in a list. Chosen by hand."""
 _MAX_BLOCKS = 4
-"""Best blocks of a class that are tried in meshes of two."""
+"""Pools of each class that are tried in meshes of two pools. Chosen by hand."""
 _MAX_PAIRS = 4
+"""Most meshes of two pools in a list. Chosen by hand."""
 
 Tasks = tuple[Task, ...]
 Held = tuple[tuple[str, int], ...]
-"""Classes and devices of each."""
+"""(Class key, number of devices) of each class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitOption:
-    """One unit of a group without training."""
+    """Candidate unit of a group without training."""
 
     pool: Pool
-    """`num_units` is 1."""
+    """A pool with `num_units` 1."""
     speed: float
-    """Samples a second and device, of all the group's tasks one after the other, generation at its full rate."""
+    """Samples per second and device of all tasks of the group by turns, with generation at its full rate."""
     phase: PhaseTable | None
-    """Of generation."""
+    """Phase table of generation, or None."""
 
     def made(self, window_s: float, span_s: float) -> float:
-        """Samples a device generates in a window of `window_s` while it works `span_s` at most."""
+        """Return the samples that one device makes in a window if a step leaves it `span_s` seconds."""
         assert self.phase is not None
         return min(self.phase.beside(window_s, span_s)[0] / self.pool.unit_gpus, self.speed * span_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshOption:
-    """A group with training."""
+    """Candidate mesh of a group with training."""
 
     pools: tuple[Pool, ...]
     busy_s: float
-    """Of all the group's tasks, a step."""
+    """Busy seconds per step of all tasks of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """Pools of one class that may be a part of a mesh; arrays have one entry a pool."""
+    """Pools of one class that may be one of two pools of a mesh; arrays are `[num_pools]`."""
 
     pools: tuple[Pool, ...]
     blocks: Mapping[Task, Blocks]
     rates: Mapping[Task, FloatArray]
-    """Of whole pools, tasks that do not train."""
+    """Samples per second of the whole pool, by task that does not train."""
 
 
 class Menu:
-    """Of one problem. What it prices is kept with the prices, where the exact method finds it too."""
+    """Candidate lists of one problem. Its costs are kept in `Prices`, so that the exact method finds them as well."""
 
     def __init__(self, prices: Prices) -> None:
         self.prices = prices
@@ -79,14 +82,14 @@ class Menu:
         self._blocks: dict[tuple[Tasks, Kind, int], tuple[Options, FloatArray]] = {}
 
     def allowed(self, tasks: Iterable[Task], at: DeviceClass) -> bool:
-        """Whether the operator's rules let the class do all of these."""
+        """Return whether the operator's rules and prices let devices of the class do all these tasks."""
         problem = self.prices.problem
         if problem.goal.needs_prices and at.usd_per_gpu_hour is None:
             return False
         return all(problem.rules.allows(task, at.region.name, at.is_spot) for task in tasks)
 
     def units(self, tasks: Tasks, key: str) -> tuple[UnitOption, ...]:
-        """For a group without training: those that make most first."""
+        """Return the candidate units of a group without training on a class, those that make most first."""
         if tasks not in self._units:
             by_class: dict[str, list[UnitColumn]] = {}
             for column in unit_columns(self.prices, tasks):
@@ -100,14 +103,14 @@ class Menu:
 
     @property
     def span_s(self) -> float:
-        """A step's seconds, roughly: twice what the whole fleet needs to make its samples in one window."""
+        """Typical seconds of a step: twice what the whole fleet needs to make a step's samples in one window."""
         if self._span_s is None:
             columns = unit_columns(self.prices, (Task.GENERATION,))
             self._span_s = 2 * _window_s(self.prices, columns) if columns else 1.0
         return self._span_s
 
     def _worth(self, column: UnitColumn, span_s: float) -> float:
-        """Samples a second and device, of all tasks one after the other."""
+        """Return samples per second and device of all tasks by turns, with generation in a typical window."""
         rates = dict(column.rates)
         if column.phase is not None:
             eta = self.prices.problem.workload.eta
@@ -116,7 +119,7 @@ class Menu:
         return 1 / sum(1 / rate for rate in rates.values()) / column.unit.unit_gpus
 
     def meshes(self, tasks: Tasks, held: Held) -> tuple[MeshOption, ...]:
-        """For a group with training on at most these devices (one class or two): the least busy first."""
+        """Return the candidate meshes on at most these devices of one class or two, least busy first."""
         if (tasks, held) not in self._meshes:
             found: list[MeshOption] = []
             able = [(key, n) for key, n in held if self.allowed(tasks, self.prices.classes[key])]
@@ -128,13 +131,16 @@ class Menu:
         return self._meshes[tasks, held]
 
     def options(self, tasks: Tasks, at: DeviceClass) -> Options:
-        """Every mesh of the class that memory permits."""
+        """Return all possible pools on the class that fit into memory."""
         kind, num = self.prices.kind(at), at.num_machines
         find = partial(options, self.prices, tasks, at, num)
         return self.prices.known(("options", tasks, kind, num), find, lasts=True)
 
     def quickest(self, tasks: Tasks, key: str, num_gpus: int) -> tuple[int, Mapping[Task, float]] | None:
-        """Of meshes on at most so many devices of one class the least busy: devices, and seconds of each task."""
+        """Return (devices, seconds by task) of the least busy mesh with at most so many devices of one class.
+
+        The result is None without one.
+        """
         if not self.allowed(tasks, self.prices.classes[key]) or not may_group(self.prices, tasks):
             return None
         found = self._alone(tasks, self.prices.classes[key])
@@ -146,10 +152,12 @@ class Menu:
         return int(num[best]), {task: float(each[best]) for task, each in found.times.items()}
 
     def _alone(self, tasks: Tasks, at: DeviceClass) -> Found:
+        """Return the undominated meshes of one pool on the class."""
         known = ("alone", tasks, self.prices.kind(at), at.num_machines)
         return self.prices.known(known, lambda: alone(self.prices, tasks, at, self.options(tasks, at)), lasts=True)
 
     def _of_one(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
+        """Yield the least busy meshes of one pool."""
         at = self.prices.classes[key]
         found = self._alone(tasks, at)
         rows = np.flatnonzero(found.a.num_gpus[found.rows_a] <= num_gpus)
@@ -158,12 +166,16 @@ class Menu:
             yield MeshOption(pools=(found.a.pool(at, int(found.rows_a[rows[i]])),), busy_s=float(busy_s[i]))
 
     def _of_two(self, tasks: Tasks, first: tuple[str, int], second: tuple[str, int]) -> Iterator[MeshOption]:
-        """Either pool may come first: versions are published where the first one is."""
+        """Yield the least busy meshes of two pools.
+
+        Between regions both orders are tried, since the first pool's region publishes versions.
+        """
         a, b = self._parts(tasks, *first), self._parts(tasks, *second)
         if not a.pools or not b.pools:
             return
         classes, workload = self.prices.classes, self.prices.problem.workload
         edges = self.prices.edges((classes[first[0]], classes[second[0]]))
+        # Busy seconds of every pair of pools: [num_a, num_b].
         busy_s = np.zeros((len(a.pools), len(b.pools)))
         for task in tasks:
             if task in TRAINING:
@@ -179,7 +191,10 @@ class Menu:
                 yield MeshOption(pools=(b.pools[j], a.pools[i]), busy_s=float(busy_s[i, j]))
 
     def _parts(self, tasks: Tasks, key: str, num_gpus: int) -> _Parts:
-        """The fastest few blocks of one class; generation counts at its full rate, which is near enough for ranking."""
+        """Return the fastest few pools of a class.
+
+        Generation counts at its full rate, which is good enough for ranking.
+        """
         at = self.prices.classes[key]
         known = (tasks, self.prices.kind(at), at.num_machines)
         if known not in self._blocks:
@@ -188,6 +203,7 @@ class Menu:
             alone_s = [mesh_times(self.prices.problem.workload, [each], []).total_s for each in found.blocks.values()]
             self._blocks[known] = found, sum(alone_s, np.zeros(len(found.unit)))
         found, train_s = self._blocks[known]
+        # Fastest pools with at most so many devices, then without those that do not fit into memory.
         rows = np.flatnonzero(found.num_gpus <= num_gpus)
         best = rows[np.argsort(train_s[rows], kind="stable")[:_MAX_BLOCKS]]
         pools = [found.pool(at, int(row)) for row in best]
@@ -204,17 +220,18 @@ class Menu:
 
 
 def menu_of(prices: Prices) -> Menu:
-    """One for all searches of a problem."""
+    """Return the candidate lists of a problem, shared by all searches."""
     return prices.known("menu", lambda: Menu(prices))
 
 
 def _unit_option(column: UnitColumn) -> UnitOption:
+    """Return the unit with its joint rate per device."""
     a_sample_s = sum(1 / rate for rate in column.rates.values())
     return UnitOption(pool=column.unit, speed=1 / a_sample_s / column.unit.unit_gpus, phase=column.phase)
 
 
 def _window_s(prices: Prices, columns: Sequence[UnitColumn]) -> float:
-    """The least in which every class with the best of its units makes a step's samples."""
+    """Return the seconds in which all classes, each with its best units, make a step's samples."""
     best: dict[str, FloatArray] = {}
     for column in columns:
         assert column.phase is not None

@@ -1,4 +1,8 @@
-"""HetRL's search, and the improved one: the same levels and budget. See `halving`, `evolution`, `bounds`, `guide`."""
+"""Entry points of HetRL's search: as published (`search`), and with bounds and guidance (`search_bounded`).
+
+Both use the same levels and the same budget: halving over groupings and sizes (`halving`), evolution below
+(`evolution`). Their result is the best placement found; nothing is proved.
+"""
 
 from collections.abc import Callable
 
@@ -17,7 +21,8 @@ from planner.judge import Judge, ignore, never
 from planner.question.goal import Objective
 
 _LEAST_ARMS, _EVALUATIONS_AN_ARM = 48, 40
-"""Of the bounded search: a small budget is spent on the groupings with the best bounds, not on a first look at all."""
+"""The bounded search starts with at least so many groupings, and one per so many evaluations of the budget. A small
+budget is therefore spent on groupings with the best bounds instead of a first look at all. Chosen by hand."""
 
 
 def search(
@@ -30,7 +35,10 @@ def search(
     should_stop: Callable[[], bool] = never,
     max_evals: int | None = None,
 ) -> Outcome:
-    """As published, as far as it is: arms go by rank only, children are blind. `max_evals` replaces the clock."""
+    """Search as far as it is published: arms are dropped by rank only, children are random.
+
+    `max_evals` limits evaluations instead of seconds; the result then depends only on the problem and the seed.
+    """
     judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
     _run(judge, seed, bounded=False)
     return judge.outcome("hetrl")
@@ -46,14 +54,18 @@ def search_bounded(
     should_stop: Callable[[], bool] = never,
     max_evals: int | None = None,
 ) -> Outcome:
-    """Arms also go when their bound is no better than the incumbent; the most promising are first; children are guided
-    by what binds."""
+    """Search with lower bounds and guided children.
+
+    Arms are also dropped if their bound is no better than the incumbent, the most promising groupings come first, and
+    half of the children are built from what determines the step time.
+    """
     judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
     _run(judge, seed, bounded=True)
     return judge.outcome("hetrl_bounded")
 
 
 def _run(judge: Judge, seed: int, *, bounded: bool) -> None:
+    """Search until the budget is spent or nothing new is found."""
     problem = judge.prices.problem
     menu = menu_of(judge.prices)
     bounds = Bounds(menu) if bounded else None
@@ -64,13 +76,14 @@ def _run(judge: Judge, seed: int, *, bounded: bool) -> None:
     if bounded:
         arms = by_bound(arms)[: max(_LEAST_ARMS, int(judge.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
     before = -1
-    while judge.spent() < 1 and judge.num_evaluations > before:  # an arm that ends early leaves budget for new sizes
+    # Arms may end early; then halving starts again with new sizes.
+    while judge.spent() < 1 and judge.num_evaluations > before:
         before = judge.num_evaluations
         halve(arms, judge, 1.0, alive=lambda arm: promising(arm, judge))
 
 
 def _drawer(menu: Menu, grouping: Grouping, rng: np.random.Generator, bounds: Bounds | None) -> Callable[[], SizesArm]:
-    """What makes new size vectors of one grouping."""
+    """Return a function that makes arms with new size vectors of one grouping."""
     problem = menu.prices.problem
     space = genome.space(menu, grouping)
     whole = sum(at.num_gpus for at in space.classes)

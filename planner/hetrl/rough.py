@@ -1,7 +1,9 @@
-"""All groupings at once, roughly: which of them are worth a look before anything is priced for them.
+"""Rough estimate of the step time for all groupings at once, to decide which of them to look at first.
 
-As `dealing`, but each group that trains has one whole class, or half of it, and each task takes as long as on its own
-best layout. What that leaves out (memory, meshes' shapes) is small beside what it sees: what fits which devices.
+Each group that trains gets one whole class or half of it. The other devices are assigned in batches to the slowest of
+the other groups, as in `dealing`. Each task is as fast as its own best layout on these devices. Memory across tasks and
+the shapes of meshes are left out, which matters little beside which tasks suit which devices. Everything is one array
+computation over *rows*, each of which is one way to share the fleet in one grouping.
 """
 
 from collections.abc import Sequence
@@ -14,17 +16,24 @@ from planner.hetrl.dealing import Fleet, Floats, Ints, batches, share
 from planner.question.workload import SCORING, TRAINING, Task
 
 _NEVER_S = 1e9
+"""Step time in seconds from which a grouping counts as impossible."""
 _BATCHES = 3
-"""That a class is dealt in."""
+"""Batches in which the devices of a class are assigned. Chosen by hand."""
 
 
 def estimates(fleet: Fleet, every: Sequence[Grouping]) -> Floats:
-    """Seconds a step of the best of a few ways to share the fleet, of each grouping."""
+    """Return `[num_groupings]`: estimated seconds per step of the best of a few ways to share the fleet.
+
+    An entry is inf if none of them works.
+    """
+    # One row for each choice of classes for the groups that train.
     rows = [(i, holds) for i, grouping in enumerate(every) for holds in _ways(fleet, grouping)]
     which = np.array([i for i, _ in rows], dtype=np.int64)
     width, size = max(map(len, every)), len(fleet.whole)
     held = np.zeros((len(rows), width, size), dtype=np.int64)
     home = {task: np.zeros(len(rows), dtype=np.int64) for task in TRAINING}
+    # held: devices by group and class [num_rows, num_groups, num_classes]; home: class of each training task
+    # [num_rows].
     for row, (i, holds) in enumerate(rows):
         for g, c, num in holds:
             held[row, g, c] = num
@@ -35,6 +44,7 @@ def estimates(fleet: Fleet, every: Sequence[Grouping]) -> Floats:
     of_task = np.zeros((len(every), len(fleet.tasks)), dtype=np.int64)
     steps = np.zeros((len(every), len(fleet.tasks), size))
     known: dict[Tasks, tuple[dict[Task, Floats], Floats]] = {}
+    # Speeds of groups and tasks by grouping; groups with the same tasks share them.
     for i, grouping in enumerate(every):
         for g, tasks in enumerate(grouping):
             if tasks not in known:
@@ -48,16 +58,18 @@ def estimates(fleet: Fleet, every: Sequence[Grouping]) -> Floats:
     lag_s = fleet.lag_s[home[Task.ACTOR_TRAINING]]
     generating = of_task[which, fleet.tasks.index(Task.GENERATION)]
     rank = np.arange(len(rows))
+    # Generation is assigned only to classes that the trainer's weights reach soon.
     able[rank, generating] = np.where(fleet.is_near(home[Task.ACTOR_TRAINING]), able[rank, generating], 0.0)
     held += share(able, fleet.whole - held.sum(axis=1), favours[which], batches(fleet.whole, _BATCHES))
     step_s = _step_s(fleet, held, steps[which], of_task[which], home, lag_s)
+    # The best row of each grouping.
     found = np.full(len(every), np.inf)
     np.minimum.at(found, which, step_s)
     return found
 
 
 def _ways(fleet: Fleet, grouping: Grouping) -> list[tuple[tuple[int, int, int], ...]]:
-    """(group, class, devices) of each group that trains."""
+    """Return the ways to give each group that trains one class: tuples of (group, class, devices)."""
     trains = [g for g, tasks in enumerate(grouping) if any(task in TRAINING for task in tasks)]
     whole = fleet.whole.tolist()
     if len(trains) == 1:
@@ -70,7 +82,10 @@ def _ways(fleet: Fleet, grouping: Grouping) -> list[tuple[tuple[int, int, int], 
 
 
 def _speeds(fleet: Fleet, tasks: Tasks) -> tuple[dict[Task, Floats], Floats]:
-    """[classes]: steps a second of one device, of each task; and of all of them, 0 where they train."""
+    """Return steps per second of one device, `[num_classes]`: (of each task, of all tasks by turns).
+
+    The second one is 0 for groups that train, since they get their devices apart.
+    """
     each = fleet.steps_of(tasks)
     if any(task in TRAINING for task in tasks):
         return each, np.zeros(len(fleet.whole))
@@ -80,13 +95,14 @@ def _speeds(fleet: Fleet, tasks: Tasks) -> tuple[dict[Task, Floats], Floats]:
 
 
 def _step_s(fleet: Fleet, held: Ints, steps: Floats, group: Ints, home: dict[Task, Ints], lag_s: Floats) -> Floats:
-    """[rows]"""
+    """Return the estimated seconds per step, `[num_rows]`."""
     rank = np.arange(len(held))
+    # Busy seconds of each task: work over the joint speed of its group's devices.
     with np.errstate(divide="ignore"):
         times = [1 / (held[rank, group[:, t]] * steps[:, t]).sum(axis=1) for t in range(len(fleet.tasks))]
 
     def together(some: tuple[Task, ...]) -> Floats:
-        """The longest, over groups, of these tasks."""
+        """Return the longest time of these tasks together in any group, `[num_rows]`."""
         at = [t for t, task in enumerate(fleet.tasks) if task in some]
         longest = np.zeros(len(held))
         for t in at:
@@ -96,6 +112,7 @@ def _step_s(fleet: Fleet, held: Ints, steps: Floats, group: Ints, home: dict[Tas
 
     place = {task: t for t, task in enumerate(fleet.tasks)}
     makes = place[Task.GENERATION]
+    # Longest transfer of a version to a class in use, and of the critic's weights where it infers apart from training.
     used = held[rank, group[:, makes]] > 0
     lag_s = np.where(used, lag_s, 0.0).max(axis=1)
     critic = np.zeros(len(held))
@@ -103,6 +120,7 @@ def _step_s(fleet: Fleet, held: Ints, steps: Floats, group: Ints, home: dict[Tas
         scores = held[rank, group[:, place[Task.CRITIC_INFERENCE]]] > 0
         critic = np.where(scores, fleet.critic_s[home[Task.CRITIC_TRAINING]], 0.0).max(axis=1)
         critic[group[:, place[Task.CRITIC_INFERENCE]] == group[:, place[Task.CRITIC_TRAINING]]] = 0.0
+    # The path of the oracle: training, scoring, the longest sample's tail, generation and transfers in eta + 1 steps.
     train, score = together(TRAINING), together(SCORING)
     path = np.maximum(train + score + fleet.tail_s + times[makes] + lag_s, train + critic + score) / (fleet.eta + 1)
     trains = [group[:, place[task]] == group[:, makes] for task in TRAINING if task in place]
