@@ -129,6 +129,8 @@ class JobHub:
             if message.worker_id in route.workers:  # else it sends again over its newest stream
                 await self._spool(route, message)
             return
+        elif message.worker_id not in route.workers and not message.HasField("frame"):
+            return  # nobody speaks for a worker that did not say hello here; frames of those that have gone come late
         await self._put_up(message)
 
     async def _spool(self, route: Route, message: gateway_pb2.RolloutUp) -> None:
@@ -149,7 +151,7 @@ class JobHub:
         for worker_id in gone_ids:
             if worker_id in self._route_of:
                 continue  # it has said hello again meanwhile, which voids what it held
-            gone = gateway_pb2.WorkerGone(reason=reason)
+            gone = gateway_pb2.WorkerGone(reason=reason, connection_lost=bool(route.peer_region))
             await self._put_up(gateway_pb2.RolloutUp(worker_id=worker_id, gone=gone))
 
     async def send_down(self, message: gateway_pb2.RolloutDown) -> bool:

@@ -10,6 +10,7 @@ engine cannot produce is reported, and the others of its batch are not lost (iso
 """
 
 import asyncio
+import contextlib
 import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -49,6 +50,10 @@ GATEWAY_PATIENCE_S = 60.0
 RETRY_S = 0.5
 """Pause before a lost stream is opened again."""
 
+STARTED_DEADLINE_S = 5.0
+"""How long generation waits until the gateway has heard which samples it begins with: a sample may kill this process,
+and the death counts against what is known to have been started. It takes a millisecond, unless the gateway is away."""
+
 FRAME_TOKENS = 200_000
 """Most tokens of one frame, unless one result alone has more: at 9 bytes a completion token and 4 a prompt token that
 is under half of rpc.MAX_MESSAGE_BYTES, and so is the longest result that a job may ask for."""
@@ -64,6 +69,7 @@ class Worker:
         self._config = config
         self._job = config.job
         self._worker_id = config.task.task_id
+        self._epoch = epoch
         self._queue = LeaseQueue()
         self._out = Outbox(self._worker_id, epoch)
         self._num_barren = 0
@@ -118,8 +124,9 @@ class Worker:
             with rpc.remote_errors(gateway):
                 call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
                 hello = gateway_pb2.WorkerHello(
-                    job_id=self._job_id, region=self._config.task.region, bundle_digest=self._bundle_digest
-                )
+                    job_id=self._job_id, region=self._config.task.region, bundle_digest=self._bundle_digest,
+                    epoch=self._epoch,
+                )  # fmt: skip
                 capacity = gateway_pb2.Capacity(num_samples=self._config.capacity)
                 await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, hello=hello))
                 await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, capacity=capacity))
@@ -188,6 +195,9 @@ class Worker:
             lease_ids=[lease.lease_id for lease in leases], policy=policy_to_pb(policy)
         )  # fmt: skip
         await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, started=started))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STARTED_DEADLINE_S):
+                await self._out.written()
         started_s = clock.monotonic_s()
         sampled, failed = await asyncio.to_thread(sample_what_can_be, leases, sample)
         generation_s = clock.monotonic_s() - started_s

@@ -207,10 +207,10 @@ class Desk:
                 raise WireError(f"{worker_id} holds another tokenizer or model config than this job; it gets no leases")
             self.regions[worker_id] = up.hello.region
             event(log, logging.INFO, "worker_joined", worker=worker_id, worker_region=up.hello.region)
-            self._apply(values.WorkerJoined(worker_id))
+            self._apply(values.WorkerJoined(worker_id, up.hello.epoch))
         elif up.HasField("gone"):
             event(log, logging.WARNING, "worker_gone", worker=worker_id, why=up.gone.reason)
-            self._apply(values.WorkerLeft(worker_id))
+            self._apply(values.WorkerLeft(worker_id, is_dead=not up.gone.connection_lost))
         elif up.HasField("capacity"):
             self._apply(values.RoomOffered(worker_id, up.capacity.num_samples))
         elif up.HasField("started"):
