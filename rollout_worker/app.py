@@ -29,13 +29,13 @@ from periplus.digest import payload_digest
 from periplus.errors import PeriplusError, Unreachable
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.telemetry import event
-from periplus.trajectory import Trajectory
+from periplus.trajectory import Limits, Trajectory
 from rollout_worker.compile import compile_decoder
 from rollout_worker.config import WorkerConfig
 from rollout_worker.convert import Proof, lease_from_pb, proof_to_pb
 from rollout_worker.episode import EpisodeSettings, sample_batch
 from rollout_worker.incoming import Bundle
-from rollout_worker.isolate import Failed, sample_what_can_be
+from rollout_worker.isolate import Failed, only_valid, sample_what_can_be
 from rollout_worker.model import Loaded, load_bundle
 from rollout_worker.outbox import Outbox
 from rollout_worker.queue import Lease, LeaseQueue
@@ -201,16 +201,26 @@ class Worker:
         started_s = clock.monotonic_s()
         sampled, failed = await asyncio.to_thread(sample_what_can_be, leases, sample)
         generation_s = clock.monotonic_s() - started_s
-        for part in in_frames([replace(trajectory, generation_s=generation_s) for trajectory in sampled], FRAME_TOKENS):
+        timed = [replace(trajectory, generation_s=generation_s) for trajectory in sampled]
+        valid, invalid = only_valid(leases, timed, self._limits(loaded))
+        failed = (*failed, *invalid)
+        for part in in_frames(valid, FRAME_TOKENS):
             payload = trajectory_codec.encode(part, level=self._job.network.zstd_level)
             await self._out.put_frame(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
         await self._report(failed)
-        self._num_barren = 0 if sampled else self._num_barren + 1
+        self._num_barren = 0 if valid else self._num_barren + 1
         if self._num_barren >= BARREN_BATCHES:
             raise PeriplusError(
                 f"{self._num_barren} batches in a row yielded no sample ({failed[-1].why}); "
                 "the engine or the environment of this worker is broken, see its log"
             )
+
+    def _limits(self, loaded: Loaded) -> Limits:
+        sampling = self._job.sampling
+        return Limits(
+            vocab_size=loaded.engine.vocab_size, max_prompt_tokens=sampling.prompt_tokens,
+            max_completion_tokens=sampling.max_new_tokens,
+        )  # fmt: skip
 
     async def _report(self, failed: Sequence[Failed]) -> None:
         for each in failed:

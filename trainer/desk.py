@@ -56,6 +56,8 @@ class Tally:
     dropped: int = 0
     filtered: int = 0
     lost: int = 0
+    failed_groups: int = 0
+    overdue_groups: int = 0
 
     def as_json(self, trajectories: Sequence[Trajectory]) -> int:
         """Bytes of the same records as JSON: counted up to JSON_TOKENS of a step, in proportion to tokens beyond."""
@@ -247,6 +249,11 @@ class Desk:
         if frame.refusal is not None:
             self.tally.refused_messages += 1
             event(log, logging.ERROR, "frame_refused", worker=worker_id, why=frame.refusal)
+        for refused in frame.refused:
+            self.tally.refused += 1
+            event(log, logging.ERROR, "sample_refused", worker=worker_id, group=refused.group, sample=refused.sample,
+                  why=refused.why)  # fmt: skip
+            self._fail(worker_id, refused.lease_id, refused.group, refused.sample, values.Loss.REFUSED)
         if not frame.kept:
             return
         json_bytes = self.tally.as_json([each.trajectory for each in frame.kept])
@@ -257,16 +264,18 @@ class Desk:
         self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.ledger.policy.version)
         for kept in frame.kept:
             t = kept.trajectory
-            if kept.trajectory.stop_reason is StopReason.ABANDONED:
+            if t.stop_reason is StopReason.ABANDONED:
                 self._write_result(_result(kept), audit.Verdict.ABANDONED, "")
                 self._settle((kept,), self.ledger.policy.version)
                 self._fail(worker_id, t.lease_id, t.group, t.sample)
             else:
                 self._apply(values.ResultArrived(_result(kept)))
 
-    def _fail(self, worker_id: str, lease_id: int, group: int, sample: int) -> None:
+    def _fail(
+        self, worker_id: str, lease_id: int, group: int, sample: int, why: values.Loss = values.Loss.FAILED
+    ) -> None:
         if self.ledger.holds(worker_id, lease_id, group, sample):
-            self._apply(values.SampleFailed(worker_id, lease_id))
+            self._apply(values.SampleFailed(worker_id, lease_id, why))
 
     async def _tick(self) -> None:
         while True:
@@ -350,6 +359,8 @@ class Desk:
             self.tally.filtered += len(effect.results)
         else:
             self.tally.dropped += len(effect.results)
+            self.tally.failed_groups += effect.why is values.Drop.FAILED
+            self.tally.overdue_groups += effect.why is values.Drop.OVERDUE
             event(log, logging.WARNING, "group_dropped", group=effect.group, why=effect.why,
                   samples=len(effect.results))  # fmt: skip
         samples = tuple(
