@@ -234,8 +234,8 @@ class FailureSection(Config):
     let it expire gets one lease at a time until it returns a result, and one more for each result."""
 
     max_sample_attempts: int = Field(default=3, ge=1, le=100)
-    """Attempts at one sample, before its group is given up. An attempt is a sample that a worker had started and that it
-    failed, did not finish within lease_timeout_s, or died over; what only waited in a worker's queue is none."""
+    """Attempts at one sample before its group is given up. An attempt is over when a worker that had started the sample
+    fails, dies, or does not finish it within lease_timeout_s. What only waited in a worker's queue was no attempt."""
 
     on_overrun: Literal["hold", "abandon"] = "hold"
     """When a batch is there and older samples are missing that would be too old after it: `hold` the trainer for them,

@@ -452,3 +452,34 @@ def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method
                 await call
 
     play(scene)
+
+
+def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream() -> None:
+    async def scene() -> None:
+        async with (
+            gateway() as home, Trainer(home.address) as trainer, Worker(home.address, "w1"),
+            Worker(home.address, "liar") as liar,
+        ):  # fmt: skip
+            await until(lambda: len(trainer.came) == 2)
+            for body in ("started", "failed", "capacity", "proof"):
+                message = gateway_pb2.RolloutUp(worker_id="w1")
+                getattr(message, body).SetInParent()
+                await liar.call.write(message)
+            await liar.hello("w2")
+            await until(lambda: "w2 hello" in trainer.came)
+            assert sorted(trainer.came) == ["liar hello", "w1 hello", "w2 hello"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("region", ["", "far"])
+def test_a_lost_gateway_is_told_from_a_worker_whose_own_stream_ended(region: str) -> None:
+    async def scene() -> None:
+        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        route = hub.open_route(region)
+        await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
+        await hub.close_route(route, "its stream ended")
+        assert (await hub.next_up()).up.HasField("hello")
+        assert (await hub.next_up()).up.gone.connection_lost == bool(region)
+
+    play(scene)

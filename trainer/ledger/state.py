@@ -229,10 +229,11 @@ class LedgerState:
     def seat(self, worker_id: str) -> None:
         """Who may be leased to, with what comes first: to be called when anything about the worker has changed."""
         worker = self.workers.get(worker_id)
-        for seats, free in ((self.seats, worker and worker.free), (self.early_seats, worker and worker.free_early)):
-            seats.pop(worker_id, None)
-            if worker is None or free is None or worker.room <= 0 or worker.is_behind:
-                continue
+        self.seats.pop(worker_id, None)
+        self.early_seats.pop(worker_id, None)
+        if worker is None or worker.room <= 0 or worker.is_behind:
+            return
+        for seats, free in ((self.seats, worker.free), (self.early_seats, worker.free_early)):
             if free > 0 or not worker.is_late:  # urgent work goes to trusted workers whatever room they have
                 seats[worker_id] = (worker.is_late, -free / worker.room, worker_id)
 
