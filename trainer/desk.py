@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 JSON_TOKENS = 20_000
 """Tokens a step whose size as JSON is counted, at about 1 us each; it is told beside ours, and decides nothing."""
 
+WORKERS_KNOWN = 1 << 14
+"""Workers whose region is remembered, those that said hello longest ago forgotten first: many more than a job has."""
+
 TICK_S = 1.0
 """How late a lease may expire, or a hold may end."""
 
@@ -207,7 +210,7 @@ class Desk:
         if up.HasField("hello"):
             if up.hello.bundle_digest != self._bundle_digest:
                 raise WireError(f"{worker_id} holds another tokenizer or model config than this job; it gets no leases")
-            self.regions[worker_id] = up.hello.region
+            self._know(worker_id, up.hello.region)
             event(log, logging.INFO, "worker_joined", worker=worker_id, worker_region=up.hello.region)
             self._apply(values.WorkerJoined(worker_id, up.hello.epoch))
         elif up.HasField("gone"):
@@ -220,6 +223,13 @@ class Desk:
         elif up.HasField("failed"):
             event(log, logging.WARNING, "sample_failed", worker=worker_id, lease=up.failed.lease_id, why=up.failed.why)
             self._fail(worker_id, up.failed.lease_id, up.failed.group, up.failed.sample)
+
+    def _know(self, worker_id: str, region: str) -> None:
+        """Remember the worker's region, also after it left, when results of its may still come."""
+        self.regions.pop(worker_id, None)
+        self.regions[worker_id] = region
+        if len(self.regions) > WORKERS_KNOWN:
+            del self.regions[next(iter(self.regions))]
 
     def _on_proof(self, worker_id: str, proof: gateway_pb2.WeightProof) -> None:
         self.on_proof(worker_id, proof)

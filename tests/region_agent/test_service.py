@@ -13,7 +13,8 @@ from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, St
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
 from periplus.publication import Closing, PublicationKind, PublicationRecord, derived_publication
-from region_agent.hub import DOWN_QUEUE_MESSAGES, JobHub
+from region_agent import hub as hub_module
+from region_agent.hub import DOWN_QUEUE_MESSAGES, TAKEN_FRAMES, JobHub
 from region_agent.service import GatewayService
 from region_agent.weights.keeper import Along, Stream
 from tests.support.faulty_weights import FaultyWeightFiles
@@ -146,6 +147,44 @@ def test_who_waits_for_room_towards_a_stream_goes_on_when_it_ends() -> None:
         await hub.close_route(route, "dead")
         await waiting
         assert await hub.send_down(message) is False
+
+    play(scene)
+
+
+def test_a_stream_that_is_not_read_is_ended_and_holds_up_the_others_only_that_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "DOWN_STALL_S", 0.05)
+
+    async def scene() -> None:
+        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        stuck, well = hub.open_route(""), hub.open_route("")
+        for name, route in (("stuck", stuck), ("well", well)):
+            hello = gateway_pb2.RolloutUp(worker_id=name, hello=gateway_pb2.WorkerHello(job_id=JOB))
+            await hub.take_up(route, hello)
+        for _ in range(DOWN_QUEUE_MESSAGES):
+            assert await hub.send_down(gateway_pb2.RolloutDown(worker_id="stuck"))
+        for _ in range(1_000):
+            assert not await hub.send_down(gateway_pb2.RolloutDown(worker_id="stuck"))
+        assert stuck.closed.is_set()
+        assert await hub.send_down(gateway_pb2.RolloutDown(worker_id="well"))
+
+    play(scene)
+
+
+def test_a_worker_that_reads_no_acknowledgement_is_not_read_on() -> None:
+    async def scene() -> None:
+        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        route = hub.open_route("")
+        await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
+        frame = gateway_pb2.TrajectoryFrame(codec=1, payload=b"x", epoch=1)
+        for _ in range(TAKEN_FRAMES):
+            await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame))
+        waiting = asyncio.create_task(hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame)))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        assert len(await route.next_taken()) == TAKEN_FRAMES
+        await waiting
 
     play(scene)
 

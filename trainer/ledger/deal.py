@@ -7,8 +7,8 @@ worker while it has room, for they share a prompt.
 Leases of the next version take only room that is free, but what can start now does not count them: a worker full of
 them would else wait for a step that waits for it.
 A worker gets nothing while its weights are further behind than the bound. One on probation (state.py: Worker) comes
-last, and never gets more leases than its allowance. What it has got is a trial: a trusted worker that has room and
-nothing else to do takes the sample over, so that a worker that hangs holds up no batch.
+last, and never gets more leases than its allowance. What it has got is a trial: a worker with fewer strikes that has
+room and nothing else to do takes the sample over, so that a worker that hangs holds up no batch.
 """
 
 import heapq
@@ -197,7 +197,7 @@ class _Work(NamedTuple):
 
 
 def deal(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
-    """Grant what can be granted now; then let trusted workers that have room take over what is out on trial."""
+    """Grant what can be granted now; then let better workers that have room take over what is out on trial."""
     _deal_waiting(state, limits, item_of, effects)
     if state.trials and _withdraw_trials(state, effects):
         _deal_waiting(state, limits, item_of, effects)
@@ -214,11 +214,13 @@ def _deal_waiting(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, eff
 
 
 def _withdraw_trials(state: LedgerState, effects: list[Effect]) -> int:
-    """End as many trials as trusted workers have room for, oldest work first; returns how many."""
-    trusted = (state.workers[worker_id] for is_late, _, worker_id in state.seats.values() if not is_late)
-    room = sum(max(0, worker.free) for worker in trusted)
+    """End the trials that workers with fewer strikes have room for, those of the worst first; returns how many."""
+    strikes_of = {worker_id: worker.strikes for worker_id, worker in state.workers.items()}
+    most = len(state.trials)
+    places = [n for n, _, who in sorted(state.seats.values()) for _ in range(min(most, state.workers[who].free))]
     of_now = (state.held[lease_id] for lease_id in state.trials if state.held[lease_id].deadline_s is not None)
-    ended = sorted(of_now, key=lambda held: (held.lease.group, held.lease.sample))[:room]
+    worst_first = sorted(of_now, key=lambda x: (-strikes_of[x.worker_id], x.lease.group, x.lease.sample))
+    ended = [held for held, n in zip(worst_first, places, strict=False) if n < strikes_of[held.worker_id]]
     for held in ended:
         lose(state, held.lease.lease_id, Loss.WITHDRAWN, effects)
         effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))

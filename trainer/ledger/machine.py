@@ -151,7 +151,8 @@ class Ledger:
             case WorkerJoined(worker_id, epoch):
                 before = state.workers.get(worker_id)
                 self._leave(worker_id, effects, is_dead=before is None or not epoch or before.epoch != epoch)
-                state.workers[worker_id] = Worker(epoch=epoch, allowance=state.doubted.pop(worker_id, None))
+                allowance, strikes = state.doubted.pop(worker_id, (None, 0))
+                state.workers[worker_id] = Worker(epoch=epoch, allowance=allowance, strikes=strikes)
             case WorkerLeft(worker_id, is_dead):
                 self._leave(worker_id, effects, is_dead=is_dead)
             case RoomOffered(worker_id, num_samples):
@@ -198,16 +199,18 @@ class Ledger:
             is_attempt = is_dead and held.is_started
             group = deal.lose(state, lease_id, Loss.WORKER_DIED if is_attempt else Loss.WORKER_GONE, effects)
             attempts += [(group, held.lease.sample)] if is_attempt else []
+        if attempts:
+            worker.allowance, worker.strikes = 1, worker.strikes + 1
         del state.workers[worker_id]
         state.seat(worker_id)
-        self._remember(worker_id, 1 if attempts else worker.allowance)
+        self._remember(worker_id, worker)
         for group, sample in attempts:
             self._count_failure(group, sample, effects)
 
-    def _remember(self, worker_id: str, allowance: int | None) -> None:
-        """Let a worker that left on probation, or died at work, come back on probation."""
-        if allowance is not None:
-            self.state.doubted[worker_id] = allowance
+    def _remember(self, worker_id: str, worker: Worker) -> None:
+        """Let a worker that left on probation come back on probation."""
+        if worker.allowance is not None:
+            self.state.doubted[worker_id] = worker.allowance, worker.strikes
         if len(self.state.doubted) > DOUBTED_KEPT:
             del self.state.doubted[next(iter(self.state.doubted))]
 
@@ -257,8 +260,9 @@ class Ledger:
                 late[held.worker_id] = None
                 self._end_expired(held, effects)
         for worker_id in late:
-            state.workers[worker_id].allowance = 1
-            for lease_id in list(state.workers[worker_id].leases):
+            worker = state.workers[worker_id]
+            worker.allowance, worker.strikes = 1, worker.strikes + 1
+            for lease_id in list(worker.leases):
                 held = state.held.get(lease_id)
                 if held is not None and held.deadline_s is not None and not held.is_started:
                     self._end_expired(held, effects)
@@ -278,6 +282,7 @@ class Ledger:
         self._spare(worker_id)
         if worker.allowance is not None:
             worker.allowance = worker.allowance + 1 if worker.allowance < worker.room else None
+            worker.strikes = int(worker.is_late)
             self.state.seat(worker_id)
 
     def _count_failure(self, group: Group, sample: int, effects: list[Effect]) -> None:

@@ -73,6 +73,8 @@ class Worker:
     `allowance`: the leases that it may hold while it is on *probation*, None if it is trusted with all its room. Who
     lets a lease expire, or dies while producing samples, is allowed one lease, and one more for each result of its that
     is accepted: so a worker that hangs holds one lease, and one that has recovered gets twice as many each time.
+    `strikes`: how often it did so since its last accepted result, one at least while it is on probation; who has fewer
+    is served first.
     """
 
     epoch: int = 0
@@ -81,6 +83,7 @@ class Worker:
     early: set[int] = field(default_factory=set)
     policy: Policy | None = None
     allowance: int | None = None
+    strikes: int = 0
     is_behind: bool = False
 
     @property
@@ -149,11 +152,11 @@ class LedgerState:
     whole_classes: Counter[int] = field(default_factory=Counter)
     reserved_tokens: int = 0  # of training groups: the largest size for what is not in yet, the true one for what is
     workers: dict[str, Worker] = field(default_factory=dict)
-    seats: dict[str, tuple[bool, float, str]] = field(default_factory=dict)  # who may be leased to; the least first
-    early_seats: dict[str, tuple[bool, float, str]] = field(default_factory=dict)  # the same for the next version
+    seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # who may be leased to; the least first
+    early_seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # the same for the next version
     held: dict[int, Held] = field(default_factory=dict)
     trials: dict[int, None] = field(default_factory=dict)  # leases granted to workers on probation
-    doubted: dict[str, int] = field(default_factory=dict)  # the allowance of workers that left on probation
+    doubted: dict[str, tuple[int, int]] = field(default_factory=dict)  # who left on probation: allowance and strikes
     deadlines: list[tuple[float, int]] = field(default_factory=list)  # heap of (deadline, lease id), some outdated
     waiting: list[tuple[int, int, int]] = field(default_factory=list)  # heap: priority, group, sample; some outdated
     dropped: dict[int, None] = field(default_factory=dict)  # the groups dropped last
@@ -235,7 +238,7 @@ class LedgerState:
             return
         for seats, free in ((self.seats, worker.free), (self.early_seats, worker.free_early)):
             if free > 0 or not worker.is_late:  # urgent work goes to trusted workers whatever room they have
-                seats[worker_id] = (worker.is_late, -free / worker.room, worker_id)
+                seats[worker_id] = (worker.strikes, -free / worker.room, worker_id)
 
     def set_deadline(self, held: Held, deadline_s: float) -> None:
         """The lease ends then; a deadline that is set again only moves later."""
@@ -245,7 +248,7 @@ class LedgerState:
             heapq.heappush(self.deadlines, (deadline_s, held.lease.lease_id))
 
     def put_on_trial(self, held: Held) -> None:
-        """The lease is one of a worker on probation: a trusted worker may take its sample over."""
+        """The lease is one of a worker on probation: a better worker may take its sample over."""
         held.is_trial = True
         self.trials[held.lease.lease_id] = None
 
@@ -286,6 +289,7 @@ class LedgerState:
         assert {i for i, held in self.held.items() if held.deadline_s is not None} <= {i for _, i in self.deadlines}
         seats = dict(self.seats), dict(self.early_seats)
         for worker_id, worker in self.workers.items():
+            assert worker.is_late == (worker.strikes > 0)
             assert worker.early == {lease_id for lease_id in worker.leases if self.held[lease_id].deadline_s is None}
             self.seat(worker_id)
         assert (self.seats, self.early_seats) == seats

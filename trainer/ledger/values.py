@@ -108,7 +108,7 @@ class Loss(StrEnum):
     WORKER_GONE = "worker_gone"  # its worker left before it started the sample, or the connection to it was lost
     WORKER_DIED = "worker_died"  # its worker died while it produced the sample
     EXPIRED = "expired"  # its time is over; or another lease of its worker expired, and this one was not started
-    WITHDRAWN = "withdrawn"  # given to a worker on probation as a trial; a trusted worker had room for the sample
+    WITHDRAWN = "withdrawn"  # given to a worker on probation as a trial; a better one had room for the sample
     FAILED = "failed"  # its worker said that it cannot produce the sample
     REFUSED = "refused"  # what its worker sent is no valid sample
 
