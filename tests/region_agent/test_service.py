@@ -10,7 +10,7 @@ import pytest
 
 from periplus import rpc
 from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, StorageError, Unreachable
-from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
 from periplus.publication import Closing, PublicationKind, PublicationRecord, derived_publication
 from region_agent import hub as hub_module
@@ -177,7 +177,7 @@ def test_a_worker_that_reads_no_acknowledgement_is_not_read_on() -> None:
         hub = JobHub(JOB, "home", frame_spool(), keeper())
         route = hub.open_route("")
         await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
-        frame = gateway_pb2.TrajectoryFrame(codec=1, payload=b"x", epoch=1)
+        frame = gateway_pb2.TrajectoryFrame(codec=common_pb2.CODEC_TRAJECTORY_COLUMNS_ZSTD, payload=b"x", epoch=1)
         for _ in range(TAKEN_FRAMES):
             await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame))
         waiting = asyncio.create_task(hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame)))
