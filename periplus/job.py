@@ -230,10 +230,12 @@ class FailureSection(Config):
     """When work is taken away from a worker."""
 
     lease_timeout_s: float = Field(default=60.0, gt=0, le=86_400)
-    """Seconds after which a sample that was leased and did not come back is leased to another worker."""
+    """Seconds after which a sample that was leased and did not come back is leased to another worker. The worker that
+    let it expire gets one lease at a time until it returns a result, and one more for each result."""
 
     max_sample_attempts: int = Field(default=3, ge=1, le=100)
-    """Leases of one sample that may end without it, worker deaths not counted, before its group is given up."""
+    """Attempts at one sample before its group is given up. An attempt is over when a worker that had started the sample
+    fails, dies, or does not finish it within lease_timeout_s. What only waited in a worker's queue was no attempt."""
 
     on_overrun: Literal["hold", "abandon"] = "hold"
     """When a batch is there and older samples are missing that would be too old after it: `hold` the trainer for them,

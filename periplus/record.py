@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from periplus import finite_json
 from periplus.policy import Policy
 
 
@@ -32,7 +33,7 @@ class Record:
     text: str = ""
 
     def to_json(self) -> str:
-        """One line of `metrics.jsonl`."""
+        """One line of `metrics.jsonl`; a value that is not finite is null in it."""
         line: dict[str, object] = {
             "kind": self.kind.value,
             "fork": self.policy.fork,
@@ -44,15 +45,17 @@ class Record:
         line |= self.values
         if self.staleness_tokens:
             line["staleness_tokens"] = {str(k): v for k, v in sorted(self.staleness_tokens.items())}
-        return json.dumps(line)
+        return finite_json.dumps(line)
 
     @classmethod
     def from_json(cls, line: str) -> "Record":
-        """The inverse of to_json. Raises: ValueError, KeyError or TypeError for a line that is no record."""
+        """The inverse of to_json, without values that are null. Raises: ValueError, KeyError or TypeError for a line
+        that is no record."""
         data = json.loads(line)
         if not isinstance(data, dict):
             raise ValueError(f"a record is an object, not {type(data).__name__}")
         kind, policy = RecordKind(data.pop("kind")), Policy(int(data.pop("fork")), int(data.pop("version")))
         time_s, text = float(data.pop("time_s")), str(data.pop("text", ""))
         staleness = {int(k): int(v) for k, v in data.pop("staleness_tokens", {}).items()}
-        return cls(kind=kind, policy=policy, time_s=time_s, values=data, staleness_tokens=staleness, text=text)
+        values = {name: value for name, value in data.items() if value is not None}
+        return cls(kind=kind, policy=policy, time_s=time_s, values=values, staleness_tokens=staleness, text=text)

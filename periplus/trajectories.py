@@ -30,6 +30,7 @@ from periplus.trajectory import (
     SamplingParams,
     Trajectory,
     is_metadata,
+    is_reward,
     validate,
 )
 
@@ -137,7 +138,7 @@ def _rows_are_fit(t: Trajectories, limits: Limits) -> bool:
     return (
         max(rows.num_ids) <= limits.max_completion_tokens
         and max([t.prompt_lengths[prompt] for prompt in rows.prompt]) <= limits.max_prompt_tokens
-        and all(map(math.isfinite, rows.reward))
+        and all(map(is_reward, rows.reward))
         and all(map(math.isfinite, rows.temperature))
         and all(map(math.isfinite, rows.generation_s))
         and min(rows.temperature) >= 0

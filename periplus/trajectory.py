@@ -32,6 +32,11 @@ from periplus.policy import Policy
 LOGPROB_TOLERANCE = 1e-4
 """How far above 0 a log-probability may lie: float32 log-softmax over large vocabularies overshoots by about 1e-6."""
 
+MAX_REWARD = 1e6
+"""Largest magnitude of a reward. Rewards are of the order of 1 (a share of tests passed, a score to 100), and float32,
+in which losses are computed, still tells 1e6 from 1e6 + 0.1. What training makes of such a reward is finite in float32:
+a critic's squared error is 4e12, an unnormalised advantage times the largest ratio (losses/log_ratio.py) 1e15."""
+
 MAX_WORKER_ID_BYTES = 256
 """Region, job and a counter fit in a quarter of this."""
 
@@ -187,7 +192,7 @@ def validate(trajectory: Trajectory, limits: Limits) -> None:
     _check(len(t.mask) == num_tokens, "number of mask bits", len(t.mask), t)
     _check_logprobs(t)
     _check_runs(t, num_tokens)
-    _check(math.isfinite(t.reward), "reward", t.reward, t)
+    _check_reward(t)
     _check_sampling(t)
     _check(math.isfinite(t.generation_s) and t.generation_s >= 0, "generation_s", t.generation_s, t)
     _check(0 < len(t.worker_id.encode()) <= MAX_WORKER_ID_BYTES, "worker_id", t.worker_id[:80], t)
@@ -204,6 +209,21 @@ def is_metadata(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def is_reward(value: float) -> bool:
+    """Whether a trajectory may carry this reward: a number of at most `MAX_REWARD` in magnitude."""
+    return -MAX_REWARD <= value <= MAX_REWARD
+
+
+def _check_reward(trajectory: Trajectory) -> None:
+    if not is_reward(trajectory.reward):
+        t = trajectory
+        raise CorruptFrame(
+            f"bad reward: {t.reward} of group {t.group} sample {t.sample} is no number from {-MAX_REWARD:.0f} to "
+            f"{MAX_REWARD:.0f} (lease {t.lease_id}, item {t.item}, worker {t.worker_id[:80]!r}); drop the "
+            "trajectory, and scale the rewards of the environment"
+        )
 
 
 def _check_logprobs(trajectory: Trajectory) -> None:

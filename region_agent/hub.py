@@ -4,7 +4,8 @@ A hub has rollout workers below it (its own region's, or a remote region's by wa
 up: to the job's trainer in the home region, to the home gateway elsewhere. What goes up is one bounded queue; what
 goes down is one bounded queue a stream, found by worker id; publications are one log with a cursor a reader, and what
 the log completes is the keeper's (weights/), which makes what readers need beyond it. Bounds are back-pressure: who
-puts into a full queue waits, and gRPC stops reading from the peer that caused it.
+puts into a full queue waits, and gRPC stops reading from the peer that caused it. A stream below that takes nothing for
+`DOWN_STALL_S` is ended.
 
 Frames of its own region's workers go through the spool (frames.py): taken, acknowledged to the worker, sent up, and
 kept until the trainer says that its ledger has them. Frames of other regions are passed on: their own gateways keep
@@ -40,6 +41,14 @@ log = logging.getLogger(__name__)
 DOWN_QUEUE_MESSAGES = 64
 """Lease batches waiting for one stream; the ledger grants no more than workers asked for, so this hardly fills."""
 
+DOWN_STALL_S = 20.0
+"""How long a full queue may keep the messages of all other workers waiting: beyond what a slow link between two regions
+needs for so many small messages. Then its stream ends: a worker that hangs must not hold up those that do not."""
+
+TAKEN_FRAMES = 1024
+"""Frames of one stream that are taken and not acknowledged yet. An honest worker has 64 of them on the way at most; who
+sends on without reading what it is told is not read any more."""
+
 
 @dataclass(slots=True, eq=False)
 class Route:
@@ -51,9 +60,13 @@ class Route:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     taken: list[FrameKey] = field(default_factory=list)
     has_taken: asyncio.Event = field(default_factory=asyncio.Event)
+    has_room: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def took(self, key: FrameKey) -> None:
-        """Its worker is to hear of it once the spool holds it for good."""
+    async def took(self, key: FrameKey) -> None:
+        """Its worker is to hear of it once the spool holds it for good. Waits while too many wait for that."""
+        while len(self.taken) >= TAKEN_FRAMES:
+            self.has_room.clear()
+            await self.has_room.wait()
         self.taken.append(key)
         self.has_taken.set()
 
@@ -62,7 +75,21 @@ class Route:
         await self.has_taken.wait()
         self.has_taken.clear()
         keys, self.taken = self.taken, []
+        self.has_room.set()
         return keys
+
+    async def put(self, message: gateway_pb2.RolloutDown) -> bool:
+        """Queue the message; False if the stream is over, which it is if its queue stays full."""
+        if self.closed.is_set():
+            return False
+        try:
+            async with asyncio.timeout(DOWN_STALL_S):
+                await self.queue.put(message)
+        except TimeoutError:
+            event(log, logging.WARNING, "stream_stalled", workers=len(self.workers), waited_s=DOWN_STALL_S)
+            self.closed.set()
+            return False
+        return True
 
 
 @dataclass(slots=True, eq=False)
@@ -129,13 +156,15 @@ class JobHub:
             if message.worker_id in route.workers:  # else it sends again over its newest stream
                 await self._spool(route, message)
             return
+        elif message.worker_id not in route.workers and not message.HasField("frame"):
+            return  # nobody speaks for a worker that did not say hello here; frames of those that have gone come late
         await self._put_up(message)
 
     async def _spool(self, route: Route, message: gateway_pb2.RolloutUp) -> None:
         key, frame = keyed_frame_from_pb(message)
         if await self.frames.take(key, frame):
             self.up.put_frame(key)
-        route.took(key)
+        await route.took(key)
 
     async def close_route(self, route: Route, reason: str) -> None:
         """The stream has ended: its workers are gone until they say hello again."""
@@ -149,7 +178,7 @@ class JobHub:
         for worker_id in gone_ids:
             if worker_id in self._route_of:
                 continue  # it has said hello again meanwhile, which voids what it held
-            gone = gateway_pb2.WorkerGone(reason=reason)
+            gone = gateway_pb2.WorkerGone(reason=reason, connection_lost=bool(route.peer_region))
             await self._put_up(gateway_pb2.RolloutUp(worker_id=worker_id, gone=gone))
 
     async def send_down(self, message: gateway_pb2.RolloutDown) -> bool:
@@ -163,8 +192,7 @@ class JobHub:
         route = self._route_of.get(message.worker_id)
         if route is None:
             return False
-        await route.queue.put(message)
-        return True
+        return await route.put(message)
 
     async def _commit(self, message: gateway_pb2.RolloutDown) -> bool:
         committed = message.committed
@@ -172,9 +200,7 @@ class JobHub:
             self.frames.commit(keys_from_pb(message.worker_id, committed.epoch, committed.sequences))
             return True
         routes = [route for route in self._routes if route.peer_region == committed.region]
-        for route in routes:
-            await route.queue.put(message)
-        return bool(routes)
+        return any([await route.put(message) for route in routes])
 
     # ---- the way up -----------------------------------------------------------------------------------------------
 

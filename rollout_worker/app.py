@@ -10,6 +10,7 @@ engine cannot produce is reported, and the others of its batch are not lost (iso
 """
 
 import asyncio
+import contextlib
 import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -28,13 +29,13 @@ from periplus.digest import payload_digest
 from periplus.errors import PeriplusError, Unreachable
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.telemetry import event
-from periplus.trajectory import Trajectory
+from periplus.trajectory import Limits, Trajectory
 from rollout_worker.compile import compile_decoder
 from rollout_worker.config import WorkerConfig
 from rollout_worker.convert import Proof, lease_from_pb, proof_to_pb
 from rollout_worker.episode import EpisodeSettings, sample_batch
 from rollout_worker.incoming import Bundle
-from rollout_worker.isolate import Failed, sample_what_can_be
+from rollout_worker.isolate import Failed, only_valid, sample_what_can_be
 from rollout_worker.model import Loaded, load_bundle
 from rollout_worker.outbox import Outbox
 from rollout_worker.queue import Lease, LeaseQueue
@@ -48,6 +49,10 @@ GATEWAY_PATIENCE_S = 60.0
 
 RETRY_S = 0.5
 """Pause before a lost stream is opened again."""
+
+STARTED_DEADLINE_S = 5.0
+"""How long generation waits until the gateway has heard which samples it begins with: a sample may kill this process,
+and the death counts against what is known to have been started. It takes a millisecond, unless the gateway is away."""
 
 FRAME_TOKENS = 200_000
 """Most tokens of one frame, unless one result alone has more: at 9 bytes a completion token and 4 a prompt token that
@@ -64,6 +69,7 @@ class Worker:
         self._config = config
         self._job = config.job
         self._worker_id = config.task.task_id
+        self._epoch = epoch
         self._queue = LeaseQueue()
         self._out = Outbox(self._worker_id, epoch)
         self._num_barren = 0
@@ -118,8 +124,9 @@ class Worker:
             with rpc.remote_errors(gateway):
                 call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
                 hello = gateway_pb2.WorkerHello(
-                    job_id=self._job_id, region=self._config.task.region, bundle_digest=self._bundle_digest
-                )
+                    job_id=self._job_id, region=self._config.task.region, bundle_digest=self._bundle_digest,
+                    epoch=self._epoch,
+                )  # fmt: skip
                 capacity = gateway_pb2.Capacity(num_samples=self._config.capacity)
                 await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, hello=hello))
                 await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, capacity=capacity))
@@ -188,19 +195,32 @@ class Worker:
             lease_ids=[lease.lease_id for lease in leases], policy=policy_to_pb(policy)
         )  # fmt: skip
         await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, started=started))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STARTED_DEADLINE_S):
+                await self._out.written()
         started_s = clock.monotonic_s()
         sampled, failed = await asyncio.to_thread(sample_what_can_be, leases, sample)
         generation_s = clock.monotonic_s() - started_s
-        for part in in_frames([replace(trajectory, generation_s=generation_s) for trajectory in sampled], FRAME_TOKENS):
+        timed = [replace(trajectory, generation_s=generation_s) for trajectory in sampled]
+        valid, invalid = only_valid(leases, timed, self._limits(loaded))
+        failed = (*failed, *invalid)
+        for part in in_frames(valid, FRAME_TOKENS):
             payload = trajectory_codec.encode(part, level=self._job.network.zstd_level)
             await self._out.put_frame(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
         await self._report(failed)
-        self._num_barren = 0 if sampled else self._num_barren + 1
+        self._num_barren = 0 if valid else self._num_barren + 1
         if self._num_barren >= BARREN_BATCHES:
             raise PeriplusError(
                 f"{self._num_barren} batches in a row yielded no sample ({failed[-1].why}); "
                 "the engine or the environment of this worker is broken, see its log"
             )
+
+    def _limits(self, loaded: Loaded) -> Limits:
+        sampling = self._job.sampling
+        return Limits(
+            vocab_size=loaded.engine.vocab_size, max_prompt_tokens=sampling.prompt_tokens,
+            max_completion_tokens=sampling.max_new_tokens,
+        )  # fmt: skip
 
     async def _report(self, failed: Sequence[Failed]) -> None:
         for each in failed:

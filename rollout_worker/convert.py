@@ -67,4 +67,5 @@ def lease_from_pb(message: gateway_pb2.Lease) -> Lease:
         start_at=Policy(message.start_at.fork, message.start_at.version),
         consume_by_version=message.consume_by_version,
         purpose=Purpose.EVAL if message.purpose == gateway_pb2.PURPOSE_EVAL else Purpose.TRAIN,
+        alone=message.alone,
     )

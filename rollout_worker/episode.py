@@ -58,7 +58,7 @@ def _trajectory(
         lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
         prompt_ids=token_ids(prompt), completion_ids=token_ids(completion.token_ids),
         logprobs=read_only(completion.logprobs, np.float32), mask=read_only((True,) * num_tokens, np.bool_),
-        policies=(PolicyRun(policy, num_tokens),), reward=environment.score(lease.item, text),
+        policies=(PolicyRun(policy, num_tokens),), reward=float(environment.score(lease.item, text)),
         stop_reason=StopReason(completion.stop_reason.value),
         sampling=SamplingParams(temperature=0.0 if greedy else settings.temperature),
         worker_id=settings.worker_id, generation_s=0.0,

@@ -39,6 +39,7 @@ class Outbox:
         self._kept_bytes = 0
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
+        self._written = asyncio.Event()
 
     @property
     def num_kept(self) -> int:
@@ -80,10 +81,15 @@ class Outbox:
         if self._line:
             self._filled.set()
 
+    async def written(self) -> None:
+        """Return when everything that was put has been written to a stream: its reader asks for more."""
+        await self._written.wait()
+
     async def next(self) -> gateway_pb2.RolloutUp:
-        """What to write next; a frame that was acknowledged meanwhile is passed over."""
+        """What to write next; a frame that was acknowledged meanwhile is passed over. The message before is written."""
         while True:
             while not self._line:
+                self._written.set()
                 self._filled.clear()
                 await self._filled.wait()
             message = self._line.popleft()
@@ -93,6 +99,7 @@ class Outbox:
 
     def _add(self, message: gateway_pb2.RolloutUp) -> None:
         self._line.append(message)
+        self._written.clear()
         self._filled.set()
 
     async def _wait_for_room(self) -> None:

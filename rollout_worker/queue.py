@@ -2,6 +2,7 @@
 
 Pure: leases in, batches out. A lease whose `start_at` lies ahead waits here until the weights arrive; one of a fork
 that the weights have left behind is dropped. Lease ids are unique within a fork: one that comes again is the same.
+A sample at which earlier attempts failed is taken alone: what happens to the worker then is its doing.
 """
 
 import heapq
@@ -14,7 +15,7 @@ from periplus.trajectory import Purpose
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to produce one sample; see trainer/ledger.py."""
+    """The right to produce one sample; `alone`: in a batch of its own. See trainer/ledger/values.py."""
 
     lease_id: int
     group: int
@@ -23,6 +24,11 @@ class Lease:
     start_at: Policy
     consume_by_version: int
     purpose: Purpose
+    alone: bool = False
+
+
+SPARE_ENTRIES = 64
+"""Entries of revoked leases that the heap may hold however few leases wait: a small heap is not rebuilt each time."""
 
 
 class LeaseQueue:
@@ -40,12 +46,13 @@ class LeaseQueue:
         if key not in self._leases:
             self._leases[key] = lease
             heapq.heappush(self._heap, (first, lease.group, lease.sample, key))
+            self._forget_revoked()
 
     def has_startable(self, policy: Policy | None) -> bool:
         return policy is not None and any(self._may_start(lease, policy) for lease in self._leases.values())
 
     def take(self, policy: Policy, at_most: int) -> tuple[Lease, ...]:
-        """Remove and return up to `at_most` leases that may start at `policy`."""
+        """Remove and return up to `at_most` leases that may start at `policy` together."""
         taken: list[Lease] = []
         held: list[tuple[int, int, int, tuple[int, int]]] = []
         while self._heap and len(taken) < at_most:
@@ -53,8 +60,10 @@ class LeaseQueue:
             lease = self._leases.get(entry[3])
             if lease is None:
                 continue  # revoked
-            if self._may_start(lease, policy):
+            if self._may_start(lease, policy) and not (lease.alone and taken):
                 taken.append(self._leases.pop(entry[3]))
+                if lease.alone:
+                    break
             elif lease.start_at.fork < policy.fork:
                 del self._leases[entry[3]]
             else:
@@ -67,6 +76,11 @@ class LeaseQueue:
         """Forget these, of whatever fork: the ledger that gave them wants them no more. Others are unchanged."""
         for key in [key for key in self._leases if key[1] in lease_ids]:
             del self._leases[key]
+
+    def _forget_revoked(self) -> None:
+        if len(self._heap) > 2 * len(self._leases) + SPARE_ENTRIES:
+            self._heap = [entry for entry in dict.fromkeys(self._heap) if entry[3] in self._leases]
+            heapq.heapify(self._heap)
 
     def clear(self) -> None:
         self._heap.clear()

@@ -6,7 +6,8 @@ under `trainer.losses` puts them together.
     RLOO, arXiv 2402.14740, equation 8         A_i =  r_i - mean_{j != i}(r_j)
 
 The mean over the group is the baseline, so no critic is needed. A group of one, or with equal rewards, teaches nothing:
-its advantages are 0. *Deviation*: the standard deviation is the population's; the GRPO paper does not say which (TRL
+its advantages are 0, exactly: a mean of equal numbers may differ from them by a rounding error, which AdamW would make
+large again. *Deviation*: the standard deviation is the population's; the GRPO paper does not say which (TRL
 and verl take the sample's, which makes advantages of a group of 8 smaller by 6 %).
 
 *Tool gaps*: tokens that the policy did not sample (mask False) are no actions. Reward, value and advantage pass through
@@ -25,6 +26,9 @@ import torch
 
 EPSILON = 1e-4
 """Bounds the advantage of a group whose rewards differ by a rounding error only; TRL's value."""
+
+MAX_PENALISED_REWARD = 1e100
+"""Largest magnitude of a reward less its KL penalty whose square, summed over any step, is finite in float64."""
 
 MIN_VARIANCE = 1e-8
 """Of what is whitened: below it, numbers count as equal. OpenRLHF's value."""
@@ -77,7 +81,7 @@ def group_advantages(rewards: Sequence[float], groups: Sequence[int], *, normali
     """GRPO's (Dr. GRPO's without `normalise_std`) advantage of each sample; `groups[i]` is the group of sample i."""
     advantages = []
     for reward, values in zip(rewards, _fellows(rewards, groups), strict=True):
-        mean = fsum(values) / len(values)
+        mean = _mean(values)
         std = sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
         advantages.append((reward - mean) / (std + EPSILON if normalise_std else 1.0))
     return tuple(advantages)
@@ -87,7 +91,7 @@ def leave_one_out_advantages(rewards: Sequence[float], groups: Sequence[int]) ->
     """RLOO's advantage of each sample: n / (n - 1) times its distance to the group's mean; 0 in a group of one."""
     advantages = []
     for reward, values in zip(rewards, _fellows(rewards, groups), strict=True):
-        mean = fsum(values) / len(values)
+        mean = _mean(values)
         advantages.append((reward - mean) * len(values) / (len(values) - 1) if len(values) > 1 else 0.0)
     return tuple(advantages)
 
@@ -136,9 +140,18 @@ def whiten(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     return centred_BT * (centred_BT.square().sum() / count).clamp(min=MIN_VARIANCE).rsqrt()
 
 
+def _mean(values: Sequence[float]) -> float:
+    return values[0] if min(values) == max(values) else fsum(values) / len(values)
+
+
 def _fellows(rewards: Sequence[float], groups: Sequence[int]) -> list[list[float]]:
     if len(rewards) != len(groups):
         raise ValueError(f"{len(rewards)} rewards for {len(groups)} samples")
+    if not all(abs(reward) <= MAX_PENALISED_REWARD for reward in rewards):
+        raise ValueError(
+            f"rewards from {min(rewards)} to {max(rewards)} have squares that are not finite; scale the rewards to at "
+            f"most {MAX_PENALISED_REWARD:g}"
+        )
     members: dict[int, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         members[group].append(reward)

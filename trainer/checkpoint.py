@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 from blake3 import blake3
 
+from periplus import finite_json
 from periplus.digest import state_digest
 from periplus.errors import ConfigError, NotFound
 from periplus.policy import Lineage, Policy
@@ -90,7 +91,7 @@ def save(root: Path, content: Content, model: Any, learner: Stateful) -> Manifes
         _sync(directory / name)
         parts.append({"name": name, "bytes": (directory / name).stat().st_size, "blake3": _hash(directory / name)})
     manifest = _manifest(content) | {"weights": state_digest(bf16_state(model)).hex(), "parts": parts}
-    write_atomically(directory / MANIFEST, json.dumps(manifest, indent=1))
+    write_atomically(directory / MANIFEST, finite_json.dumps(manifest, indent=1))
     _sync(root)
     return _read(directory / MANIFEST)
 

@@ -41,4 +41,5 @@ def _lease_to_pb(lease: Lease) -> gateway_pb2.Lease:
         start_at=policy_to_pb(lease.start_at),
         consume_by_version=lease.consume_by_version,
         purpose=_PURPOSE[lease.purpose],
+        alone=lease.alone,
     )

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 JSON_TOKENS = 20_000
 """Tokens a step whose size as JSON is counted, at about 1 us each; it is told beside ours, and decides nothing."""
 
+WORKERS_KNOWN = 1 << 14
+"""Workers whose region is remembered, those that said hello longest ago forgotten first: many more than a job has."""
+
 TICK_S = 1.0
 """How late a lease may expire, or a hold may end."""
 
@@ -56,6 +59,8 @@ class Tally:
     dropped: int = 0
     filtered: int = 0
     lost: int = 0
+    failed_groups: int = 0
+    overdue_groups: int = 0
 
     def as_json(self, trajectories: Sequence[Trajectory]) -> int:
         """Bytes of the same records as JSON: counted up to JSON_TOKENS of a step, in proportion to tokens beyond."""
@@ -205,12 +210,12 @@ class Desk:
         if up.HasField("hello"):
             if up.hello.bundle_digest != self._bundle_digest:
                 raise WireError(f"{worker_id} holds another tokenizer or model config than this job; it gets no leases")
-            self.regions[worker_id] = up.hello.region
+            self._know(worker_id, up.hello.region)
             event(log, logging.INFO, "worker_joined", worker=worker_id, worker_region=up.hello.region)
-            self._apply(values.WorkerJoined(worker_id))
+            self._apply(values.WorkerJoined(worker_id, up.hello.epoch))
         elif up.HasField("gone"):
             event(log, logging.WARNING, "worker_gone", worker=worker_id, why=up.gone.reason)
-            self._apply(values.WorkerLeft(worker_id))
+            self._apply(values.WorkerLeft(worker_id, is_dead=not up.gone.connection_lost))
         elif up.HasField("capacity"):
             self._apply(values.RoomOffered(worker_id, up.capacity.num_samples))
         elif up.HasField("started"):
@@ -218,6 +223,13 @@ class Desk:
         elif up.HasField("failed"):
             event(log, logging.WARNING, "sample_failed", worker=worker_id, lease=up.failed.lease_id, why=up.failed.why)
             self._fail(worker_id, up.failed.lease_id, up.failed.group, up.failed.sample)
+
+    def _know(self, worker_id: str, region: str) -> None:
+        """Remember the worker's region, also after it left, when results of its may still come."""
+        self.regions.pop(worker_id, None)
+        self.regions[worker_id] = region
+        if len(self.regions) > WORKERS_KNOWN:
+            del self.regions[next(iter(self.regions))]
 
     def _on_proof(self, worker_id: str, proof: gateway_pb2.WeightProof) -> None:
         self.on_proof(worker_id, proof)
@@ -247,6 +259,11 @@ class Desk:
         if frame.refusal is not None:
             self.tally.refused_messages += 1
             event(log, logging.ERROR, "frame_refused", worker=worker_id, why=frame.refusal)
+        for refused in frame.refused:
+            self.tally.refused += 1
+            event(log, logging.ERROR, "sample_refused", worker=worker_id, group=refused.group, sample=refused.sample,
+                  why=refused.why)  # fmt: skip
+            self._fail(worker_id, refused.lease_id, refused.group, refused.sample, values.Loss.REFUSED)
         if not frame.kept:
             return
         json_bytes = self.tally.as_json([each.trajectory for each in frame.kept])
@@ -257,16 +274,18 @@ class Desk:
         self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.ledger.policy.version)
         for kept in frame.kept:
             t = kept.trajectory
-            if kept.trajectory.stop_reason is StopReason.ABANDONED:
+            if t.stop_reason is StopReason.ABANDONED:
                 self._write_result(_result(kept), audit.Verdict.ABANDONED, "")
                 self._settle((kept,), self.ledger.policy.version)
                 self._fail(worker_id, t.lease_id, t.group, t.sample)
             else:
                 self._apply(values.ResultArrived(_result(kept)))
 
-    def _fail(self, worker_id: str, lease_id: int, group: int, sample: int) -> None:
+    def _fail(
+        self, worker_id: str, lease_id: int, group: int, sample: int, why: values.Loss = values.Loss.FAILED
+    ) -> None:
         if self.ledger.holds(worker_id, lease_id, group, sample):
-            self._apply(values.SampleFailed(worker_id, lease_id))
+            self._apply(values.SampleFailed(worker_id, lease_id, why))
 
     async def _tick(self) -> None:
         while True:
@@ -350,6 +369,8 @@ class Desk:
             self.tally.filtered += len(effect.results)
         else:
             self.tally.dropped += len(effect.results)
+            self.tally.failed_groups += effect.why is values.Drop.FAILED
+            self.tally.overdue_groups += effect.why is values.Drop.OVERDUE
             event(log, logging.WARNING, "group_dropped", group=effect.group, why=effect.why,
                   samples=len(effect.results))  # fmt: skip
         samples = tuple(

@@ -5,24 +5,27 @@
 Everything that waits is committed together (group commit): one thread hop and one sync serve all frames that arrived
 while the last commit was under way, so a slow disk makes commits larger, not rarer. A frame that was seen before, by
 its transport key (worker, epoch, sequence), is not decoded again; it is acknowledged again, for its sender may not
-know. A frame that is no good is refused with its error and acknowledged too: sending it again makes it no better.
+know. A frame that is no good is refused with its error and acknowledged too: sending it again makes it no better. Of a
+frame that can be read, only the samples that break a limit are refused; the others are kept, as a frame of their own.
 
 It does not know what a lease is. What waits is bounded in bytes; who puts more waits.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass
 
-from periplus.codec.frame import Frame, pack
+from periplus.codec import trajectory as trajectory_codec
+from periplus.codec.frame import CodecId, Frame, pack
 from periplus.codec.registry import columns_decoder
-from periplus.errors import SpoolFull, WireError
+from periplus.errors import CorruptFrame, SpoolFull, WireError
 from periplus.spool.format import Position
 from periplus.spool.spool import Spool
 from periplus.telemetry import event
-from periplus.trajectories import validate_all
-from periplus.trajectory import Limits, Trajectory, content_digest
+from periplus.trajectories import Trajectories, validate_all
+from periplus.trajectory import Limits, Trajectory, content_digest, validate
 from periplus.transport import FrameKey, SeenFrames
 
 log = logging.getLogger(__name__)
@@ -54,15 +57,27 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedSample:
+    """A trajectory that breaks a limit, and which one."""
+
+    lease_id: int
+    group: int
+    sample: int
+    why: WireError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """A frame that may be acknowledged, to the region that spools it, once its trajectories are judged. `kept` is empty
-    for a resend or a refusal."""
+    for a resend, or if nothing of the frame is valid. `refusal` is the first thing that is wrong with it, `refused` are
+    its invalid samples, as far as it could be read."""
 
     key: FrameKey
     region: str
     num_bytes: int
     kept: tuple[Kept, ...] = ()
     refusal: WireError | None = None
+    refused: tuple[RefusedSample, ...] = ()
 
 
 class Intake:
@@ -120,12 +135,15 @@ class Intake:
     def _committed(self, key: FrameKey, region: str, frame: Frame) -> Committed:
         if key in self._seen:
             return Committed(key=key, region=region, num_bytes=len(frame.payload))
-        trajectories = decode(frame, self._limits)
-        if isinstance(trajectories, WireError):
-            return Committed(key=key, region=region, num_bytes=len(frame.payload), refusal=trajectories)
-        kept = self._keep(frame, trajectories)
+        num_bytes = len(frame.payload)
+        try:
+            frame, trajectories, refused = _valid(frame, key, self._limits)
+        except WireError as error:
+            return Committed(key=key, region=region, num_bytes=num_bytes, refusal=error)
+        kept = self._keep(frame, trajectories) if trajectories else ()
         self._seen.add(key)
-        return Committed(key=key, region=region, num_bytes=len(frame.payload), kept=kept)
+        refusal = refused[0].why if refused else None
+        return Committed(key=key, region=region, num_bytes=num_bytes, kept=kept, refusal=refusal, refused=refused)
 
     def _keep(self, frame: Frame, trajectories: tuple[Trajectory, ...]) -> tuple[Kept, ...]:
         return kept(self._store.append(pack(frame)), trajectories)
@@ -136,10 +154,40 @@ def kept(frame: Position, trajectories: tuple[Trajectory, ...]) -> tuple[Kept, .
     return tuple(Kept(t, content_digest(t), frame, index) for index, t in enumerate(trajectories))
 
 
+def _valid(
+    frame: Frame, key: FrameKey, limits: Limits
+) -> tuple[Frame, tuple[Trajectory, ...], tuple[RefusedSample, ...]]:  # fmt: skip
+    """The trajectories of a frame that are valid and its sender's own, in a frame that holds nothing else; and the
+    others with what is wrong with them.
+
+    Raises: WireError if the frame cannot be read.
+    """
+    columns = _columns(frame)
+    with contextlib.suppress(WireError):  # which says no more than that some sample is not valid
+        validate_all(columns, limits)
+        if all(columns.texts[worker] == key.worker_id for worker in columns.rows.worker):
+            return frame, columns.views(), ()
+    valid: list[Trajectory] = []
+    refused: list[RefusedSample] = []
+    for t in columns.views():
+        try:
+            validate(t, limits)
+            if t.worker_id != key.worker_id:  # it would end leases of another worker
+                raise CorruptFrame(f"bad worker_id: {t.worker_id!r} in a frame of {key.worker_id!r}; drop it")
+            valid.append(t)
+        except WireError as error:
+            refused.append(RefusedSample(lease_id=t.lease_id, group=t.group, sample=t.sample, why=error))
+    return Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, trajectory_codec.encode(valid)), tuple(valid), tuple(refused)
+
+
+def _columns(frame: Frame) -> Trajectories:
+    return columns_decoder(frame.codec)(frame.payload, max_content_bytes=MAX_FRAME_CONTENT_BYTES)
+
+
 def decode(frame: Frame, limits: Limits) -> tuple[Trajectory, ...] | WireError:
     """The frame's trajectories, all of them valid, or what is wrong with it."""
     try:
-        columns = columns_decoder(frame.codec)(frame.payload, max_content_bytes=MAX_FRAME_CONTENT_BYTES)
+        columns = _columns(frame)
         validate_all(columns, limits)
     except WireError as error:
         return error

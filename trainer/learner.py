@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ import torch
 
 from periplus.errors import ConfigError, NonFiniteLoss
 from periplus.policy import Policy
+from periplus.trajectory import MAX_REWARD, is_reward
 from trainer.advantages import AdvantageSettings, Outcomes
 from trainer.batch import Batch, Sample, collate
 from trainer.losses.kl import KlEstimator, kl_estimate
@@ -219,6 +219,11 @@ class Learner:
             truncated_B=batch.truncated_B, kl_BT=kl_BT, values_BU=values_BU,
         )  # fmt: skip
         found = settings.algorithm.advantages(outcomes, settings.advantage)
+        if not bool((torch.isfinite(found.advantages_BT) | ~batch.mask_BT).all()):
+            raise NonFiniteLoss(
+                f"advantages are not finite, of {batch.num_rows} samples with rewards from {min(batch.rewards)} to "
+                f"{max(batch.rewards)}: the step was not applied; check the critic's values and the KL penalty"
+            )
         return Targets(
             advantages_BT=found.advantages_BT.float(), proximal_BT=actor_BT, reference_BT=reference_BT,
             values_BU=values_BU, returns_BT=None if found.returns_BT is None else found.returns_BT.float(),
@@ -301,10 +306,10 @@ def minibatch_rows(groups: Sequence[int], num_minibatches: int, key: Sequence[in
 
 def _check_finite(batch: Batch) -> None:
     for sample, row_T in zip(batch.samples, torch.isfinite(batch.behaviour_logprobs_BT) | ~batch.mask_BT, strict=True):
-        if not (isfinite(sample.reward) and bool(row_T.all())):
+        if not (is_reward(sample.reward) and bool(row_T.all())):
             raise NonFiniteLoss(
-                f"group {sample.group} sample {sample.sample} has the reward {sample.reward} or a log-probability that "
-                "is not finite: the step was not applied; check the reward and the engine"
+                f"group {sample.group} sample {sample.sample} has the reward {sample.reward}, beyond {MAX_REWARD:.0f}, "
+                "or a log-probability that is not finite: the step was not applied; check the reward and the engine"
             )
 
 

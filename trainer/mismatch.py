@@ -9,7 +9,8 @@ Both compute the log-probability of the same tokens. What the difference means d
     mixed     several policies within a sample: also what a swap during generation did to cached keys and values.
 
 For each: the mean and the largest |log pi_trainer - log pi_engine| and k3 = x - 1 - log x, x = pi_trainer / pi_engine,
-an estimate of KL(engine || trainer), over the tokens that the loss sees, in nats. Pure functions.
+an estimate of KL(engine || trainer), over the tokens that the loss sees, in nats. k3 is bounded for each token
+(losses/log_ratio.py), so that it is finite whatever an engine claims. Pure functions.
 
 Shapes: B rows, T completion columns.
 """
@@ -21,6 +22,7 @@ import torch
 
 from periplus.policy import Policy
 from periplus.trajectory import PolicyRun
+from trainer.losses.log_ratio import bounded_k3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,5 +82,5 @@ def _mismatch(difference_N: torch.Tensor) -> Mismatch:
         num_tokens=len(difference_N),
         mean=float(difference_N.abs().mean()),
         max=float(difference_N.abs().max()),
-        kl=float((difference_N.exp() - 1.0 - difference_N).mean()),
+        kl=float(bounded_k3(difference_N).mean()),
     )

@@ -87,9 +87,9 @@ class Progress:
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, float]) -> "Progress":
-        """The inverse of to_mapping; what an older build did not write stays 0."""
+        """The inverse of to_mapping; what an older build did not write, or was not finite, stays 0."""
         known = cls.__dataclass_fields__
-        return cls(**{name: value for name, value in values.items() if name in known})
+        return cls(**{name: value for name, value in values.items() if name in known and value is not None})
 
     def summary(self, *, accuracy_after: float, wall_s: float, bound: int, num_remote_regions: int) -> dict[str, float]:
         """The values of the run's summary record, under their registered names."""

@@ -132,4 +132,6 @@ def _of_tally(tally: Tally) -> dict[str, float]:
         "refused_messages": float(tally.refused_messages),
         "filtered_samples": float(tally.filtered),
         "lost_leases": float(tally.lost),
+        "failed_groups": float(tally.failed_groups),
+        "overdue_groups": float(tally.overdue_groups),
     }

@@ -20,7 +20,7 @@ from coordinator.client.connection import Coordinator, connect, job_state, raise
 from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
 from coordinator.state import ENDED_STATES
-from periplus import clock, yaml_text
+from periplus import clock, finite_json, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile, job_schema, load_job
 from periplus.job_inputs import check_inputs
@@ -138,7 +138,7 @@ def watch_job(job_id: str, output: str, coordinator: str) -> None:
             await _show(remote, found, Console())
         else:
             async for event in _events(remote, found.job_id):
-                click.echo(json.dumps(_event_tree(event)))
+                click.echo(finite_json.dumps(_event_tree(event)))
         raise_outcome(await remote.job(found.job_id))
 
     _ask(coordinator, call)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from coordinator.client.connection import job_state, task_state
+from periplus import finite_json
 from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
 from periplus.view import units
@@ -59,7 +60,7 @@ def render(listing: Listing, trees: Sequence[Tree], output: Output, now_s: float
 
 def render_tree(tree: Tree, output: Output) -> str:
     """One tree for a program."""
-    return json.dumps(tree, indent=2) if output is Output.JSON else dump(tree).rstrip("\n")
+    return finite_json.dumps(tree, indent=2) if output is Output.JSON else dump(tree).rstrip("\n")
 
 
 def columns_of(columns: Sequence[Column], trees: Sequence[Tree], now_s: float) -> str:

@@ -22,7 +22,7 @@ from coordinator.client.connection import Coordinator, connect, job_state, raise
 from coordinator.client.runs import Checkpoint, newest_checkpoint
 from coordinator.demo.services import AGENT, Services
 from coordinator.state import JobState
-from periplus import clock
+from periplus import clock, finite_json
 from periplus.audit.auditor import audit
 from periplus.audit.read import read_run
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut
@@ -232,7 +232,7 @@ class _Demo:
         async with WanControl(wan) as emulator:
             counted = sum(count.delivered_bytes for count in await emulator.counters())
         wall_s = clock.monotonic_s() - self._settings.launched_s
-        append_line(run.logs / SESSIONS_FILE, json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))
+        append_line(run.logs / SESSIONS_FILE, finite_json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))
         if job_state(ended) == JobState.CANCELLED:
             self._say_how_to_go_on(run)
             return EXIT_INTERRUPTED

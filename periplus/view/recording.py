@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 
+from periplus import finite_json
 from periplus.errors import ConfigError, NotFound
 from periplus.run_directory import RunDirectory, append_line, read_lines
 from periplus.view.state import Event, FleetSeen, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
@@ -27,7 +28,7 @@ async def recorded(events: AsyncIterator[Event], directory: RunDirectory) -> Asy
 
 def encode_fleet(fleet: FleetSeen, time_s: float) -> str:
     """One line of fleet.jsonl."""
-    return json.dumps({"time_s": round(time_s, 4), **asdict(fleet)})
+    return finite_json.dumps({"time_s": round(time_s, 4), **asdict(fleet)})
 
 
 def decode_fleet(line: str) -> tuple[float, FleetSeen]:

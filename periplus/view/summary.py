@@ -3,7 +3,6 @@
 Both show the same values; a value that was not measured is null in one and `not measured` in the other, never zero.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from periplus import finite_json
 from periplus.view import units
 from periplus.view.blocks import bar
 from periplus.view.state import printable
@@ -93,7 +93,7 @@ def summary_json(summary: Summary, **extra: object) -> str:
     repeated = data.keys() & extra.keys()
     if repeated:
         raise ValueError(f"the summary has {', '.join(sorted(repeated))} already")
-    return json.dumps(data | extra, allow_nan=False)
+    return finite_json.dumps(data | extra)
 
 
 def summary_table(summary: Summary) -> RenderableType:

@@ -1,7 +1,6 @@
 """`periplus wan run | set | show`: the emulator and its control from a shell."""
 
 import asyncio
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from periplus import errors, process
+from periplus import errors, finite_json, process
 from periplus.wan import app, grid
 from periplus.wan.client import LinkCount, LinkProperty, WanControl
 from periplus.wan.relay import new_event_loop
@@ -106,7 +105,7 @@ def show(control: str, output: str) -> None:
 
     links, factor = asyncio.run(call())
     if output == "json":
-        click.echo(json.dumps({"scale": factor, "links": [_as_json(link) for link in links]}, indent=2))
+        click.echo(finite_json.dumps({"scale": factor, "links": [_as_json(link) for link in links]}, indent=2))
     else:
         Console().print(_as_table(links))
 

@@ -4,14 +4,13 @@ Results go to standard output, everything else to standard error. Exits with 1 f
 leads to, for a damaged file and for one of another base; with 7 if the output is there already.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from periplus import yaml_text
+from periplus import finite_json, yaml_text
 from periplus.view.state import printable
 from periplus.weights.output import terminable
 from periplus.weights.progress import stderr_progress
@@ -124,7 +123,7 @@ def verify_command(directory: Path, file: Path, form: str) -> None:
 def _print(tree: dict[str, Any], form: str, text: Callable[[dict[str, Any]], str]) -> None:
     match form:
         case "json":
-            click.echo(json.dumps(tree, indent=2))
+            click.echo(finite_json.dumps(tree, indent=2))
         case "yaml":
             click.echo(yaml_text.dump(tree).rstrip("\n"))
         case _:

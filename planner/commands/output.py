@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from periplus import config, yaml_text
+from periplus import config, finite_json, yaml_text
 from periplus.errors import ConfigError, PlanInfeasible, StorageError, TimedOut
 from periplus.file_kinds import need_kind
 from planner.answer.evaluation import Violation
@@ -52,9 +52,9 @@ def show(tree: dict[str, Any], form: str, text: Callable[[], str]) -> None:
     """On standard output: a tree for programs, text for people."""
     match form:
         case "json":
-            click.echo(json.dumps(tree, indent=2))
+            click.echo(finite_json.dumps(tree, indent=2))
         case "yaml":
-            click.echo(yaml_text.dump(json.loads(json.dumps(tree))).rstrip("\n"))
+            click.echo(yaml_text.dump(json.loads(finite_json.dumps(tree))).rstrip("\n"))
         case _:
             click.echo(text())
 

@@ -10,10 +10,11 @@ import pytest
 
 from periplus import rpc
 from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, StorageError, Unreachable
-from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.policy import Policy
 from periplus.publication import Closing, PublicationKind, PublicationRecord, derived_publication
-from region_agent.hub import DOWN_QUEUE_MESSAGES, JobHub
+from region_agent import hub as hub_module
+from region_agent.hub import DOWN_QUEUE_MESSAGES, TAKEN_FRAMES, JobHub
 from region_agent.service import GatewayService
 from region_agent.weights.keeper import Along, Stream
 from tests.support.faulty_weights import FaultyWeightFiles
@@ -146,6 +147,44 @@ def test_who_waits_for_room_towards_a_stream_goes_on_when_it_ends() -> None:
         await hub.close_route(route, "dead")
         await waiting
         assert await hub.send_down(message) is False
+
+    play(scene)
+
+
+def test_a_stream_that_is_not_read_is_ended_and_holds_up_the_others_only_that_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "DOWN_STALL_S", 0.05)
+
+    async def scene() -> None:
+        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        stuck, well = hub.open_route(""), hub.open_route("")
+        for name, route in (("stuck", stuck), ("well", well)):
+            hello = gateway_pb2.RolloutUp(worker_id=name, hello=gateway_pb2.WorkerHello(job_id=JOB))
+            await hub.take_up(route, hello)
+        for _ in range(DOWN_QUEUE_MESSAGES):
+            assert await hub.send_down(gateway_pb2.RolloutDown(worker_id="stuck"))
+        for _ in range(1_000):
+            assert not await hub.send_down(gateway_pb2.RolloutDown(worker_id="stuck"))
+        assert stuck.closed.is_set()
+        assert await hub.send_down(gateway_pb2.RolloutDown(worker_id="well"))
+
+    play(scene)
+
+
+def test_a_worker_that_reads_no_acknowledgement_is_not_read_on() -> None:
+    async def scene() -> None:
+        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        route = hub.open_route("")
+        await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
+        frame = gateway_pb2.TrajectoryFrame(codec=common_pb2.CODEC_TRAJECTORY_COLUMNS_ZSTD, payload=b"x", epoch=1)
+        for _ in range(TAKEN_FRAMES):
+            await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame))
+        waiting = asyncio.create_task(hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame)))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        assert len(await route.next_taken()) == TAKEN_FRAMES
+        await waiting
 
     play(scene)
 
@@ -450,5 +489,36 @@ def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method
                 await trainer.lease("w", 1)
             with pytest.raises(asyncio.CancelledError):
                 await call
+
+    play(scene)
+
+
+def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream() -> None:
+    async def scene() -> None:
+        async with (
+            gateway() as home, Trainer(home.address) as trainer, Worker(home.address, "w1"),
+            Worker(home.address, "liar") as liar,
+        ):  # fmt: skip
+            await until(lambda: len(trainer.came) == 2)
+            for body in ("started", "failed", "capacity", "proof"):
+                message = gateway_pb2.RolloutUp(worker_id="w1")
+                getattr(message, body).SetInParent()
+                await liar.call.write(message)
+            await liar.hello("w2")
+            await until(lambda: "w2 hello" in trainer.came)
+            assert sorted(trainer.came) == ["liar hello", "w1 hello", "w2 hello"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("region", ["", "far"])
+def test_a_lost_gateway_is_told_from_a_worker_whose_own_stream_ended(region: str) -> None:
+    async def scene() -> None:
+        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        route = hub.open_route(region)
+        await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
+        await hub.close_route(route, "its stream ended")
+        assert (await hub.next_up()).up.HasField("hello")
+        assert (await hub.next_up()).up.gone.connection_lost == bool(region)
 
     play(scene)

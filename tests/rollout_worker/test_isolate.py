@@ -1,13 +1,16 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.policy import Policy
-from periplus.trajectory import Purpose, Trajectory
-from rollout_worker.isolate import WHY_CHARACTERS, sample_what_can_be
+from periplus.trajectory import Limits, Purpose, Trajectory, read_only
+from rollout_worker.isolate import WHY_CHARACTERS, only_valid, sample_what_can_be
 from rollout_worker.queue import Lease
+from tests.periplus.test_trajectory import GOOD
 
 
 def lease(number: int) -> Lease:
@@ -37,3 +40,17 @@ def test_a_long_reason_is_cut() -> None:
 
     ((failed),) = sample_what_can_be([lease(0)], sample)[1]
     assert len(failed.why) == WHY_CHARACTERS
+
+
+def test_a_sample_that_the_trainer_would_refuse_costs_its_own_lease_alone() -> None:
+    limits = Limits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
+    nan = read_only([-1.0, float("nan"), 0], np.float32)
+    produced = [
+        replace(GOOD, lease_id=0), replace(GOOD, lease_id=1, reward=1e200), replace(GOOD, lease_id=2, logprobs=nan),
+        replace(GOOD, lease_id=3),
+    ]  # fmt: skip
+    valid, failed = only_valid([lease(number) for number in range(4)], produced, limits)
+    assert [trajectory.lease_id for trajectory in valid] == [0, 3]
+    assert [each.lease.lease_id for each in failed] == [1, 2]
+    assert "1e+200" in failed[0].why
+    assert "logprob" in failed[1].why

@@ -134,3 +134,19 @@ def test_over_a_link_that_breaks_anywhere_every_frame_arrives_and_none_is_invent
         assert spooled == set(range(num_put))
 
     asyncio.run(scene())
+
+
+def test_who_waits_until_everything_is_written_goes_on_when_the_stream_asks_for_more() -> None:
+    async def scene() -> None:
+        outbox = Outbox("w", EPOCH)
+        await outbox.put(proof())
+        waiting = asyncio.ensure_future(outbox.written())
+        await outbox.next()
+        await asyncio.sleep(0)
+        assert not waiting.done(), "the message was handed out, and may still be on its way"
+        reading = asyncio.ensure_future(outbox.next())
+        await waiting
+        await outbox.put(proof())
+        await reading
+
+    asyncio.run(scene())

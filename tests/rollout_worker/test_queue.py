@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.policy import Policy
 from periplus.trajectory import Purpose
-from rollout_worker.queue import Lease, LeaseQueue
+from rollout_worker.queue import SPARE_ENTRIES, Lease, LeaseQueue
 
 
 def lease(
@@ -80,3 +82,21 @@ def test_every_lease_is_taken_once_at_a_policy_that_it_allows(rows: list[tuple[i
             assert all(one.start_at.version <= version for one in batch)
             taken += batch
     assert sorted(one.lease_id for one in taken) == list(range(len(rows)))
+
+
+def test_a_lease_that_is_to_be_worked_on_alone_is_taken_alone_and_in_its_turn() -> None:
+    queue = queue_of(
+        lease(1, group=0), replace(lease(2, group=1), alone=True), lease(3, group=2), replace(lease(4), alone=True)
+    )
+    batches = [[one.lease_id for one in queue.take(Policy(0, 0), 9)] for _ in range(4)]
+    assert batches == [[1, 3], [4], [2], []] or batches == [[4], [1, 3], [2], []]
+
+
+def test_what_is_revoked_before_it_was_taken_leaves_nothing_behind() -> None:
+    queue = queue_of(lease(0))
+    for number in range(1, 10_000):
+        queue.add(lease(number, group=number % 7))
+        queue.revoke([number])
+    assert len(queue) == 1
+    assert len(queue._heap) <= 2 + SPARE_ENTRIES
+    assert [one.lease_id for one in queue.take(Policy(0, 0), 9)] == [0]

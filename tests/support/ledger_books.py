@@ -190,9 +190,9 @@ class Books:
             case LeaseLost(lease, worker_id, why):
                 live = now.live.pop(lease.lease_id)
                 assert (live.lease, live.worker_id) == (lease, worker_id)
-                if why is not Loss.FAILED:
+                if why in (Loss.WORKER_GONE, Loss.WORKER_DIED, Loss.EXPIRED):
                     now.lost.add((lease.group, lease.sample))
-                if why is Loss.EXPIRED:
+                if why in (Loss.EXPIRED, Loss.WITHDRAWN):
                     now.expired[lease.lease_id] = worker_id
             case Judged(result, arrival):
                 self._judged(result, arrival, policy, next_step)

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from periplus.policy import Policy
 from periplus.state import ELEMENT_BYTES, State, Tensor, layout_bytes
-from periplus.trajectory import Purpose, SamplingParams, StopReason, Trajectory, policy_runs, read_only, token_ids
+from periplus.trajectory import (
+    MAX_REWARD,
+    Purpose,
+    SamplingParams,
+    StopReason,
+    Trajectory,
+    policy_runs,
+    read_only,
+    token_ids,
+)
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
@@ -55,7 +64,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         logprobs=read_only([p if sampled else 0.0 for p, sampled in zip(logprobs, mask, strict=True)], np.float32),
         mask=read_only(mask, np.bool_),
         policies=policy_runs(Policy(fork, version) for version in versions),
-        reward=draw(st.floats(allow_nan=False, allow_infinity=False)),
+        reward=draw(st.floats(-MAX_REWARD, MAX_REWARD)),
         stop_reason=draw(st.sampled_from(StopReason)),
         sampling=draw(sampling_params()),
         metadata=draw(st.just("") | metadata),

@@ -130,3 +130,23 @@ def test_whitened_tokens_have_mean_0_and_deviation_1_whatever_stands_in_the_padd
 
 def test_equal_numbers_whiten_to_zero() -> None:
     assert not whiten(torch.full((2, 3), 1 / 3, dtype=torch.float64), torch.ones(2, 3).bool()).any()
+
+
+@pytest.mark.parametrize("reward", [0.1, 1e6, -1e6 + 0.1, 1 / 3])
+@pytest.mark.parametrize("size", [2, 3, 7, 10])
+def test_equal_rewards_of_any_size_have_advantages_of_exactly_zero(reward: float, size: int) -> None:
+    rewards, groups = [reward] * size, [0] * size
+    assert group_advantages(rewards, groups, normalise_std=True) == (0.0,) * size
+    assert leave_one_out_advantages(rewards, groups) == (0.0,) * size
+
+
+def test_nearly_equal_rewards_at_the_bound_keep_their_order_and_their_size() -> None:
+    low, high = 1e6 - 1.0, 1e6
+    assert group_advantages([low, high], [0, 0], normalise_std=True) == pytest.approx((-1.0, 1.0), rel=1e-3)
+
+
+@pytest.mark.parametrize("reward", [1e200, float("inf"), float("nan")])
+def test_rewards_without_a_finite_square_are_refused(reward: float) -> None:
+    for advantages in (lambda r, g: group_advantages(r, g, normalise_std=True), leave_one_out_advantages):
+        with pytest.raises(ValueError, match="scale the rewards"):
+            advantages([reward, 0.0], [0, 0])

@@ -15,7 +15,7 @@ from periplus.trajectory import Limits, content_digest
 from periplus.transport import FrameKey
 from tests.periplus.test_trajectory import GOOD
 from trainer import intake as intake_module
-from trainer.intake import Committed, Intake
+from trainer.intake import Committed, Intake, decode
 
 LIMITS = Limits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
 
@@ -26,7 +26,7 @@ def frame(*samples: int) -> Frame:
 
 
 def key(sequence: int, epoch: int = 1) -> FrameKey:
-    return FrameKey(worker_id="w", epoch=epoch, sequence=sequence)
+    return FrameKey(worker_id=GOOD.worker_id, epoch=epoch, sequence=sequence)
 
 
 @pytest.fixture
@@ -153,3 +153,35 @@ def test_what_is_too_much_for_one_commit_waits_for_the_next(store: Spool, monkey
         return [[each.key.sequence for each in await intake.take()] for _ in range(3)]
 
     assert asyncio.run(run()) == [[0], [1], [2]]
+
+
+def test_of_a_frame_with_invalid_samples_the_valid_ones_are_kept_as_a_frame_of_their_own(store: Spool) -> None:
+    samples = [
+        replace(GOOD, sample=0), replace(GOOD, sample=1, lease_id=11, reward=1e200), replace(GOOD, sample=2),
+        replace(GOOD, sample=3, lease_id=13, worker_id="another"),
+    ]  # fmt: skip
+    mixed = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, trajectory_codec.encode(samples))
+    ((committed,), (again,)) = commit(store, (key(0), mixed), (key(0), mixed))
+
+    assert [(kept.trajectory.sample, kept.index) for kept in committed.kept] == [(0, 0), (2, 1)]
+    assert [(one.lease_id, one.group, one.sample) for one in committed.refused] == [
+        (11, GOOD.group, 1), (13, GOOD.group, 3)
+    ]  # fmt: skip
+    assert "1e+200" in str(committed.refusal)
+    assert "another" in str(committed.refused[1].why)
+    (record,) = store.records()
+    stored = decode(unpack(bytes(record.data), max_payload_bytes=1 << 20), LIMITS)
+    assert stored == tuple(kept.trajectory for kept in committed.kept)
+    assert (again.kept, again.refused) == ((), ())
+
+
+def test_a_frame_without_samples_takes_no_room(store: Spool) -> None:
+    commit(store, (key(0), frame()))
+    assert store.num_records == 0
+
+
+def test_a_frame_of_invalid_samples_alone_takes_no_room_and_names_them(store: Spool) -> None:
+    bad = trajectory_codec.encode([replace(GOOD, sample=sample, reward=float("nan")) for sample in range(3)])
+    ((committed,),) = commit(store, (key(0), Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, bad)))
+    assert [one.sample for one in committed.refused] == [0, 1, 2]
+    assert store.num_records == 0

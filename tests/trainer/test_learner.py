@@ -240,12 +240,15 @@ def test_shuffles_are_keyed_by_seed_version_and_epoch_and_not_by_the_fork(
 
 @each_algorithm
 @pytest.mark.parametrize("train", [{}, {"minibatches": 4}, {"epochs": 2}], ids=["one", "minibatches", "epochs"])
-def test_a_reward_that_is_not_finite_leaves_everything_untouched(model: Any, name: str, train: dict[str, int]) -> None:
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e200, -1e7])
+def test_a_reward_that_is_out_of_range_leaves_everything_untouched(
+    model: Any, name: str, train: dict[str, int], reward: float
+) -> None:
     learner = build(model, algorithm={"name": name}, train=train)
     learner.step(sampled(model, 0), consumer=CONSUMER, learning_rate=1e-2)
     before = everything(model, learner)
     batch = sampled(model, 1)
-    batch[3] = replace(batch[3], reward=float("nan"))
+    batch[3] = replace(batch[3], reward=reward)
     with pytest.raises(NonFiniteLoss, match="group 0 sample 3"):
         learner.step(batch, consumer=CONSUMER, learning_rate=1e-2)
     assert everything(model, learner) == before
@@ -284,6 +287,20 @@ def test_a_critic_that_is_not_finite_keeps_the_actor_where_it_was(model: Any) ->
     with pytest.raises(NonFiniteLoss):
         learner.step(sampled(model, 1), consumer=CONSUMER, learning_rate=1e-2)
     assert everything(model, learner) == before
+
+
+@each_algorithm
+def test_rewards_at_the_bound_and_a_hostile_log_probability_give_a_finite_step(model: Any, name: str) -> None:
+    learner = build(model, algorithm={"name": name})
+    batch = sampled(model, 1)
+    for index, reward in enumerate((1e6, -1e6, 1e6 - 0.1)):
+        batch[index] = replace(batch[index], reward=reward)
+    logprobs = np.array(batch[0].behaviour_logprobs)
+    logprobs[0] = -200.0
+    batch[0] = replace(batch[0], behaviour_logprobs=logprobs)
+    report = learner.step(batch, consumer=CONSUMER, learning_rate=1e-2)
+    assert report is not None
+    assert all(np.isfinite(value) for value in report.values().values()), report.values()
 
 
 def test_the_learner_goes_on_after_a_step_that_was_refused(model: Any) -> None:

@@ -1,6 +1,7 @@
 """The whole training loop in one process, with real sampling and real steps of a small Qwen3 (tests/support)."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,11 +20,11 @@ from periplus.audit.read import read_run
 from periplus.audit.records import End
 from periplus.codec import trajectory as trajectory_codec
 from periplus.convert import policy_to_pb
-from periplus.digest import state_digest
+from periplus.digest import payload_digest, state_digest
 from periplus.pb.v1 import common_pb2, gateway_pb2
 from periplus.policy import Policy
 from periplus.probe import NUM_LOGPROBS
-from periplus.publication import Closing, PublicationRecord
+from periplus.publication import Closing, PublicationKind, PublicationRecord
 from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
@@ -417,6 +418,85 @@ def test_a_sample_given_up_by_a_worker_that_is_gone_is_counted_and_stops_nobody(
     run = train(tmp_path / "a", cache_dir, link_class=Dying)
     assert run.state is TaskState.SUCCEEDED
     assert run.digest == train(tmp_path / "b", cache_dir).digest
+
+
+class Extreme(FakeLink):
+    """An environment whose reward for one group is far out of range; the others of its frames are as they were."""
+
+    bad_group = 1
+
+    def up(self, **message: Any) -> None:
+        if "frame" in message:
+            decoded = trajectory_codec.decode(message["frame"].payload, max_content_bytes=1 << 20)
+            rewards = [1e200 if t.group == self.bad_group else t.reward for t in decoded]
+            changed = [replace(t, reward=reward) for t, reward in zip(decoded, rewards, strict=True)]
+            message["frame"].payload = trajectory_codec.encode(changed)
+        super().up(**message)
+
+
+@pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus"])
+def test_a_reward_out_of_range_costs_its_group_after_its_attempts_and_the_job_succeeds(
+    tmp_path: Path, cache_dir: Path, name: str
+) -> None:
+    run = train(tmp_path / "a", cache_dir, link_class=Extreme, algorithm={"name": name, "group_size": 8})
+    assert run.state is TaskState.SUCCEEDED
+    steps = run.of_kind(RecordKind.STEP)
+    assert sum(record.values["failed_groups"] for record in steps) == 1
+    assert sum(record.values["refused_samples"] for record in steps) >= 3
+    lines = (Path(run.config.task.run_dir) / "audit.jsonl").read_text().splitlines()
+    kinds = [(line["kind"], line.get("why"), line.get("group")) for line in map(json.loads, lines)]
+    assert kinds.count(("drop", "failed", Extreme.bad_group)) == 1
+    assert sum(kind[:2] == ("lost", "refused") for kind in kinds) >= 3
+    assert audited(tmp_path / "a" / "run").findings == ()
+
+
+class Killed(FakeLink):
+    """A worker whose process dies over one item, each time at once, and is started again."""
+
+    bad_group = 2
+    num_deaths = 0
+
+    def _reply(self) -> None:
+        queue = self._queues["w0"]
+        policy = self.policy
+        if policy is None or not queue.has_startable(policy):
+            return
+        leases = queue.take(policy, 8)
+        started = gateway_pb2.LeasesStarted(lease_ids=[x.lease_id for x in leases], policy=policy_to_pb(policy))
+        self.up(worker_id="w0", started=started)
+        if any(lease.group == self.bad_group for lease in leases):
+            self.num_deaths += 1
+            queue.clear()
+            self.up(worker_id="w0", gone=gateway_pb2.WorkerGone(reason="its stream ended"))
+            digest = payload_digest(self.bundle_payload)
+            hello = gateway_pb2.WorkerHello(region="far", bundle_digest=digest, epoch=self.num_deaths)
+            self.up(worker_id="w0", hello=hello)
+            self.up(worker_id="w0", capacity=gateway_pb2.Capacity(num_samples=16))
+            return
+        for lease in leases:
+            queue.add(lease)
+        super()._reply()
+
+    def _take(self, publication: Any) -> None:
+        if publication.opening.kind is PublicationKind.BUNDLE:
+            self.bundle_payload = b"".join(publication.payload_parts)
+        super()._take(publication)
+
+
+def test_a_sample_that_kills_its_worker_each_time_costs_its_group_and_the_job_succeeds(
+    tmp_path: Path, cache_dir: Path
+) -> None:
+    run = train(tmp_path / "a", cache_dir, link_class=Killed)
+    assert run.state is TaskState.SUCCEEDED
+    assert isinstance(run.link, Killed)
+    assert run.link.num_deaths == 3
+    steps = run.of_kind(RecordKind.STEP)
+    assert sum(record.values["failed_groups"] for record in steps) == 1
+    lines = (Path(run.config.task.run_dir) / "audit.jsonl").read_text().splitlines()
+    kinds = [(line["kind"], line.get("why")) for line in map(json.loads, lines)]
+    assert ("lost", "worker_died") in kinds
+    assert ("drop", "failed") in kinds
+    assert audited(tmp_path / "a" / "run").findings == ()
 
 
 def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cache_dir: Path) -> None:

@@ -6,7 +6,9 @@ version. Within each: the worker with the most room, its free share counted, tie
 worker while it has room, for they share a prompt.
 Leases of the next version take only room that is free, but what can start now does not count them: a worker full of
 them would else wait for a step that waits for it.
-A worker gets nothing while its weights are further behind than the bound, and last if it let a lease expire.
+A worker gets nothing while its weights are further behind than the bound. One on probation (state.py: Worker) comes
+last, and never gets more leases than its allowance. What it has got is a trial: a worker with fewer strikes that has
+room and nothing else to do takes the sample over, so that a worker that hangs holds up no batch.
 """
 
 import heapq
@@ -17,13 +19,16 @@ from periplus.policy import Policy
 from periplus.trajectory import Purpose
 from trainer.ledger import judge
 from trainer.ledger.state import Group, Held, LedgerState, Worker
-from trainer.ledger.values import Effect, Granted, Lease, LeaseLost, LedgerLimits, Loss, Result
+from trainer.ledger.values import Effect, Granted, Lease, LeaseLost, LedgerLimits, Loss, Result, Revoked
 from trainer.ledger.window import fits, plus
 
 ItemOf = Callable[[int], int]
 
 EVAL, AGAIN, NEW, EARLY = 0, 1, 2, 3
 """Priorities of waiting samples."""
+
+_ITS_WORKERS_FAULT = (Loss.WORKER_GONE, Loss.WORKER_DIED, Loss.EXPIRED)
+"""A sample that was lost so is produced again through no length of its own."""
 
 
 # ---- leases end ------------------------------------------------------------------------------------------------------
@@ -45,6 +50,7 @@ def release(state: LedgerState, lease_id: int) -> Held:
     worker = state.workers[held.worker_id]
     del worker.leases[lease_id]
     worker.early.discard(lease_id)
+    state.trials.pop(lease_id, None)
     del state.groups[held.lease.group].leases[held.lease.sample]
     state.seat(held.worker_id)
     return held
@@ -55,7 +61,7 @@ def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) ->
     held = release(state, lease_id)
     effects.append(LeaseLost(held.lease, held.worker_id, why))
     group = state.groups[held.lease.group]
-    if why is not Loss.FAILED:
+    if why in _ITS_WORKERS_FAULT:
         group.lost.add(held.lease.sample)
     wait_again(state, group, held.lease.sample)
     return group
@@ -64,29 +70,19 @@ def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) ->
 def wait_again(state: LedgerState, group: Group, sample: int) -> None:
     """The sample, whose lease is over, waits for another."""
     state.set_oldest(group, sample, None)
-    priority = EVAL if group.purpose is Purpose.EVAL else AGAIN
+    may_start = group.version <= state.policy.version
+    priority = EVAL if group.purpose is Purpose.EVAL else AGAIN if may_start else EARLY
     heapq.heappush(state.waiting, (priority, group.number, sample))
 
 
 def overdue(state: LedgerState) -> tuple[int, ...]:
-    """The leases whose time is over, in the order of their deadlines."""
+    """The leases whose time is over, in the order of their deadlines; their entries leave the heap."""
     found: list[int] = []
+    state.forget_outdated_deadlines()
     while state.deadlines and state.deadlines[0][0] <= state.now_s:
-        deadline_s, lease_id = heapq.heappop(state.deadlines)
-        held = state.held.get(lease_id)
-        if held is not None and held.deadline_s == deadline_s:
-            found.append(lease_id)
+        found.append(heapq.heappop(state.deadlines)[1])
+        state.forget_outdated_deadlines()
     return tuple(found)
-
-
-def forget_outdated(state: LedgerState) -> None:
-    """Leave the deadline of a live lease on top, so that it can be read."""
-    while state.deadlines:
-        deadline_s, lease_id = state.deadlines[0]
-        held = state.held.get(lease_id)
-        if held is not None and held.deadline_s == deadline_s:
-            return
-        heapq.heappop(state.deadlines)
 
 
 def _is_waiting(state: LedgerState, number: int, sample: int) -> bool:
@@ -201,7 +197,13 @@ class _Work(NamedTuple):
 
 
 def deal(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
-    """Grant what can be granted now."""
+    """Grant what can be granted now; then let better workers that have room take over what is out on trial."""
+    _deal_waiting(state, limits, item_of, effects)
+    if state.trials and _withdraw_trials(state, effects):
+        _deal_waiting(state, limits, item_of, effects)
+
+
+def _deal_waiting(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
     while (work := _next_work(state, limits)) is not None:
         worker_id = _roomiest(state, work)
         if worker_id is None:
@@ -209,6 +211,20 @@ def deal(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: lis
         if work.opens is not None:
             open_group(state, limits, item_of, work.opens)
         _grant_group(state, limits, worker_id, work, effects)
+
+
+def _withdraw_trials(state: LedgerState, effects: list[Effect]) -> int:
+    """End the trials that workers with fewer strikes have room for, those of the worst first; returns how many."""
+    strikes_of = {worker_id: worker.strikes for worker_id, worker in state.workers.items()}
+    most = len(state.trials)
+    places = [n for n, _, who in sorted(state.seats.values()) for _ in range(min(most, state.workers[who].free))]
+    of_now = (state.held[lease_id] for lease_id in state.trials if state.held[lease_id].deadline_s is not None)
+    worst_first = sorted(of_now, key=lambda x: (-strikes_of[x.worker_id], x.lease.group, x.lease.sample))
+    ended = [held for held, n in zip(worst_first, places, strict=False) if n < strikes_of[held.worker_id]]
+    for held in ended:
+        lose(state, held.lease.lease_id, Loss.WITHDRAWN, effects)
+        effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))
+    return len(ended)
 
 
 def _next_work(state: LedgerState, limits: LedgerLimits) -> _Work | None:
@@ -229,7 +245,7 @@ def _first_waiting(state: LedgerState) -> tuple[int, int, int] | None:
         priority, number, sample = first = state.waiting[0]
         if not _is_waiting(state, number, sample):
             heapq.heappop(state.waiting)
-        elif priority == NEW and state.groups[number].version > state.policy.version:
+        elif priority in (AGAIN, NEW) and state.groups[number].version > state.policy.version:
             heapq.heapreplace(state.waiting, (EARLY, number, sample))
         else:
             return first
@@ -265,14 +281,17 @@ def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: Grou
     if not group.oldest:
         state.set_oldest(group, sample, None)  # nothing of it is being produced: it is as young as the present version
     start_at = Policy(state.lineage.fork, max(group.version, state.lineage.first_version))
+    failures, worker = group.failures[sample], state.workers[worker_id]
     lease = Lease(
         lease_id=state.next_lease_id, group=group.number, sample=sample, item=group.item, start_at=start_at,
         consume_by_version=group.version + limits.bound, purpose=group.purpose,
+        alone=0 < failures == limits.max_attempts - 1,
     )  # fmt: skip
     state.next_lease_id += 1
     held = Held(lease=lease, worker_id=worker_id, deadline_s=None)
     state.held[lease.lease_id] = held
-    worker = state.workers[worker_id]
+    if worker.is_late:
+        state.put_on_trial(held)
     worker.leases[lease.lease_id] = None
     if start_at > state.policy:
         worker.early.add(lease.lease_id)

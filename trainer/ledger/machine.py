@@ -20,6 +20,12 @@ Invariants:
 - every sample of an open group is done, leased or waiting for a lease: nothing is lost, and nothing waits for ever;
 - a group that is consumed or dropped gives all its room back at once; what was leased for it is revoked;
 - what is leased has room reserved at its largest size, so that it can always land;
+- what fails ends: after `max_attempts` attempts at one sample its group is dropped. The death of a worker is an attempt
+  at the samples that it had started, and so is the expiry of a started lease; what only waited in a worker's queue is
+  leased again as if nothing had happened. The last attempt is made alone, so that a sample that kills its workers is
+  told from those that were generated beside it;
+- a worker that lets leases expire, or dies at work, is on probation (state.py: Worker) until it has delivered as much
+  as it has room for;
 - time does not go backwards here: an earlier `now_s` counts as the latest one seen.
 
 Which worker gets what is deal.py's; which results are acceptable is judge.py's.
@@ -33,7 +39,7 @@ from periplus.policy import Lineage, Policy
 from periplus.trajectory import Purpose
 from trainer.ledger import deal, judge
 from trainer.ledger.deal import ItemOf
-from trainer.ledger.state import Group, LedgerState, Worker
+from trainer.ledger.state import Group, Held, LedgerState, Worker
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
     Arrival,
@@ -64,6 +70,10 @@ from trainer.ledger.values import (
     merged_grants,
 )
 from trainer.ledger.window import excess, without_oldest
+
+DOUBTED_KEPT = 1 << 12
+"""Workers on probation that are remembered after they left, as many as transport.MAX_SENDERS; a forgotten one is
+trusted when it comes again."""
 
 DROPPED_KEPT = 1 << 16
 """Dropped groups remembered, so that a late result is told from a duplicate."""
@@ -138,11 +148,13 @@ class Ledger:
         _check(state, event)
         state.now_s = max(state.now_s, now_s)
         match event:
-            case WorkerJoined(worker_id):
-                self._leave(worker_id, effects)
-                state.workers[worker_id] = Worker()
-            case WorkerLeft(worker_id):
-                self._leave(worker_id, effects)
+            case WorkerJoined(worker_id, epoch):
+                before = state.workers.get(worker_id)
+                self._leave(worker_id, effects, is_dead=before is None or not epoch or before.epoch != epoch)
+                allowance, strikes = state.doubted.pop(worker_id, (None, 0))
+                state.workers[worker_id] = Worker(epoch=epoch, allowance=allowance, strikes=strikes)
+            case WorkerLeft(worker_id, is_dead):
+                self._leave(worker_id, effects, is_dead=is_dead)
             case RoomOffered(worker_id, num_samples):
                 state.workers[worker_id].room = num_samples
                 state.seat(worker_id)
@@ -151,8 +163,8 @@ class Ledger:
                 self._see_who_keeps_up(worker_id)
             case LeasesStarted(worker_id, lease_ids, policy):
                 self._started(worker_id, lease_ids, policy)
-            case SampleFailed(worker_id, lease_id):
-                self._failed(worker_id, lease_id, effects)
+            case SampleFailed(worker_id, lease_id, why):
+                self._failed(worker_id, lease_id, why, effects)
             case ResultArrived(result):
                 self._arrived(result, effects)
             case Replayed(results):
@@ -171,19 +183,36 @@ class Ledger:
         self._form_batch(effects)
         self._finish_eval(effects)
         deal.deal(state, self.limits, self._item_of, effects)
-        deal.forget_outdated(state)
+        state.forget_outdated_deadlines()
         return merged_grants(effects)
 
     # ---- workers --------------------------------------------------------------------------------------------------
 
-    def _leave(self, worker_id: str, effects: list[Effect]) -> None:
-        worker = self.state.workers.get(worker_id)
+    def _leave(self, worker_id: str, effects: list[Effect], *, is_dead: bool) -> None:
+        state = self.state
+        worker = state.workers.get(worker_id)
         if worker is None:
             return
+        attempts: list[tuple[Group, int]] = []
         for lease_id in list(worker.leases):
-            deal.lose(self.state, lease_id, Loss.WORKER_GONE, effects)
-        del self.state.workers[worker_id]
-        self.state.seat(worker_id)
+            held = state.held[lease_id]
+            is_attempt = is_dead and held.is_started
+            group = deal.lose(state, lease_id, Loss.WORKER_DIED if is_attempt else Loss.WORKER_GONE, effects)
+            attempts += [(group, held.lease.sample)] if is_attempt else []
+        if attempts:
+            worker.allowance, worker.strikes = 1, worker.strikes + 1
+        del state.workers[worker_id]
+        state.seat(worker_id)
+        self._remember(worker_id, worker)
+        for group, sample in attempts:
+            self._count_failure(group, sample, effects)
+
+    def _remember(self, worker_id: str, worker: Worker) -> None:
+        """Let a worker that left on probation come back on probation."""
+        if worker.allowance is not None:
+            self.state.doubted[worker_id] = worker.allowance, worker.strikes
+        if len(self.state.doubted) > DOUBTED_KEPT:
+            del self.state.doubted[next(iter(self.state.doubted))]
 
     def _see_who_keeps_up(self, *worker_ids: str) -> None:
         for worker_id in worker_ids:
@@ -195,49 +224,71 @@ class Ledger:
         state = self.state
         if policy not in state.lineage or policy > state.policy:
             return
+        any_started = False
         for lease_id in lease_ids:
             held = state.held.get(lease_id)
             if held is None or held.worker_id != worker_id or held.is_started or policy < held.lease.start_at:
                 continue
-            held.is_started = True
+            held.is_started = any_started = True
             state.set_deadline(held, state.now_s + self.limits.lease_timeout_s)
             group = state.groups[held.lease.group]
             state.set_oldest(group, held.lease.sample, policy.version)
-        self._spare(worker_id)
+        if any_started:
+            self._spare(worker_id)
 
     def _spare(self, worker_id: str) -> None:
-        """A worker that starts leases is alive: time for those that it has not started counts from now."""
+        """A worker that starts or delivers samples works: time for what it has not started counts from now."""
         state = self.state
         for lease_id in state.workers[worker_id].leases:
             held = state.held[lease_id]
             if not held.is_started and held.deadline_s is not None:
                 state.set_deadline(held, state.now_s + self.limits.lease_timeout_s)
 
-    def _failed(self, worker_id: str, lease_id: int, effects: list[Effect]) -> None:
+    def _failed(self, worker_id: str, lease_id: int, why: Loss, effects: list[Effect]) -> None:
         held = self.state.held.get(lease_id)
         if held is None or held.worker_id != worker_id:
             return
-        group = deal.lose(self.state, lease_id, Loss.FAILED, effects)
+        group = deal.lose(self.state, lease_id, why, effects)
         self._count_failure(group, held.lease.sample, effects)
 
     def _expire(self, effects: list[Effect]) -> None:
-        for lease_id in deal.overdue(self.state):
-            held = self.state.held.get(lease_id)
-            if held is None:  # its group was dropped for another of these
-                continue
-            self._set_late(held.worker_id, is_late=True)
-            group = deal.lose(self.state, lease_id, Loss.EXPIRED, effects)
-            effects.append(Revoked(held.worker_id, (lease_id,)))  # if it is not started, it takes no room there either
+        """End the leases whose time is over, and with them what their workers have queued behind them."""
+        state = self.state
+        late: dict[str, None] = {}
+        for lease_id in deal.overdue(state):
+            if (held := state.held.get(lease_id)) is not None:  # else its group was dropped for another of these
+                late[held.worker_id] = None
+                self._end_expired(held, effects)
+        for worker_id in late:
+            worker = state.workers[worker_id]
+            worker.allowance, worker.strikes = 1, worker.strikes + 1
+            for lease_id in list(worker.leases):
+                held = state.held.get(lease_id)
+                if held is not None and held.deadline_s is not None and not held.is_started:
+                    self._end_expired(held, effects)
+            state.seat(worker_id)
+
+    def _end_expired(self, held: Held, effects: list[Effect]) -> None:
+        group = deal.lose(self.state, held.lease.lease_id, Loss.EXPIRED, effects)
+        effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))  # not started, it takes no room there either
+        if held.is_started:
             self._count_failure(group, held.lease.sample, effects)
 
-    def _set_late(self, worker_id: str, *, is_late: bool) -> None:
-        worker = self.state.workers[worker_id]
-        if worker.is_late is not is_late:
-            worker.is_late = is_late
+    def _delivered(self, worker_id: str) -> None:
+        """A result of the worker was accepted."""
+        worker = self.state.workers.get(worker_id)
+        if worker is None:
+            return
+        self._spare(worker_id)
+        if worker.allowance is not None:
+            worker.allowance = worker.allowance + 1 if worker.allowance < worker.room else None
+            worker.strikes = int(worker.is_late)
             self.state.seat(worker_id)
 
     def _count_failure(self, group: Group, sample: int, effects: list[Effect]) -> None:
         """A sample that nobody can produce must not hold up the others for ever."""
+        if group.number not in self.state.groups:  # it was dropped for another of its samples
+            return
         group.failures[sample] += 1
         if group.failures[sample] >= self.limits.max_attempts:
             self._drop(group, Drop.FAILED, effects)
@@ -246,13 +297,12 @@ class Ledger:
 
     def _arrived(self, result: Result, effects: list[Effect]) -> None:
         state = self.state
-        if result.worker_id in state.workers:
-            self._set_late(result.worker_id, is_late=False)
         arrival = judge.judge(state, self.limits, result)
         held = deal.end(state, result)
         effects.append(Judged(result, arrival))
         if arrival is Arrival.ACCEPTED:
             self._accept(state.groups[result.group], result, effects)
+            self._delivered(result.worker_id)
         elif held is not None:
             group = state.groups[result.group]
             deal.wait_again(state, group, result.sample)
@@ -314,7 +364,10 @@ class Ledger:
         state.policy = state.policy.next()
         for worker in state.workers.values():
             for lease_id in sorted(worker.early):  # they may start, so their time counts
-                state.set_deadline(state.held[lease_id], state.now_s + self.limits.lease_timeout_s)
+                held = state.held[lease_id]
+                state.set_deadline(held, state.now_s + self.limits.lease_timeout_s)
+                if worker.is_late:
+                    state.put_on_trial(held)
             worker.early.clear()
         self._see_who_keeps_up(*state.workers)
 

@@ -3,6 +3,10 @@
 Two ledgers that were told the same are equal, field by field. Every live lease stands in three places that agree: its
 group (which sample it is for), its worker (who holds it) and the table of leases; `check` asserts that, and that every
 sample of an open group is done, leased or waiting, and exactly one of them.
+
+The heap of deadlines holds one entry for each live lease that may start, and entries of ended leases up to the same
+number: a deadline that moves later is found when its entry comes up. Nothing else here outlives what it is about,
+except for the last `DROPPED_KEPT` dropped groups and the last `DOUBTED_KEPT` workers that left on probation.
 """
 
 import heapq
@@ -13,15 +17,22 @@ from periplus.policy import Lineage, Policy
 from periplus.trajectory import Purpose
 from trainer.ledger.values import Lease, Result
 
+SPARE_DEADLINES = 64
+"""Outdated entries that the heap of deadlines may hold however few leases there are, so that small heaps are not
+rebuilt again and again."""
+
 
 @dataclass(slots=True)
 class Held:
-    """A live lease and who holds it. `deadline_s`: None while it may not start yet."""
+    """A live lease and who holds it. `deadline_s`: None while it may not start yet. `is_trial`: its worker was on
+    probation when it was granted, or when it could start.
+    """
 
     lease: Lease
     worker_id: str
     deadline_s: float | None
     is_started: bool = False
+    is_trial: bool = False
 
 
 @dataclass(slots=True)
@@ -58,15 +69,32 @@ class Group:
 @dataclass(slots=True)
 class Worker:
     """`early`: those of its leases that may not start yet. `is_behind`: its weights are too old for it to get any.
-    `is_late`: it let a lease expire, and has delivered nothing since.
+
+    `allowance`: the leases that it may hold while it is on *probation*, None if it is trusted with all its room. Who
+    lets a lease expire, or dies while producing samples, is allowed one lease, and one more for each result of its that
+    is accepted: so a worker that hangs holds one lease, and one that has recovered gets twice as many each time.
+    `strikes`: how often it did so since its last accepted result, one at least while it is on probation; who has fewer
+    is served first.
     """
 
+    epoch: int = 0
     room: int = 0
     leases: dict[int, None] = field(default_factory=dict)  # ids, in the order of granting
     early: set[int] = field(default_factory=set)
     policy: Policy | None = None
-    is_late: bool = False
+    allowance: int | None = None
+    strikes: int = 0
     is_behind: bool = False
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is on probation."""
+        return self.allowance is not None
+
+    @property
+    def may_hold(self) -> int:
+        """Leases that it may hold; `room` of a worker that is trusted."""
+        return self.room if self.allowance is None else min(self.room, self.allowance)
 
     @property
     def free(self) -> int:
@@ -76,7 +104,7 @@ class Worker:
     @property
     def free_early(self) -> int:
         """Room for leases of the next version."""
-        return self.room - len(self.leases)
+        return self.may_hold - len(self.leases)
 
 
 @dataclass(slots=True)
@@ -124,9 +152,11 @@ class LedgerState:
     whole_classes: Counter[int] = field(default_factory=Counter)
     reserved_tokens: int = 0  # of training groups: the largest size for what is not in yet, the true one for what is
     workers: dict[str, Worker] = field(default_factory=dict)
-    seats: dict[str, tuple[bool, float, str]] = field(default_factory=dict)  # who may be leased to; the least first
-    early_seats: dict[str, tuple[bool, float, str]] = field(default_factory=dict)  # the same for the next version
+    seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # who may be leased to; the least first
+    early_seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # the same for the next version
     held: dict[int, Held] = field(default_factory=dict)
+    trials: dict[int, None] = field(default_factory=dict)  # leases granted to workers on probation
+    doubted: dict[str, tuple[int, int]] = field(default_factory=dict)  # who left on probation: allowance and strikes
     deadlines: list[tuple[float, int]] = field(default_factory=list)  # heap of (deadline, lease id), some outdated
     waiting: list[tuple[int, int, int]] = field(default_factory=list)  # heap: priority, group, sample; some outdated
     dropped: dict[int, None] = field(default_factory=dict)  # the groups dropped last
@@ -202,16 +232,42 @@ class LedgerState:
     def seat(self, worker_id: str) -> None:
         """Who may be leased to, with what comes first: to be called when anything about the worker has changed."""
         worker = self.workers.get(worker_id)
+        self.seats.pop(worker_id, None)
+        self.early_seats.pop(worker_id, None)
         if worker is None or worker.room <= 0 or worker.is_behind:
-            self.seats.pop(worker_id, None)
-            self.early_seats.pop(worker_id, None)
-        else:
-            self.seats[worker_id] = (worker.is_late, -worker.free / worker.room, worker_id)
-            self.early_seats[worker_id] = (worker.is_late, -worker.free_early / worker.room, worker_id)
+            return
+        for seats, free in ((self.seats, worker.free), (self.early_seats, worker.free_early)):
+            if free > 0 or not worker.is_late:  # urgent work goes to trusted workers whatever room they have
+                seats[worker_id] = (worker.strikes, -free / worker.room, worker_id)
 
     def set_deadline(self, held: Held, deadline_s: float) -> None:
+        """The lease ends then; a deadline that is set again only moves later."""
+        is_new = held.deadline_s is None
         held.deadline_s = deadline_s
-        heapq.heappush(self.deadlines, (deadline_s, held.lease.lease_id))
+        if is_new:
+            heapq.heappush(self.deadlines, (deadline_s, held.lease.lease_id))
+
+    def put_on_trial(self, held: Held) -> None:
+        """The lease is one of a worker on probation: a better worker may take its sample over."""
+        held.is_trial = True
+        self.trials[held.lease.lease_id] = None
+
+    def forget_outdated_deadlines(self) -> None:
+        """Leave the deadline of a live lease on top of the heap, and hardly more outdated entries than live leases."""
+        if len(self.deadlines) > 2 * len(self.held) + SPARE_DEADLINES:
+            live = ((held.deadline_s, lease_id) for lease_id, held in self.held.items())
+            self.deadlines = [(deadline_s, lease_id) for deadline_s, lease_id in live if deadline_s is not None]
+            heapq.heapify(self.deadlines)
+        while self.deadlines:
+            deadline_s, lease_id = self.deadlines[0]
+            held = self.held.get(lease_id)
+            if held is None:
+                heapq.heappop(self.deadlines)
+            elif held.deadline_s == deadline_s:
+                return
+            else:
+                assert held.deadline_s is not None
+                heapq.heapreplace(self.deadlines, (held.deadline_s, lease_id))
 
     def check(self, max_sample_tokens: int) -> None:
         """Assert what the docstring promises, and that the sums are sums."""
@@ -228,8 +284,12 @@ class LedgerState:
             assert lease_id in self.workers[held.worker_id].leases
             assert self.groups[held.lease.group].leases[held.lease.sample] == lease_id
         assert sum(len(worker.leases) for worker in self.workers.values()) == len(self.held)
+        assert set(self.trials) == {lease_id for lease_id, held in self.held.items() if held.is_trial}
+        assert len(self.deadlines) <= 2 * len(self.held) + SPARE_DEADLINES
+        assert {i for i, held in self.held.items() if held.deadline_s is not None} <= {i for _, i in self.deadlines}
         seats = dict(self.seats), dict(self.early_seats)
         for worker_id, worker in self.workers.items():
+            assert worker.is_late == (worker.strikes > 0)
             assert worker.early == {lease_id for lease_id in worker.leases if self.held[lease_id].deadline_s is None}
             self.seat(worker_id)
         assert (self.seats, self.early_seats) == seats

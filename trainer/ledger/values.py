@@ -21,7 +21,8 @@ class LedgerLimits:
     `bound`: largest staleness of a consumed token, in versions. `depth`: batches in the pipeline beside the one that is
     being trained; None: as many as the measured times ask for, and never more than the bound allows. `max_hold_s`: how
     long a whole batch waits for older work that it would leave behind too old. `lease_timeout_s`: from when a lease may
-    start, and again from when its worker started it. `max_attempts`: leases of one sample that a worker may fail.
+    start, and again from when its worker started it. `max_attempts`: attempts at one sample. An attempt is a lease that
+    ended without a valid result after its worker had started it, or that its worker said it cannot serve.
     `intake_tokens`: room for completion tokens leased or waiting; `max_sample_tokens`: the largest size of one sample.
     `filter_uniform`: groups whose rewards are all equal are replaced (DAPO's dynamic sampling, arXiv 2503.14476,
     section 3.2), at most `max_filtered_per_step` times the groups of a step before one batch.
@@ -52,7 +53,9 @@ class LedgerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to produce one sample, from `start_at` or a newer policy."""
+    """The right to produce one sample, from `start_at` or a newer policy. `alone`: its worker generates no other sample
+    at the same time, so that what happens to the worker is this sample's doing.
+    """
 
     lease_id: int
     group: int
@@ -61,6 +64,7 @@ class Lease:
     start_at: Policy
     consume_by_version: int
     purpose: Purpose
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +101,23 @@ class Arrival(StrEnum):
 
 
 class Loss(StrEnum):
-    """Why a lease ended without a result."""
+    """Why a lease ended without a result. Started leases that expired, failed and refused ones, and those whose worker
+    died are attempts at the sample; the others say nothing about it.
+    """
 
-    WORKER_GONE = "worker_gone"
-    EXPIRED = "expired"
+    WORKER_GONE = "worker_gone"  # its worker left before it started the sample, or the connection to it was lost
+    WORKER_DIED = "worker_died"  # its worker died while it produced the sample
+    EXPIRED = "expired"  # its time is over; or another lease of its worker expired, and this one was not started
+    WITHDRAWN = "withdrawn"  # given to a worker on probation as a trial; a better one had room for the sample
     FAILED = "failed"  # its worker said that it cannot produce the sample
+    REFUSED = "refused"  # what its worker sent is no valid sample
 
 
 class Drop(StrEnum):
     """Why a group is not trained on."""
 
     OVERDUE = "overdue"  # it was waited for up to max_hold_s, or missed only lost samples
-    FAILED = "failed"  # a sample of it failed max_attempts times
+    FAILED = "failed"  # max_attempts attempts at one of its samples yielded nothing
     FILTERED = "filtered"  # all rewards equal
 
 
@@ -117,14 +126,20 @@ class Drop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """A worker said hello (again): what it held before is void."""
+    """A worker said hello (again): what it held before is void. `epoch` names the start of its process, 0 if unknown: a
+    worker that comes again with the epoch that it had has not died.
+    """
 
     worker_id: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLeft:
+    """A worker's stream ended. `is_dead`: its process is taken to have died; else only the way to it was lost."""
+
     worker_id: str
+    is_dead: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +169,11 @@ class LeasesStarted:
 
 @dataclass(frozen=True, slots=True)
 class SampleFailed:
-    """The worker cannot produce the sample."""
+    """The worker cannot produce the sample, or what it sent was refused (`why`: FAILED or REFUSED)."""
 
     worker_id: str
     lease_id: int
+    why: Loss = Loss.FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import torch
 
 from trainer.advantages import Advantages, AdvantageSettings, Outcomes
 from trainer.losses.grpo import grpo_advantages
+from trainer.losses.log_ratio import bounded_ratio
 from trainer.losses.surrogate import Clip, TokenLoss, clamp
 
 
@@ -19,7 +20,7 @@ def cispo_loss(
     logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
 ) -> TokenLoss:
     """The loss of each token, l above."""
-    ratio_BT = torch.exp(logprobs_BT - proximal_BT).detach()
+    ratio_BT = bounded_ratio(logprobs_BT - proximal_BT).detach()
     weight_BT = clamp(ratio_BT, clip)
     return TokenLoss(loss_BT=-weight_BT * advantages_BT * logprobs_BT, clipped_BT=weight_BT != ratio_BT)
 

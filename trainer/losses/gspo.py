@@ -14,6 +14,7 @@ import torch
 
 from trainer.advantages import Advantages, AdvantageSettings, Outcomes
 from trainer.losses.grpo import grpo_advantages
+from trainer.losses.log_ratio import bounded_ratio
 from trainer.losses.surrogate import Clip, TokenLoss, clipped_ratio
 
 
@@ -23,7 +24,7 @@ def gspo_loss(
     """The loss of each token: its sequence's l above."""
     log_ratio_BT = (logprobs_BT - proximal_BT) * mask_BT
     log_ratio_B1 = log_ratio_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)
-    return clipped_ratio(torch.exp(log_ratio_B1).expand_as(logprobs_BT), advantages_BT, clip)
+    return clipped_ratio(bounded_ratio(log_ratio_B1).expand_as(logprobs_BT), advantages_BT, clip)
 
 
 def gspo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:

@@ -72,7 +72,7 @@ def importance_weights(
             log_BT = (log_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)).expand_as(log_BT)
         case _:
             assert_never(importance.level)
-    weight_BT = torch.exp(log_BT)
+    weight_BT = torch.exp(log_BT)  # infinite at worst, which both corrections bound
     match importance.correction:
         case Correction.NONE:
             return torch.ones_like(weight_BT), torch.zeros_like(mask_BT)

@@ -12,13 +12,16 @@ With k = log pi - log pi_ref of a sampled token:
   after the importance weight, and is differentiated. k1 would be pointless there: its gradient is that of log pi, of
   which the expectation is 0. The gradient of k3 is that of the reversed KL(pi_ref || pi).
 
-None is clamped: a divergence so large that it overflows stops the step instead of being hidden.
+k1 and k2 are exact. The exponential of k3 is bounded where k < -20 (log_ratio.py says why 20): its value and its
+derivative stay those at -20, so a policy that has gone further is still pulled back, with a finite force.
 """
 
 from enum import StrEnum
 from typing import assert_never
 
 import torch
+
+from trainer.losses.log_ratio import LOG_RATIO_LIMIT, bounded_k3
 
 
 class KlEstimator(StrEnum):
@@ -38,6 +41,11 @@ def kl_estimate(logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, estimator
         case KlEstimator.K2:
             return 0.5 * k.square()
         case KlEstimator.K3:
-            return torch.exp(-k) - 1.0 + k
+            return bounded_k3(-_held(k))
         case _:
             assert_never(estimator)
+
+
+def _held(k: torch.Tensor) -> torch.Tensor:
+    # The value is clamped, and the gradient passes as if it were not: k - k.detach() is exactly 0.
+    return k.detach().clamp(min=-LOG_RATIO_LIMIT) + (k - k.detach())

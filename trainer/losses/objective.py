@@ -21,6 +21,7 @@ import torch
 from trainer.losses.aggregate import Aggregation, StepCounts, aggregate
 from trainer.losses.importance import Correction, Importance, importance_weights
 from trainer.losses.kl import KlEstimator, kl_estimate
+from trainer.losses.log_ratio import bounded_k3, bounded_ratio
 from trainer.losses.surrogate import Clip, TokenLossFunction
 
 
@@ -41,6 +42,7 @@ class LossSums:
     """Sums over the tokens that the loss sees, so that micro-batches add up; divide by their count.
 
     `ratio` and `approx_kl` compare the current with the behaviour policy: the latter is k3 of KL(behaviour || current).
+    Both are bounded a token (log_ratio.py), so that one wrong log-probability does not make a metric infinite.
     `weight` sums the importance weights, `cut` counts those truncated or masked, `clipped` the tokens that a clip
     decided.
     """
@@ -94,8 +96,8 @@ def policy_loss(
         log_ratio_BT = current_BT - behaviour_BT
         sums = LossSums(
             clipped=_total(tokens.clipped_BT, mask_BT),
-            ratio=_total(log_ratio_BT.exp(), mask_BT),
-            approx_kl=_total(log_ratio_BT.exp() - 1.0 - log_ratio_BT, mask_BT),
+            ratio=_total(bounded_ratio(log_ratio_BT), mask_BT),
+            approx_kl=_total(bounded_k3(log_ratio_BT), mask_BT),
             weight=_total(weight_BT, mask_BT),
             cut=_total(cut_BT, mask_BT),
         )

@@ -1,6 +1,6 @@
 """The clipped probability ratio of PPO, of which most algorithms here are variants, per token and before any mean.
 
-    r = exp(log pi_theta - log pi_prox)
+    r = exp(log pi_theta - log pi_prox)                                 at most e^20: see log_ratio.py
     l = max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A)              arXiv 1707.06347, equation 7, as a loss
     A < 0 and dual_clip c:  l = min(l, -c A)                            arXiv 1912.09729, equation 5; c > 1
 
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+from trainer.losses.log_ratio import bounded_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def clipped_surrogate(
     logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
 ) -> TokenLoss:
     """The loss above, token by token; the mask is not needed."""
-    return clipped_ratio(torch.exp(logprobs_BT - proximal_BT), advantages_BT, clip)
+    return clipped_ratio(bounded_ratio(logprobs_BT - proximal_BT), advantages_BT, clip)
 
 
 def clipped_ratio(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> TokenLoss:

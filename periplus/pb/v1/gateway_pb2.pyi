@@ -147,20 +147,24 @@ class WorkerHello(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     REGION_FIELD_NUMBER: _builtins.int
     BUNDLE_DIGEST_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     region: _builtins.str
     bundle_digest: _builtins.bytes
     """of tokenizer, chat template and model config as this worker holds them"""
+    epoch: _builtins.int
+    """of the worker's start, as in its frames: tells a process that came back from a new one"""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         region: _builtins.str = ...,
         bundle_digest: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_digest", b"bundle_digest", "job_id", b"job_id", "region", b"region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_digest", b"bundle_digest", "epoch", b"epoch", "job_id", b"job_id", "region", b"region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -227,7 +231,9 @@ Global___TrajectoryFrame: _TypeAlias = TrajectoryFrame  # noqa: Y015
 
 @_typing.final
 class LeasesStarted(_message.Message):
-    """The worker produces these samples now, with these weights."""
+    """The worker produces these samples now, with these weights. It is written before generation begins: if the worker dies,
+    it is an attempt at these samples.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -343,15 +349,19 @@ class WorkerGone(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
+    CONNECTION_LOST_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
+    connection_lost: _builtins.bool
+    """the stream of its region's gateway ended, not its own: the process may go on"""
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
+        connection_lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connection_lost", b"connection_lost", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -488,6 +498,7 @@ class Lease(_message.Message):
     START_AT_FIELD_NUMBER: _builtins.int
     CONSUME_BY_VERSION_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.int
     group: _builtins.int
     sample: _builtins.int
@@ -495,6 +506,8 @@ class Lease(_message.Message):
     """index into the job's environment"""
     consume_by_version: _builtins.int
     purpose: Global___Purpose.ValueType
+    alone: _builtins.bool
+    """generate nothing else at the same time: earlier attempts at the sample failed"""
     @_builtins.property
     def start_at(self) -> _common_pb2.Policy: ...
     def __init__(
@@ -507,10 +520,11 @@ class Lease(_message.Message):
         start_at: _common_pb2.Policy | None = ...,
         consume_by_version: _builtins.int = ...,
         purpose: Global___Purpose.ValueType = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_at", b"start_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_by_version", b"consume_by_version", "group", b"group", "item", b"item", "lease_id", b"lease_id", "purpose", b"purpose", "sample", b"sample", "start_at", b"start_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "consume_by_version", b"consume_by_version", "group", b"group", "item", b"item", "lease_id", b"lease_id", "purpose", b"purpose", "sample", b"sample", "start_at", b"start_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from periplus.policy import Policy
 from periplus.trajectory import Purpose
-from tests.support.ledgers import TIMEOUT_S, Desk, answer, leases_of, of
+from tests.support.ledgers import Desk, answer, leases_of, of
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
     Arrival,
@@ -63,7 +63,8 @@ def test_an_evaluation_of_which_everything_failed_or_nothing_was_asked_is_empty(
     desk.worker("a", 9)
     assert of(desk.tell(EvalAsked(())), EvalReady) == [EvalReady(())]
     desk.tell(EvalAsked((7,)))
-    assert of(desk.tick(TIMEOUT_S), EvalReady) == [EvalReady(())]
+    lease = desk.granted()[-1]
+    assert of(desk.tell(SampleFailed("a", lease.lease_id)), EvalReady) == [EvalReady(())]
 
 
 def test_rewards_of_an_evaluation_are_never_filtered() -> None:

@@ -120,6 +120,7 @@ def test_the_oldest_token_of_a_result_counts() -> None:
 def test_what_comes_after_its_group_was_dropped_is_late_under_whatever_lease() -> None:
     desk = Desk(group_size=1, steps=1, max_attempts=1)
     (first,) = desk.worker("a", 1)
+    desk.tell(LeasesStarted("a", (first.lease_id,), HERE))
     assert of(desk.tick(HOLD_S * 2), GroupDropped)
     assert desk.judge(answer(first, HERE)) is Arrival.LATE
     assert desk.judge(answer(first, HERE, lease_id=77)) is Arrival.LATE

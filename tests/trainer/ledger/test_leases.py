@@ -147,6 +147,7 @@ def test_a_failing_sample_is_leased_again_and_given_up_after_so_many_attempts_an
 def test_expiries_and_refused_results_count_as_attempts_too() -> None:
     desk = Desk(group_size=1, steps=1, max_attempts=2)
     (first,) = desk.worker("a", 1)
+    desk.tell(LeasesStarted("a", (first.lease_id,), desk.policy))
     (second,) = leases_of(desk.tick(TIMEOUT_S))
     effects = desk.tell(ResultArrived(answer(second, Policy(0, 0), item=5)))
     assert of(effects, GroupDropped) == [GroupDropped(first.group, Drop.FAILED, ())]

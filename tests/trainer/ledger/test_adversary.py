@@ -1,0 +1,22 @@
+"""The ledger against an adversary (tests/support/ledger_adversary.py): safety, no loss, liveness, bounded memory."""
+
+import pytest
+
+from tests.support.ledger_adversary import of_seed
+
+PATIENCE_S = 150.0
+"""Fifteen times what a lease may take: a batch may need several cursed groups to be given up one after the other."""
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_promises_hold_and_batches_keep_coming_whatever_bad_workers_do(seed: int) -> None:
+    run = of_seed(seed, steps=10**6)
+    run.goes_on(4_000, patience_s=PATIENCE_S)
+    assert run.num_batches > 10
+
+
+def test_nothing_in_the_ledger_grows_with_the_number_of_events() -> None:
+    """Every container stays within its bound in open leases, groups and workers."""
+    run = of_seed(101, steps=10**6)
+    run.goes_on(100_000, patience_s=PATIENCE_S)
+    assert run.num_batches > 500
