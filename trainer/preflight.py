@@ -8,6 +8,7 @@ time and any memory. Torch and transformers, seconds of imports, are loaded only
 """
 
 import json
+import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ from trainer.dataset import Prompt, read_prompts, split_prompts
 BUDGET_S = 5.0
 """Processor seconds after which no further prompt is made and encoded. The demo's 12,000 take 0.3 s; some tasks of
 reasoning-gym need 10 ms and more for each problem, and the trainer reads all of them anyway."""
+
+LIMIT_S = 20
+"""Processor seconds after which the kernel ends this process (SIGXCPU): one problem of an environment with hostile
+settings may take hours inside one call. The imports of torch and transformers take 4 s, BUDGET_S is spent beside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,5 +87,11 @@ def answer(job_json: str) -> dict[str, Any]:
     return {"prompts": len(inputs.prompts), "problems": len(inputs.environment)}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answer standard input on standard output, within LIMIT_S."""
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S + 1))
     sys.stdout.write(json.dumps(answer(sys.stdin.read())) + "\n")
+
+
+if __name__ == "__main__":
+    main()

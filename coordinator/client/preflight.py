@@ -7,6 +7,7 @@ libraries the rest is left to the trainer, which runs the same checks when it st
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -17,7 +18,7 @@ from periplus.job import BUILTIN_PREFIX, JobFile
 from periplus.job_inputs import check_inputs
 
 DEADLINE_S = 120.0
-"""Far beyond what the child's own limits let it take; an environment whose first problem takes longer is unusable."""
+"""The child limits its own processor time to a sixth of this; what is slower waits for a disk or for other programs."""
 
 _SHOWN_CHARACTERS = 300
 
@@ -49,12 +50,17 @@ def _ask_child(job: JobFile) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"model, data and environment could not be checked within {DEADLINE_S:.0f} s; is a setting in "
-            "environment.config so large that one problem takes that long?"
+            f"model, data and environment could not be checked within {DEADLINE_S:.0f} s; is the machine busy, or the "
+            "disk of model.path or data.path slow?"
         ) from error
     try:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError) as error:
+        if done.returncode == -signal.SIGXCPU:
+            raise ConfigError(
+                "the check of model, data and environment took all the processor time that it may; is a setting in "
+                "environment.config so large that one problem takes that long, or is the file of data.path huge?"
+            ) from error
         if done.returncode < 0:
             raise ConfigError(
                 f"the check of model, data and environment was killed by signal {-done.returncode}; does a setting in "

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +127,26 @@ def test_a_slow_environment_is_checked_as_far_as_there_is_time(monkeypatch: pyte
     assert found == {"prompts": 1, "problems": 40}
 
 
-def test_a_child_that_is_killed_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "words"), [(9, "killed by signal 9"), (24, "all the processor time")])
+def test_a_child_that_is_killed_is_an_error_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, words: str
+) -> None:
     fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\ncat > /dev/null\nkill -9 $$\n")
+    fake.write_text(f"#!/bin/sh\ncat > /dev/null\nkill -{number} $$\n")
     fake.chmod(0o755)
     monkeypatch.setattr("coordinator.client.preflight.sys.executable", str(fake))
-    with pytest.raises(ConfigError, match="killed by signal 9"):
+    with pytest.raises(ConfigError, match=words):
         check_job(tiny_job(tmp_path))
+
+
+def test_a_problem_that_takes_for_ever_is_given_up(tmp_path: Path) -> None:
+    job = load_job(EXAMPLES[0], ["environment={name: chain_sum, config: {min_terms: 99999999, max_terms: 99999999}}"])
+    code = "import trainer.preflight as p; p.LIMIT_S = 2; p.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=job.to_json(), text=True, capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGXCPU
+    assert not done.stdout
 
 
 def test_a_folder_of_the_same_name_where_the_command_runs_is_not_run(
