@@ -50,7 +50,7 @@ class AlgorithmSection(Config):
     sum over samples times loss_constant_tokens. Default: token_mean; gspo is always sequence_mean; dr_grpo always and
     rloo by default constant."""
 
-    loss_constant_tokens: int | None = Field(default=None, ge=1)
+    loss_constant_tokens: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """The divisor of loss_aggregation: constant, in tokens. Default: sampling.max_new_tokens; rloo 1, the sum over each
     sample."""
 
@@ -91,7 +91,7 @@ class AlgorithmSection(Config):
     gae_lambda: float | None = Field(default=None, ge=0, le=1)
     """Weight of longer returns against the critic's values. For ppo. Default: 0.95."""
 
-    value_clip: float | None = Field(default=None, gt=0)
+    value_clip: float | None = Field(default=None, gt=0, le=1000)
     """A value that moved further than this from that at the step's start is not rewarded for it, in units of reward.
     For ppo. Default: 0.2."""
 
@@ -106,7 +106,7 @@ class AlgorithmSection(Config):
     overlong_filter: bool | None = None
     """Samples that were cut off at the length limit teach nothing. For dapo. Default: false."""
 
-    overlong_cache_tokens: int | None = Field(default=None, ge=1)
+    overlong_cache_tokens: int | None = Field(default=None, ge=1, le=131_072)
     """The reward falls by up to 1 over so many last tokens before sampling.max_new_tokens. For dapo; null: it does
     not."""
 
@@ -172,7 +172,8 @@ def filled_in(section: AlgorithmSection, *, max_new_tokens: int, optimizer_lr: f
 
 
 def disagreements(section: AlgorithmSection, *, staleness: int, max_new_tokens: int) -> list[str]:
-    """Why the options do not go together, one sentence each; the section may be filled in or not."""
+    """Why the options do not go together, one sentence each, which ends with the keys and values that would do; the
+    section may be filled in or not."""
     s = section
     return [*_inapplicable(s), *_off_policy(s, staleness), *_kl(s), *_other(s, max_new_tokens)]
 
@@ -188,15 +189,23 @@ def _inapplicable(s: AlgorithmSection) -> list[str]:
     for option in dict.fromkeys(option for own in _OWN.values() for option in own):
         if getattr(s, option) is not None and option not in _OWN[s.name]:
             users = ", ".join(name for name, own in _OWN.items() if option in own)
-            refusals.append(f"algorithm.{option} is set, but {s.name} has no such option: it is for {users}")
+            refusals.append(
+                f"algorithm.{option} is set, but {s.name} has no such option: it is for {users}; set "
+                f"algorithm.{option}=null"
+            )
     for option in _in_use(s):
         allowed, value = _CHOICES[option][s.name], getattr(s, option)
         if value is not None and value not in allowed:
-            refusals.append(f"algorithm.{option} is {value}, but {s.name} accepts only {' or '.join(allowed)}")
+            refusals.append(
+                f"algorithm.{option} is {value}, but {s.name} accepts only {' or '.join(allowed)}; set "
+                f"algorithm.{option}={' or '.join(allowed)}"
+            )
     aggregation = s.loss_aggregation or _CHOICES["loss_aggregation"][s.name][0]
     if s.loss_constant_tokens is not None and aggregation != "constant":
+        is_possible = "constant" in _CHOICES["loss_aggregation"][s.name]
         refusals.append(
-            f"algorithm.loss_constant_tokens is set, but the loss is a {aggregation}: set loss_aggregation to constant"
+            f"algorithm.loss_constant_tokens is set, but the loss is a {aggregation}; set "
+            f"algorithm.loss_constant_tokens=null{', or algorithm.loss_aggregation=constant' if is_possible else ''}"
         )
     return refusals
 
@@ -206,15 +215,16 @@ def _off_policy(s: AlgorithmSection, staleness: int) -> list[str]:
     if staleness > 0 and s.importance_correction == "none":
         refusals.append(
             f"staleness is {staleness} and algorithm.importance_correction is none: the loss would be wrong for "
-            "stale tokens; set importance_correction to truncated or masked, or staleness to 0"
+            "stale tokens; set algorithm.importance_correction=truncated or masked, or staleness=0"
         )
     users = {
         "importance_level": ("truncated", "masked"), "importance_cap": ("truncated",), "importance_low": ("masked",),
         "importance_high": ("masked",),
     }  # fmt: skip
     refusals += [
-        f"algorithm.{option} is set, but importance_correction is {s.importance_correction}: it is for "
-        + " and ".join(corrections)
+        f"algorithm.{option} is set, but algorithm.importance_correction is {s.importance_correction}: it is for "
+        f"{' and '.join(corrections)}; set algorithm.{option}=null, or "
+        f"algorithm.importance_correction={' or '.join(corrections)}"
         for option, corrections in users.items()
         if getattr(s, option) is not None and s.importance_correction not in corrections
     ]
@@ -224,18 +234,20 @@ def _off_policy(s: AlgorithmSection, staleness: int) -> list[str]:
 def _kl(s: AlgorithmSection) -> list[str]:
     if not s.kl_coefficient:
         return [
-            f"algorithm.{option} is set, but algorithm.kl_coefficient is 0: there is no penalty"
+            f"algorithm.{option} is set, but algorithm.kl_coefficient is 0: there is no penalty; set "
+            f"algorithm.{option}=null, or algorithm.kl_coefficient above 0"
             for option in ("kl_estimator", "kl_in")
             if getattr(s, option) is not None
         ]
     if s.name == "dapo":
         return [
-            f"algorithm.kl_coefficient is {s.kl_coefficient}, but dapo has no KL penalty: set it to 0, or name grpo"
+            f"algorithm.kl_coefficient is {s.kl_coefficient}, but dapo has no KL penalty; set "
+            "algorithm.kl_coefficient=0, or algorithm.name=grpo"
         ]
     if s.kl_estimator == "k1" and (s.kl_in or _CHOICES["kl_in"][s.name][0]) == "loss":
         return [
-            "algorithm.kl_estimator is k1 in the loss, where its expected gradient is 0; set it to k2 or k3, or "
-            "kl_in to reward"
+            "algorithm.kl_estimator is k1 in the loss, where its expected gradient is 0; set algorithm.kl_estimator=k3 "
+            "or k2, or algorithm.kl_in=reward"
         ]
     return []
 
@@ -245,11 +257,11 @@ def _other(s: AlgorithmSection, max_new_tokens: int) -> list[str]:
     if s.group_size == 1 and s.name not in GROUPLESS:
         refusals.append(
             f"algorithm.group_size is 1, but {s.name} compares the samples of a group: every advantage would be 0; set "
-            f"it to 2 or more, or name {' or '.join(sorted(GROUPLESS))}"
+            f"algorithm.group_size=2 or more, or algorithm.name={' or '.join(sorted(GROUPLESS))}"
         )
     if s.overlong_cache_tokens is not None and s.overlong_cache_tokens > max_new_tokens:
         refusals.append(
             f"algorithm.overlong_cache_tokens is {s.overlong_cache_tokens}, but sampling.max_new_tokens is only "
-            f"{max_new_tokens}"
+            f"{max_new_tokens}; set algorithm.overlong_cache_tokens={max_new_tokens} or less"
         )
     return refusals

@@ -37,35 +37,64 @@ class Config(pydantic.BaseModel):
 
 M = TypeVar("M", bound=Config)
 
+MAX_FILE_BYTES = 16 << 20
+"""Largest file that is read: far more than any that a person writes or that we generate."""
+
+MAX_REFUSALS = 20
+"""Most refusals of one file that are shown: the suggestion for an unknown key takes half a millisecond."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotSupported:
+    """What to say of a name that other tools have and a model has not: why not, and what to do instead."""
+
+    instead: str
+
+
+KnownElsewhere = Mapping[str, "str | NotSupported"]
+"""Names of other tools, each with our dotted key for it, or with why there is none. For messages only."""
+
 
 def load(
     model: type[M],
     path: Path | None,
     overrides: Sequence[str] = (),
-    known_elsewhere: Mapping[str, str] | None = None,
+    known_elsewhere: KnownElsewhere | None = None,
 ) -> M:
     """Read a file (none: start from the defaults), apply the overrides from left to right, validate.
-
-    `known_elsewhere` maps names of other tools to our dotted keys, for suggestions only.
 
     Raises: ConfigError.
     """
     tree = read_yaml(path) if path else {}
-    if path and not tree and not overrides and any(field.is_required() for field in model.model_fields.values()):
-        raise ConfigError(f"{path}: is empty")
+    return of_tree(model, tree, str(path) if path else "the overrides", overrides, known_elsewhere)
+
+
+def of_tree(
+    model: type[M],
+    tree: Mapping[str, Any],
+    source: str,
+    overrides: Sequence[str] = (),
+    known_elsewhere: KnownElsewhere | None = None,
+) -> M:
+    """Apply the overrides to a parsed file from left to right, and validate. Raises: ConfigError."""
+    if not tree and not overrides and any(field.is_required() for field in model.model_fields.values()):
+        raise ConfigError(f"{source}: is empty")
     elsewhere = known_elsewhere or {}
-    tree = override(model, tree, overrides, elsewhere)
-    return validate(model, tree, str(path) if path else "the overrides", elsewhere)
+    return validate(model, override(model, tree, overrides, elsewhere), source, elsewhere)
 
 
-def read_yaml(path: Path) -> Tree:
+def read_yaml(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Tree:
     """The mapping in a YAML (or JSON) file. Raises: ConfigError with the line of what is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            raw = file.read(max_bytes + 1)
+        text = raw.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file; check the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    if len(raw) > max_bytes:
+        raise ConfigError(f"{path}: is larger than {max_bytes} bytes; is it the right file?")
     tree = yaml_text.parse(text, str(path))
     if tree is None:
         return {}
@@ -78,7 +107,7 @@ def read_yaml(path: Path) -> Tree:
 
 
 def override(
-    model: type[Config], tree: Mapping[str, Any], overrides: Sequence[str], known_elsewhere: Mapping[str, str]
+    model: type[Config], tree: Mapping[str, Any], overrides: Sequence[str], known_elsewhere: KnownElsewhere
 ) -> Tree:
     """A copy of the tree with each `dotted.key=value` set; the right-most wins, values are YAML.
 
@@ -87,11 +116,11 @@ def override(
     result: Tree = json.loads(json.dumps(tree))
     for text in overrides:
         key, equals, value_text = text.partition("=")
-        path = key.strip().split(".")
+        path, source = key.strip().split("."), f"override {_cut(text)!r}"
         if not equals or not all(path):
-            raise ConfigError(f"override {text!r}: write it as dotted.key=value, such as seed=3")
-        _check_key(model, path, f"override {text!r}", known_elsewhere)
-        value, node = yaml_text.parse(value_text, f"override {text!r}"), result
+            raise ConfigError(f"{source}: write it as dotted.key=value, such as seed=3")
+        _check_key(model, path, source, known_elsewhere)
+        value, node = yaml_text.parse(value_text, source), result
         for name in path[:-1]:
             if not isinstance(node.get(name), dict):
                 node[name] = {}
@@ -100,12 +129,12 @@ def override(
     return result
 
 
-def _check_key(model: type[Config], path: Sequence[str], source: str, known_elsewhere: Mapping[str, str]) -> None:
+def _check_key(model: type[Config], path: Sequence[str], source: str, known_elsewhere: KnownElsewhere) -> None:
     section: type[Config] | None = model
     for i, name in enumerate(path):
         assert section is not None
         if name not in section.model_fields:
-            raise ConfigError(f"{source}: {_unknown(model, tuple(path[: i + 1]), known_elsewhere)}")
+            raise ConfigError(f"{source}: {_unknown(model, path[: i + 1], known_elsewhere, path[i + 1 :])}")
         field = section.model_fields[name]
         section = _section_of(field.annotation)
         if section is None:
@@ -120,12 +149,14 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
 # ---- validation ------------------------------------------------------------------------------------------------------
 
 
-def validate(model: type[M], tree: object, source: str, known_elsewhere: Mapping[str, str] | None = None) -> M:
+def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownElsewhere | None = None) -> M:
     """The model that a tree stands for. Raises: ConfigError with every refusal, one a line."""
     try:
         return model.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
-        refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in details[:MAX_REFUSALS]]
+        refusals += [f"and {len(details) - MAX_REFUSALS} more"] if len(details) > MAX_REFUSALS else []
         raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in refusals)) from error
 
 
@@ -147,10 +178,14 @@ def parse_json(text: str, source: str) -> object:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{source}, line {error.lineno}: not valid JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of levels
+        raise ConfigError(f"{source}: not valid JSON: {error}") from error
 
 
-def _refusal(model: type[Config], detail: Any, known_elsewhere: Mapping[str, str]) -> str:
+def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) -> str:
     location: tuple[int | str, ...] = detail["loc"]
+    if detail["type"] == "json_invalid":
+        return "holds text that is not valid Unicode, half of a surrogate pair"
     key = ".".join(map(str, location))
     if detail["type"] == "extra_forbidden":
         return _unknown(model, location, known_elsewhere)
@@ -169,16 +204,22 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: Mapping[str, str
     )
 
 
-def _unknown(model: type[Config], location: Sequence[int | str], known_elsewhere: Mapping[str, str]) -> str:
+def _unknown(
+    model: type[Config], location: Sequence[int | str], known_elsewhere: KnownElsewhere, inner: Sequence[str] = ()
+) -> str:
+    """`inner`: names below the unknown one; the last that other tools have says what is meant."""
     *parents, name = map(str, location)
+    meant = next((known_elsewhere[each] for each in (*reversed(inner), name) if each in known_elsewhere), None)
+    if isinstance(meant, NotSupported):
+        return f"{'.'.join((*parents, name, *inner))} is not supported yet: {meant.instead}"
     place = _place_at(model, location[:-1])
     section = _section_of(place.annotation) if place else None
     siblings = tuple(section.model_fields) if section else ()
     leaves: dict[str, list[str]] = {}
     for known in _paths(model, _indices(location)):
         leaves.setdefault(known[-1], []).append(".".join(known))
-    if name in known_elsewhere:
-        guesses = [known_elsewhere[name]]
+    if meant is not None:
+        guesses = [meant]
     elif name in leaves:
         guesses = leaves[name][:3]
     elif near := difflib.get_close_matches(name, siblings, n=1):
@@ -325,7 +366,10 @@ def _allowed(place: _Place | None) -> str:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, default=str)
+    return _cut(json.dumps(value, default=str))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 

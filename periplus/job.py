@@ -6,6 +6,7 @@ It knows no torch, no fleet and no environment: whether a task, a model or a reg
 """
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,11 +17,18 @@ from periplus import algorithm, config, file_kinds
 from periplus.algorithm import AlgorithmSection
 from periplus.config import Config
 from periplus.errors import ConfigError
+from periplus.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
 BUILTIN_PREFIX = "builtin:"
 DEFAULT_SIZE = 16_384
 """Enough for thousands of steps on a small task, and made in seconds."""
+
+MAX_COUNT = 1_000_000_000
+"""Bound of counts that have no other: more steps than any run has, and few enough for every arithmetic."""
+
+MAX_FILE_BYTES = 1 << 20
+"""Largest job file: a thousand times what a job with every key has, and read in seconds."""
 
 
 class ModelSection(Config):
@@ -90,7 +98,7 @@ class OptimizerSection(Config):
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     """Decoupled weight decay, times the learning rate, a step."""
 
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Steps over which the learning rate rises linearly from 0; a shorter job ends during the rise. Not the supervised
     warm-up, which is train.warmup."""
 
@@ -100,29 +108,29 @@ class OptimizerSection(Config):
     floor: float = Field(default=0.0, ge=0, le=1)
     """Learning rate at the last step, as a fraction of lr; with a schedule that is not constant."""
 
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0, le=1e12)
     """The gradient is scaled down to this Euclidean norm."""
 
 
 class WarmupSection(Config):
     """Supervised training on solved problems before the reinforcement learning, so that random weights can answer."""
 
-    num_examples: int = Field(default=4096, ge=1)
+    num_examples: int = Field(default=4096, ge=1, le=100_000_000)
     """Solved problems, disjoint from those trained on and held out."""
 
-    max_steps: int = Field(default=400, ge=1)
+    max_steps: int = Field(default=400, ge=1, le=MAX_COUNT)
     """Most steps; the warm-up ends earlier when its loss reaches target_loss."""
 
-    target_loss: float = Field(default=0.0, ge=0)
+    target_loss: float = Field(default=0.0, ge=0, le=1000)
     """Mean loss of the last five steps, nats a token, at which the warm-up ends. 0: only max_steps ends it."""
 
-    batch_size: int = Field(default=64, ge=1)
+    batch_size: int = Field(default=64, ge=1, le=1_000_000)
     """Examples a step."""
 
     lr: float = Field(default=3e-3, gt=0, le=1)
     """Learning rate after the rise. No unit."""
 
-    ramp_steps: int = Field(default=20, ge=0)
+    ramp_steps: int = Field(default=20, ge=0, le=MAX_COUNT)
     """Steps over which the learning rate rises linearly from 0."""
 
     weight_decay: float = Field(default=0.0, ge=0, le=1)
@@ -135,7 +143,7 @@ class TrainSection(Config):
     groups_per_step: int = Field(default=32, ge=1, le=65_536)
     """Groups in a batch: a step trains on groups_per_step x algorithm.group_size samples and raises the version."""
 
-    micro_batch_samples: int = Field(default=256, ge=1)
+    micro_batch_samples: int = Field(default=256, ge=1, le=MAX_COUNT)
     """Most samples in one forward and backward pass: bounds memory, changes nothing else."""
 
     pipeline_depth: float | None = Field(default=None, ge=1, le=1001)
@@ -153,7 +161,7 @@ class TrainSection(Config):
     epochs: int = Field(default=1, ge=1, le=64)
     """Times that a step goes over its groups."""
 
-    logprob_mismatch_alarm: float | None = Field(default=0.02, gt=0)
+    logprob_mismatch_alarm: float | None = Field(default=0.02, gt=0, le=1000)
     """Mean difference, in nats a token, between the engine's and the trainer's log-probabilities of samples of the very
     policy that a step starts from, above which a warning is raised: the engine may hold other weights than it says.
     null: never."""
@@ -168,7 +176,7 @@ class EvalSection(Config):
     num_prompts: int = Field(default=512, ge=1, le=1_000_000)
     """Held-out problems, disjoint from warm-up and training."""
 
-    every_steps: int = Field(default=0, ge=0)
+    every_steps: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Evaluate each time so many steps are done; 0: only before the first and after the last."""
 
 
@@ -190,7 +198,7 @@ class NetworkSection(Config):
     """How many versions each region's gateway keeps as deltas on top of its full copy of the weights: readers that far
     behind catch up by what they lack, others by the copy."""
 
-    check_engine_every_versions: int = Field(default=10, ge=1)
+    check_engine_every_versions: int = Field(default=10, ge=1, le=MAX_COUNT)
     """Every so many versions, and after each recovery, a worker hashes what its engine itself holds and compares
     log-probabilities of fixed prompts with the trainer's."""
 
@@ -251,7 +259,7 @@ class FailureSection(Config):
 class CheckpointSection(Config):
     """What a restart finds."""
 
-    every_steps: int = Field(default=50, ge=0)
+    every_steps: int = Field(default=50, ge=0, le=MAX_COUNT)
     """Write a checkpoint before the first step and each time so many steps are done; 0: only after the last."""
 
     keep: int = Field(default=2, ge=1, le=1000)
@@ -293,7 +301,7 @@ class JobFile(Config):
     """Largest age of a token that is trained on, in versions: the version that the step starts from minus the version
     that sampled the token. 0 is synchronous."""
 
-    steps: int = Field(default=200, ge=1)
+    steps: int = Field(default=200, ge=1, le=MAX_COUNT)
     """Training steps of the reinforcement learning."""
 
     seed: int = Field(default=0, ge=0, lt=2**32)
@@ -318,12 +326,14 @@ class JobFile(Config):
     def from_json(cls, text: str) -> "JobFile":
         """The inverse of to_json. Raises: ConfigError."""
         tree = config.check_schema(config.parse_json(text, "job"), SCHEMA, "job")
-        return resolve(config.validate(cls, tree, "job", KNOWN_ELSEWHERE), "job")
+        return resolve(config.validate(cls, tree, "job", _ELSEWHERE), "job")
 
 
 KNOWN_ELSEWHERE = {
     "adv_estimator": "algorithm.name",
     "adv_norm": "algorithm.advantage_normalisation",
+    "adam_beta1": "optimizer.betas",
+    "adam_beta2": "optimizer.betas",
     "async_level": "staleness",
     "batch_size": "train.groups_per_step",
     "beta": "algorithm.kl_coefficient",
@@ -337,11 +347,14 @@ KNOWN_ELSEWHERE = {
     "delta": "algorithm.dual_clip",
     "dynamic_sampling": "train.filter_groups",
     "env": "environment",
+    "eval_steps": "eval.every_steps",
     "eps_clip": "algorithm.clip_low",
     "eps_clip_higher": "algorithm.clip_high",
     "epsilon": "algorithm.clip_low",
     "epsilon_high": "algorithm.clip_high",
+    "experiment_name": "name",
     "gae_gamma": "algorithm.gamma",
+    "gradient_accumulation_steps": "train.micro_batch_samples",
     "importance_sampling_level": "algorithm.importance_level",
     "init_kl_coef": "algorithm.kl_coefficient",
     "kl_coef": "algorithm.kl_coefficient",
@@ -356,6 +369,7 @@ KNOWN_ELSEWHERE = {
     "loss_reduction": "algorithm.loss_aggregation",
     "loss_type": "algorithm.name",
     "lr_scheduler_type": "optimizer.schedule",
+    "lr_warmup_steps": "optimizer.warmup_steps",
     "mask_truncated_completions": "algorithm.overlong_filter",
     "max_async_level": "staleness",
     "max_completion_length": "sampling.max_new_tokens",
@@ -366,24 +380,35 @@ KNOWN_ELSEWHERE = {
     "max_tokens": "sampling.max_new_tokens",
     "micro_batch_size": "train.micro_batch_samples",
     "model_name_or_path": "model.path",
+    "n": "algorithm.group_size",
+    "n_samples_per_prompt": "algorithm.group_size",
     "num_generations": "algorithm.group_size",
     "num_iterations": "train.epochs",
     "num_minibatches": "train.minibatches",
+    "optim": "optimizer.name",
     "output_dir": "output.dir",
     "overlong_buffer": "algorithm.overlong_cache_tokens",
+    "per_device_train_batch_size": "train.micro_batch_samples",
     "ppo_epochs": "train.epochs",
+    "ppo_micro_batch_size": "train.micro_batch_samples",
+    "ppo_micro_batch_size_per_gpu": "train.micro_batch_samples",
     "ppo_mini_batch_size": "train.minibatches",
     "ppo_n_minibatches": "train.minibatches",
     "report_to": "trackers",
     "rollout_is": "algorithm.importance_correction",
     "rollout_is_threshold": "algorithm.importance_cap",
+    "rollout_batch_size": "train.groups_per_step",
     "rollouts_per_example": "algorithm.group_size",
+    "run_name": "name",
+    "save_freq": "checkpoint.every_steps",
     "save_steps": "checkpoint.every_steps",
     "save_total_limit": "checkpoint.keep",
     "scale_rewards": "algorithm.advantage_normalisation",
+    "test_freq": "eval.every_steps",
     "tis_cap": "algorithm.importance_cap",
     "tis_imp_ratio_cap": "algorithm.importance_cap",
     "total_training_steps": "steps",
+    "total_steps": "steps",
     "train_batch_size": "train.groups_per_step",
     "use_kl_in_reward": "algorithm.kl_in",
     "use_kl_loss": "algorithm.kl_in",
@@ -393,14 +418,19 @@ KNOWN_ELSEWHERE = {
 }
 """What TRL, prime-rl and verl call it: for suggestions, never accepted in place of ours."""
 
+_ELSEWHERE: config.KnownElsewhere = {**UNSUPPORTED, **KNOWN_ELSEWHERE}
+
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     """Read, override, validate and resolve a job file; relative paths of model and data become absolute.
 
     Raises: ConfigError.
     """
-    file_kinds.need_kind(config.read_yaml(path), str(path), ("job",))
-    job = resolve(config.load(JobFile, path, overrides, KNOWN_ELSEWHERE), str(path))
+    tree = config.read_yaml(path, MAX_FILE_BYTES)
+    file_kinds.need_kind(tree, str(path), ("job",))
+    if "schema" in tree:  # as in the config.yaml of a run
+        tree = config.check_schema(tree, SCHEMA, str(path))
+    job = resolve(config.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path))
     updates: dict[str, Any] = {}
     if job.data.path:
         updates["data"] = job.data.model_copy(update={"path": str(Path(job.data.path).absolute())})
@@ -440,6 +470,8 @@ def _disagreements(job: JobFile) -> list[str]:
     if job.data.path is not None and job.data.size is not None:
         refusals.append(f"data.size is {job.data.size}, but data.path is given: a file has as many problems as lines")
     if job.environment:
+        if not _is_finite(job.environment.config):
+            refusals.append("environment.config holds a number that is infinite or NaN; give finite numbers")
         refusals += [
             f"environment.config.{key} is set, but the job decides it: set {ours} instead"
             for key, ours in (("seed", "seed"), ("size", "data.size"))
@@ -455,6 +487,14 @@ def _disagreements(job: JobFile) -> list[str]:
         )
     refusals += _region_refusals(job)
     return refusals
+
+
+def _is_finite(value: JsonValue) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _region_refusals(job: JobFile) -> list[str]:

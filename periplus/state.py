@@ -219,12 +219,20 @@ def write_safetensors(path: Path, state: State) -> None:
         os.close(directory)
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return found
+
+
 def _parse(path: Path, raw: npt.NDArray[np.uint8]) -> SafetensorsFile:
     (header_bytes,) = struct.unpack("<Q", raw[:8].tobytes().ljust(8, b"\xff"))
     if header_bytes > min(MAX_HEADER_BYTES, raw.size - 8):
         raise ValueError(f"its header would have {header_bytes} bytes, the file has {raw.size}")
     head = raw[: 8 + header_bytes].tobytes()
-    header = json.loads(head[8:])
+    header = json.loads(head[8:], object_pairs_hook=_unique)
     metadata = header.pop(METADATA, None) or {}
     if not all(type(text) is str for pair in metadata.items() for text in pair):
         raise ValueError(f"{METADATA} holds more than texts")

@@ -83,7 +83,7 @@ class TorchEngine:
         if not 0 < len(request.prompt_ids) <= self.prompt_tokens:
             raise ValueError(
                 f"a prompt of {len(request.prompt_ids)} tokens (group {request.group}); this engine takes 1 to "
-                f"{self.prompt_tokens}: raise prompt_tokens"
+                f"{self.prompt_tokens}: raise sampling.prompt_tokens"
             )
         if request.max_new_tokens < 1 or not (request.greedy or request.temperature > 0):
             raise ValueError(

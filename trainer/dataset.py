@@ -16,7 +16,14 @@ from periplus.environment.of_job import encode_prompt
 from periplus.environment.splits import Splits, split
 from periplus.errors import ConfigError
 from periplus.job import JobFile
-from trainer.warmup import Example
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A prompt and the completion to imitate, end token included."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,22 +34,48 @@ class Dataset:
     splits: Splits
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A problem's text, and its length as the model reads it."""
+
+    text: str
+    num_tokens: int
+
+
 def deal(environment: Environment, job: JobFile, tokenizer: Any) -> Dataset:
-    """Split the environment's problems. Raises: ConfigError if there are too few, or a prompt is too long."""
-    prompts = [environment.item(index).prompt for index in range(len(environment))]
-    num_warmup = job.train.warmup.num_examples if job.train.warmup else 0
-    splits = split(prompts, num_warmup, job.eval.num_prompts, job.seed)
-    _check_widths(prompts, job.sampling.prompt_tokens, tokenizer)
-    return Dataset(environment=environment, splits=splits)
+    """Split the environment's problems. Raises: ConfigError as `read_prompts` and `split_prompts` do."""
+    return Dataset(environment=environment, splits=split_prompts(read_prompts(environment, job, tokenizer), job))
 
 
-def _check_widths(prompts: Sequence[str], prompt_tokens: int, tokenizer: Any) -> None:
-    num_tokens, longest = max((len(encode_prompt(tokenizer, prompt)), prompt) for prompt in prompts)
-    if num_tokens > prompt_tokens:
+def read_prompts(
+    environment: Environment, job: JobFile, tokenizer: Any, is_time_up: Callable[[], bool] = lambda: False
+) -> list[Prompt]:
+    """Encode the prompts in their order: all of them, or as many as there is time for, but at least one.
+
+    Raises: ConfigError if a prompt is empty or longer than sampling.prompt_tokens.
+    """
+    prompts: list[Prompt] = []
+    for index in range(len(environment)):
+        text = environment.item(index).prompt
+        prompts.append(Prompt(text=text, num_tokens=len(encode_prompt(tokenizer, text))))
+        if prompts[-1].num_tokens == 0:
+            raise ConfigError(f"problem {index} has an empty prompt: the tokenizer makes no token of {text[:60]!r}")
+        if is_time_up():
+            break
+    longest, width = max(prompts, key=lambda prompt: prompt.num_tokens), job.sampling.prompt_tokens
+    if longest.num_tokens > width:
+        num_longer = sum(prompt.num_tokens > width for prompt in prompts)
         raise ConfigError(
-            f"the prompt {longest[:60]!r} has {num_tokens} tokens, more than sampling.prompt_tokens ({prompt_tokens}); "
-            f"set sampling.prompt_tokens to {num_tokens} or more"
+            f"sampling.prompt_tokens is {width}, but {num_longer} of {len(prompts)} prompts have more tokens, up to "
+            f"{longest.num_tokens}: {longest.text[:60]!r}; set sampling.prompt_tokens={longest.num_tokens} or more"
         )
+    return prompts
+
+
+def split_prompts(prompts: Sequence[Prompt], job: JobFile) -> Splits:
+    """Who may see which of all prompts. Raises: ConfigError if there are too few."""
+    num_warmup = job.train.warmup.num_examples if job.train.warmup else 0
+    return split([prompt.text for prompt in prompts], num_warmup, job.eval.num_prompts, job.seed)
 
 
 def item_order(train: Sequence[int], seed: int) -> Callable[[int], int]:

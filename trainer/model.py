@@ -4,11 +4,6 @@ A built-in is a small random model of a real architecture with a character token
 shown to learn on two CPU cores with no download. It is created once in a cache directory, under a name made of
 everything that determines its bytes (name, recipe, seed), and appears there by one rename: readers see all of it or
 nothing.
-
-The character tokenizer covers printable ASCII in lower case (twice the letters would be twice as much to learn; sets of
-prompts are therefore kept disjoint regardless of case). The fixed sentences that reasoning-gym puts around some tasks
-are one token each (`TEMPLATES`): they carry no information within a task and would be most of the prompt. A prompt is
-framed as `<bos> prompt <answer>`; a completion is `answer <eos>`.
 """
 
 import os
@@ -21,22 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from periplus.errors import ConfigError
 from periplus.job import BUILTIN_PREFIX
 from periplus.job_inputs import check_model_dir
-
-PAD, BOS, EOS, ANSWER, UNKNOWN = "<pad>", "<bos>", "<eos>", "<answer>", "<unk>"
-SPECIALS = (PAD, BOS, EOS, ANSWER, UNKNOWN)
-CHARACTERS = ("\n", *(chr(code) for code in range(32, 127) if not chr(code).isupper()))
-TEMPLATES = (
-    "Spell this word backward (example: sun -> nus): ",
-    "State the final answer to the following arithmetic problem: ",
-    "Find the Greatest Common Divisor (GCD) of these numbers: ",
-    ". Give only the GCD as your final answer.",
-)
+from trainer.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
+from trainer.pretrained import load_tokenizer, load_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,25 +72,14 @@ def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
 
 
 def load_model(directory: Path) -> tuple[Any, PreTrainedTokenizerFast]:
-    """The model in float32, in evaluation mode, and its tokenizer."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
-    return model.eval(), AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    """The model in float32, in evaluation mode, and its tokenizer. Raises: ConfigError."""
+    return load_weights(directory), load_tokenizer(directory)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The character tokenizer described above."""
-    symbols = (*SPECIALS, *CHARACTERS)
-    inner = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}, unk_token=UNKNOWN))
-    # Oniguruma's (?m) is what others call (?s): the dot also matches a line break.
-    inner.normalizer = normalizers.Lowercase()
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex("(?m)."), "isolated")
-    inner.decoder = decoders.Fuse()
-    inner.add_tokens([AddedToken(text, normalized=False) for text in TEMPLATES])
-    inner.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A {ANSWER}", special_tokens=[(name, symbols.index(name)) for name in (BOS, ANSWER)]
-    )
+    """The character tokenizer of the built-in models (trainer/characters.py), as transformers saves it."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
+        tokenizer_object=character_tokenizer(),
         pad_token=PAD,
         bos_token=BOS,
         eos_token=EOS,

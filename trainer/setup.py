@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from periplus.environment.of_job import environment_of
 from periplus.job import JobFile
 from periplus.policy import Lineage, Policy
 from periplus.record import RecordKind
 from trainer import checkpoint, publish
 from trainer.checkpoint import Manifest
 from trainer.config import TrainerConfig
-from trainer.dataset import Dataset, deal, warmup_examples
+from trainer.dataset import Dataset, split_prompts, warmup_examples
 from trainer.learner import Learner
-from trainer.model import load_model, resolve_model_dir
+from trainer.model import resolve_model_dir
+from trainer.preflight import checked_inputs
+from trainer.pretrained import load_weights
 from trainer.progress import Progress
 from trainer.publish import Bundle
 from trainer.recipe import build_learner, warmup_settings
@@ -44,12 +45,12 @@ class Prepared:
 def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepared:
     """Load or make the model, deal the problems, warm up or restore. Raises: ConfigError, NotFound."""
     job = config.job
-    say(RecordKind.PHASE, "loading the model", {})
+    say(RecordKind.PHASE, "checking model, data and environment", {})
     model_dir = resolve_model_dir(job.model.path, config.cache_dir, job.seed)
-    model, tokenizer = load_model(model_dir)
-    say(RecordKind.PHASE, "making the problems", {})
-    data_file = Path(job.data.path) if job.data.path else None
-    dataset = deal(environment_of(job, data_file), job, tokenizer)
+    inputs = checked_inputs(job, model_dir)
+    dataset = Dataset(environment=inputs.environment, splits=split_prompts(inputs.prompts, job))
+    say(RecordKind.PHASE, "loading the model", {})
+    model, tokenizer = load_weights(model_dir), inputs.tokenizer
     fork, manifest = config.task.fork, None
     policy, lineage, progress = Policy(fork, 0), Lineage(fork), Progress()
     if config.resume_from is not None:
@@ -67,7 +68,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     return Prepared(
         model=model, tokenizer=tokenizer, learner=learner, dataset=dataset, policy=policy,
         lineage=lineage, restored=manifest, progress=progress,
-        bundle=publish.bundle(model_dir, data_file),
+        bundle=publish.bundle(model_dir, Path(job.data.path) if job.data.path else None),
     )  # fmt: skip
 
 

@@ -17,16 +17,9 @@ import torch
 
 from periplus.trajectory import StopReason
 from trainer.batch import Batch, Sample, collate
+from trainer.dataset import Example
 from trainer.schedule import Decay, learning_rate
 from trainer.scoring import completion_logprobs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """A prompt and the completion to imitate, end token included."""
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,11 @@ from coordinator.client.audit import audit_command
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
 from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
+from coordinator.client.preflight import check_job
 from coordinator.state import ENDED_STATES
 from periplus import clock, finite_json, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile, job_schema, load_job
-from periplus.job_inputs import check_inputs
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
 from periplus.view.watch import watch as show
@@ -74,7 +74,8 @@ def submit(
 ) -> None:  # fmt: skip
     """Submit the job in FILE, with dotted keys overridden, and print its id."""
     job_file = load_job(file, overrides)
-    check_inputs(job_file)
+    for left in check_job(job_file):
+        _say(left)
     form = Output(output)
     request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())
     if resume is not None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from coordinator.client.preflight import check_job
 from coordinator.demo.job import demo_job, resumed_job
 from coordinator.demo.run import DemoSettings, run_demo
 from periplus import clock
 from periplus.errors import ConfigError
-from periplus.job_inputs import check_inputs
 from periplus.wan import grid
 
 
@@ -54,7 +54,8 @@ def demo(
         job, checkpoint = resumed_job(resume)
     else:
         job, checkpoint = demo_job(file, [f"regions.min={len(names)}", *overrides, *changes]), None
-    check_inputs(job)
+    for left in check_job(job):
+        click.echo(left, err=True)
     settings = DemoSettings(
         job=job, resume=checkpoint, wan=wan, regions=names, work_dir=work_dir.absolute(), as_json=as_json,
         live=sys.stderr.isatty() and not plain, request_id=uuid.uuid4().hex, launched_s=launched_s,

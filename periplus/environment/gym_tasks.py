@@ -9,11 +9,14 @@ The library is imported inside `load`: a process that only plans or relays never
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from periplus.environment.environment import Environment, Item
 from periplus.errors import ConfigError
+
+DECIDED_BY_THE_JOB = ("seed", "size")
+"""Settings of every task that the job has keys of its own for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,23 +25,31 @@ class GymEnvironment:
 
     dataset: Any  # reasoning_gym.dataset.ProceduralDataset; the library ships no types
     size: int
+    task: str
 
     def __len__(self) -> int:
         return self.size
 
     def item(self, index: int) -> Item:
-        entry = self._entry(index)
+        """The item at `index`. Raises: ConfigError if the task cannot make it with the job's settings."""
+        self._check(index)
+        try:
+            entry = self.dataset[index]
+        except Exception as error:  # the library's code on a person's settings: what is wrong may show first here
+            raise ConfigError(
+                f"the task {self.task!r} of reasoning-gym cannot make its problem {index}: {_shown(error)}; change "
+                "environment.config"
+            ) from error
         return Item(index=index, prompt=str(entry["question"]), answer=str(entry["answer"]))
 
     def score(self, index: int, completion: str) -> float:
-        score = float(self.dataset.score_answer(completion.strip(), self._entry(index)))
+        self._check(index)
+        score = float(self.dataset.score_answer(completion.strip(), self.dataset[index]))
         return min(1.0, max(0.0, score))
 
-    def _entry(self, index: int) -> Mapping[str, Any]:
+    def _check(self, index: int) -> None:
         if not 0 <= index < self.size:
             raise ValueError(f"item {index} of an environment with {self.size} items")
-        entry: Mapping[str, Any] = self.dataset[index]
-        return entry
 
 
 def load(task: str, task_config: Mapping[str, object], seed: int, size: int) -> Environment:
@@ -51,13 +62,28 @@ def load(task: str, task_config: Mapping[str, object], seed: int, size: int) -> 
 
     if task not in DATASETS:
         close = difflib.get_close_matches(task, sorted(DATASETS), n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "see reasoning_gym.factory.DATASETS for the names"
-        raise ConfigError(f"environment task {task!r} is not in reasoning-gym; {hint}")
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(DATASETS))}"
+        raise ConfigError(f"environment.name is {task!r}, which is no task of reasoning-gym; {hint}")
+    _refuse_unknown(task, task_config, DATASETS[task][1])
     try:
         dataset = reasoning_gym.create_dataset(task, seed=seed, size=size, **task_config)
-    except (TypeError, ValueError, AssertionError) as error:
+    except Exception as error:  # the library's code on a person's settings: a wrong type fails anywhere in it
         raise ConfigError(
-            f"reasoning-gym refuses the configuration {dict(task_config)!r} of task {task!r}: {error}; "
-            "change environment.task_config"
+            f"reasoning-gym refuses environment.config {dict(task_config)!r} for the task {task!r}: {_shown(error)}; "
+            "change environment.config"
         ) from error
-    return GymEnvironment(dataset=dataset, size=size)
+    return GymEnvironment(dataset=dataset, size=size, task=task)
+
+
+def _refuse_unknown(task: str, task_config: Mapping[str, object], config_class: Any) -> None:
+    known = [field.name for field in fields(config_class) if field.name not in DECIDED_BY_THE_JOB]
+    for key in task_config:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean environment.config.{close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
+            raise ConfigError(f"environment.config.{key} is no setting of the task {task!r}; {hint}")
+
+
+def _shown(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -15,6 +15,9 @@ from periplus.errors import ConfigError
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 ANSWER_COLUMN = "answer"
 
+MAX_REFUSALS = 5
+"""Most lines of a file that one error names: a wrong file is wrong in each of its lines."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonlEnvironment:
@@ -37,30 +40,56 @@ class JsonlEnvironment:
 def load(path: Path) -> Environment:
     """The environment in the file at `path`; blank lines are skipped.
 
-    Raises: ConfigError naming the file and line of what cannot be read.
+    Raises: ConfigError naming the file, and the lines and reasons of what cannot be used.
     """
+    items: list[Item] = []
+    refusals: list[str] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Lines end where a file's lines end: str.splitlines would also cut at separators inside a JSON text.
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    items.append(_item(len(items), line))
+                except ValueError as error:
+                    refusals.append(f"{path}:{number} {error}")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the data file {str(path)!r}: {error}; give a readable UTF-8 file") from error
-    rows = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not rows:
+    if refusals:
+        more = f"\nand {len(refusals) - MAX_REFUSALS} lines more" if len(refusals) > MAX_REFUSALS else ""
+        raise ConfigError("\n".join(refusals[:MAX_REFUSALS]) + more)
+    if not items:
         raise ConfigError(f"the data file {str(path)!r} has no rows; give one JSON object a line")
-    return JsonlEnvironment(
-        items=tuple(_item(index, line, f"{path}:{number}") for index, (number, line) in enumerate(rows))
-    )
+    return JsonlEnvironment(items=tuple(items))
 
 
-def _item(index: int, line: str, where: str) -> Item:
+def _item(index: int, line: str) -> Item:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where} is not JSON: {error}; write one object a line") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error}; write one object a line") from error
     if not isinstance(row, Mapping):
-        raise ConfigError(f"{where} holds {type(row).__name__}, not an object; write one object a line")
+        raise ValueError(f"holds {type(row).__name__}, not an object; write one object a line")
     column = next((name for name in PROMPT_COLUMNS if name in row), None)
     if column is None or ANSWER_COLUMN not in row:
-        raise ConfigError(
-            f"{where} has the columns {sorted(row)}; needed: one of {', '.join(PROMPT_COLUMNS)}, and {ANSWER_COLUMN}"
+        raise ValueError(
+            f"has the columns {sorted(row)}; needed: one of {', '.join(PROMPT_COLUMNS)}, and {ANSWER_COLUMN}"
         )
-    return Item(index=index, prompt=str(row[column]), answer=str(row[ANSWER_COLUMN]))
+    prompt, answer = row[column], row[ANSWER_COLUMN]
+    if not isinstance(prompt, str):
+        raise ValueError(
+            f"has a {column} that is {_shown(prompt)}, but must be text; lists of messages are not supported yet"
+        )
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        raise ValueError(f"has an {ANSWER_COLUMN} that is {_shown(answer)}, but must be text or a number")
+    if not prompt.strip():
+        raise ValueError(f"has an empty {column}")
+    for text in (prompt, str(answer)):
+        text.encode()  # half a surrogate pair is a JSON text, but none that a tokenizer takes
+    return Item(index=index, prompt=prompt, answer=str(answer))
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

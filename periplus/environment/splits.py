@@ -36,8 +36,9 @@ def split(prompts: Sequence[str], num_warmup: int, num_held_out: int, seed: int)
     distinct = list(first_index.values())
     if len(distinct) <= num_warmup + num_held_out:
         raise ConfigError(
-            f"{len(distinct)} distinct prompts cannot give {num_warmup} for warm-up, {num_held_out} held out and at "
-            "least one for training; raise the environment's size or lower the other two"
+            f"of {len(prompts)} prompts {len(distinct)} are distinct, which cannot give {num_warmup} for warm-up, "
+            f"{num_held_out} held out and at least one for training; set data.size higher (a data file needs more "
+            "lines), or train.warmup.num_examples or eval.num_prompts lower"
         )
     order = np.random.default_rng(seed).permutation(len(distinct))
     dealt = tuple(distinct[place] for place in order)

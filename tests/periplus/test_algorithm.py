@@ -1,13 +1,18 @@
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from periplus import yaml_text
 from periplus.algorithm import AlgorithmSection, disagreements, filled_in
 from periplus.config import validate
 from periplus.errors import ConfigError
-from periplus.job import JobFile, resolve
+from periplus.job import JobFile, load_job, resolve
+
+ROOT = Path(__file__).parents[2]
 
 NAMES = get_args(AlgorithmSection.model_fields["name"].annotation)
 
@@ -73,7 +78,7 @@ def test_stale_samples_need_a_correction_whatever_the_algorithm(name: str) -> No
         ({"name": "grpo", "advantage_normalisation": "batch"}, "grpo accepts only std or none"),
         ({"name": "dapo", "loss_aggregation": "sequence_mean"}, "dapo accepts only token_mean"),
         ({"name": "gspo", "importance_level": "token"}, "gspo accepts only sequence_geometric or sequence"),
-        ({"name": "grpo", "loss_constant_tokens": 5}, "set loss_aggregation to constant"),
+        ({"name": "grpo", "loss_constant_tokens": 5}, "algorithm.loss_aggregation=constant"),
         (
             {"importance_correction": "masked", "importance_cap": 3.0},
             "importance_cap is set, but",
@@ -140,6 +145,34 @@ def test_what_is_accepted_keeps_every_option_and_still_agrees_when_filled_in(dat
     got = filled(**options)
     assert {name: getattr(got, name) for name in options} == options
     assert disagreements(got, staleness=0, max_new_tokens=64) == []
+
+
+SETTING = re.compile(r"set algorithm\.(\w+)=([\w.]+)")
+
+
+@given(st.data())
+def test_each_refusal_names_a_key_and_a_value_that_would_do(data: st.DataObject) -> None:
+    options: dict[str, Any] = {
+        name: data.draw(st.sampled_from(VALUES[name]))
+        for name in data.draw(st.sets(st.sampled_from(OPTIONAL), max_size=6))
+    }
+    options |= {
+        "name": data.draw(st.sampled_from(NAMES)), "kl_coefficient": data.draw(st.sampled_from([0.0, 0.1])),
+        "importance_correction": data.draw(st.sampled_from(["truncated", "masked", "none"])),
+        "group_size": data.draw(st.sampled_from([1, 8])),
+    }  # fmt: skip
+    for _ in range(3):  # to obey one refusal may show another
+        for refusal in refusals(2, **options).splitlines():
+            match = SETTING.search(refusal)
+            assert match, refusal
+            options[match[1]] = yaml_text.parse(match[2], "refusal")
+    assert refusals(2, **options) == ""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_runs_every_example_with_its_own_defaults(path: Path, name: str) -> None:
+    assert load_job(path, [f"algorithm.name={name}"]).algorithm.name == name
 
 
 def test_a_job_says_all_of_it_at_once() -> None:

@@ -10,6 +10,8 @@ from pydantic import Field
 from periplus import yaml_text
 from periplus.config import (
     Config,
+    KnownElsewhere,
+    NotSupported,
     check_schema,
     dotted_keys,
     dump_json,
@@ -188,6 +190,41 @@ def test_an_override_is_refused_by_its_own_text(tmp_path: Path, text: str, expec
     message = refusal(tmp_path, "name: a\n", text)
     assert message.startswith(f"override {text!r}")
     assert expected in message
+
+
+def test_what_other_tools_have_is_answered_by_its_name_or_with_what_to_do_instead(tmp_path: Path) -> None:
+    known: KnownElsewhere = {"speed": "inner.rate", "wings": NotSupported("walk")}
+
+    def refused(text: str, *overrides: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            load(Sample, write(tmp_path, text), overrides, known)
+        return str(caught.value)
+
+    assert "wings is not supported yet: walk" in refused("name: a\nwings: 2\n")
+    assert "inner.wings is not supported yet: walk" in refused("name: a\ninner: {wings: 2}\n")
+    assert "bird.body.wings.left is not supported yet: walk" in refused("name: a\n", "bird.body.wings.left=2")
+    assert "unknown key bird; did you mean inner.rate?" in refused("name: a\n", "bird.speed=2")
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="larger than 1000 bytes"):
+        read_yaml(Path("/dev/zero"), 1000)
+
+
+def test_thousands_of_unknown_keys_are_counted(tmp_path: Path) -> None:
+    lines = refusal(tmp_path, "name: a\n" + "".join(f"k{n}: 1\n" for n in range(3000))).splitlines()
+    assert len(lines) == 21
+    assert lines[-1].endswith("and 2980 more")
+
+
+def test_text_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
+    assert "not valid Unicode" in refusal(tmp_path, 'name: "\\ud800"\n')
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000])
+def test_json_that_python_cannot_read_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        parse_json(text, "text")
 
 
 def test_overriding_leaves_the_given_tree_alone() -> None:

@@ -7,6 +7,7 @@ import pytest
 from periplus.config import dotted_keys, dump_yaml, validate
 from periplus.errors import ConfigError
 from periplus.job import KNOWN_ELSEWHERE, JobFile, job_schema, load_job, resolve
+from periplus.unsupported import UNSUPPORTED
 
 ROOT = Path(__file__).parents[2]
 TOP_LEVEL = (
@@ -49,6 +50,32 @@ def test_names_of_other_tools_are_refused_with_ours() -> None:
         load_job(ROOT / "examples" / "arithmetic.yaml", ["num_generations=4"])
 
 
+def test_what_is_not_supported_is_no_key_of_ours_and_says_what_to_do() -> None:
+    keys = {part for key in dotted_keys(JobFile) for part in key.split(".")}
+    assert not set(UNSUPPORTED) & keys
+    assert not set(UNSUPPORTED) & set(KNOWN_ELSEWHERE)
+    for example in ("top_p", "top_k", "min_p", "lora", "vllm", "fsdp", "max_turns", "reward_model", "wandb", "bf16"):
+        with pytest.raises(ConfigError, match=rf"sampling\.{example} is not supported yet: \w+"):
+            load_job(ROOT / "examples" / "spelling.yaml", [f"sampling.{example}=1"])
+
+
+def test_every_number_has_a_lower_and_an_upper_bound() -> None:
+    unbounded = []
+    for name, section in (("job", job_schema()), *job_schema()["$defs"].items()):
+        for key, field in section.get("properties", {}).items():
+            for form in field.get("anyOf", [field]):
+                low, high = ({f"{end}imum", f"exclusive{end.title()}imum"} & form.keys() for end in ("min", "max"))
+                if form.get("type") in ("integer", "number") and not (low and high):
+                    unbounded.append(f"{name}.{key}")
+    assert not unbounded
+
+
+def test_a_run_s_own_configuration_is_a_job_file(tmp_path: Path) -> None:
+    original = load_job(ROOT / "examples" / "spelling.yaml")
+    (tmp_path / "config.yaml").write_text(original.to_json())
+    assert load_job(tmp_path / "config.yaml", ["steps=3"]).steps == 3
+
+
 def test_a_resolved_job_survives_json_and_yaml(tmp_path: Path) -> None:
     original = load_job(ROOT / "examples" / "arithmetic.yaml", ["sampling.temperature=0.7", "regions.rollout=[a, b]"])
     assert JobFile.from_json(original.to_json()) == original
@@ -87,6 +114,7 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
         ({"data": {"path": "x"}}, "exactly one of environment and data.path must be given, both are"),
         ({"environment": None, "data": {"path": "x", "size": 3}}, "data.size is 3, but data.path is given"),
         ({"environment": {"name": "x", "config": {"seed": 1}}}, "environment.config.seed is set"),
+        ({"environment": {"name": "x", "config": {"a": [{"b": float("nan")}]}}}, "infinite or NaN"),
         ({"algorithm": {"importance_correction": "none"}}, "the loss would be wrong for stale tokens"),
         ({"regions": {"rollout": ["a", "a"]}}, "regions.rollout names a region twice"),
         ({"regions": {"rollout": ["a"], "trainer": "b", "min": 3}}, "allow only 2"),

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from periplus.errors import ConfigError
-from trainer.model import BUILTIN, CHARACTERS, TEMPLATES, build_tokenizer, load_model, resolve_model_dir
+from trainer.characters import CHARACTERS, TEMPLATES
+from trainer.model import BUILTIN, build_tokenizer, load_model, resolve_model_dir
 
 NAME = "builtin:qwen3-tiny"
 

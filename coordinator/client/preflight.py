@@ -1,0 +1,71 @@
+"""The checks of a job on the machine that submits it, before any coordinator hears of it.
+
+Files are checked here; what needs a tokenizer, an environment or the model's class is checked by a process of the
+trainer's package (`trainer/preflight.py`), whose errors come back as they are. On a machine without that package's
+libraries the rest is left to the trainer, which runs the same checks when it starts.
+"""
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from periplus import errors
+from periplus.errors import ConfigError, PeriplusError
+from periplus.job import BUILTIN_PREFIX, JobFile
+from periplus.job_inputs import check_inputs
+
+DEADLINE_S = 120.0
+"""The child limits its own processor time to a sixth of this; what is slower waits for a disk or for other programs."""
+
+_SHOWN_CHARACTERS = 300
+
+
+def check_job(job: JobFile) -> tuple[str, ...]:
+    """Check everything about a job that can be checked here; return what could not, one sentence each.
+
+    Raises: ConfigError.
+    """
+    check_inputs(job)
+    needed = ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        return (f"prompts and weights are checked when the trainer starts: {', '.join(missing)} is not installed here",)
+    found = _ask_child(job)
+    if "reason" in found:
+        raise errors.from_reason(str(found["reason"]), str(found["message"]))
+    if found["prompts"] < found["problems"]:
+        return (f"{found['prompts']} of {found['problems']} prompts were checked; the trainer checks all at its start",)
+    return ()
+
+
+def _ask_child(job: JobFile) -> dict[str, Any]:
+    # -P: a folder named trainer where the command runs is not ours.
+    command = [sys.executable, "-P", "-m", "trainer.preflight"]
+    try:
+        done = subprocess.run(
+            command, input=job.to_json(), capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"model, data and environment could not be checked within {DEADLINE_S:.0f} s; is the machine busy, or the "
+            "disk of model.path or data.path slow?"
+        ) from error
+    try:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        if done.returncode == -signal.SIGXCPU:
+            raise ConfigError(
+                "the check of model, data and environment took all the processor time that it may; is a setting in "
+                "environment.config so large that one problem takes that long, or is the file of data.path huge?"
+            ) from error
+        if done.returncode < 0:
+            raise ConfigError(
+                f"the check of model, data and environment was killed by signal {-done.returncode}; does a setting in "
+                "environment.config ask for more memory than there is?"
+            ) from error
+        last = (done.stderr.splitlines() or ["no output"])[-1][:_SHOWN_CHARACTERS]
+        raise PeriplusError(f"the check of model, data and environment ended with {done.returncode}: {last}") from error
+    return found
