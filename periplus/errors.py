@@ -29,7 +29,6 @@ A TaskGroup hides what happened in an ExceptionGroup, whose own text says nothin
 at the root of a process or in a message, asks `explained_error` for the text; `innermost` finds the error behind it.
 """
 
-import asyncio
 from dataclasses import dataclass
 
 import grpc
@@ -164,8 +163,8 @@ def leaves(error: BaseException) -> tuple[BaseException, ...]:
 def innermost(error: BaseException) -> BaseException:
     """Return the first error that says what happened, behind groups and behind the errors that it caused.
 
-    A cancellation counts only where nothing else happened. An error of ours is not followed to its `__cause__`, because
-    its message was written for a person who need not know the cause.
+    A cancellation, which is no Exception, counts only where nothing else happened. An error of ours is not followed to
+    its `__cause__`, because its message was written for a person who need not know the cause.
     """
     return _causes(error)[0]
 
@@ -180,12 +179,12 @@ def explained_error(error: BaseException) -> str:
 
 
 def _causes(error: BaseException, seen: frozenset[int] = frozenset()) -> list[BaseException]:
-    """Return what happened, in order; `seen` holds errors on the way here, since one may be raised from its own group."""
+    """Return what happened, in order; `seen` are the errors on the way here, since one may come from its own group."""
     found: list[BaseException] = []
     for leaf in leaves(error):
         cause = None if isinstance(leaf, PeriplusError) or id(leaf) in seen else leaf.__cause__
         found += [leaf] if cause is None else _causes(cause, seen | {id(leaf)})
-    return [cause for cause in found if not isinstance(cause, asyncio.CancelledError)] or found
+    return [cause for cause in found if isinstance(cause, Exception)] or found
 
 
 def _text(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from pydantic import Field, JsonValue
 from periplus import algorithm, config, file_kinds
 from periplus.algorithm import AlgorithmSection
 from periplus.config import Config
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, NotFound
 
 SCHEMA = "periplus.job/1"
 BUILTIN_PREFIX = "builtin:"
@@ -398,7 +398,30 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     Raises: ConfigError.
     """
     file_kinds.need_kind(config.read_yaml(path), str(path), ("job",))
-    job = resolve(config.load(JobFile, path, overrides, KNOWN_ELSEWHERE), str(path))
+    return _with_absolute_paths(resolve(config.load(JobFile, path, overrides, KNOWN_ELSEWHERE), str(path)))
+
+
+def recorded_job(path: Path) -> JobFile:
+    """Return the job of a run from its `config.yaml`. Raises: NotFound if it is not there, ConfigError."""
+    if not path.is_file():
+        raise NotFound(f"{path} does not exist, so the job of that run is not known; give a run as Periplus left it")
+    tree = config.check_schema(config.read_yaml(path), SCHEMA, str(path))
+    return resolve(config.validate(JobFile, tree, str(path), KNOWN_ELSEWHERE), str(path))
+
+
+def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> JobFile:
+    """Return the job with the keys that a job file and overrides give; the others stay. Raises: ConfigError."""
+    tree = job.model_dump(mode="json")
+    source = "the overrides"
+    if file is not None:
+        given, source = config.read_yaml(file), str(file)
+        file_kinds.need_kind(given, source, ("job",))
+        tree = config.overlay(JobFile, tree, given)
+    tree = config.override(JobFile, tree, overrides, KNOWN_ELSEWHERE)
+    return _with_absolute_paths(resolve(config.validate(JobFile, tree, source, KNOWN_ELSEWHERE), source))
+
+
+def _with_absolute_paths(job: JobFile) -> JobFile:
     updates: dict[str, Any] = {}
     if job.data.path:
         updates["data"] = job.data.model_copy(update={"path": str(Path(job.data.path).absolute())})
