@@ -88,7 +88,8 @@ def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, ma
     _check_changes(run_dir, changes, may_change=may_change)
     if is_being_written(run.audit):
         raise Conflict(
-            f"{run_dir} is still being written by its trainer; end it first: `periplus job cancel {checkpoint.job_id}`"
+            f"{run_dir} is still being written by its trainer; end it first, with `periplus job cancel "
+            f"{checkpoint.job_id}`, or by stopping its agent if no coordinator knows the job any more"
         )
     _check_steps(run_dir, run, checkpoint.policy.version, job.steps)
     if Path(job.output.dir).is_absolute():  # the run may have been moved

@@ -328,7 +328,7 @@ class Agent:
             key = task_id, process.task.fork
             if key not in self._left:
                 run, told = self._supervisor.run_directory(process.task), report(process, None)
-                checkpoint, page = await asyncio.to_thread(conclude, run, told)
+                checkpoint, page = await asyncio.to_thread(conclude, run, process.task, told)
                 self._left[key] = replace(self._files(process), checkpoint=checkpoint, report=page)
 
     def _files(self, process: Process) -> RunFiles:

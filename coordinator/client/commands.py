@@ -293,7 +293,7 @@ async def _events(remote: Coordinator, job_id: str) -> AsyncIterator[control_pb2
         async for event in remote.watch(job_id):
             yield event
     except Unreachable as error:
-        raise Unreachable(f"{error}; the job goes on, `periplus job watch {job_id}` shows it again") from error
+        raise Unreachable(f"the job goes on, `periplus job watch {job_id}` shows it again, but {error}") from error
     except asyncio.CancelledError:
         _say(f"the job goes on; `periplus job watch {job_id}` shows it again, `periplus job cancel {job_id}` ends it")
         raise

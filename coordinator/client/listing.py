@@ -5,13 +5,14 @@ more of it, `name` the names alone. Text from elsewhere is freed of control char
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from coordinator.client.connection import job_state, task_state
-from coordinator.state import JobState
+from coordinator.state import ENDED_STATES, JobState
 from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
 from periplus.task import resume_command
@@ -268,10 +269,13 @@ def _file_lines(tree: Tree) -> list[tuple[str, str]]:
     if files is None:
         return []
     checkpoint = str(Policy(**files["checkpoint"])) if files["checkpoint"] else ""
-    done = tree["state"] == JobState.SUCCEEDED
+    done, ended = tree["state"] == JobState.SUCCEEDED, tree["state"] in ENDED_STATES
+    later = (
+        f"not yet, its trainer may still be ending; `periplus job report {shlex.quote(files['run_dir'])}` writes one"
+    )
     return [
         ("run directory", files["run_dir"]),
-        ("report", files["report"] or ""),
+        ("report", files["report"] or (later if ended else "")),
         ("model", f"{files['run_dir']}/final" if done else ""),
         ("checkpoint", checkpoint),
         ("resume", resume_command(files["run_dir"]) if checkpoint and not done else ""),

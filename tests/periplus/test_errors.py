@@ -58,7 +58,7 @@ def test_only_what_time_can_heal_is_worth_a_retry() -> None:
     assert {cls.__name__ for cls, row in MEANING.items() if row.retryable} == {"Unreachable", "TimedOut"}
 
 
-def raised(error: BaseException, *, cause: BaseException | None = None) -> BaseException:
+def raised(error: Exception, *, cause: BaseException | None = None) -> Exception:
     error.__cause__ = cause
     return error
 
@@ -81,7 +81,7 @@ FULL = PeriplusError("the disk is full at /runs; free space")
         (group(FULL, group(KeyError("a")), KeyError("b")), f"{FULL} (and 2 other errors)"),
         (group(FULL, PeriplusError(str(FULL)), KeyError("a")), f"{FULL} (and 1 other error)"),
         (raised(RuntimeError("the step failed"), cause=group(FULL)), str(FULL)),
-        (group(raised(RuntimeError("x"), cause=raised(KeyError("y"), cause=ValueError("z")))), "ValueError: z"),  # type: ignore[arg-type]
+        (group(raised(RuntimeError("x"), cause=raised(KeyError("y"), cause=ValueError("z")))), "ValueError: z"),
         (raised(errors.Unreachable("gone; start it"), cause=OSError("x")), "gone; start it"),
         (BaseExceptionGroup("g", [asyncio.CancelledError(), FULL]), str(FULL)),
         (BaseExceptionGroup("g", [asyncio.CancelledError()]), "CancelledError"),
@@ -100,5 +100,5 @@ def test_an_error_that_is_raised_from_its_own_group_is_explained() -> None:
 
 
 def test_what_an_exit_code_is_looked_up_for_is_the_error_that_is_shown() -> None:
-    assert innermost(group(group(FULL, KeyError()))) is FULL  # type: ignore[arg-type]
+    assert innermost(group(group(FULL, KeyError()))) is FULL
     assert isinstance(innermost(group(KeyError(), FULL)), KeyError)
