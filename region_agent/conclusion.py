@@ -7,7 +7,7 @@ import json
 import logging
 
 from periplus import yaml_text
-from periplus.errors import NotFound, PeriplusError
+from periplus.errors import NotFound
 from periplus.policy import Policy
 from periplus.resumption import newest_checkpoint
 from periplus.run_directory import RunDirectory, write_atomically
@@ -33,12 +33,12 @@ def conclude(run: RunDirectory, task: LocalTask, report: TaskReport) -> tuple[Po
         outcome = {"fork": report.fork, "state": report.state.value, "message": report.message}
         write_atomically(run.outcome, json.dumps(outcome) + "\n")
         page = str(write_report(run))
-    except PeriplusError as error:
+    except Exception as error:  # the files of a run may hold anything, and the agent has other work
         event(log, logging.WARNING, "report_not_written", job=report.job_id, why=error)
     try:
         return newest_checkpoint(run.root).policy, page
     except NotFound:
         return None, page
-    except PeriplusError as error:
+    except Exception as error:  # as above
         event(log, logging.WARNING, "checkpoint_unreadable", job=report.job_id, why=error)
         return None, page

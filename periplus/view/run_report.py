@@ -56,10 +56,12 @@ def _summary(
 
 def _ending(run: RunDirectory, records: Sequence[Record]) -> str:
     """Return how the last trainer ended, empty if it succeeded; one that was killed leaves that to its agent."""
-    if records and records[-1].kind is RecordKind.SUMMARY:
-        return ""
     outcome = _json_object(run.outcome)
-    if not outcome or any(record.policy.fork > outcome.get("fork", 0) for record in records):
+    newest_fork = max((record.policy.fork for record in records), default=0)
+    is_summed_up = bool(records) and records[-1].kind is RecordKind.SUMMARY
+    if is_summed_up and outcome.get("fork", 0) <= newest_fork:
+        return ""
+    if not outcome or outcome.get("fork", 0) < newest_fork:
         return "not ended, as far as this directory tells"
     message = outcome.get("message")
     return f"{outcome.get('state')}: {message}" if message else str(outcome.get("state"))
