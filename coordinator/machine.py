@@ -284,7 +284,8 @@ def _end_by_trainer(draft: _Draft, job: Job, ended: TaskState, message: str) -> 
     assert job.trainer is not None
     where = f"the trainer in {job.trainer.region}"
     if job.cancelling and ended is not TaskState.FAILED:
-        _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator; {_way_on(job)}")
+        how = f", but {where} did not end well: {message}" if message and job.files else ""
+        _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator{how}; {_way_on(job)}")
     elif ended is TaskState.SUCCEEDED:
         _advance(draft, job.job_id, JobState.RUNNING)
         _end(draft, job.job_id, JobState.SUCCEEDED, "")

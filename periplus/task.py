@@ -8,6 +8,7 @@ code alone says which of the three it was, for a process that could not write.
 import dataclasses
 import json
 import shlex
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -155,7 +156,7 @@ class TaskOutcome:
             pass
         if exit_code == EXIT_SUCCEEDED:
             return cls(state=TaskState.SUCCEEDED, message="")
-        if exit_code == EXIT_STOPPED:
+        if exit_code in (EXIT_STOPPED, -signal.SIGTERM):  # asked to stop, maybe before it could listen
             return cls(state=TaskState.STOPPED, message="")
         how = f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         return cls(state=TaskState.FAILED, message=f"the process ended without a word ({how})")

@@ -250,6 +250,17 @@ def test_a_trainer_that_outlives_its_job_still_tells_where_it_saved(run: Run) ->
     assert (run.job().state, run.job().reason, run.job().files) == (JobState.FAILED, reason, SAVED)
 
 
+@pytest.mark.parametrize(
+    ("message", "how"), [("", ""), ("the disk is full", ", but the trainer in eu did not end well: the disk is full")]
+)
+def test_a_cancelled_job_says_what_its_trainer_could_save(run: Run, message: str, how: str) -> None:
+    run.do(JobCancelled("j"))
+    run.says("eu", "j/trainer", TaskState.STOPPED, message, SAVED)
+    assert run.job().state is JobState.CANCELLED
+    way = "go on from its checkpoint 0.6 with `periplus job submit --resume /r/j`"
+    assert run.job().reason == f"cancelled by the operator{how}; {way}"
+
+
 def test_a_late_report_of_the_earlier_fork_says_nothing_of_a_resumed_job(run: Run) -> None:
     run.says("eu", "j/trainer", TaskState.FAILED, "killed", SAVED)
     resume = request(resume_from="/r/j", resume_policy=Policy(0, 6), resume_job_id="j")
