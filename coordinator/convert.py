@@ -23,7 +23,7 @@ from coordinator.events import (
 )
 from coordinator.joblog import JobEvent
 from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, Link, Region, State
-from periplus.convert import certificate_to_pb
+from periplus.convert import certificate_to_pb, run_files_from_pb, run_files_to_pb
 from periplus.errors import ConfigError, WireError
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.policy import Policy
@@ -135,6 +135,8 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
         state=TASK_STATE_FROM_PB[message.state],
         message=message.message,
         restarts=message.restarts,
+        fork=message.fork,
+        files=run_files_from_pb(message.files) if message.HasField("files") else None,
     )
 
 
@@ -221,6 +223,7 @@ def job_to_pb(job: Job) -> control_pb2.Job:
         job_json=job.request.job_json,
         submitted_at_s=job.submitted_at_s,
         policy=policy,
+        files=run_files_to_pb(job.files),
     )
 
 
@@ -280,6 +283,8 @@ def _region_to_pb(region: Region) -> control_pb2.Region:
                 state=TASK_STATE_TO_PB[report.state],
                 message=report.message,
                 restarts=report.restarts,
+                fork=report.fork,
+                files=run_files_to_pb(report.files),
             )
             for _, report in sorted(region.tasks.items())
         ],

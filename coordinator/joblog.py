@@ -1,7 +1,8 @@
 """What happened to one job, in order, for watchers: a bounded list with sequences that only rise.
 
-State changes are kept for good. Pictures of the fleet are worth something while they are fresh, so only the newest few
-stay. Of the trainer's records the oldest go first; they are all in the run directory.
+A job that is resumed gets a new fork, and with it an empty log: what became of the earlier fork is no news of this one,
+and the run directory has it. State changes are kept for good. Pictures of the fleet are worth something while they are
+fresh, so only the newest few stay. Of the trainer's records the oldest go first; they are all in the run directory.
 """
 
 from bisect import bisect_right
@@ -32,9 +33,13 @@ class JobLog:
     def __init__(self) -> None:
         self._events: list[JobEvent] = []
         self._last = 0
+        self._fork = 0
 
     def append(self, time_s: float, news: Job | Record | State) -> None:
         """Add one event, and thin out old ones."""
+        if isinstance(news, Job) and news.fork > self._fork:
+            self._fork = news.fork
+            self._events.clear()
         self._last += 1
         self._events.append(JobEvent(self._last, time_s, news))
         if isinstance(news, State):

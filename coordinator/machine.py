@@ -71,7 +71,7 @@ from coordinator.state import (
 )
 from periplus.errors import Conflict, StateError
 from periplus.record import Record
-from periplus.task import ENDED, Role, TaskReport, TaskState
+from periplus.task import ENDED, Role, TaskReport, TaskState, resume_command
 from planner.plan import Infeasible
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
@@ -253,8 +253,14 @@ def _report(draft: _Draft, name: str, report: TaskReport) -> None:
     others = {task_id: other for task_id, other in region.tasks.items() if task_id != report.task_id}
     seen = {report.task_id: report} if live or report.state not in ENDED else {}
     draft.put_region(name, replace(region, tasks=others | seen))
-    status = job.tasks.get(report.task_id) if job and live else None
-    if job is None or status is None or status.region != name or status.ended or status.report == report:
+    status = job.tasks.get(report.task_id) if job and report.fork == job.fork else None
+    if job is None or status is None or status.region != name or status.report == report:
+        return
+    if job.ended and status.role is Role.TRAINER and status.report and report.files:
+        # A trainer that outlived its job saves its state: where, is worth knowing. The job stays as it ended.
+        status = replace(status, report=replace(status.report, files=report.files))
+        draft.put_job(replace(job, tasks={**job.tasks, report.task_id: status}))
+    if job.ended or status.ended:
         return
     draft.put_job(replace(job, tasks={**job.tasks, report.task_id: replace(status, report=report)}))
     _advance(draft, job.job_id, JobState.STARTING)
@@ -276,23 +282,45 @@ def _trainer_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
 
 def _end_by_trainer(draft: _Draft, job: Job, ended: TaskState, message: str) -> None:
     assert job.trainer is not None
+    where = f"the trainer in {job.trainer.region}"
     if job.cancelling and ended is not TaskState.FAILED:
-        _end(draft, job.job_id, JobState.CANCELLED, "cancelled by the operator")
+        how = f", but {where} did not end well: {message}" if message and job.files else ""
+        _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator{how}; {_way_on(job)}")
     elif ended is TaskState.SUCCEEDED:
         _advance(draft, job.job_id, JobState.RUNNING)
         _end(draft, job.job_id, JobState.SUCCEEDED, "")
     elif ended is TaskState.FAILED:
-        _end(draft, job.job_id, JobState.FAILED, f"the trainer in {job.trainer.region} failed: {message}")
+        log_file = f"; its log is {job.files.log}" if job.files else ""
+        _end(draft, job.job_id, JobState.FAILED, f"{where} failed: {message}{log_file}; {_way_on(job)}")
     else:
         why = f": {message}" if message else ", as when its agent is shut down"
-        resume = "go on from its last checkpoint with `periplus job submit --resume RUN_DIR`"
-        _end(draft, job.job_id, JobState.FAILED, f"the trainer in {job.trainer.region} stopped{why}; {resume}")
+        _end(draft, job.job_id, JobState.FAILED, f"{where} stopped{why}; {_way_on(job)}")
+
+
+def _way_on(job: Job) -> str:
+    """How to go on with a job whose trainer has ended, as far as its agent could tell."""
+    files, report = job.files, job.trainer.report if job.trainer else None
+    if files is None or report is None:
+        return "nothing of it has run, submit it again"
+    if files.checkpoint is not None:
+        return f"go on from its checkpoint {files.checkpoint} with `{resume_command(files.run_dir)}`"
+    if report.state in ENDED:
+        return f"there is no checkpoint in {files.run_dir} to go on from: submit it again"
+    return f"go on with `{resume_command(files.run_dir)}`, if it left a checkpoint there"
 
 
 def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
-    rollouts = [status for status in draft.state.jobs[job_id].tasks.values() if status.role is Role.ROLLOUT]
+    job = draft.state.jobs[job_id]
+    rollouts = [status for status in job.tasks.values() if status.role is Role.ROLLOUT]
     if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
-        _end(draft, job_id, JobState.FAILED, f"no rollout worker is left; the last one failed: {report.message}")
+        log_file = f"; its log is {report.files.log}" if report.files else ""
+        on = f"; {_way_on(job)}" if job.files else ""
+        _end(
+            draft,
+            job_id,
+            JobState.FAILED,
+            f"no rollout worker is left; the last one failed: {report.message}{log_file}{on}",
+        )
 
 
 def _record(draft: _Draft, name: str, job_id: str, record: Record) -> None:
@@ -361,7 +389,7 @@ def _cancel(draft: _Draft, prefix: str) -> None:
         raise StateError(f"job {job_id} has already {job.state}; there is nothing to cancel")
     trainer = job.trainer
     if trainer is None or trainer.report is None:
-        _end(draft, job_id, JobState.CANCELLED, "cancelled by the operator before it ran")
+        _end(draft, job_id, JobState.CANCELLED, f"cancelled by the operator before it ran; {_way_on(job)}")
     elif draft.state.regions[trainer.region].connected:
         waits = f"cancelling: the trainer in {trainer.region} saves its state"
         draft.put_job(replace(job, cancelling=True, reason=waits))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
 from coordinator.state import Placement, State
-from periplus.errors import PeriplusError
+from periplus.errors import PeriplusError, explained_error
 from periplus.telemetry import event as log_event
 from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, TaskKind
 from planner.propose import without_question
@@ -26,7 +26,7 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
         outcome = PlannerFailed(str(error))
     except Exception as error:  # the root of the planner's task: a bug in a search fails the job, not the coordinator
         log.exception("planner_crashed")
-        outcome = PlannerFailed(f"{type(error).__name__}: {error}")
+        outcome = PlannerFailed(explained_error(error))
     return PlanFinished(order.job_id, order.regions, outcome)
 
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from periplus.errors import Conflict, NotFound, StateError
 from periplus.policy import Policy
 from periplus.record import Record
-from periplus.task import ENDED, Role, Task, TaskReport
+from periplus.task import ENDED, Role, RunFiles, Task, TaskReport
 
 
 class JobState(StrEnum):
@@ -195,6 +195,11 @@ class Job:
     @property
     def trainer(self) -> TaskStatus | None:
         return self.tasks.get(trainer_task_id(self.job_id))
+
+    @property
+    def files(self) -> RunFiles | None:
+        """Where the trainer's host keeps the run, as last reported."""
+        return self.trainer.report.files if self.trainer and self.trainer.report else None
 
     @property
     def plan_json(self) -> str:

@@ -16,7 +16,11 @@ import click
 
 from periplus import errors, threads
 
+log = logging.getLogger(__name__)
+
 ENTRY_POINT_GROUP = "periplus.commands"
+TRACEBACK_VARIABLE = "PERIPLUS_TRACEBACK"
+"""An environment variable: when it is set, a command that fails by a defect of ours shows the Python traceback."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Of a write to standard output that fails."""
 
@@ -57,17 +61,29 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return errors.EXIT_INTERRUPTED
-    except errors.PeriplusError as error:
-        click.echo(f"error: {error}", err=True)
-        return errors.meaning(error).exit_code
-    except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
-            raise
+    except Exception as error:  # the root of the process: a person gets a sentence and a code, whatever it is
+        return _failed(error)
+    return code if isinstance(code, int) else errors.EXIT_OK
+
+
+def _failed(error: Exception) -> int:
+    """Say why the command failed, and return its exit code."""
+    cause = errors.innermost(error)
+    if isinstance(cause, OSError) and cause.errno in _NO_ROOM and cause.filename is None:
         _drop_output()
         with contextlib.suppress(OSError):
-            click.echo(f"error: the output cannot be written: {error.strerror}; make room there", err=True)
+            click.echo(f"error: the output cannot be written: {cause.strerror}; make room there", err=True)
         return errors.MEANING[errors.StorageError].exit_code
-    return code if isinstance(code, int) else errors.EXIT_OK
+    if isinstance(cause, errors.PeriplusError):
+        click.echo(f"error: {errors.explained_error(error)}", err=True)
+        return errors.meaning(cause).exit_code
+    if logging.getLogger().handlers:  # a service, which keeps a log
+        log.exception("command_crashed")
+    elif os.environ.get(TRACEBACK_VARIABLE):
+        raise error
+    hint = "" if isinstance(cause, OSError) else f"; this is a defect: {TRACEBACK_VARIABLE}=1 shows where it is"
+    click.echo(f"error: {errors.explained_error(error)}{hint}", err=True)
+    return errors.MEANING[errors.PeriplusError].exit_code
 
 
 def _drop_output() -> None:

@@ -106,6 +106,17 @@ def read_yaml(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Tree:
 # ---- overrides -------------------------------------------------------------------------------------------------------
 
 
+def overlay(model: type[Config], tree: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """Return the tree with every key that `over` gives, section by section; a value that is no section is replaced."""
+    result = dict(tree)
+    for key, value in over.items():
+        field = model.model_fields.get(key)
+        section, known = _section_of(field.annotation) if field else None, result.get(key)
+        is_section = section is not None and isinstance(value, dict) and isinstance(known, dict)
+        result[key] = overlay(section, known, value) if section and is_section and known else value
+    return result
+
+
 def override(
     model: type[Config], tree: Mapping[str, Any], overrides: Sequence[str], known_elsewhere: KnownElsewhere
 ) -> Tree:

@@ -21,6 +21,7 @@ from periplus.publication import (
     PublicationRecord,
 )
 from periplus.record import Record, RecordKind
+from periplus.task import RunFiles
 from periplus.transport import FrameKey
 
 _KIND_TO_PB = {
@@ -37,6 +38,19 @@ def policy_to_pb(policy: Policy) -> common_pb2.Policy:
 
 def policy_from_pb(message: common_pb2.Policy) -> Policy:
     return Policy(message.fork, message.version)
+
+
+def run_files_to_pb(files: RunFiles | None) -> control_pb2.RunFiles | None:
+    if files is None:
+        return None
+    checkpoint = None if files.checkpoint is None else policy_to_pb(files.checkpoint)
+    return control_pb2.RunFiles(run_dir=files.run_dir, log=files.log, checkpoint=checkpoint, report=files.report)
+
+
+def run_files_from_pb(message: control_pb2.RunFiles) -> RunFiles:
+    """The inverse, of a message that is set."""
+    checkpoint = policy_from_pb(message.checkpoint) if message.HasField("checkpoint") else None
+    return RunFiles(run_dir=message.run_dir, log=message.log, checkpoint=checkpoint, report=message.report)
 
 
 def publication_record_to_pb(record: PublicationRecord) -> gateway_pb2.PublicationRecord:

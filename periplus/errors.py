@@ -24,6 +24,9 @@
 Every message says what is wrong, the offending value and what to do. Each class maps once to a gRPC status, whether a
 retry can help, and an exit code; `tests/periplus/test_errors.py` holds that the table is complete. `ValueError` stays
 for a caller's bad argument and `assert` for our own invariants.
+
+A TaskGroup hides what happened in an ExceptionGroup, whose own text says nothing. Whoever shows an error to a person,
+at the root of a process or in a message, asks `explained_error` for the text; `innermost` finds the error behind it.
 """
 
 from dataclasses import dataclass
@@ -148,3 +151,46 @@ def from_reason(reason_: str, message: str) -> PeriplusError:
         if reason(error) == reason_:
             return error
     return PeriplusError(message)
+
+
+def leaves(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the errors inside an exception group, however deep, in order; any other error is its own only leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        return tuple(leaf for inner in error.exceptions for leaf in leaves(inner))
+    return (error,)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the first error that says what happened, behind groups and behind the errors that it caused.
+
+    A cancellation, which is no Exception, counts only where nothing else happened. An error of ours is not followed to
+    its `__cause__`, because its message was written for a person who need not know the cause.
+    """
+    return _causes(error)[0]
+
+
+def explained_error(error: BaseException) -> str:
+    """Return the text that a person is shown for an error: the innermost one's, and how many others there were."""
+    texts = list(dict.fromkeys(map(_text, _causes(error))))
+    if len(texts) == 1:
+        return texts[0]
+    others = "1 other error" if len(texts) == 2 else f"{len(texts) - 1} other errors"
+    return f"{texts[0]} (and {others})"
+
+
+def _causes(error: BaseException, seen: frozenset[int] = frozenset()) -> list[BaseException]:
+    """Return what happened, in order; `seen` are the errors on the way here, since one may come from its own group."""
+    found: list[BaseException] = []
+    for leaf in leaves(error):
+        cause = None if isinstance(leaf, PeriplusError) or id(leaf) in seen else leaf.__cause__
+        found += [leaf] if cause is None else _causes(cause, seen | {id(leaf)})
+    return [cause for cause in found if isinstance(cause, Exception)] or found
+
+
+def _text(error: BaseException) -> str:
+    name = type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename is not None else error.strerror
+    if isinstance(error, PeriplusError):
+        return str(error) or name
+    return f"{name}: {error}" if str(error) else name

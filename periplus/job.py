@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue
 from periplus import algorithm, config, file_kinds
 from periplus.algorithm import AlgorithmSection
 from periplus.config import Config
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, NotFound
 from periplus.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
@@ -426,11 +426,37 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
 
     Raises: ConfigError.
     """
+    tree = _job_tree(path)
+    return _with_absolute_paths(resolve(config.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path)))
+
+
+def recorded_job(path: Path) -> JobFile:
+    """Return the job of a run from its `config.yaml`. Raises: NotFound if it is not there, ConfigError."""
+    if not path.is_file():
+        raise NotFound(f"{path} does not exist, so the job of that run is not known; give a run as Periplus left it")
+    tree = config.check_schema(config.read_yaml(path, MAX_FILE_BYTES), SCHEMA, str(path))
+    return resolve(config.validate(JobFile, tree, str(path), _ELSEWHERE), str(path))
+
+
+def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> JobFile:
+    """Return the job with the keys that a job file and overrides give; the others stay. Raises: ConfigError."""
+    tree = job.model_dump(mode="json")
+    source = "the overrides"
+    if file is not None:
+        source = str(file)
+        tree = config.overlay(JobFile, tree, _job_tree(file))
+    tree = config.override(JobFile, tree, overrides, _ELSEWHERE)
+    return _with_absolute_paths(resolve(config.validate(JobFile, tree, source, _ELSEWHERE), source))
+
+
+def _job_tree(path: Path) -> config.Tree:
+    """Return the keys of a job file; one that a run recorded names its schema, which must be known."""
     tree = config.read_yaml(path, MAX_FILE_BYTES)
     file_kinds.need_kind(tree, str(path), ("job",))
-    if "schema" in tree:  # as in the config.yaml of a run
-        tree = config.check_schema(tree, SCHEMA, str(path))
-    job = resolve(config.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path))
+    return config.check_schema(tree, SCHEMA, str(path)) if "schema" in tree else tree
+
+
+def _with_absolute_paths(job: JobFile) -> JobFile:
     updates: dict[str, Any] = {}
     if job.data.path:
         updates["data"] = job.data.model_copy(update={"path": str(Path(job.data.path).absolute())})

@@ -7,6 +7,7 @@ a frozen peer after minutes or never. Transport is plain TCP for now: identities
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ import grpc.aio
 
 from periplus import errors
 from periplus.pb.v1 import common_pb2
+
+log = logging.getLogger(__name__)
 
 CALL_DEADLINE_S = 10.0
 """For unary calls between processes: three round trips around the world, with room for a busy machine."""
@@ -117,7 +120,7 @@ def remote_errors(address: str) -> Iterator[None]:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Ends a call that raised a PeriplusError with its status and detail."""
+    """Ends a call that raised an error with its status and detail; what is not a PeriplusError leaves as one."""
 
     async def intercept_service(
         self,
@@ -161,25 +164,21 @@ async def _aborting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterato
         yield
     except errors.PeriplusError as error:
         await _abort(context, error)
-    except BaseExceptionGroup as group:
-        error_ = first_of(group)
-        if error_ is None:
-            raise
-        await _abort(context, error_)
+    except grpc.aio.BaseError:  # gRPC's own, about this call
+        raise
+    except Exception as error:  # the root of a call: whatever it is, the caller hears what happened
+        ours = first_of(error) if isinstance(error, ExceptionGroup) else None
+        if ours is None:
+            log.exception("call_crashed")
+            ours = errors.PeriplusError(errors.explained_error(error))
+        await _abort(context, ours)
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> errors.PeriplusError | None:
     """The first PeriplusError among what a TaskGroup raised, however deep; None if something else was raised too."""
-    leaves: list[BaseException] = []
-    pending: list[BaseException] = [group]
-    while pending:
-        error = pending.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            pending = [*error.exceptions, *pending]
-        else:
-            leaves.append(error)
-    ours = [leaf for leaf in leaves if isinstance(leaf, errors.PeriplusError)]
-    return ours[0] if len(ours) == len(leaves) else None
+    found = errors.leaves(group)
+    ours = [leaf for leaf in found if isinstance(leaf, errors.PeriplusError)]
+    return ours[0] if len(ours) == len(found) else None
 
 
 def _stay_cancelled(error: BaseException) -> None:

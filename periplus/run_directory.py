@@ -4,6 +4,7 @@
       config.yaml     the resolved job          metrics.jsonl   one Record a line
       plan.json       where it ran              audit.jsonl     one line a lease, result, consumption, drop, ...
       summary.json    what came out             report.html     the same for a person
+      outcome.json    how the last trainer ended
       logs/           processes, links          checkpoints/    final/   weights
       trajectories/   a spool of the frames that came in, until a checkpoint covers them and longer
 
@@ -15,12 +16,15 @@ become PeriplusErrors that name the path. Nothing is created before `create`.
 import contextlib
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from periplus.errors import ConfigError, Denied, NotFound, PeriplusError
 from periplus.record import Record
+
+_START_LINE = re.compile(r"===== fork (\d+), start \d+ =====")
 
 
 class RunDirectory:
@@ -34,6 +38,7 @@ class RunDirectory:
         self.plan = root / "plan.json"
         self.summary = root / "summary.json"
         self.report = root / "report.html"
+        self.outcome = root / "outcome.json"
         self.logs = root / "logs"
         self.fleet = self.logs / "fleet.jsonl"
         self.trajectories = root / "trajectories"
@@ -56,6 +61,17 @@ class RunDirectory:
         Raises: NotFound if there is no such file, ConfigError if a whole line is no record.
         """
         return tuple(_parse(self.metrics, number, line) for number, line in enumerate(read_lines(self.metrics), 1))
+
+
+def start_line(fork: int, restarts: int) -> str:
+    """Return the line that begins the output of one process in its log, which several processes may share in turn."""
+    return f"===== fork {fork}, start {restarts + 1} ====="
+
+
+def fork_of_start_line(line: str) -> int | None:
+    """Return the fork of a line that `start_line` made, None of any other line."""
+    match = _START_LINE.fullmatch(line)
+    return int(match[1]) if match else None
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -7,11 +7,14 @@ code alone says which of the three it was, for a process that could not write.
 
 import dataclasses
 import json
+import shlex
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from periplus.errors import ConfigError
+from periplus.policy import Policy
 
 EXIT_SUCCEEDED = 0
 EXIT_FAILED = 1
@@ -56,15 +59,34 @@ class Task:
     authority_key: str
 
 
+def resume_command(run_dir: str) -> str:
+    """Return the command that an operator types to go on with a run."""
+    return f"periplus job submit --resume {shlex.quote(run_dir)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """Where the host of a task keeps its run: absolute paths there. `log` is the task's own. Of a trainer that has
+    ended, `checkpoint` is the newest complete one and `report` the page about the run, if there are such."""
+
+    run_dir: str
+    log: str
+    checkpoint: Policy | None = None
+    report: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What became of it so far; `message` is for a person and set on failure."""
+    """What became of a task so far, in the fork that it was asked for; `message` is for a person and set on failure.
+    `files` is None if no process of it was ever started."""
 
     task_id: str
     job_id: str
     state: TaskState
     message: str
     restarts: int
+    fork: int = 0
+    files: RunFiles | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +156,7 @@ class TaskOutcome:
             pass
         if exit_code == EXIT_SUCCEEDED:
             return cls(state=TaskState.SUCCEEDED, message="")
-        if exit_code == EXIT_STOPPED:
+        if exit_code in (EXIT_STOPPED, -signal.SIGTERM):  # asked to stop, maybe before it could listen
             return cls(state=TaskState.STOPPED, message="")
         how = f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-        return cls(state=TaskState.FAILED, message=f"the process ended without a word ({how}); see its log")
+        return cls(state=TaskState.FAILED, message=f"the process ended without a word ({how})")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from periplus import rpc, telemetry
-from periplus.errors import PeriplusError
+from periplus import telemetry
+from periplus.errors import PeriplusError, explained_error, leaves
 from periplus.process import wait_for_stop
 from periplus.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, TaskOutcome, TaskSpec, TaskState
 
@@ -35,7 +35,7 @@ def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
         try:
             spec = TaskSpec.load(task_file)
         except PeriplusError as error:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {explained_error(error)}", err=True)
             sys.exit(EXIT_FAILED)
         sys.exit(run(spec, make_work))
 
@@ -47,13 +47,10 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
     telemetry.event(log, logging.INFO, "task_started", task=spec.task_id, region=spec.region, threads=spec.num_threads)
     try:
         outcome = TaskOutcome(state=asyncio.run(_until_stopped(make_work(spec))), message="")
-    except PeriplusError as error:
-        outcome = TaskOutcome(state=TaskState.FAILED, message=str(error))
     except Exception as error:  # the root of the process: whatever it is, the agent must hear of it
-        ours = rpc.first_of(error) if isinstance(error, ExceptionGroup) else None
-        if ours is None:
+        if not all(isinstance(leaf, PeriplusError) for leaf in leaves(error)):
             log.exception("task_crashed")
-        outcome = TaskOutcome(state=TaskState.FAILED, message=str(ours or f"{type(error).__name__}: {error}"))
+        outcome = TaskOutcome(state=TaskState.FAILED, message=explained_error(error))
     Path(spec.status_file).write_text(outcome.to_json(), encoding="utf-8")
     level = logging.ERROR if outcome.state is TaskState.FAILED else logging.INFO
     telemetry.event(log, level, "task_ended", task=spec.task_id, state=outcome.state, message=outcome.message)

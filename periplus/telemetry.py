@@ -10,12 +10,15 @@ The registry names every value that may stand in a Record, and so in `metrics.js
 
 import json
 import logging
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TextIO
+
+from periplus import errors
 
 
 def event(log: logging.Logger, level: int, name: str, **fields: object) -> None:
@@ -42,14 +45,25 @@ class LineFormatter(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         fields = dict(getattr(record, "fields", {}))
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+            fields["traceback"] = "\n".join(_tracebacks(record.exc_info[1], set()))
         message = record.getMessage()
         words = [at, record.levelname, record.name, message if message.isprintable() else json.dumps(message)]
         return " ".join([*words, *(f"{key}={_field(value)}" for key, value in fields.items())])
 
 
+def _tracebacks(error: BaseException | None, seen: set[int]) -> Iterator[str]:
+    """Yield one traceback for each error that led to this one, the earliest first, without the groups around them."""
+    for leaf in () if error is None else errors.leaves(error):
+        if id(leaf) not in seen:  # an error may be raised from the group that contains it
+            seen.add(id(leaf))
+            yield from _tracebacks(leaf.__cause__ or (None if leaf.__suppress_context__ else leaf.__context__), seen)
+            yield "".join(traceback.format_exception(leaf, chain=False)).rstrip()
+
+
 def _field(value: object) -> str:
     match value:
+        case BaseException():
+            value = errors.explained_error(value)
         case bool():
             return str(value).lower()
         case None:

@@ -9,16 +9,18 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from periplus import clock, rpc
 from periplus.errors import PeriplusError
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process import StopReason, wait_for_stop, write_ready_file
-from periplus.task import TaskReport, authority_key_of
+from periplus.task import Role, RunFiles, TaskReport, authority_key_of
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
 from region_agent.certificates import CertificateDesk
+from region_agent.conclusion import conclude
 from region_agent.config import AgentConfig
 from region_agent.convert import report_to_pb, task_from_pb
 from region_agent.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
@@ -26,7 +28,7 @@ from region_agent.hub import JobHub
 from region_agent.hubs import Hubs
 from region_agent.inventory import inventory
 from region_agent.probe import probe
-from region_agent.reconcile import Limits, LocalTask, reconcile, report, report_unstarted, task_of
+from region_agent.reconcile import Limits, LocalTask, Process, reconcile, report, report_unstarted, task_of
 from region_agent.service import GatewayService
 from region_agent.session import CoordinatorSession, SessionHandlers
 from region_agent.supervisor import Supervisor, WorkerSettings
@@ -134,6 +136,7 @@ class Agent:
         self._desired: dict[str, LocalTask] = {}
         self._stopping = False
         self._reported: dict[str, TaskReport] = {}
+        self._left: dict[tuple[str, int], RunFiles] = {}  # (trainer's task, fork) -> what it left when it ended
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # home gateway, and what keeps the way open
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights cannot be opened
@@ -164,7 +167,7 @@ class Agent:
                 keeper.cancel()
                 self._desired, self._stopping = {}, True
                 await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
-                self._look(clock.monotonic_s())
+                await self._look(clock.monotonic_s())
                 self._session.close()
                 if self._session.connected.is_set():
                     await asyncio.wait({session}, timeout=LAST_WORDS_S)
@@ -297,20 +300,40 @@ class Agent:
         while True:
             await self._open_and_drop_hubs()
             now_s = clock.monotonic_s()
-            self._look(now_s)
+            await self._look(now_s)
             for action in reconcile(self._startable(), self._supervisor.processes, now_s, self._limits):
                 event(log, logging.INFO, "act", action=type(action).__name__, task=task_of(action))
                 self._supervisor.perform(action, now_s)
             await asyncio.sleep(RECONCILE_S)
 
-    def _look(self, now_s: float) -> None:
+    async def _look(self, now_s: float) -> None:
         """Note what has ended, and report what has changed."""
         self._supervisor.poll(now_s)
+        await self._conclude_runs()
         reports = self._reports()
         for task_id, report_ in reports.items():
             if self._reported.get(task_id) != report_:
                 self._session.send(control_pb2.AgentMessage(task=report_to_pb(report_)))
         self._reported = reports
+
+    async def _conclude_runs(self) -> None:
+        """Before anybody hears that a trainer has ended, what it left is complete."""
+        ended = {
+            task_id: process
+            for task_id, process in self._supervisor.processes.items()
+            if process.task.role is Role.TRAINER and process.outcome is not None
+        }
+        self._left = {key: files for key, files in self._left.items() if key[0] in ended}
+        for task_id, process in ended.items():
+            key = task_id, process.task.fork
+            if key not in self._left:
+                run, told = self._supervisor.run_directory(process.task), report(process, None)
+                checkpoint, page = await asyncio.to_thread(conclude, run, process.task, told)
+                self._left[key] = replace(self._files(process), checkpoint=checkpoint, report=page)
+
+    def _files(self, process: Process) -> RunFiles:
+        run, log_file = self._supervisor.run_directory(process.task), self._supervisor.log_file(process.task)
+        return RunFiles(run_dir=str(run.root), log=str(log_file))
 
     def _reports(self) -> dict[str, TaskReport]:
         processes = self._supervisor.processes
@@ -319,4 +342,11 @@ class Agent:
             for task_id, task in self._desired.items()
             if task.stopping and task_id not in processes
         }
-        return unstarted | {id_: report(process, self._desired.get(id_)) for id_, process in processes.items()}
+        started = {
+            task_id: replace(
+                report(process, self._desired.get(task_id)),
+                files=self._left.get((task_id, process.task.fork)) or self._files(process),
+            )
+            for task_id, process in processes.items()
+        }
+        return unstarted | started

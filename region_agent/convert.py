@@ -1,5 +1,6 @@
 """Protobuf <-> the agent's values, for the session with the coordinator."""
 
+from periplus.convert import run_files_to_pb
 from periplus.errors import WireError
 from periplus.job import JobFile
 from periplus.pb.v1 import control_pb2
@@ -57,4 +58,6 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         state=_STATE[report.state],
         message=report.message,
         restarts=report.restarts,
+        fork=report.fork,
+        files=run_files_to_pb(report.files),
     )

@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from periplus.run_directory import RunDirectory
+from periplus.errors import explained_error
+from periplus.run_directory import RunDirectory, start_line
 from periplus.task import Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 
@@ -80,6 +81,17 @@ class Supervisor:
             outcome = TaskOutcome.of_exit(exit_code, status)
             self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
 
+    def run_directory(self, task: LocalTask) -> RunDirectory:
+        """Where a task's output goes. A trainer that resumes goes on where its run lies, wherever that is."""
+        if task.role is Role.TRAINER and task.resume_from:
+            return RunDirectory(Path(task.resume_from))
+        return RunDirectory(self._settings.work_dir / task.output_dir / task.job_id)
+
+    def log_file(self, task: LocalTask) -> Path:
+        """The log of a task's processes, one after the other."""
+        name = task.task_id.removeprefix(f"{task.job_id}/").replace(":", "-").replace("/", "-")
+        return self.run_directory(task).logs / f"{name}.log"
+
     async def stop_all(self, grace_s: float, now: Callable[[], float]) -> None:
         """Ask everything to stop, wait up to `grace_s`, kill the rest; `processes` tells how each ended."""
         for task_id in self._popen:
@@ -104,17 +116,17 @@ class Supervisor:
         )  # fmt: skip
         self.processes[task.task_id] = running
         try:
-            self._spawn(task)
+            self._spawn(task, restarts)
         except OSError as error:
             self._drop_scratch(task.task_id)
-            outcome = TaskOutcome(state=TaskState.FAILED, message=f"cannot start {task.task_id}: {error}")
+            outcome = TaskOutcome(
+                state=TaskState.FAILED, message=f"cannot start {task.task_id}: {explained_error(error)}"
+            )
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
 
-    def _spawn(self, task: LocalTask) -> None:
-        settings = self._settings
-        run = RunDirectory(settings.work_dir / task.output_dir / task.job_id)
-        logs = run.root / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+    def _spawn(self, task: LocalTask, restarts: int) -> None:
+        settings, run = self._settings, self.run_directory(task)
+        run.logs.mkdir(parents=True, exist_ok=True)
         scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
         spec = TaskSpec(
             task_id=task.task_id, job_id=task.job_id, role=task.role, region=settings.region, job_json=task.job_json,
@@ -124,8 +136,9 @@ class Supervisor:
         )  # fmt: skip
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")
-        log_name = task.task_id.removeprefix(f"{task.job_id}/").replace(":", "-").replace("/", "-")
-        with open(logs / f"{log_name}.log", "ab") as log:
+        with self.log_file(task).open("ab") as log:
+            log.write(f"{start_line(task.fork, restarts)}\n".encode())
+            log.flush()
             self._popen[task.task_id] = subprocess.Popen(
                 [sys.executable, "-m", self._module_of[task.role], "--task-file", str(spec_file)],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,

@@ -9,7 +9,7 @@ a log-probability that is no number) is found here, where it costs its own lease
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from periplus.errors import WireError
+from periplus.errors import WireError, explained_error
 from periplus.trajectory import Limits, Trajectory, validate
 from rollout_worker.queue import Lease
 
@@ -32,7 +32,7 @@ def sample_what_can_be(
         return tuple(sample(leases)), ()
     except Exception as error:  # the root of foreign code: a person's environment may raise anything
         if len(leases) == 1:
-            return (), (Failed(leases[0], f"{type(error).__name__}: {error}"[:WHY_CHARACTERS]),)
+            return (), (Failed(leases[0], explained_error(error)[:WHY_CHARACTERS]),)
     middle = len(leases) // 2
     first, failed_first = sample_what_can_be(leases[:middle], sample)
     second, failed_second = sample_what_can_be(leases[middle:], sample)

@@ -25,7 +25,6 @@ from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory, write_atomically
 from periplus.task import TaskState
 from periplus.telemetry import event
-from periplus.view.report import render_report
 from periplus.view.summary import summary_from, summary_json
 from trainer import export, publish
 from trainer.assembly import Running, assembled
@@ -102,7 +101,7 @@ async def _train(
         if state is TaskState.SUCCEEDED:
             digest = running.publisher.digest
             await asyncio.to_thread(export.final_model, prepared.model, prepared.tokenizer, run_directory.final, digest)
-            _write_report(config, run_directory)
+            _write_summary(config, run_directory)
     return state
 
 
@@ -113,16 +112,13 @@ async def _close(link: GatewayLink, job_id: str) -> None:
         event(log, logging.WARNING, "gateway_slow_to_close", job=job_id, deadline_s=CLOSE_DEADLINE_S)
 
 
-def _write_report(config: TrainerConfig, run_directory: RunDirectory) -> None:
-    """What this region knows of the run, for a person; who watched the network may write a fuller one."""
+def _write_summary(config: TrainerConfig, run_directory: RunDirectory) -> None:
+    """Write what this region knows of the run; who watched the network may write a fuller summary."""
     records = run_directory.records()
     summary = next(record.values for record in reversed(records) if record.kind is RecordKind.SUMMARY)
     plan = json.loads(config.task.plan_json or "{}")
     regions = list(dict.fromkeys(assignment["region"] for assignment in plan.get("assignments", ())))
-    text = summary_json(summary_from(summary, regions))
-    write_atomically(run_directory.summary, text + "\n")
-    job = json.loads(config.job.to_json())
-    write_atomically(run_directory.report, render_report(job, plan, records, json.loads(text), ()))
+    write_atomically(run_directory.summary, summary_json(summary_from(summary, regions)) + "\n")
 
 
 async def _prepare(

@@ -20,11 +20,13 @@ from coordinator.client.connection import Coordinator, connect, job_state, raise
 from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
 from coordinator.client.preflight import check_job
+from coordinator.client.report import report_command
+from coordinator.client.resuming import job_to_submit, set_resumption
 from coordinator.state import ENDED_STATES
 from periplus import clock, finite_json, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable
-from periplus.job import JobFile, job_schema, load_job
-from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.job import JobFile, job_schema
+from periplus.pb.v1 import control_pb2
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
 from periplus.view.watch import watch as show
 
@@ -57,29 +59,33 @@ def job() -> None:
 
 
 job.add_command(audit_command)
+job.add_command(report_command)
 
 
 @job.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=_FILE, required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--dry-run", is_flag=True, help="Check the job and print it as it would run; ask no coordinator.")
 @click.option("--wait", is_flag=True, help="Return when the job has ended, with its exit code.")
 @click.option("--watch", is_flag=True, help="Show the job until it has ended; implies --wait.")
-@click.option("--resume", type=_DIRECTORY, metavar="RUN_DIR", help="Go on from the newest checkpoint in RUN_DIR.")
+@click.option("--resume", type=_DIRECTORY, metavar="RUN",
+              help="Go on from the newest checkpoint in this run directory, with the run's own job; FILE is not "
+              "needed.")  # fmt: skip
+@click.option("--change", is_flag=True, help="With --resume: let FILE and KEY=VALUE change the run's job.")
 @_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def submit(
-    file: Path, overrides: tuple[str, ...], dry_run: bool, wait: bool, watch: bool, resume: Path | None, output: str,
-    coordinator: str,
+    file: Path | None, overrides: tuple[str, ...], dry_run: bool, wait: bool, watch: bool, resume: Path | None,
+    change: bool, output: str, coordinator: str,
 ) -> None:  # fmt: skip
     """Submit the job in FILE, with dotted keys overridden, and print its id."""
-    job_file = load_job(file, overrides)
+    job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
     for left in check_job(job_file):
         _say(left)
     form = Output(output)
     request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())
-    if resume is not None:
-        _resume_from(request, runs.newest_checkpoint(resume))
+    if checkpoint is not None:
+        set_resumption(request, checkpoint)
     if dry_run:
         tree = json.loads(request.job_json)
         click.echo(listing.render_tree(tree, Output.JSON if form is Output.JSON else Output.YAML))
@@ -99,6 +105,7 @@ def submit(
             await _until_ended(remote, submitted.job_id)
         ended = await remote.job(submitted.job_id)
         _print_job(ended, form)
+        _say_what_is_left(ended)
         raise_outcome(ended)
 
     _ask(coordinator, call)
@@ -140,7 +147,9 @@ def watch_job(job_id: str, output: str, coordinator: str) -> None:
         else:
             async for event in _events(remote, found.job_id):
                 click.echo(finite_json.dumps(_event_tree(event)))
-        raise_outcome(await remote.job(found.job_id))
+        ended = await remote.job(found.job_id)
+        _say_what_is_left(ended)
+        raise_outcome(ended)
 
     _ask(coordinator, call)
 
@@ -160,21 +169,23 @@ def cancel(job_id: str, output: str, coordinator: str) -> None:
 @click.argument("job_id", metavar="JOB")
 @click.option("--task", default="", metavar="TASK", help="Only this task, such as trainer or rollout-REGION-0.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--all-forks", is_flag=True, help="Also what was logged before the job was resumed.")
 @click.option("--runs-dir", type=_DIRECTORY, help="Where the agents on this machine keep runs  [default: the job's]")
 @_coordinator_option
-def logs(job_id: str, task: str, follow: bool, runs_dir: Path | None, coordinator: str) -> None:
+def logs(
+    job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path | None, coordinator: str
+) -> None:  # fmt: skip
     """Print the logs of a job's processes that ran on this machine."""
 
     async def call(remote: Coordinator) -> None:
         found = await remote.job(job_id)
-        root = runs_dir or Path(JobFile.from_json(found.job_json).output.dir)
-        folder = (root / found.job_id / "logs").absolute()
-        if not folder.is_dir():
-            raise NotFound(await _elsewhere(remote, found, folder))
-        tail = runs.Tail()
+        folders = _log_folders(found, runs_dir)
+        if not any(folder.is_dir() for folder in folders):
+            raise NotFound(await _elsewhere(remote, found, folders[-1]))
+        tail = runs.Tail({} if all_forks else runs.newest_fork_starts(runs.log_files(folders, found.job_id, "")))
         while True:
             found = await remote.job(found.job_id) if follow else found
-            files = runs.log_files(folder, found.job_id, task)
+            files = runs.log_files(folders, found.job_id, task)
             for file, line in tail.new_lines(files):
                 click.echo(line if task else f"{file.stem}: {line}")
             if not follow or _has_ended(found):
@@ -283,10 +294,17 @@ async def _events(remote: Coordinator, job_id: str) -> AsyncIterator[control_pb2
         async for event in remote.watch(job_id):
             yield event
     except Unreachable as error:
-        raise Unreachable(f"{error}; the job goes on, `periplus job watch {job_id}` shows it again") from error
+        raise Unreachable(f"the job goes on, `periplus job watch {job_id}` shows it again, but {error}") from error
     except asyncio.CancelledError:
         _say(f"the job goes on; `periplus job watch {job_id}` shows it again, `periplus job cancel {job_id}` ends it")
         raise
+
+
+def _log_folders(found: control_pb2.Job, runs_dir: Path | None) -> tuple[Path, ...]:
+    """Where logs may be: the trainer's beside its run, the others under the output directory of the job."""
+    root = runs_dir or Path(JobFile.from_json(found.job_json).output.dir)
+    at_the_trainer = [Path(found.files.run_dir)] if found.files.run_dir and runs_dir is None else []
+    return tuple(dict.fromkeys((run / "logs").resolve() for run in (*at_the_trainer, root / found.job_id)))
 
 
 async def _elsewhere(remote: Coordinator, found: control_pb2.Job, folder: Path) -> str:
@@ -299,14 +317,6 @@ async def _elsewhere(remote: Coordinator, found: control_pb2.Job, folder: Path) 
         f"{folder} is not on this machine; the logs of {found.job_id} are where its agents keep runs: "
         f"{', '.join(hosts)}; run this there, or name the place with --runs-dir"
     )
-
-
-def _resume_from(request: control_pb2.SubmitJobRequest, checkpoint: runs.Checkpoint) -> None:
-    policy = checkpoint.resume_policy
-    request.resume_from = str(checkpoint.run_dir)
-    request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
-    request.resume_job_id = checkpoint.job_id
-    _say(f"resumes {checkpoint.job_id} from its checkpoint {checkpoint.policy}")
 
 
 def _find_region(regions: list[control_pb2.Region], name: str) -> control_pb2.Region:
@@ -324,6 +334,11 @@ def _find_region(regions: list[control_pb2.Region], name: str) -> control_pb2.Re
 
 def _say(message: str) -> None:
     click.echo(message, err=True)
+
+
+def _say_what_is_left(ended: control_pb2.Job) -> None:
+    for line in listing.describe_files(ended):
+        _say(line)
 
 
 def _print_listing(kind: listing.Listing, trees: list[Tree], output: str) -> None:

@@ -5,15 +5,18 @@ more of it, `name` the names alone. Text from elsewhere is freed of control char
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from coordinator.client.connection import job_state, task_state
+from coordinator.state import ENDED_STATES, JobState
 from periplus import finite_json
 from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
+from periplus.task import resume_command
 from periplus.view import units
 from periplus.view.state import printable
 from periplus.yaml_text import dump
@@ -91,6 +94,18 @@ def job_tree(job: control_pb2.Job) -> Tree:
         "reason": job.reason,
         "policy": policy,
         "submitted_at_s": round(job.submitted_at_s, 3),
+        "files": _files_tree(job.files) if job.HasField("files") else None,
+    }
+
+
+def _files_tree(files: control_pb2.RunFiles) -> Tree:
+    """Paths on the trainer's host; null for what is not there, or not known before the trainer has ended."""
+    checkpoint = {"fork": files.checkpoint.fork, "version": files.checkpoint.version}
+    return {
+        "run_dir": files.run_dir,
+        "log": files.log,
+        "report": files.report or None,
+        "checkpoint": checkpoint if files.HasField("checkpoint") else None,
     }
 
 
@@ -244,6 +259,30 @@ def describe_job(job: control_pb2.Job, now_s: float) -> str:
     return "\n".join(f"{heading.ljust(width)}  {value}" for heading, value in lines)
 
 
+def describe_files(job: control_pb2.Job) -> list[str]:
+    """What a job that has ended left, a line each; nothing if none of it ever ran."""
+    lines = [(heading, printable(value)) for heading, value in _file_lines(job_tree(job)) if value]
+    return [f"{heading}: {value}" for heading, value in lines]
+
+
+def _file_lines(tree: Tree) -> list[tuple[str, str]]:
+    files = tree["files"]
+    if files is None:
+        return []
+    checkpoint = str(Policy(**files["checkpoint"])) if files["checkpoint"] else ""
+    done, ended = tree["state"] == JobState.SUCCEEDED, tree["state"] in ENDED_STATES
+    later = (
+        f"not yet, its trainer may still be ending; `periplus job report {shlex.quote(files['run_dir'])}` writes one"
+    )
+    return [
+        ("run directory", files["run_dir"]),
+        ("report", files["report"] or (later if ended else "")),
+        ("model", f"{files['run_dir']}/final" if done else ""),
+        ("checkpoint", checkpoint),
+        ("resume", resume_command(files["run_dir"]) if checkpoint and not done else ""),
+    ]
+
+
 def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
     plan = tree["plan"] or {"assignments": [], "binding": ""}
     placed = ", ".join(f"{a['num_workers']} {a['task']} in {a['region']}" for a in plan["assignments"])
@@ -255,4 +294,5 @@ def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
         ("submitted", f"{_age('submitted_at_s')(tree, now_s)} ago"),
         ("placed", placed),
         ("binding", plan["binding"]),
+        *_file_lines(tree),
     ]

@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 
 from coordinator.client.preflight import check_job
-from coordinator.demo.job import demo_job, resumed_job
+from coordinator.client.resuming import job_to_submit
+from coordinator.demo.job import example_file
 from coordinator.demo.run import DemoSettings, run_demo
 from periplus import clock
 from periplus.errors import ConfigError
+from periplus.resumption import in_directory_of
 from periplus.wan import grid
 
 
@@ -27,14 +29,15 @@ from periplus.wan import grid
 @click.option("--seed", type=int, default=None, help="Seed of everything random.")
 @click.option("--control", is_flag=True, help="Shuffle the rewards: nothing must be learnt.")
 @click.option("--resume", type=click.Path(path_type=Path, file_okay=False), default=None, metavar="RUN",
-              help="Go on from the newest checkpoint in this run directory.")  # fmt: skip
+              help="Go on from the newest checkpoint in this run directory, with the run's own job.")  # fmt: skip
+@click.option("--change", is_flag=True, help="With --resume: let the other words change the run's job.")
 @click.option("--json", "as_json", is_flag=True, help="The last line on standard output is one JSON object.")
 @click.option("--plain", is_flag=True, help="Plain lines in place of the live view.")
 @click.option("--work-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
               help="Where output.dir of the job lies.")  # fmt: skip
 def demo(
     overrides: tuple[str, ...], wan: str, regions: str, file: Path | None, steps: int | None, staleness: int | None,
-    seed: int | None, control: bool, resume: Path | None, as_json: bool, plain: bool, work_dir: Path,
+    seed: int | None, control: bool, resume: Path | None, change: bool, as_json: bool, plain: bool, work_dir: Path,
 ) -> int:  # fmt: skip
     """Train a small model over three emulated regions, every part a process of its own.
 
@@ -45,15 +48,16 @@ def demo(
     changes = [f"{key}={value}" for key, value in flags.items() if value is not None]
     network = grid.load(wan, tuple(name.strip() for name in regions.split(",") if name.strip()))
     names = _regions(wan, regions, network.regions)
-    if resume is not None:
-        if changes or overrides or file:
+    width = [f"regions.min={len(names)}"] if regions or resume is None else []
+    start = file or (example_file() if resume is None else None)
+    job, checkpoint = job_to_submit(start, [*width, *overrides, *changes], resume, may_change=change)
+    if checkpoint is not None:
+        job = in_directory_of(checkpoint, job)
+        if job.regions.min > len(names):
             raise ConfigError(
-                f"--resume goes on with the job of {resume} as it was; {', '.join([*changes, *overrides]) or file} "
-                "cannot change it: leave that out"
+                f"{resume} runs over at least {job.regions.min} regions (regions.min), and {len(names)} are to be "
+                f"emulated; name as many of {', '.join(network.regions)} with --regions"
             )
-        job, checkpoint = resumed_job(resume)
-    else:
-        job, checkpoint = demo_job(file, [f"regions.min={len(names)}", *overrides, *changes]), None
     for left in check_job(job):
         click.echo(left, err=True)
     settings = DemoSettings(

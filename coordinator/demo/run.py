@@ -8,6 +8,7 @@ watch. Nothing here reaches into a service. What crosses between regions is coun
 import asyncio
 import contextlib
 import json
+import shlex
 import signal
 import tempfile
 from collections.abc import AsyncIterator
@@ -15,25 +16,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
-from coordinator.client.runs import Checkpoint, newest_checkpoint
+from coordinator.client.resuming import set_resumption
 from coordinator.demo.services import AGENT, Services
 from coordinator.state import JobState
 from periplus import clock, finite_json
 from periplus.audit.auditor import audit
 from periplus.audit.read import read_run
-from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut
+from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut, explained_error
 from periplus.job import JobFile
-from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.pb.v1 import control_pb2
 from periplus.record import RecordKind
+from periplus.resumption import Checkpoint, newest_checkpoint
 from periplus.run_directory import RunDirectory, append_line, read_lines, write_atomically
 from periplus.view.recording import recorded
-from periplus.view.report import render_report
+from periplus.view.run_report import write_report
 from periplus.view.state import Event, ViewState
-from periplus.view.summary import Summary, summary_from, summary_json, summary_table
+from periplus.view.summary import summary_from, summary_json, summary_table
 from periplus.view.watch import watch
 from periplus.wan.client import WanControl
 
@@ -77,6 +78,7 @@ async def run_demo(settings: DemoSettings) -> int:
             await services.stop(lambda: demo.num_interrupts >= INTERRUPTS_TO_GIVE_UP)
             if demo.run_directory is not None:
                 services.move_logs(demo.run_directory.logs)
+                demo.say_what_is_left(demo.run_directory)
 
 
 def _final_digest(run: RunDirectory) -> str:
@@ -92,6 +94,7 @@ class _Demo:
         self._interrupted = asyncio.Event()
         self.num_interrupts = 0
         self.run_directory: RunDirectory | None = None
+        self._is_done = False
 
     async def run(self) -> int:
         """Every step; Ctrl-C at any of them leads to a clean end."""
@@ -112,7 +115,6 @@ class _Demo:
             self.run_directory = run
             state = await self._watch(remote, submitted.job_id, run)
             if state is None:
-                self._say_how_to_go_on(run)
                 return EXIT_INTERRUPTED
             ended = await remote.job(submitted.job_id)
         return await self._conclude(ended, state, run, wan)
@@ -179,11 +181,7 @@ class _Demo:
         settings = self._settings
         request = control_pb2.SubmitJobRequest(request_id=settings.request_id, job_json=settings.job.to_json())
         if settings.resume is not None:
-            policy = settings.resume.resume_policy
-            request.resume_from = str(settings.resume.run_dir)
-            request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
-            request.resume_job_id = settings.resume.job_id
-            self._say(f"resuming {settings.resume.job_id} from its checkpoint {settings.resume.policy}")
+            set_resumption(request, settings.resume)
         return request
 
     # ---- the job --------------------------------------------------------------------------------------------------
@@ -234,11 +232,9 @@ class _Demo:
         wall_s = clock.monotonic_s() - self._settings.launched_s
         append_line(run.logs / SESSIONS_FILE, finite_json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))
         if job_state(ended) == JobState.CANCELLED:
-            self._say_how_to_go_on(run)
             return EXIT_INTERRUPTED
-        if job_state(ended) != JobState.SUCCEEDED:
-            self._say(f"logs are in {run.logs}")
         raise_outcome(ended)
+        self._is_done = True
         sessions = [json.loads(line) for line in read_lines(run.logs / SESSIONS_FILE)]
         summary = summary_from(state.summary, self._settings.regions)
         all_known = len(sessions) == run.records()[-1].policy.fork + 1  # one that was killed left no line
@@ -247,7 +243,8 @@ class _Demo:
             wan_bytes=sum(session["wan_bytes"] for session in sessions) if all_known else None,
             wall_s=sum(session["wall_s"] for session in sessions) if all_known else None,
         )
-        self._write(summary, state, run)
+        write_atomically(run.summary, summary_json(summary) + "\n")
+        write_report(run)
         await self._audit(run)
         if self._settings.as_json:
             print(summary_json(summary, job_id=ended.job_id, run_dir=str(run.root), weights_digest=_final_digest(run)))  # noqa: T201
@@ -268,20 +265,25 @@ class _Demo:
         assert report.surviving is not None
         self._say(f"audit: clean, {report.surviving.trained:,} samples trained on (periplus job audit {run.root})")
 
-    def _say_how_to_go_on(self, run: RunDirectory) -> None:
+    def say_what_is_left(self, run: RunDirectory) -> None:
+        """Once everything has stopped: where a run that is not done lies, its report, and how to go on with it."""
+        if self._is_done:
+            return
+        try:
+            self._say(f"report: {write_report(run)}")
+        except PeriplusError as error:
+            self._say(f"no report: {explained_error(error)}")
+        self._say(f"logs: {run.logs}")
         try:
             checkpoint = newest_checkpoint(run.root)
         except NotFound:
             self._say("stopped before the first checkpoint: there is nothing to go on from, start again")
             return
-        self._say(f"stopped; checkpoint {checkpoint.policy} is kept. Go on with: periplus demo --resume {run.root}")
-
-    def _write(self, summary: Summary, state: ViewState, run: RunDirectory) -> None:
-        text = summary_json(summary)
-        write_atomically(run.summary, text + "\n")
-        config = yaml.safe_load(run.config.read_text(encoding="utf-8"))
-        plan = json.loads(run.plan.read_text(encoding="utf-8"))
-        write_atomically(run.report, render_report(config, plan, run.records(), json.loads(text), state.links))
+        except PeriplusError as error:
+            self._say(f"no checkpoint can be read: {explained_error(error)}")
+            return
+        again = f"periplus demo --resume {shlex.quote(str(run.root))}"
+        self._say(f"stopped; checkpoint {checkpoint.policy} is kept. Go on with: {again}")
 
     def _say(self, message: str) -> None:
         self._console.print(message, highlight=False, soft_wrap=True)

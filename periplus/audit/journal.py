@@ -129,6 +129,18 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
+def is_being_written(path: Path) -> bool:
+    """Return whether a process of this machine has the journal open for writing; False where there is none."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # who opens it to write says what is wrong
+        return False
+    return False
+
+
 def _lock(path: Path, file: BinaryIO) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,8 +31,12 @@ def render_report(
     records: Sequence[Record],
     summary: Mapping[str, object],
     links: Sequence[LinkSeen | LinkView],
+    ending: str = "",
 ) -> str:
-    """The page. `config` is the resolved job, `plan` a periplus.plan/1, `summary` the demo's JSON; all may be empty."""
+    """The page. `config` is the resolved job, `plan` a periplus.plan/1, `summary` the demo's JSON; all may be empty.
+
+    `ending` says how a run ended that did not come to its last step, or that it has not ended.
+    """
     state = ViewState()
     for record in records:
         state = fold(state, RecordSeen(record))
@@ -40,7 +44,7 @@ def render_report(
     steps = _living_steps(records)
     sections = [
         f'<header><p class="brand">periplus</p><h1>{escape(name)}</h1>',
-        f'<p class="lede">{_lede(summary, state)}</p></header>',
+        f'<p class="lede">{_lede(summary, state)}</p>{_unfinished(config, ending)}</header>',
         f'<section class="tiles" aria-label="Results">{"".join(_tiles(summary))}</section>',
         *_wan_section(summary),
         f'<section class="charts" aria-label="Curves">{"".join(_charts(steps, state, summary))}</section>',
@@ -87,6 +91,13 @@ def _lede(summary: Mapping[str, object], state: ViewState) -> str:
     names = _names(summary)
     where = f" over {len(names)} regions: {', '.join(names)}" if names else ""
     return escape(f"{steps:,} training steps in {units.duration(wall_s)}{where}.")
+
+
+def _unfinished(config: Mapping[str, object], ending: str) -> str:
+    if not ending:
+        return ""
+    asked = f" The job asks for {config['steps']} steps." if "steps" in config else ""
+    return f'<p class="lede"><strong>This run is unfinished: {escape(ending)}.</strong>{escape(asked)}</p>'
 
 
 def _tiles(summary: Mapping[str, object]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from periplus import clock
-from periplus.errors import Conflict, CorruptSpool, StorageError, Unreachable, WireError
+from periplus.errors import Conflict, CorruptSpool, StorageError, Unreachable, WireError, explained_error
 from periplus.policy import Policy
 from periplus.publication import (
     Assembler,
@@ -309,7 +309,7 @@ class Keeper:
             await self._in_thread(lambda: made.make(self._until_closing(parts)))
         except Exception as error:  # a fault of ours must not end the gateway's other jobs
             log.exception("weights_failed", extra={"fields": {"job": self.job_id}})
-            made.give_up(f"{type(error).__name__}: {error}")
+            made.give_up(explained_error(error))
         finally:
             self._making = None
         if made.failure is not None:
@@ -412,7 +412,7 @@ class Keeper:
             pass  # said below
         except Exception as error:  # a fault of ours must not end the gateway's other jobs
             log.exception("weights_failed", extra={"fields": {"job": self.job_id}})
-            self._store.abandon(f"{type(error).__name__}: {error}")
+            self._store.abandon(explained_error(error))
         self._say_refused()
         copy = self._store.copy
         if copy is not None and copy.policy != before:

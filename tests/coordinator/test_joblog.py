@@ -1,5 +1,6 @@
 """The bounded list that watchers read."""
 
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -7,7 +8,7 @@ from hypothesis import given
 
 from coordinator import joblog
 from coordinator.joblog import JobLog
-from coordinator.state import Job, JobRequest, Settings, State
+from coordinator.state import Job, JobRequest, JobState, Settings, State
 from periplus.policy import Policy
 from periplus.record import Record, RecordKind
 
@@ -42,3 +43,14 @@ def test_a_full_log_keeps_every_state_change_and_the_newest_records() -> None:
     assert len(events) == joblog.MAX_EVENTS
     assert [event.sequence for event in events if event.news is JOB] == [1, joblog.MAX_EVENTS + 2]
     assert events[1].sequence == 4
+
+
+def test_a_resumed_job_tells_nothing_of_its_earlier_fork_as_if_it_were_new() -> None:
+    failed = replace(JOB, state=JobState.FAILED, reason="killed by signal 9")
+    log = filled([JOB, RECORD, PICTURE, failed])
+    seen = log.after(0)[-1].sequence
+    again = replace(JOB, fork=1)
+    for news in (again, RECORD):
+        log.append(9.0, news)
+    assert [event.news for event in log.after(0)] == [again, RECORD]
+    assert log.after(seen) == log.after(0), "a watcher of the earlier fork misses nothing"

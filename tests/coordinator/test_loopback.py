@@ -23,8 +23,10 @@ from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc
 from periplus.policy import Policy
 from periplus.publication import Certificate, Opening, PublicationKind, PublisherKey, Trust
+from periplus.run_directory import start_line
 from periplus.yaml_text import parse
 from planner.fleet_file import fleet_of
+from tests.support.left_run import left_run
 
 DEADLINE_S = 10.0
 Session = Any
@@ -74,9 +76,14 @@ class FakeAgent:
         self.sequence += 1
         await self.call.write(control_pb2.AgentMessage(epoch=self.epoch, sequence=self.sequence, **body))
 
-    async def report(self, task_id: str, state: control_pb2.TaskState.ValueType, message: str = "") -> None:
+    async def report(
+        self, task_id: str, state: control_pb2.TaskState.ValueType, message: str = "", fork: int = 0,
+        files: control_pb2.RunFiles | None = None,
+    ) -> None:  # fmt: skip
         job_id = task_id.split("/")[0]
-        report = control_pb2.TaskReport(task_id=task_id, job_id=job_id, state=state, message=message)
+        report = control_pb2.TaskReport(
+            task_id=task_id, job_id=job_id, state=state, message=message, fork=fork, files=files
+        )
         await self.send(task=report)
 
     async def until(self, done: Callable[[], bool]) -> None:
@@ -461,13 +468,8 @@ def test_submit_and_watch_ends_with_the_job(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_run_is_resumed_from_its_newest_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, run_dir = tmp_path / "job.yaml", tmp_path / "sums-1"
-    file.write_text(JOB_YAML)
-    for fork, version in ((0, 9), (1, 2), (1, 10)):
-        folder = run_dir / "checkpoints" / f"{fork}.{version}"
-        folder.mkdir(parents=True)
-        manifest = {"fork": fork, "version": version, "job_id": "sums-1"}
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+    file, run_dir = tmp_path / "job.yaml", left_run(tmp_path / "sums-1", (0, 9), (1, 2), (1, 10))
+    file.write_text(JOB_YAML.replace("steps: 3", "steps: 20"))
     (run_dir / "checkpoints" / "1.11").mkdir()
 
     async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
@@ -477,21 +479,64 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(tmp_path: Path, capsys: pyt
             await eu.until(lambda: "sums-1/trainer" in eu.desired)
             task = eu.desired["sums-1/trainer"]
             assert (task.fork, task.resume_from) == (2, str(run_dir))
-        assert await command("job", "submit", str(file), "--resume", str(tmp_path)) == 3
+            assert await command("job", "submit", "--resume", str(run_dir)) == 7
+            assert "cancel it before resuming it" in capsys.readouterr().err
+        assert await command("job", "submit", "--resume", str(tmp_path)) == 3
+        assert await command("job", "submit", "steps=30", "--resume", str(run_dir)) == 2
+        assert "steps: 20 in the run, 30 now" in capsys.readouterr().err
+
+    against(scene)
+
+
+def test_a_watcher_of_a_resumed_job_is_not_told_the_failure_of_its_earlier_fork(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = left_run(tmp_path / "sums-1", (0, 9))
+    files = control_pb2.RunFiles(
+        run_dir=str(run_dir), log=str(run_dir / "logs" / "trainer.log"), report=str(run_dir / "report.html"),
+        checkpoint=common_pb2.Policy(fork=1, version=12),
+    )  # fmt: skip
+
+    async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
+        async with FakeAgent(address, "eu") as eu:
+            resume = ("job", "submit", "--resume", str(run_dir), "--wait")
+            waiting = asyncio.create_task(command(*resume))
+            await eu.until_desired()
+            await eu.report("sums-1/trainer", control_pb2.TASK_STATE_FAILED, "killed", fork=1, files=files)
+            assert await waiting == 1
+            first = capsys.readouterr().err
+            assert "the trainer in eu failed: killed; its log is" in first
+            for line in (f"run directory: {run_dir}", f"report: {run_dir}/report.html", "checkpoint: 1.12",
+                         f"resume: periplus job submit --resume {run_dir}"):  # fmt: skip
+                assert line in first.splitlines()
+            assert await command("job", "show", "sums-1") == 0
+            shown = capsys.readouterr().out
+            assert f"periplus job submit --resume {run_dir}" in shown
+            assert f"{run_dir}/report.html" in shown
+
+            await eu.until(lambda: not eu.desired)
+            watching = asyncio.create_task(command("job", "submit", "--resume", str(run_dir), "--watch"))
+            await eu.until_desired()
+            assert eu.desired["sums-1/trainer"].fork == 2
+            await eu.report("sums-1/trainer", control_pb2.TASK_STATE_RUNNING, fork=2, files=files)
+            await eu.report("sums-1/trainer", control_pb2.TASK_STATE_SUCCEEDED, fork=2, files=files)
+            assert await watching == 0
+            said = "".join(capsys.readouterr())
+            assert "job sums succeeded" in said
+            assert f"model: {run_dir}/final" in said
+            assert "failed" not in said
+            assert "killed" not in said
 
     against(scene)
 
 
 def test_a_fork_that_saved_nothing_is_not_granted_again_by_a_coordinator_that_forgot_it(tmp_path: Path) -> None:
-    file, run_dir = tmp_path / "job.yaml", tmp_path / "sums-1"
-    file.write_text(JOB_YAML)
-    (run_dir / "checkpoints" / "0.9").mkdir(parents=True)
-    (run_dir / "checkpoints" / "0.9" / "manifest.json").write_text('{"fork": 0, "version": 9, "job_id": "sums-1"}')
+    run_dir = left_run(tmp_path / "sums-1", (0, 9))
     (run_dir / "metrics.jsonl").write_text('{"fork": 0}\n{"fork": 3}\nno record\n{"fork": 7')
 
     async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
         async with FakeAgent(address, "eu") as eu:
-            assert await command("job", "submit", str(file), "--resume", str(run_dir)) == 0
+            assert await command("job", "submit", "--resume", str(run_dir)) == 0
             await eu.until(lambda: "sums-1/trainer" in eu.desired)
             assert eu.desired["sums-1/trainer"].fork == 4
 
@@ -518,6 +563,19 @@ def test_logs_on_this_machine_are_printed(tmp_path: Path, capsys: pytest.Capture
         capsys.readouterr()
         assert await command("job", "logs", job_id, "-f", "--task", "trainer") == 0
         assert capsys.readouterr().out == "one\ntwo\n"
+        with (logs / "trainer.log").open("a") as log:
+            log.write(f"{start_line(0, 0)}\nkilled\n{start_line(1, 0)}\nresumed\n")
+        (logs / "rollout-aws-eu-0.log").write_text(f"{start_line(0, 0)}\nof the earlier fork\n")
+        assert await command("job", "logs", job_id) == 0
+        said = capsys.readouterr().out
+        assert "trainer: resumed" in said
+        assert "rollout-aws-us-0: three" in said, "a log without forks is whole"
+        assert "killed" not in said
+        assert "earlier" not in said
+        assert await command("job", "logs", job_id, "--all-forks") == 0
+        said = capsys.readouterr().out
+        assert "trainer: killed" in said
+        assert "earlier" in said
 
     against(scene)
 

@@ -1,5 +1,6 @@
 """The coordinator's machine: what it does when one thing happens."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -31,9 +32,12 @@ from coordinator.state import (
 )
 from periplus.errors import Conflict, NotFound, StateError
 from periplus.policy import Policy
-from periplus.task import ENDED, Role, TaskState
+from periplus.task import ENDED, Role, RunFiles, TaskState
 from planner.plan import Infeasible
 from tests.support.coordinator_run import AUTHORITY_KEY, KEYS, REGIONS, Run, hello, record, report, request
+
+SAVED = RunFiles(run_dir="/r/j", log="/r/j/logs/trainer.log", checkpoint=Policy(0, 6), report="/r/j/report.html")
+"""What a trainer in eu left that had a checkpoint."""
 
 
 @pytest.fixture
@@ -216,10 +220,56 @@ def test_every_task_carries_what_its_agent_needs(run: Run) -> None:
     assert task.authority_key == AUTHORITY_KEY
 
 
-def test_a_failed_trainer_fails_the_job_with_its_message(run: Run) -> None:
-    run.says("eu", "j/trainer", TaskState.FAILED, "loss is NaN at 0.7")
+def test_a_failed_trainer_fails_the_job_with_its_message_its_log_and_the_way_on(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.FAILED, "loss is NaN at 0.7", SAVED)
     assert run.job().state is JobState.FAILED
-    assert run.job().reason == "the trainer in eu failed: loss is NaN at 0.7"
+    assert run.job().reason == (
+        "the trainer in eu failed: loss is NaN at 0.7; its log is /r/j/logs/trainer.log; "
+        "go on from its checkpoint 0.6 with `periplus job submit --resume /r/j`"
+    )
+
+
+def test_where_there_is_no_checkpoint_a_failure_says_so(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.FAILED, "no such model", replace(SAVED, checkpoint=None))
+    assert run.job().reason.endswith("there is no checkpoint in /r/j to go on from: submit it again")
+    assert "--resume" not in run.job().reason
+
+
+def test_the_command_that_resumes_can_be_typed_whatever_the_directory_is_called(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.FAILED, "why", replace(SAVED, run_dir="/my runs/j"))
+    assert "`periplus job submit --resume '/my runs/j'`" in run.job().reason
+
+
+def test_a_trainer_that_outlives_its_job_still_tells_where_it_saved(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.RUNNING, "", replace(SAVED, checkpoint=None))
+    for region in ("eu", "us"):
+        run.says(region, f"j/rollout-{region}-0", TaskState.FAILED, "no vllm", RunFiles(run_dir="/r/j", log="/r/w.log"))
+    reason = run.job().reason
+    assert reason.startswith("no rollout worker is left; the last one failed: no vllm; its log is /r/w.log; go on with")
+    run.says("eu", "j/trainer", TaskState.STOPPED, "", SAVED)
+    assert (run.job().state, run.job().reason, run.job().files) == (JobState.FAILED, reason, SAVED)
+
+
+@pytest.mark.parametrize(
+    ("message", "how"), [("", ""), ("the disk is full", ", but the trainer in eu did not end well: the disk is full")]
+)
+def test_a_cancelled_job_says_what_its_trainer_could_save(run: Run, message: str, how: str) -> None:
+    run.do(JobCancelled("j"))
+    run.says("eu", "j/trainer", TaskState.STOPPED, message, SAVED)
+    assert run.job().state is JobState.CANCELLED
+    way = "go on from its checkpoint 0.6 with `periplus job submit --resume /r/j`"
+    assert run.job().reason == f"cancelled by the operator{how}; {way}"
+
+
+def test_a_late_report_of_the_earlier_fork_says_nothing_of_a_resumed_job(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.FAILED, "killed", SAVED)
+    resume = request(resume_from="/r/j", resume_policy=Policy(0, 6), resume_job_id="j")
+    run.do(JobSubmitted("r2", "unused", resume))
+    run.place("j", "eu", "eu", "us")
+    late = report("j/trainer", TaskState.FAILED, "killed", fork=0, files=SAVED)
+    run.do(RegionLeft("eu", 1))
+    run.do(RegionJoined(hello("eu", tasks=(late,)), 1))
+    assert (run.job().state, run.job().reason) == (JobState.PLANNED, "")
 
 
 def test_a_job_survives_its_workers_as_long_as_one_is_left(run: Run) -> None:
@@ -247,12 +297,13 @@ def test_a_rebooted_agent_gets_its_lost_workers_again(run: Run) -> None:
 
 
 def test_an_agent_that_lost_the_trainer_fails_the_job_and_never_starts_it_twice(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.RUNNING, "", replace(SAVED, checkpoint=None))
     run.do(RegionLeft("eu", 1))
     assert run.job().state is JobState.RUNNING
     run.do(RegionJoined(hello("eu", "rebooted"), 1))
     assert run.job().state is JobState.FAILED
     assert "came back without the trainer" in run.job().reason
-    assert "--resume" in run.job().reason
+    assert run.job().reason.endswith("go on with `periplus job submit --resume /r/j`, if it left a checkpoint there")
     assert run.desired("eu") == {}
 
 

@@ -172,8 +172,8 @@ class AnyHistory(RuleBasedStateMachine):
         region = tasks[task_id] if data.draw(st.integers(0, 4)) else region
         if region not in self.run.state.regions:
             return
-        stamp, said = self.run.stamp(region), report(task_id, state, "why")
-        before = self.run.state.jobs[said.job_id]
+        before = self.run.state.jobs[task_id.split("/")[0]]
+        stamp, said = self.run.stamp(region), report(task_id, state, "why", before.fork)
         self.do(TaskReported(stamp, said))
         after = self.run.state.jobs[said.job_id]
         if before.ended or before.tasks[task_id].ended:

@@ -37,6 +37,11 @@ def kill_trainer(work_dir: Path, demo: "subprocess.Popen[str]", *, after: str, p
     rest = demo.communicate(timeout=90)[1]
     assert demo.returncode == 1, rest
     (run,) = (work_dir / "runs").iterdir()
+    assert f"its log is {run}/logs/trainer.log" in rest
+    assert f"periplus job submit --resume {run}" in rest
+    assert f"periplus demo --resume {run}" in rest
+    assert f"report: {run}/report.html" in rest
+    assert "killed by signal 9" in (run / "report.html").read_text()
     return run
 
 

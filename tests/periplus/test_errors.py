@@ -1,3 +1,4 @@
+import asyncio
 import re
 from collections.abc import Iterator
 
@@ -5,7 +6,7 @@ import grpc
 import pytest
 
 from periplus import errors
-from periplus.errors import MEANING, PeriplusError, from_reason, meaning, reason
+from periplus.errors import MEANING, PeriplusError, explained_error, from_reason, innermost, meaning, reason
 
 
 def tree(cls: type[PeriplusError] = PeriplusError) -> Iterator[type[PeriplusError]]:
@@ -55,3 +56,49 @@ def test_a_reason_of_a_newer_peer_becomes_the_root_class() -> None:
 
 def test_only_what_time_can_heal_is_worth_a_retry() -> None:
     assert {cls.__name__ for cls, row in MEANING.items() if row.retryable} == {"Unreachable", "TimedOut"}
+
+
+def raised(error: Exception, *, cause: BaseException | None = None) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def group(*inner: Exception) -> ExceptionGroup[Exception]:
+    return ExceptionGroup("unhandled errors in a TaskGroup (1 sub-exception)", inner)
+
+
+FULL = PeriplusError("the disk is full at /runs; free space")
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (FULL, str(FULL)),
+        (group(FULL), str(FULL)),
+        (group(group(group(FULL))), str(FULL)),
+        (group(ZeroDivisionError("by zero")), "ZeroDivisionError: by zero"),
+        (group(KeyError()), "KeyError"),
+        (group(FULL, group(KeyError("a")), KeyError("b")), f"{FULL} (and 2 other errors)"),
+        (group(FULL, PeriplusError(str(FULL)), KeyError("a")), f"{FULL} (and 1 other error)"),
+        (raised(RuntimeError("the step failed"), cause=group(FULL)), str(FULL)),
+        (group(raised(RuntimeError("x"), cause=raised(KeyError("y"), cause=ValueError("z")))), "ValueError: z"),
+        (raised(errors.Unreachable("gone; start it"), cause=OSError("x")), "gone; start it"),
+        (BaseExceptionGroup("g", [asyncio.CancelledError(), FULL]), str(FULL)),
+        (BaseExceptionGroup("g", [asyncio.CancelledError()]), "CancelledError"),
+        (FileNotFoundError(2, "No such file or directory", "/a b"), "No such file or directory: /a b"),
+        (group(OSError(28, "No space left on device")), "No space left on device"),
+    ],
+)
+def test_a_person_is_shown_what_happened_and_never_the_group_around_it(error: BaseException, shown: str) -> None:
+    assert explained_error(error) == shown
+
+
+def test_an_error_that_is_raised_from_its_own_group_is_explained() -> None:
+    leaf = RuntimeError("x")
+    leaf.__cause__ = group(leaf)
+    assert explained_error(leaf) == "RuntimeError: x"
+
+
+def test_what_an_exit_code_is_looked_up_for_is_the_error_that_is_shown() -> None:
+    assert innermost(group(group(FULL, KeyError()))) is FULL
+    assert isinstance(innermost(group(KeyError(), FULL)), KeyError)

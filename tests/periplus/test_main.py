@@ -5,7 +5,11 @@ import sys
 from pathlib import Path
 from typing import IO
 
+import click
 import pytest
+
+from periplus import __main__
+from periplus.errors import NotFound
 
 FULL = Path("/dev/full")
 
@@ -28,3 +32,23 @@ def test_a_reader_that_has_gone_away_is_no_news() -> None:
         reader.wait()
         ended = periplus(reader.stdin)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "shown"),
+    [
+        (ZeroDivisionError("by zero"), 1, "error: ZeroDivisionError: by zero; this is a defect"),
+        (ExceptionGroup("unhandled errors in a TaskGroup", [NotFound("no such run")]), 3, "error: no such run\n"),
+        (PermissionError(13, "Permission denied", "/root/x"), 1, "error: Permission denied: /root/x\n"),
+    ],
+)
+def test_whatever_a_command_raises_is_one_sentence_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int, shown: str
+) -> None:
+    @click.command()
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(__main__.root, "get_command", lambda context, name: fails)
+    assert __main__.run(["fails"]) == code
+    assert capsys.readouterr().err.startswith(shown)

@@ -153,6 +153,12 @@ def test_a_crash_beside_an_error_of_ours_is_not_passed_off_as_ours() -> None:
     assert type(over_loopback(publish, group)) is PeriplusError
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_a_crash_behind_a_task_group_is_told_without_the_group(call: Callable[[Stub], Awaitable[None]]) -> None:
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [ZeroDivisionError("by zero")])
+    assert str(over_loopback(call, group)) == "ZeroDivisionError: by zero"
+
+
 def test_the_first_of_several_errors_of_ours_is_the_one_that_counts() -> None:
     first = NotFound("first")
     nested = ExceptionGroup("", [ExceptionGroup("", [first]), Conflict("second")])

@@ -68,7 +68,7 @@ def test_the_last_word_of_a_process_counts_for_more_than_its_exit_code(
     ("code", "state"),
     [
         (EXIT_SUCCEEDED, TaskState.SUCCEEDED), (EXIT_STOPPED, TaskState.STOPPED), (EXIT_FAILED, TaskState.FAILED),
-        (-9, TaskState.FAILED),
+        (-9, TaskState.FAILED), (-15, TaskState.STOPPED),
     ],
 )  # fmt: skip
 def test_a_process_without_a_last_word_is_judged_by_its_exit_code(status: str, code: int, state: TaskState) -> None:

@@ -31,6 +31,7 @@ def make_work(spec):
         "succeed": lambda stop: asyncio.sleep(0, TaskState.SUCCEEDED),
         "wait": waiting,
         "fail": lambda stop: raising(NonFiniteLoss("loss nan")),
+        "several": lambda stop: raising(ExceptionGroup("g", [NonFiniteLoss("loss nan"), Unreachable("gone")])),
         "crash": lambda stop: raising(ZeroDivisionError("by zero")),
     }[spec.task_id]
 
@@ -70,6 +71,7 @@ class Process:
         ("succeed", EXIT_SUCCEEDED, TaskState.SUCCEEDED, ""),
         ("refuse", EXIT_FAILED, TaskState.FAILED, "no such model; give another"),
         ("fail", EXIT_FAILED, TaskState.FAILED, "loss nan"),
+        ("several", EXIT_FAILED, TaskState.FAILED, "loss nan (and 1 other error)"),
     ],
 )
 def test_the_outcome_of_work_is_the_last_word_and_the_exit_code(
@@ -84,7 +86,9 @@ def test_the_outcome_of_work_is_the_last_word_and_the_exit_code(
 def test_a_crash_is_a_failure_with_its_traceback_in_the_log(tmp_path: Path) -> None:
     exit_code, outcome, log = Process(tmp_path, "crash").outcome()
     assert (exit_code, outcome.state) == (EXIT_FAILED, TaskState.FAILED)
-    assert "ZeroDivisionError" in log
+    assert outcome.message == "ZeroDivisionError: by zero"
+    assert "Traceback" in log
+    assert "TaskGroup" not in log + outcome.message
 
 
 def test_the_end_of_standard_input_stops_a_worker_whose_agent_died(tmp_path: Path) -> None:

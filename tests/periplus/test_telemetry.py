@@ -53,6 +53,25 @@ def test_a_traceback_and_a_foreign_message_stay_on_one_line() -> None:
     assert "traceback=" in stream.getvalue()
 
 
+def test_neither_a_field_nor_a_traceback_shows_a_group_in_place_of_what_happened() -> None:
+    stream = io.StringIO()
+    telemetry.configure("warning", stream)
+    log = logging.getLogger("x")
+    try:
+        try:
+            raise ZeroDivisionError("by zero")
+        except ZeroDivisionError as inner:
+            raise ExceptionGroup("unhandled errors in a TaskGroup (1 sub-exception)", [inner]) from inner
+    except ExceptionGroup as group:
+        log.exception("task_crashed")
+        telemetry.event(log, logging.ERROR, "lost", why=group)
+    crashed, lost = stream.getvalue().splitlines()
+    assert crashed.count("ZeroDivisionError: by zero") == 1
+    assert "test_telemetry.py" in crashed
+    assert lost.endswith('lost why="ZeroDivisionError: by zero"')
+    assert "TaskGroup" not in stream.getvalue()
+
+
 def test_configuring_twice_writes_once() -> None:
     first, second = io.StringIO(), io.StringIO()
     telemetry.configure("INFO", first)

@@ -1,6 +1,7 @@
 """The whole agent in this process, between a coordinator played by hand and workers that do nothing."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ from region_agent.supervisor import MODULE_OF
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
 from tests.support.keys import AUTHORITY
+from tests.support.left_run import left_run
 
 WORKER = "tests.region_agent.tiny_worker"
 TASK = f"{JOB}/rollout:us:0"
@@ -121,6 +123,60 @@ def test_a_task_that_is_to_stop_stops_and_one_that_never_ran_is_reported_stopped
             await until(lambda: worker_pid(tmp_path) > 0)
             fake.orders.put_nowait(desired(stopping=True))
             await until(lambda: states(fake)[1:] == [control_pb2.TASK_STATE_RUNNING, control_pb2.TASK_STATE_STOPPED])
+
+    play(scene)
+
+
+@pytest.mark.parametrize("behaviour", ["die", "fail"])
+def test_before_anybody_hears_that_a_trainer_has_ended_its_outcome_and_report_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: str
+) -> None:
+    monkeypatch.setenv("TINY_WORKER", behaviour)
+    run_dir = left_run(tmp_path / "elsewhere" / JOB, (0, 7))
+
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as address, agent(tmp_path, address):
+            task = control_pb2.Task(
+                task_id=f"{JOB}/trainer", job_id=JOB, role=control_pb2.ROLE_TRAINER, job_json=JOB_JSON, fork=3,
+                trainer_region="us", trainer_gateway=address, resume_from=str(run_dir),
+                authority_key=AUTHORITY.public_key,
+            )  # fmt: skip
+            fake.orders.put_nowait(control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task])))
+            await until(lambda: control_pb2.TASK_STATE_FAILED in states(fake))
+            told = next(m.task for m in fake.came if m.task.state == control_pb2.TASK_STATE_FAILED)
+            page = (run_dir / "report.html").read_text()
+        assert (told.fork, told.files.run_dir) == (3, str(run_dir))
+        assert (told.files.log, told.files.report) == (f"{run_dir}/logs/trainer.log", f"{run_dir}/report.html")
+        assert (told.files.checkpoint.fork, told.files.checkpoint.version) == (0, 7)
+        assert f"failed: {told.message}." in page
+        assert json.loads((run_dir / "outcome.json").read_text()) == {
+            "fork": 3, "state": "failed", "message": told.message,
+        }  # fmt: skip
+
+    play(scene)
+
+
+def test_files_of_a_run_that_nobody_can_read_cost_the_report_and_not_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINY_WORKER", "die")
+    run_dir = left_run(tmp_path / "runs" / JOB, (0, 7))
+    (run_dir / "plan.json").write_text('{"assignments": [1]}')
+    (run_dir / "checkpoints" / "0.7" / "manifest.json").write_text("{")
+
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as address, agent(tmp_path, address) as running:
+            task = control_pb2.Task(
+                task_id=f"{JOB}/trainer", job_id=JOB, role=control_pb2.ROLE_TRAINER, job_json=JOB_JSON,
+                trainer_region="us", trainer_gateway=address, authority_key=AUTHORITY.public_key,
+            )  # fmt: skip
+            fake.orders.put_nowait(control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task])))
+            await until(lambda: control_pb2.TASK_STATE_FAILED in states(fake))
+            told = next(m.task for m in fake.came if m.task.state == control_pb2.TASK_STATE_FAILED)
+            assert not running.done()
+        assert (told.files.report, told.files.HasField("checkpoint")) == ("", False)
 
     play(scene)
 

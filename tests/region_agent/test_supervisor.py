@@ -8,10 +8,12 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from periplus.run_directory import fork_of_start_line
 from periplus.task import Role, TaskOutcome, TaskState
 from region_agent.reconcile import AskToStop, Forget, Kill, LocalTask, Start
 from region_agent.supervisor import Supervisor, WorkerSettings
@@ -88,6 +90,19 @@ def test_a_process_that_succeeds_leaves_its_log_and_no_scratch(
     assert list(scratch.iterdir()) == []
     supervisor.perform(Forget("j/rollout:0"), 2.0)
     assert supervisor.processes == {}
+
+
+def test_a_trainer_that_resumes_works_where_its_run_lies_whatever_the_work_directory(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    run = tmp_path / "elsewhere" / "j"
+    for role, task_id, root in ((Role.TRAINER, "j/trainer", run), (Role.ROLLOUT, "j/rollout-0", tmp_path / "runs/j")):
+        resumed = replace(task("succeed", task_id), role=role, resume_from=str(run), fork=1)
+        supervisor.perform(Start(resumed, 2), 1.0)
+        assert outcome(supervisor, task_id).state is TaskState.SUCCEEDED
+        lines = (root / "logs" / f"{task_id[2:]}.log").read_text().splitlines()
+        assert fork_of_start_line(lines[0]) == 1
+        assert "at work" in lines
 
 
 def test_a_failure_is_told_in_the_words_of_the_process_and_a_restart_appends_to_the_log(

@@ -26,7 +26,7 @@ from coordinator.state import (
 )
 from periplus.policy import Policy
 from periplus.record import Record, RecordKind
-from periplus.task import TaskReport, TaskState
+from periplus.task import RunFiles, TaskReport, TaskState
 
 SETTINGS = Settings(silent_after_s=10, probe_payload_bytes=1024, probe_timeout_s=20, probe_retry_s=60)
 REGIONS = ("ap", "eu", "us")
@@ -46,8 +46,12 @@ def hello(region: str, boot_id: str = "boot", tasks: tuple[TaskReport, ...] = ()
     )
 
 
-def report(task_id: str, state: TaskState, message: str = "") -> TaskReport:
-    return TaskReport(task_id=task_id, job_id=task_id.split("/")[0], state=state, message=message, restarts=0)
+def report(
+    task_id: str, state: TaskState, message: str = "", fork: int = 0, files: RunFiles | None = None
+) -> TaskReport:
+    return TaskReport(
+        task_id=task_id, job_id=task_id.split("/")[0], state=state, message=message, restarts=0, fork=fork, files=files
+    )
 
 
 def record(version: int, kind: RecordKind = RecordKind.STEP) -> Record:
@@ -85,8 +89,13 @@ class Run:
     def answer_probe(self, src: str, dst: str) -> None:
         self.do(LinkMeasured(stamp=self.stamp(src), dst_region=dst, rtt_s=0.1, throughput_bits_per_s=1e8))
 
-    def says(self, region: str, task_id: str, state: TaskState, message: str = "") -> tuple[Effect, ...]:
-        return self.do(TaskReported(self.stamp(region), report(task_id, state, message)))
+    def says(
+        self, region: str, task_id: str, state: TaskState, message: str = "", files: RunFiles | None = None
+    ) -> tuple[Effect, ...]:
+        """A report of the job's present fork."""
+        known = self.state.jobs.get(task_id.split("/")[0])
+        fork = known.fork if known else 0
+        return self.do(TaskReported(self.stamp(region), report(task_id, state, message, fork, files)))
 
     def asks(self, region: str, fork: int = 0, key: bytes = KEYS[0], job_id: str = "j") -> Effect:
         """The answer to a trainer's question."""

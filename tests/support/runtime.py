@@ -189,18 +189,17 @@ class Job:
 
     def __init__(self, runtime: Runtime, file: Path, *overrides: str) -> None:
         self.runtime = runtime
-        self._file = file
-        self._overrides = overrides
-        self.job_id = self._submit(overrides)
+        self.job_id = self._submit(str(file), *overrides)
         self.run = RunDirectory(runtime.folder / "runs" / self.job_id)
 
     def resume(self, *overrides: str) -> None:
         """Go on from the newest checkpoint in a new fork."""
-        self._submit((*self._overrides, *overrides), "--resume", str(self.run.root))
+        change = ("--change",) if overrides else ()
+        self._submit(*overrides, "--resume", str(self.run.root), *change)
 
-    def _submit(self, overrides: Sequence[str], *more: str) -> str:
-        words = [str(self._file), *overrides, "-o", "name", "--coordinator", self.runtime.coordinator, *more]
-        return self.runtime.periplus("job", "submit", *words).strip()
+    def _submit(self, *words: str) -> str:
+        at = ("-o", "name", "--coordinator", self.runtime.coordinator)
+        return self.runtime.periplus("job", "submit", *words, *at).strip()
 
     def until_state(self, word: str) -> None:
         """Wait until the job is in this state."""

@@ -9,6 +9,7 @@ import torch
 from blake3 import blake3
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from periplus import resumption
 from periplus.digest import state_digest
 from periplus.errors import ConfigError, NotFound
 from periplus.policy import Lineage, Policy
@@ -186,3 +187,7 @@ def test_pruning_keeps_the_newest_and_leaves_what_is_being_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.10", "0.11", "0.9"]
     checkpoint.prune(tmp_path, 5)
     assert checkpoint.newest(tmp_path).policy == Policy(0, 10)
+
+
+def test_who_goes_on_with_a_run_reads_the_manifests_that_are_written_here() -> None:
+    assert (checkpoint.SCHEMA, checkpoint.MANIFEST) == (resumption.CHECKPOINT_SCHEMA, resumption.MANIFEST)

@@ -384,12 +384,20 @@ class TaskReport(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     RESTARTS_FIELD_NUMBER: _builtins.int
+    FORK_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     state: Global___TaskState.ValueType
     message: _builtins.str
     """of a failure: what a person needs"""
     restarts: _builtins.int
+    fork: _builtins.int
+    """for which the process was started"""
+    @_builtins.property
+    def files(self) -> Global___RunFiles:
+        """unset if none was ever started"""
+
     def __init__(
         self,
         *,
@@ -398,14 +406,51 @@ class TaskReport(_message.Message):
         state: Global___TaskState.ValueType = ...,
         message: _builtins.str = ...,
         restarts: _builtins.int = ...,
+        fork: _builtins.int = ...,
+        files: Global___RunFiles | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "fork", b"fork", "job_id", b"job_id", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TaskReport: _TypeAlias = TaskReport  # noqa: Y015
+
+@_typing.final
+class RunFiles(_message.Message):
+    """Where the host of a task keeps its run: absolute paths there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_DIR_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    run_dir: _builtins.str
+    log: _builtins.str
+    """of the task"""
+    report: _builtins.str
+    """the page about the run, of a trainer that has ended; empty if there is none"""
+    @_builtins.property
+    def checkpoint(self) -> _common_pb2.Policy:
+        """the newest complete one, of a trainer that has ended; unset if there is none"""
+
+    def __init__(
+        self,
+        *,
+        run_dir: _builtins.str = ...,
+        log: _builtins.str = ...,
+        checkpoint: _common_pb2.Policy | None = ...,
+        report: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "log", b"log", "report", b"report", "run_dir", b"run_dir"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunFiles: _TypeAlias = RunFiles  # noqa: Y015
 
 @_typing.final
 class StepRecord(_message.Message):
@@ -670,6 +715,7 @@ class Job(_message.Message):
     JOB_JSON_FIELD_NUMBER: _builtins.int
     SUBMITTED_AT_S_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -682,6 +728,10 @@ class Job(_message.Message):
     def policy(self) -> _common_pb2.Policy:
         """newest reported"""
 
+    @_builtins.property
+    def files(self) -> Global___RunFiles:
+        """of its trainer; unset before it was started"""
+
     def __init__(
         self,
         *,
@@ -693,10 +743,11 @@ class Job(_message.Message):
         job_json: _builtins.str = ...,
         submitted_at_s: _builtins.float = ...,
         policy: _common_pb2.Policy | None = ...,
+        files: Global___RunFiles | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "job_json", b"job_json", "name", b"name", "plan_json", b"plan_json", "policy", b"policy", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "plan_json", b"plan_json", "policy", b"policy", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,46 @@
+"""Which job a command line submits: that of a file, or that of a run which it resumes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from periplus.job import JobFile, load_job
+from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.resumption import Checkpoint, resumption
+
+
+def job_to_submit(
+    file: Path | None, overrides: Sequence[str], resume: Path | None, *, may_change: bool
+) -> tuple[JobFile, Checkpoint | None]:
+    """Return the job, and the checkpoint from which it goes on if it resumes a run; what is new is said on stderr.
+
+    Raises: click.UsageError if the words make no sense together; NotFound, Conflict, ConfigError.
+    """
+    if file is not None and "=" in file.name and not file.exists():  # the first KEY=VALUE, without a job file
+        file, overrides = None, (str(file), *overrides)
+    if resume is not None:
+        return _resumed(resume, file, overrides, may_change=may_change)
+    if may_change:
+        raise click.UsageError("--change is for --resume RUN: a new job is what its file and the overrides say")
+    if file is None:
+        raise click.UsageError("give the job's FILE, or --resume RUN to go on with a run")
+    return load_job(file, overrides), None
+
+
+def _resumed(
+    run_dir: Path, file: Path | None, overrides: Sequence[str], *, may_change: bool
+) -> tuple[JobFile, Checkpoint]:
+    found = resumption(run_dir, file, overrides, may_change=may_change)
+    click.echo(f"resumes {found.checkpoint.job_id} from its checkpoint {found.checkpoint.policy}", err=True)
+    for change in found.changes:
+        click.echo(f"  changes {change.key} from {change.before} to {change.after}", err=True)
+    return found.job, found.checkpoint
+
+
+def set_resumption(request: control_pb2.SubmitJobRequest, checkpoint: Checkpoint) -> None:
+    """Let the request go on from this checkpoint."""
+    policy = checkpoint.resume_policy
+    request.resume_from = str(checkpoint.run_dir)
+    request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
+    request.resume_job_id = checkpoint.job_id
