@@ -15,6 +15,7 @@ from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
 from periplus.view import units
 from periplus.view.state import printable
+from periplus.view.summary import WanCounter
 from periplus.yaml_text import dump
 
 Tree = dict[str, Any]
@@ -90,15 +91,21 @@ def job_tree(job: control_pb2.Job) -> Tree:
         "reason": job.reason,
         "policy": policy,
         "submitted_at_s": round(job.submitted_at_s, 3),
+        "wan_bytes": sum(pair.sent_bytes for pair in job.traffic),
+        "wan_bytes_from": WanCounter.GATEWAYS.value,
     }
 
 
 def job_details(job: control_pb2.Job) -> Tree:
-    """With the resolved job and the plan, null before there is one."""
+    """With the bytes between each two regions, the resolved job and the plan, null before there is one."""
     plan = json.loads(job.plan_json) if job.plan_json else None
     return {
         "schema": "periplus.job-status/1",
         **job_tree(job),
+        "traffic": [
+            {"src_region": pair.src_region, "dst_region": pair.dst_region, "sent_bytes": pair.sent_bytes}
+            for pair in job.traffic
+        ],
         "plan": plan,
         "job": json.loads(job.job_json) if job.job_json else None,
     }
@@ -189,6 +196,7 @@ JOBS = Listing(
         Column("STATE", _text("state")),
         Column("POLICY", _policy, right=True),
         Column("AGE", _age("submitted_at_s"), right=True),
+        Column("WAN", _size("wan_bytes"), right=True, wide=True),
         Column("REASON", _text("reason")),
     ),
     empty="no jobs yet; `periplus job submit FILE` starts one",
@@ -253,5 +261,6 @@ def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
         ("policy", _policy(tree, now_s)),
         ("submitted", f"{_age('submitted_at_s')(tree, now_s)} ago"),
         ("placed", placed),
+        ("WAN", f"{units.size(tree['wan_bytes'])} between regions, counted by the {tree['wan_bytes_from']}"),
         ("binding", plan["binding"]),
     ]

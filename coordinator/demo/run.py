@@ -33,7 +33,7 @@ from periplus.run_directory import RunDirectory, append_line, read_lines, write_
 from periplus.view.recording import recorded
 from periplus.view.report import render_report
 from periplus.view.state import Event, ViewState
-from periplus.view.summary import Summary, summary_from, summary_json, summary_table
+from periplus.view.summary import Summary, WanCounter, summary_from, summary_json, summary_table
 from periplus.view.watch import watch
 from periplus.wan.client import WanControl
 
@@ -245,6 +245,7 @@ class _Demo:
         summary = replace(
             summary,
             wan_bytes=sum(session["wan_bytes"] for session in sessions) if all_known else None,
+            wan_bytes_from=WanCounter.EMULATOR if all_known else None,
             wall_s=sum(session["wall_s"] for session in sessions) if all_known else None,
         )
         self._write(summary, state, run)

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -21,10 +22,18 @@ from periplus.view.state import printable
 _BAR_CELLS = 44
 
 
+class WanCounter(StrEnum):
+    """Who counted `wan_bytes`. The emulator counts all that it relays, probes and control included; the gateways count
+    the messages of the job that they sent to each other."""
+
+    EMULATOR = "emulator"
+    GATEWAYS = "gateways"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The values of the demo's JSON. `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories;
-    `delta_density` and `delta_bits_per_change` are of all deltas together, `pause_s` is the longest."""
+    """The values of the demo's JSON. `wan_bytes_from` says who counted `wan_bytes`, None where nobody did;
+    `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories; `delta_density` and `delta_bits_per_change` are of all deltas together, `pause_s` is the longest."""
 
     accuracy_before: float | None
     accuracy_after: float | None
@@ -45,14 +54,19 @@ class Summary:
     delta_bits_per_change: float | None = None
     weight_fallbacks: int | None = None
     pause_s: float | None = None
+    wan_bytes_from: WanCounter | None = None
 
     def values(self) -> dict[str, float]:
         """The numbers under their registered names, for the summary Record."""
-        return {name: value for name, value in asdict(self).items() if name != "regions" and value is not None}
+        texts = ("regions", "wan_bytes_from")
+        return {name: value for name, value in asdict(self).items() if name not in texts and value is not None}
 
 
 def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary:
-    """The summary out of a Record's values. Raises: ValueError if the run did not say what its promises came to."""
+    """The summary out of a Record's values, whose `wan_bytes` are the gateways' count.
+
+    Raises: ValueError if the run did not say what its promises came to.
+    """
 
     def count(name: str) -> int | None:
         value = _finite(values.get(name))
@@ -84,6 +98,7 @@ def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary
         delta_bits_per_change=_finite(values.get("delta_bits_per_change")),
         weight_fallbacks=count("weight_fallbacks"),
         pause_s=_finite(values.get("pause_s")),
+        wan_bytes_from=None if count("wan_bytes") is None else WanCounter.GATEWAYS,
     )
 
 
@@ -163,11 +178,14 @@ def promise(count: int) -> Text:
 
 def _bytes_lines(summary: Summary) -> list[Text]:
     sent, full = summary.wan_bytes, summary.wan_bytes_full_weights
-    if not sent or not full:
-        return [Text.assemble(("bytes over the WAN  ", "dim"), units.size(sent) if sent else "not measured")]
+    heading = "bytes over the WAN"
+    if summary.wan_bytes_from is not None:
+        heading += f", counted by the {summary.wan_bytes_from}"
+    if sent is None or not full:
+        return [Text.assemble((f"{heading}  ", "dim"), "not measured" if sent is None else units.size(sent))]
     longest = max(sent, full)
     rows = (("full weights + JSON", full, "bright_black"), ("periplus", sent, "cyan"))
-    lines = [Text("bytes over the WAN", style="dim")]
+    lines = [Text(heading, style="dim")]
     for label, num_bytes, style in rows:
         drawn = bar(num_bytes / longest, _BAR_CELLS)
         lines.append(
