@@ -176,8 +176,8 @@ class Agent:
                     running.cancel()
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
-        """A training record on its way to the coordinator. Before the last one goes a heartbeat with what was sent until
-        now, since the job may end before the next one."""
+        """A training record on its way to the coordinator. Before the last one goes a heartbeat with what was sent
+        until now, since the job may end before the next heartbeat."""
         if record.kind == RecordKind.SUMMARY:
             self._send(control_pb2.AgentMessage(heartbeat=self._heartbeat()))
         self._send(control_pb2.AgentMessage(step=record))

@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 from rich.console import Console
@@ -25,6 +25,7 @@ from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile, job_schema, load_job
 from periplus.job_inputs import check_inputs
 from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.view.listing import output_option
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
 from periplus.view.watch import watch as show
 
@@ -46,11 +47,6 @@ _coordinator_option = click.option(
 )
 
 
-def _output_option(*choices: Output) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    names = [choice.value for choice in choices or tuple(Output)]
-    return click.option("-o", "--output", type=click.Choice(names), default=names[0], show_default=True)
-
-
 @click.group()
 def job() -> None:
     """Submit jobs, and see what becomes of them."""
@@ -66,7 +62,7 @@ job.add_command(audit_command)
 @click.option("--wait", is_flag=True, help="Return when the job has ended, with its exit code.")
 @click.option("--watch", is_flag=True, help="Show the job until it has ended; implies --wait.")
 @click.option("--resume", type=_DIRECTORY, metavar="RUN_DIR", help="Go on from the newest checkpoint in RUN_DIR.")
-@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def submit(
     file: Path, overrides: tuple[str, ...], dry_run: bool, wait: bool, watch: bool, resume: Path | None, output: str,
@@ -104,7 +100,7 @@ def submit(
 
 
 @job.command("list")
-@_output_option()
+@output_option()
 @_coordinator_option
 def list_jobs(output: str, coordinator: str) -> None:
     """All jobs, the newest last."""
@@ -114,7 +110,7 @@ def list_jobs(output: str, coordinator: str) -> None:
 
 @job.command("show")
 @click.argument("job_id", metavar="JOB")
-@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def show_job(job_id: str, output: str, coordinator: str) -> None:
     """One job: state, reason, placement; as json or yaml also its file and plan. JOB may be the beginning of an id."""
@@ -127,7 +123,7 @@ def show_job(job_id: str, output: str, coordinator: str) -> None:
 
 @job.command("watch")
 @click.argument("job_id", metavar="JOB")
-@_output_option(Output.TABLE, Output.JSON)
+@output_option(Output.TABLE, Output.JSON)
 @_coordinator_option
 def watch_job(job_id: str, output: str, coordinator: str) -> None:
     """Show a job until it has ended: live on a terminal, as lines elsewhere, as one JSON object an event with json."""
@@ -146,7 +142,7 @@ def watch_job(job_id: str, output: str, coordinator: str) -> None:
 
 @job.command()
 @click.argument("job_id", metavar="JOB")
-@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def cancel(job_id: str, output: str, coordinator: str) -> None:
     """Cancel a job: its trainer writes a checkpoint and ends, then the workers."""
@@ -195,7 +191,7 @@ def region() -> None:
 
 
 @region.command("list")
-@_output_option()
+@output_option()
 @_coordinator_option
 def list_regions(output: str, coordinator: str) -> None:
     """All regions."""
@@ -205,7 +201,7 @@ def list_regions(output: str, coordinator: str) -> None:
 
 @region.command("show")
 @click.argument("name", metavar="REGION")
-@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def show_region(name: str, output: str, coordinator: str) -> None:
     """One region and what runs there. REGION may be the beginning of a name."""
@@ -239,7 +235,7 @@ def export_regions(coordinator: str) -> None:
 
 
 @click.command()
-@_output_option()
+@output_option()
 @_coordinator_option
 def links(output: str, coordinator: str) -> None:
     """The links between regions, as measured, and what they carried."""

@@ -1,81 +1,35 @@
-"""Values of the control plane as trees for programs, and as aligned columns for people. Pure: time comes in.
-
-A tree holds JSON values under the protocol's names; `json` and `yaml` print it whole, a table shows some of it, `wide`
-more of it, `name` the names alone. Text from elsewhere is freed of control characters before it meets a terminal.
-"""
+"""Jobs, regions and links of the control plane as trees under the protocol's names, and the columns of their
+listings (`periplus/view/listing.py`). Pure: time comes in."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from coordinator.client.connection import job_state, task_state
 from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
 from periplus.view import units
+from periplus.view.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
 from periplus.view.state import printable
 from periplus.view.summary import WanCounter
-from periplus.yaml_text import dump
 
-Tree = dict[str, Any]
-
-
-class Output(StrEnum):
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    heading: str
-    cell: Callable[[Tree, float], str]
-    wide: bool = False
-    right: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """`key` is the plural under which a program finds the trees; `name` is a tree's field, or a pair's two."""
-
-    key: str
-    name: tuple[str, ...]
-    columns: tuple[Column, ...]
-    empty: str
-
-
-def render(listing: Listing, trees: Sequence[Tree], output: Output, now_s: float) -> str:
-    """The text for standard output, empty when a person has nothing to see."""
-    match output:
-        case Output.JSON | Output.YAML:
-            return render_tree({"schema": f"periplus.{listing.key}/1", listing.key: list(trees)}, output)
-        case Output.NAME:
-            return "\n".join(" ".join(str(tree[field]) for field in listing.name) for tree in trees)
-    columns = [column for column in listing.columns if output is Output.WIDE or not column.wide]
-    return columns_of(columns, trees, now_s) if trees else ""
-
-
-def render_tree(tree: Tree, output: Output) -> str:
-    """One tree for a program."""
-    return json.dumps(tree, indent=2) if output is Output.JSON else dump(tree).rstrip("\n")
-
-
-def columns_of(columns: Sequence[Column], trees: Sequence[Tree], now_s: float) -> str:
-    """Aligned text; the last column may be long, and is not cut."""
-    rows = [[column.heading for column in columns]]
-    rows += [[printable(column.cell(tree, now_s)) or "-" for column in columns] for tree in trees]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
-    lines = (
-        "  ".join(
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        ).rstrip()
-        for row in rows
-    )
-    return "\n".join(lines)
+__all__ = [
+    "JOBS",
+    "LINKS",
+    "REGIONS",
+    "TASKS",
+    "Column",
+    "Listing",
+    "Output",
+    "Tree",
+    "columns_of",
+    "describe_job",
+    "job_details",
+    "job_tree",
+    "link_tree",
+    "region_tree",
+    "render",
+    "render_tree",
+]
 
 
 # ---- trees -----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ class WanCounter(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The values of the demo's JSON. `wan_bytes_from` says who counted `wan_bytes`, None where nobody did;
-    `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories; `delta_density` and `delta_bits_per_change` are of all deltas together, `pause_s` is the longest."""
+    `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories; `delta_density` and `delta_bits_per_change`
+    are of all deltas together, `pause_s` is the longest."""
 
     accuracy_before: float | None
     accuracy_after: float | None
