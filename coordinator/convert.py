@@ -29,9 +29,7 @@ from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.policy import Policy
 from periplus.publication import Certificate
 from periplus.record import Record, RecordKind
-from periplus.task import PUBLIC_KEY_BYTES, Role, Task, TaskReport, TaskState
-
-REGION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
+from periplus.task import PUBLIC_KEY_BYTES, REGION_NAME, Role, Task, TaskReport, TaskState
 
 TASK_STATE_TO_PB = {
     TaskState.STARTING: control_pb2.TASK_STATE_STARTING,
@@ -59,7 +57,7 @@ _ROLE_TO_PB = {Role.TRAINER: control_pb2.ROLE_TRAINER, Role.ROLLOUT: control_pb2
 
 def hello_from_pb(message: control_pb2.Hello) -> Hello:
     """The first word of an agent. Raises: ConfigError for a name that no region may have."""
-    if not REGION_NAME.fullmatch(message.region):
+    if not re.fullmatch(REGION_NAME, message.region):
         raise ConfigError(
             f"region name {message.region[:80]!r} is not usable; take up to 63 letters, digits and : . _ - "
             "that begin with a letter or digit"

@@ -21,6 +21,7 @@ from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
 from coordinator.state import ENDED_STATES
 from periplus import clock, yaml_text
+from periplus.command import HOST_PORT
 from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile, job_schema, load_job
 from periplus.job_inputs import check_inputs
@@ -39,6 +40,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 _coordinator_option = click.option(
     "--coordinator",
     metavar="HOST:PORT",
+    type=HOST_PORT,
     envvar="PERIPLUS_COORDINATOR",
     show_envvar=True,
     default="127.0.0.1:7070",

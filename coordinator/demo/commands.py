@@ -10,6 +10,7 @@ import click
 from coordinator.demo.job import demo_job, resumed_job
 from coordinator.demo.run import DemoSettings, run_demo
 from periplus import clock
+from periplus.command import DirectoryToWrite
 from periplus.errors import ConfigError
 from periplus.job_inputs import check_inputs
 from periplus.wan import grid
@@ -20,7 +21,7 @@ from periplus.wan import grid
 @click.option("--wan", default="intercontinental", show_default=True, metavar="|".join((*grid.PRESETS, "FILE")),
               help="The network between the regions.")  # fmt: skip
 @click.option("--regions", default="", metavar="A,B,C", help="Regions of the grid to use  [default: the grid's three]")
-@click.option("--job", "file", type=click.Path(path_type=Path), default=None, metavar="FILE",
+@click.option("--job", "file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE",
               help="Job file  [default: examples/spelling.yaml]")  # fmt: skip
 @click.option("--steps", type=int, default=None, help="Training steps.")
 @click.option("--staleness", type=int, default=None, help="Bound on staleness; 0 is synchronous.")
@@ -30,7 +31,7 @@ from periplus.wan import grid
               help="Go on from the newest checkpoint in this run directory.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The last line on standard output is one JSON object.")
 @click.option("--plain", is_flag=True, help="Plain lines in place of the live view.")
-@click.option("--work-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
+@click.option("--work-dir", type=DirectoryToWrite(), default=Path(), show_default=True,
               help="Where output.dir of the job lies.")  # fmt: skip
 def demo(
     overrides: tuple[str, ...], wan: str, regions: str, file: Path | None, steps: int | None, staleness: int | None,
@@ -64,5 +65,8 @@ def demo(
 
 def _regions(wan: str, regions: str, known: tuple[str, ...]) -> tuple[str, ...]:
     if regions:
-        return tuple(name.strip() for name in regions.split(",") if name.strip())
+        names = tuple(name.strip() for name in regions.split(",") if name.strip())
+        if not names:
+            raise ConfigError(f"--regions {regions!r} names no region; give some of {', '.join(known)}")
+        return names
     return grid.DEFAULT_REGIONS.get(wan, known[:3])

@@ -260,7 +260,8 @@ class _Demo:
         if self._settings.as_json:
             print(summary_json(summary, job_id=ended.job_id, run_dir=str(run.root), weights_digest=_final_digest(run)))  # noqa: T201
         else:
-            Console().print(summary_table(summary))
+            console = Console()
+            console.print(summary_table(summary, ascii_only=console.options.ascii_only))
         self._say(f"run directory: {run.root} (report.html, metrics.jsonl, final/ is the model)")
         return EXIT_OK
 

@@ -12,6 +12,8 @@ from periplus.view.state import Point
 
 # A title inherits its frame's colour unless it names one.
 TITLE = "bold default"
+# 0.25 and 12.5 fit; 1.333 does not, and says no more than its neighbours.
+_LABEL_CELLS = 4
 
 
 def panel(title: str, content: RenderableType) -> Panel:
@@ -40,7 +42,11 @@ def axes(points: Sequence[Point], steps: tuple[int, int], y_range: tuple[float, 
 
 
 def _labels(y_range: tuple[float, float], rows: int) -> dict[int, str]:
-    """Row -> value, evenly spaced."""
+    """Row -> value, evenly spaced: as many as rows and short numbers allow."""
     low, high = y_range
-    parts = next(parts for parts in (4, 3, 2, 1) if (rows - 1) % parts == 0 and (parts == 1 or rows - 1 >= 2 * parts))
-    return {(rows - 1) * i // parts: f"{high - (high - low) * i / parts:.4g}" for i in range(parts + 1)}
+    for parts in (4, 3, 2, 1):
+        labels = [f"{high - (high - low) * i / parts:.4g}" for i in range(parts + 1)]
+        has_rows = (rows - 1) % parts == 0 and rows - 1 >= 2 * parts
+        if parts == 1 or (has_rows and max(map(len, labels)) <= _LABEL_CELLS):
+            break
+    return {(rows - 1) * i // parts: label for i, label in enumerate(labels)}

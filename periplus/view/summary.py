@@ -112,7 +112,7 @@ def summary_json(summary: Summary, **extra: object) -> str:
     return json.dumps(data | extra, allow_nan=False)
 
 
-def summary_table(summary: Summary) -> RenderableType:
+def summary_table(summary: Summary, *, ascii_only: bool = False) -> RenderableType:
     """The summary as a panel: quality, speed, promises, and the bytes that did not cross the sea."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -120,7 +120,7 @@ def summary_table(summary: Summary) -> RenderableType:
     for label, value in _rows(summary):
         grid.add_row(label, value)
     return Panel(
-        Group(grid, Text(), *_bytes_lines(summary)),
+        Group(grid, Text(), *_bytes_lines(summary, ascii_only=ascii_only)),
         title=Text("summary", style="bold default"),
         title_align="left",
         border_style="bright_black",
@@ -177,7 +177,7 @@ def promise(count: int) -> Text:
     )
 
 
-def _bytes_lines(summary: Summary) -> list[Text]:
+def _bytes_lines(summary: Summary, *, ascii_only: bool) -> list[Text]:
     sent, full = summary.wan_bytes, summary.wan_bytes_full_weights
     heading = "bytes over the WAN"
     if summary.wan_bytes_from is not None:
@@ -188,7 +188,8 @@ def _bytes_lines(summary: Summary) -> list[Text]:
     rows = (("full weights + JSON", full, "bright_black"), ("periplus", sent, "cyan"))
     lines = [Text(heading, style="dim")]
     for label, num_bytes, style in rows:
-        drawn = bar(num_bytes / longest, _BAR_CELLS)
+        share = num_bytes / longest
+        drawn = "#" * math.ceil(share * _BAR_CELLS) if ascii_only else bar(share, _BAR_CELLS)
         lines.append(
             Text.assemble(f"  {label:<20}", (f"{drawn:<{_BAR_CELLS}}", style), f"  {units.size(num_bytes):>8}")
         )

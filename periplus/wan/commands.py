@@ -10,6 +10,7 @@ from typing import TypeVar
 import click
 
 from periplus import errors, process
+from periplus.command import HOST_PORT
 from periplus.view.listing import Column, Listing, Output, Tree, output_option, render, render_tree
 from periplus.wan import app, grid
 from periplus.wan.client import LinkCount, LinkProperty, WanControl
@@ -30,7 +31,7 @@ DEFAULT_CONTROL = "127.0.0.1:7071"
 """Next to the coordinator's default port, so that `wan run`, `set` and `show` find each other without being told."""
 
 _control_option = click.option(
-    "--control", metavar="HOST:PORT", envvar="PERIPLUS_WAN", show_envvar=True, default=DEFAULT_CONTROL,
+    "--control", metavar="HOST:PORT", type=HOST_PORT, envvar="PERIPLUS_WAN", show_envvar=True, default=DEFAULT_CONTROL,
     show_default=True, help="The emulator's control address.",
 )  # fmt: skip
 
@@ -61,7 +62,7 @@ def wan() -> None:
 @click.option(
     "--grid", "grid_", metavar="|".join((*grid.PRESETS, "FILE")), required=True, help="Measured pairs: preset or CSV."
 )
-@click.option("--control", metavar="HOST:PORT", default=DEFAULT_CONTROL, show_default=True,
+@click.option("--control", metavar="HOST:PORT", type=HOST_PORT, default=DEFAULT_CONTROL, show_default=True,
               help="Where its control listens; port 0: a free one.")  # fmt: skip
 @click.option("--regions", metavar="A,B,C", default="", help="Regions in use; the grid's own by default.")
 @click.option("--ready-file", type=click.Path(dir_okay=False, path_type=Path), help='Gets {"control": "host:port"}.')

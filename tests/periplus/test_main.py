@@ -1,11 +1,14 @@
 """What the shell sees of output that cannot be written."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 from typing import IO
 
 import pytest
+
+from periplus.__main__ import never_fail_to_encode
 
 FULL = Path("/dev/full")
 
@@ -28,3 +31,12 @@ def test_a_reader_that_has_gone_away_is_no_news() -> None:
         reader.wait()
         ended = periplus(reader.stdin)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_characters_that_the_locale_lacks_do_not_end_a_command() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    never_fail_to_encode((stream, io.StringIO()))
+    stream.write("loss \u2588 0.5")
+    stream.flush()
+    assert isinstance(stream.buffer, io.BytesIO)
+    assert stream.buffer.getvalue() == b"loss ? 0.5"

@@ -73,6 +73,14 @@ def test_bytes_that_were_counted_as_none_are_no_missing_measurement() -> None:
     assert "0 B" in table(wan_bytes=0)
 
 
+def test_a_terminal_without_unicode_gets_ascii_alone() -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    console = Console(file=file, width=100)
+    console.print(summary_table(SUMMARY, ascii_only=console.options.ascii_only))
+    file.flush()
+    assert b"####" in file.buffer.getvalue()
+
+
 def test_a_promise_that_was_not_counted_is_refused() -> None:
     values = SUMMARY.values()
     del values["staleness_violations"]
