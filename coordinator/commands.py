@@ -9,7 +9,8 @@ import click
 from coordinator import app
 from coordinator.config import CoordinatorConfig, resolve
 from periplus import errors, telemetry
-from periplus.command import HOST_PORT, DefaultGroup
+from periplus.command import DefaultGroup
+from periplus.command_options import HOST_PORT
 from periplus.process import StopReason
 
 

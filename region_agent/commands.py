@@ -10,7 +10,8 @@ from urllib.parse import quote
 import click
 
 from periplus import errors, telemetry
-from periplus.command import HOST_PORT, DefaultGroup, DirectoryToWrite
+from periplus.command import DefaultGroup
+from periplus.command_options import HOST_PORT, DirectoryToWrite
 from periplus.config import validate
 from periplus.process import StopReason
 from region_agent.config import AgentConfig, resolve

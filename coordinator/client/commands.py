@@ -21,7 +21,7 @@ from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
 from coordinator.state import ENDED_STATES
 from periplus import clock, yaml_text
-from periplus.command import HOST_PORT
+from periplus.command_options import HOST_PORT
 from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile, job_schema, load_job
 from periplus.job_inputs import check_inputs

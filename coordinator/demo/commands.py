@@ -10,7 +10,7 @@ import click
 from coordinator.demo.job import demo_job, resumed_job
 from coordinator.demo.run import DemoSettings, run_demo
 from periplus import clock
-from periplus.command import DirectoryToWrite
+from periplus.command_options import DirectoryToWrite
 from periplus.errors import ConfigError
 from periplus.job_inputs import check_inputs
 from periplus.wan import grid

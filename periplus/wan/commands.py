@@ -10,7 +10,7 @@ from typing import TypeVar
 import click
 
 from periplus import errors, process
-from periplus.command import HOST_PORT
+from periplus.command_options import HOST_PORT
 from periplus.view.listing import Column, Listing, Output, Tree, output_option, render, render_tree
 from periplus.wan import app, grid
 from periplus.wan.client import LinkCount, LinkProperty, WanControl
