@@ -62,6 +62,7 @@ def emulator() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready.json"
         command = [sys.executable, "-m", "periplus", "wan", "run", "--grid", "off", "--regions", f"{SRC},{DST}"]
+        command += ["--control", "127.0.0.1:0"]
         child = subprocess.Popen([*command, "--ready-file", str(ready), "--stop-on-stdin-eof"], stdin=subprocess.PIPE)
         try:
             deadline_s = time.monotonic() + 20

@@ -41,13 +41,26 @@ PLAN_BUDGET_S = 10.0
 async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_eof: bool) -> StopReason:
     """Serve until asked to stop, and tell by what.
 
-    Raises: Conflict if the port is taken, Unreachable if the emulator is not there.
+    Raises: Conflict if the port is taken, Unreachable if the emulator is not there, ConfigError if the key or the ready
+    file cannot be written.
     """
     log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
     server = rpc.server()
     address = rpc.bind(server, config.listen)
     async with WanRouter(config.region, config.wan or None) as router:
         await router.attach(address)
+    try:
+        return await _serve(config, server, address, ready_file, stop_on_stdin_eof)
+    except BaseExceptionGroup as group:
+        error = rpc.first_of(group)
+        if error is None:
+            raise
+        raise error from group
+
+
+async def _serve(
+    config: CoordinatorConfig, server: grpc.aio.Server, address: str, ready_file: Path | None, stop_on_stdin_eof: bool
+) -> StopReason:
     async with serving(config, server):
 
         def ready() -> None:

@@ -10,6 +10,7 @@ from coordinator import app
 from coordinator.config import CoordinatorConfig, resolve
 from periplus import errors, telemetry
 from periplus.command import DefaultGroup
+from periplus.command_options import HOST_PORT
 from periplus.process import StopReason
 
 
@@ -19,9 +20,22 @@ def coordinator() -> None:
 
 
 @coordinator.command()
-@click.option("--listen", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Port 0: a free one.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:7070",
+    show_default=True,
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Port 0: a free one.",
+)
 @click.option("--region", default="", metavar="NAME", help="Where it stands; only with --wan.")
-@click.option("--wan", default="", metavar="HOST:PORT", help="Control address of the WAN emulator, `periplus wan run`.")
+@click.option(
+    "--wan",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Control address of the WAN emulator, `periplus wan run`.",
+)
 @click.option(
     "--authority-key",
     type=click.Path(path_type=Path, dir_okay=False),

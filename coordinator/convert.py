@@ -5,7 +5,7 @@ Raises, unless said otherwise: WireError, for a message that breaks the protocol
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from coordinator.events import (
     AgentEvent,
@@ -22,16 +22,14 @@ from coordinator.events import (
     TaskReported,
 )
 from coordinator.joblog import JobEvent
-from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, Link, Region, State
+from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, Link, Pair, Region, State
 from periplus.convert import certificate_to_pb, run_files_from_pb, run_files_to_pb
 from periplus.errors import ConfigError, WireError
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.policy import Policy
 from periplus.publication import Certificate
 from periplus.record import Record, RecordKind
-from periplus.task import PUBLIC_KEY_BYTES, Role, Task, TaskReport, TaskState
-
-REGION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
+from periplus.task import PUBLIC_KEY_BYTES, REGION_NAME, Role, Task, TaskReport, TaskState
 
 TASK_STATE_TO_PB = {
     TaskState.STARTING: control_pb2.TASK_STATE_STARTING,
@@ -59,7 +57,7 @@ _ROLE_TO_PB = {Role.TRAINER: control_pb2.ROLE_TRAINER, Role.ROLLOUT: control_pb2
 
 def hello_from_pb(message: control_pb2.Hello) -> Hello:
     """The first word of an agent. Raises: ConfigError for a name that no region may have."""
-    if not REGION_NAME.fullmatch(message.region):
+    if not re.fullmatch(REGION_NAME, message.region):
         raise ConfigError(
             f"region name {message.region[:80]!r} is not usable; take up to 63 letters, digits and : . _ - "
             "that begin with a letter or digit"
@@ -90,7 +88,8 @@ def agent_event_from_pb(region: str, message: control_pb2.AgentMessage) -> Agent
     stamp = Stamp(region, message.epoch, message.sequence)
     match message.WhichOneof("body"):
         case "heartbeat":
-            return HeartbeatSeen(stamp, {link.dst_region: link.sent_bytes for link in message.heartbeat.traffic})
+            jobs = {job.job_id: _sent_from_pb(job.traffic) for job in message.heartbeat.jobs}
+            return HeartbeatSeen(stamp, _sent_from_pb(message.heartbeat.traffic), jobs)
         case "link":
             return _measurement_from_pb(stamp, message.link)
         case "task":
@@ -101,6 +100,10 @@ def agent_event_from_pb(region: str, message: control_pb2.AgentMessage) -> Agent
             return _certificate_request_from_pb(stamp, message.certify)
         case body:
             raise WireError(f"region {region} sent {body or 'an empty message'} within its session")
+
+
+def _sent_from_pb(traffic: Iterable[control_pb2.LinkTraffic]) -> dict[str, int]:
+    return {link.dst_region: link.sent_bytes for link in traffic}
 
 
 def _measurement_from_pb(stamp: Stamp, link: control_pb2.LinkMeasurement) -> LinkMeasured:
@@ -224,6 +227,10 @@ def job_to_pb(job: Job) -> control_pb2.Job:
         submitted_at_s=job.submitted_at_s,
         policy=policy,
         files=run_files_to_pb(job.files),
+        traffic=[
+            control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=sent.total_bytes)
+            for (src, dst), sent in sorted(job.sent.items())
+        ],
     )
 
 
@@ -236,7 +243,7 @@ def job_event_to_pb(job_id: str, event: JobEvent) -> control_pb2.JobEvent:
         case Record() as record:
             message.step.CopyFrom(_record_to_pb(job_id, record))
         case State() as state:
-            message.fleet.CopyFrom(fleet_to_pb(state))
+            message.fleet.CopyFrom(_job_fleet_to_pb(state, state.jobs[job_id]))
     return message
 
 
@@ -254,10 +261,19 @@ def _record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
 
 def fleet_to_pb(state: State) -> control_pb2.Fleet:
     """Regions, and every link that was measured or carried something. Never raises."""
-    pairs = set(state.links) | {(src, dst) for src, region in state.regions.items() for dst in region.sent_bytes}
+    sent_bytes = {(src, dst): n for src, region in state.regions.items() for dst, n in region.sent_bytes.items()}
+    return _fleet_to_pb(state, sent_bytes)
+
+
+def _job_fleet_to_pb(state: State, job: Job) -> control_pb2.Fleet:
+    """The same with the bytes that one job sent."""
+    return _fleet_to_pb(state, {pair: sent.total_bytes for pair, sent in job.sent.items()})
+
+
+def _fleet_to_pb(state: State, sent_bytes: Mapping[Pair, int]) -> control_pb2.Fleet:
     return control_pb2.Fleet(
         regions=[_region_to_pb(region) for _, region in sorted(state.regions.items())],
-        links=[_link_to_pb(state, src, dst) for src, dst in sorted(pairs)],
+        links=[_link_to_pb(state, pair, sent_bytes.get(pair, 0)) for pair in sorted({*state.links, *sent_bytes})],
     )
 
 
@@ -292,12 +308,11 @@ def _region_to_pb(region: Region) -> control_pb2.Region:
     )
 
 
-def _link_to_pb(state: State, src: str, dst: str) -> control_pb2.Link:
-    link = state.links.get((src, dst)) or Link(rtt_s=0.0, throughput_bits_per_s=0.0, measured_at_s=0.0)
-    sent_bytes = state.regions[src].sent_bytes.get(dst, 0) if src in state.regions else 0
+def _link_to_pb(state: State, pair: Pair, sent_bytes: int) -> control_pb2.Link:
+    link = state.links.get(pair) or Link(rtt_s=0.0, throughput_bits_per_s=0.0, measured_at_s=0.0)
     return control_pb2.Link(
-        src_region=src,
-        dst_region=dst,
+        src_region=pair[0],
+        dst_region=pair[1],
         rtt_s=link.rtt_s,
         throughput_bits_per_s=link.throughput_bits_per_s,
         sent_bytes=sent_bytes,

@@ -4,7 +4,7 @@ Events of agents carry a `Stamp`, by which the machine drops what a fenced sessi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.state import Hello, Job, JobRequest, Placement
 from periplus.record import Record
@@ -39,10 +39,11 @@ class RegionLeft:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSeen:
-    """`sent_bytes`: payload to each other region since the agent's start."""
+    """`sent_bytes`: payload to each other region since the agent's start; `job_sent_bytes`: the part of each job."""
 
     stamp: Stamp
     sent_bytes: Mapping[str, int]
+    job_sent_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

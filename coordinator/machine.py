@@ -55,6 +55,7 @@ from coordinator.state import (
     Placement,
     Probe,
     Region,
+    SentBytes,
     State,
     TaskStatus,
     check_transition,
@@ -225,8 +226,8 @@ def _tick(draft: _Draft, now_s: float) -> None:
 def _agent_event(draft: _Draft, event: AgentEvent, now_s: float) -> None:
     name = event.stamp.region
     match event:
-        case HeartbeatSeen(_, sent_bytes):
-            draft.put_region(name, replace(draft.state.regions[name], sent_bytes=dict(sent_bytes)))
+        case HeartbeatSeen():
+            _count_sent(draft, name, event)
         case LinkMeasured():
             _measure(draft, event, now_s)
         case TaskReported(_, report):
@@ -237,6 +238,19 @@ def _agent_event(draft: _Draft, event: AgentEvent, now_s: float) -> None:
             _certify(draft, event)
         case _:
             assert_never(event)
+
+
+def _count_sent(draft: _Draft, name: str, event: HeartbeatSeen) -> None:
+    region = draft.state.regions[name]
+    draft.put_region(name, replace(region, sent_bytes=dict(event.sent_bytes)))
+    boot_id = region.hello.boot_id
+    for job_id, counters in event.job_sent_bytes.items():
+        job = draft.state.jobs.get(job_id)
+        if job is None:
+            continue  # a coordinator before this one knew it
+        none = SentBytes(boot_id=boot_id, counter_bytes=0)
+        seen = {(name, dst): job.sent.get((name, dst), none).counted(boot_id, n) for dst, n in counters.items()}
+        draft.put_job(replace(job, sent={**job.sent, **seen}))
 
 
 def _measure(draft: _Draft, event: LinkMeasured, now_s: float) -> None:
@@ -377,7 +391,8 @@ def _submit(draft: _Draft, event: JobSubmitted, now_s: float) -> None:
         fork = max(request.resume_policy.fork, before.fork if before else 0) + 1
     jobs = {other: job for other, job in draft.state.jobs.items() if other != job_id}
     draft.state = replace(draft.state, jobs=jobs, requests={**draft.state.requests, event.request_id: job_id})
-    draft.put_job(Job(job_id=job_id, request=request, fork=fork, submitted_at_s=now_s))
+    sent = before.sent if before else {}
+    draft.put_job(Job(job_id=job_id, request=request, fork=fork, submitted_at_s=now_s, sent=sent))
 
 
 def _cancel(draft: _Draft, prefix: str) -> None:

@@ -46,6 +46,9 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 }
 ENDED_STATES = frozenset(state for state, successors in TRANSITIONS.items() if not successors)
 
+Pair = tuple[str, str]
+"""Source and destination region."""
+
 INFEASIBLE_PREFIX = "infeasible: "
 """Begins the reason of a job that failed because no placement satisfies it: clients tell it from a crash by this."""
 
@@ -169,9 +172,30 @@ class TaskStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SentBytes:
+    """Payload that a job sent from one region to another. `counter` is the newest of the sending agent `boot_id`, and
+    `before_bytes` what its counters said before they began anew, as they do when an agent restarts."""
+
+    boot_id: str
+    counter_bytes: int
+    before_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.before_bytes + self.counter_bytes
+
+    def counted(self, boot_id: str, counter_bytes: int) -> "SentBytes":
+        """The same after one more reading of the counter."""
+        begins_anew = boot_id != self.boot_id or counter_bytes < self.counter_bytes
+        before_bytes = self.total_bytes if begins_anew else self.before_bytes
+        return SentBytes(boot_id=boot_id, counter_bytes=counter_bytes, before_bytes=before_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """`infeasible_on`: the free regions on which it has no placement because of `conflict`, while others are in use.
-    `trainer_key`: the one that was certified for the trainer of this fork, empty before it asked."""
+    `trainer_key`: the one that was certified for the trainer of this fork, empty before it asked. `sent`: by (source,
+    destination), over all forks that this coordinator knows."""
 
     job_id: str
     request: JobRequest
@@ -187,6 +211,12 @@ class Job:
     trainer_key: bytes = b""
     infeasible_on: frozenset[str] = frozenset()
     conflict: str = ""
+    sent: Mapping[Pair, SentBytes] = field(default_factory=dict)
+
+    @property
+    def wan_bytes(self) -> int:
+        """Payload between regions in all directions, as the gateways count."""
+        return sum(sent.total_bytes for sent in self.sent.values())
 
     @property
     def ended(self) -> bool:
@@ -204,9 +234,6 @@ class Job:
     @property
     def plan_json(self) -> str:
         return self.placement.plan_json if self.placement else ""
-
-
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

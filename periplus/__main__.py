@@ -7,10 +7,12 @@ before a command runs: each entry point is loaded when it is called for.
 import contextlib
 import errno
 import importlib.metadata
+import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 import click
 
@@ -94,8 +96,16 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
+def never_fail_to_encode(streams: Iterable[TextIO]) -> None:
+    """Characters that a stream's encoding lacks, as in the locale C, are written as question marks."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Entry point of the script."""
+    never_fail_to_encode((sys.stdout, sys.stderr))
     logging.captureWarnings(True)
     code = run(sys.argv[1:])
     if threads.is_any_running():

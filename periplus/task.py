@@ -21,6 +21,9 @@ EXIT_FAILED = 1
 EXIT_STOPPED = 75
 """Stopped on request with its state saved: not a failure, and not to be restarted (EX_TEMPFAIL of sysexits.h)."""
 
+REGION_NAME = r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}"
+"""Pattern of a region's name, as in aws:us-east-1. It becomes a part of file names and of task ids."""
+
 PUBLIC_KEY_BYTES = 32
 """Of a raw Ed25519 public key."""
 

@@ -154,7 +154,7 @@ _ALL = (
     Metric("delta_bits_per_change", "bits", "Size of a delta for each element that differs, everything included."),
     Metric("trajectory_bytes", "bytes", "Size of the trajectories received since the last step, as sent.", _C),
     Metric("trajectory_json_bytes", "bytes", "Size of the same trajectories as JSON.", _C),
-    Metric("wan_bytes", "bytes", "Payload between regions, both directions, control included."),
+    Metric("wan_bytes", "bytes", "Payload between regions, both directions; the summary says who counted it."),
     Metric("wan_bytes_full_weights", "bytes", "The same run with full bf16 weights to each remote region and JSON."),
     Metric("wan_bytes_json", "bytes", "The part of wan_bytes_full_weights that is trajectories as JSON."),
     Metric("wan_delta_bytes", "bytes", "The part of wan_bytes that is weight deltas."),

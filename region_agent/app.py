@@ -16,13 +16,14 @@ from periplus import clock, rpc
 from periplus.errors import PeriplusError
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process import StopReason, wait_for_stop, write_ready_file
+from periplus.record import RecordKind
 from periplus.task import Role, RunFiles, TaskReport, authority_key_of
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
 from region_agent.certificates import CertificateDesk
 from region_agent.conclusion import conclude
 from region_agent.config import AgentConfig
-from region_agent.convert import report_to_pb, task_from_pb
+from region_agent.convert import heartbeat_to_pb, report_to_pb, task_from_pb
 from region_agent.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
 from region_agent.hub import JobHub
 from region_agent.hubs import Hubs
@@ -178,7 +179,10 @@ class Agent:
                     running.cancel()
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
-        """A training record on its way to the coordinator."""
+        """A training record on its way to the coordinator. Before the last one goes a heartbeat with what was sent
+        until now, since the job may end before the next heartbeat."""
+        if record.kind == RecordKind.SUMMARY:
+            self._send(control_pb2.AgentMessage(heartbeat=self._heartbeat()))
         self._send(control_pb2.AgentMessage(step=record))
 
     async def certificate(self, job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
@@ -199,12 +203,7 @@ class Agent:
         )  # fmt: skip
 
     def _heartbeat(self) -> control_pb2.Heartbeat:
-        return control_pb2.Heartbeat(
-            traffic=[
-                control_pb2.LinkTraffic(dst_region=region, sent_bytes=sent_bytes)
-                for region, sent_bytes in sorted(self._traffic.sent_bytes.items())
-            ]
-        )
+        return heartbeat_to_pb(self._traffic)
 
     def _on_desired(self, message: control_pb2.DesiredTasks) -> None:
         if self._stopping:

@@ -11,6 +11,7 @@ import click
 
 from periplus import errors, telemetry
 from periplus.command import DefaultGroup
+from periplus.command_options import HOST_PORT, DirectoryToWrite
 from periplus.config import validate
 from periplus.process import StopReason
 from region_agent.config import AgentConfig, resolve
@@ -29,20 +30,30 @@ def agent() -> None:
 
 @agent.command()
 @click.option("--region", required=True, metavar="NAME", help="Name of this region, unique in the fleet.")
-@click.option("--coordinator", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT",
+@click.option("--coordinator", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", type=HOST_PORT,
               envvar="PERIPLUS_COORDINATOR", help="Where the coordinator listens.")  # fmt: skip
-@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
+@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", type=HOST_PORT,
               help="Where the gateway listens; port 0 lets the system choose.")  # fmt: skip
 @click.option(
-    "--advertise", default="", metavar="HOST:PORT", help="Where other regions reach it  [default: as it listens]"
+    "--advertise",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where other regions reach it  [default: as it listens]",
 )
-@click.option("--work-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
+@click.option("--work-dir", type=DirectoryToWrite(), default=Path(), show_default=True,
               help="Where output directories of jobs lie.")  # fmt: skip
 @click.option(
-    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=None,
+    "--state-dir", type=DirectoryToWrite(), default=None,
     help="Where the gateway keeps what is not committed  [default: .periplus/REGION in the work directory]",
 )  # fmt: skip
-@click.option("--wan", default="", metavar="HOST:PORT", help="Control address of the WAN emulator, if there is one.")
+@click.option(
+    "--wan",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Control address of the WAN emulator, if there is one.",
+)
 @click.option("--cores", type=int, default=None, help="Cores that this region offers  [default: all]")
 @click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all]")
 @click.option("--worker-threads", type=int, default=1, show_default=True, help="Compute threads of each worker.")

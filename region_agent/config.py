@@ -6,6 +6,7 @@ from pydantic import Field
 
 from periplus.config import Config
 from periplus.errors import ConfigError
+from periplus.task import REGION_NAME
 
 WILDCARDS = ("0.0.0.0", "[::]", "")
 HOST_PORT = r"^\S+:\d{1,5}$"
@@ -14,7 +15,7 @@ HOST_PORT = r"^\S+:\d{1,5}$"
 class AgentConfig(Config):
     """One region agent."""
 
-    region: str = Field(min_length=1)
+    region: str = Field(pattern=f"^{REGION_NAME}$")
     """Name of this region, unique in the fleet, e.g. aws:us-east-1."""
 
     coordinator: str = Field(pattern=HOST_PORT)

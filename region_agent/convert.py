@@ -1,5 +1,7 @@
 """Protobuf <-> the agent's values, for the session with the coordinator."""
 
+from collections.abc import Mapping
+
 from periplus.convert import run_files_to_pb
 from periplus.errors import WireError
 from periplus.job import JobFile
@@ -7,6 +9,7 @@ from periplus.pb.v1 import control_pb2
 from periplus.spool.format import Durability
 from periplus.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState
 from region_agent.reconcile import LocalTask
+from region_agent.traffic import Traffic
 
 _ROLE = {control_pb2.ROLE_TRAINER: Role.TRAINER, control_pb2.ROLE_ROLLOUT: Role.ROLLOUT}
 _STATE = {
@@ -61,3 +64,16 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         fork=report.fork,
         files=run_files_to_pb(report.files),
     )
+
+
+def heartbeat_to_pb(traffic: Traffic) -> control_pb2.Heartbeat:
+    """The gateway's counters, in all and for each job."""
+    jobs = [
+        control_pb2.JobTraffic(job_id=job_id, traffic=_counters_to_pb(job.sent_bytes))
+        for job_id, job in traffic.jobs.items()
+    ]
+    return control_pb2.Heartbeat(traffic=_counters_to_pb(traffic.sent_bytes), jobs=jobs)
+
+
+def _counters_to_pb(sent_bytes: Mapping[str, int]) -> list[control_pb2.LinkTraffic]:
+    return [control_pb2.LinkTraffic(dst_region=dst, sent_bytes=num) for dst, num in sorted(sent_bytes.items())]

@@ -1,7 +1,7 @@
 """The gateway's servicer: streams in, hub calls, streams out. It keeps no state of its own.
 
 A caller that is another region's gateway says so in the metadata key `periplus-region`; everything written to it is
-counted as traffic to that region.
+counted as traffic to that region, and what it sends of a job as traffic from there.
 """
 
 import asyncio
@@ -56,21 +56,26 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         route = hub.open_route(_region(context))
         try:
             async with _peer_tasks() as tasks:
-                tasks.create_task(self._write_down(route, context))
+                tasks.create_task(self._write_down(hub.job_id, route, context))
                 tasks.create_task(_acknowledge(hub, route))
                 tasks.create_task(_until_closed(hub, route))
-                await hub.take_up(route, first)
+                await self._take_up(hub, route, first)
                 async for message in request_iterator:
-                    await hub.take_up(route, message)
+                    await self._take_up(hub, route, message)
                 raise Unreachable(f"the stream of {first.worker_id or route.peer_region} was closed by its sender")
         finally:
             await hub.close_route(route, "its stream ended")
 
-    async def _write_down(self, route: Route, context: Context) -> None:
+    async def _take_up(self, hub: JobHub, route: Route, message: gateway_pb2.RolloutUp) -> None:
+        if route.peer_region:
+            self._traffic.received(route.peer_region, message.ByteSize(), hub.job_id)
+        await hub.take_up(route, message)
+
+    async def _write_down(self, job_id: str, route: Route, context: Context) -> None:
         while True:
             message = await route.queue.get()
             if route.peer_region:
-                self._traffic.sent(route.peer_region, message.ByteSize())
+                self._traffic.sent(route.peer_region, message.ByteSize(), job_id)
             await context.write(message)
             route.queue.task_done()
 
@@ -91,7 +96,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             message = publication_record_to_pb(record)
             sent_bytes += message.ByteSize()
             if peer:
-                self._traffic.sent(peer, message.ByteSize())
+                self._traffic.sent(peer, message.ByteSize(), hub.job_id)
             with _while_peer_is_there():
                 await context.write(message)
 
@@ -166,6 +171,16 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             await hub.append(publication_record_from_pb(message))
             num_publications += message.HasField("closing")
         return gateway_pb2.PublishResponse(num_publications=num_publications)
+
+    async def Traffic(self, request: gateway_pb2.TrafficRequest, context: Context) -> gateway_pb2.TrafficResponse:
+        """What the job has sent to and from this region."""
+        pairs = self._traffic.pairs(request.job_id, self._hubs.get(request.job_id).region)
+        return gateway_pb2.TrafficResponse(
+            pairs=[
+                control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=num_bytes)
+                for (src, dst), num_bytes in sorted(pairs.items())
+            ]
+        )
 
     async def Probe(
         self, request_iterator: AsyncIterator[gateway_pb2.ProbeChunk], context: Context

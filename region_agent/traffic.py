@@ -1,14 +1,21 @@
-"""Bytes that this gateway put on the link to each other region, as they go over the wire.
+"""Bytes between this gateway and each other region, in all and for each job, as they go over the wire.
+
+The sender counts; of a job the receiver counts, too, so that the home gateway knows both directions.
 
 A message of n bytes costs gRPC's five-byte prefix and HTTP/2's nine-byte header a 16 KiB frame; connection upkeep
 (pings, window updates) is left out. The emulator's own count of a training run agrees within a percent.
 """
 
 from collections import Counter
+from dataclasses import dataclass, field
 
 GRPC_PREFIX_BYTES = 5
 HTTP2_HEADER_BYTES = 9
 HTTP2_FRAME_BYTES = 16 << 10
+
+MAX_JOBS = 64
+"""Jobs whose counters are kept, the newest. A region runs one job at a time; the counters of ended jobs stay for a
+coordinator that was away at their end, and every heartbeat carries all of them."""
 
 
 def wire_bytes(message_bytes: int) -> int:
@@ -17,12 +24,41 @@ def wire_bytes(message_bytes: int) -> int:
     return framed + HTTP2_HEADER_BYTES * -(-framed // HTTP2_FRAME_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class JobTraffic:
+    """Bytes of one job: sent to each other region, and received from each."""
+
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+    received_bytes: Counter[str] = field(default_factory=Counter)
+
+
 class Traffic:
     """Counters since the agent's start."""
 
     def __init__(self) -> None:
         self.sent_bytes: Counter[str] = Counter()
+        self.jobs: dict[str, JobTraffic] = {}
 
-    def sent(self, dst_region: str, message_bytes: int) -> None:
-        """One message was written towards `dst_region`."""
-        self.sent_bytes[dst_region] += wire_bytes(message_bytes)
+    def sent(self, dst_region: str, message_bytes: int, job_id: str = "") -> None:
+        """One message was written towards `dst_region`; `job_id` is empty for what no job sends, such as a probe."""
+        num_bytes = wire_bytes(message_bytes)
+        self.sent_bytes[dst_region] += num_bytes
+        if job_id:
+            self._job(job_id).sent_bytes[dst_region] += num_bytes
+
+    def received(self, src_region: str, message_bytes: int, job_id: str) -> None:
+        """One message of the job was read from `src_region`."""
+        self._job(job_id).received_bytes[src_region] += wire_bytes(message_bytes)
+
+    def pairs(self, job_id: str, region: str) -> dict[tuple[str, str], int]:
+        """Bytes of the job by (source, destination), in both directions, as seen from this gateway's `region`."""
+        job = self.jobs.get(job_id, JobTraffic())
+        sent = {(region, dst): num_bytes for dst, num_bytes in job.sent_bytes.items()}
+        return sent | {(src, region): num_bytes for src, num_bytes in job.received_bytes.items()}
+
+    def _job(self, job_id: str) -> JobTraffic:
+        if job_id not in self.jobs:
+            self.jobs[job_id] = JobTraffic()
+            while len(self.jobs) > MAX_JOBS:
+                del self.jobs[next(iter(self.jobs))]
+        return self.jobs[job_id]

@@ -81,7 +81,7 @@ class Upstream:
             call = stub.Rollout(metadata=((REGION_KEY, self._region),))
             opening = gateway_pb2.RolloutUp(gateway=gateway_pb2.GatewayHello(job_id=self._hub.job_id))
             await call.write(opening)
-            self._traffic.sent(self._home_region, opening.ByteSize())
+            self._traffic.sent(self._home_region, opening.ByteSize(), self._hub.job_id)
             self._opened = True
             self._hub.open_way_up()
             async with asyncio.TaskGroup() as tasks:
@@ -104,7 +104,7 @@ class Upstream:
                 if message.up.HasField("gone"):
                     greeted.discard(message.up.worker_id)
                 await call.write(message.up)
-                self._traffic.sent(self._home_region, message.up.ByteSize())
+                self._traffic.sent(self._home_region, message.up.ByteSize(), self._hub.job_id)
 
     async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
         have = self._hub.keeper.have

@@ -40,6 +40,7 @@ CLOSE_DEADLINE_S = 10.0
 
 async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     """Train one job in one fork. Raises: ConfigError, Unreachable, NonFiniteLoss, Denied, TimedOut."""
+    started_s = clock.monotonic_s()  # every record of this trainer counts its time from here
     torch.set_num_threads(config.task.num_threads)
     run_directory = RunDirectory(Path(config.task.run_dir))
     run_directory.create()
@@ -68,9 +69,9 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         tasks.create_task(asyncio.to_thread(publish.compile_codec))  # beside the warm-up
         try:
             state = TaskState.STOPPED
-            prepared = await _prepare(config, run_directory, link, stop)
+            prepared = await _prepare(config, run_directory, link, stop, started_s)
             if prepared is not None:
-                state = await _train(config, prepared, link, key, run_directory, stop, ready)
+                state = await _train(config, prepared, link, key, run_directory, stop, ready, started_s)
                 await _close(link, config.task.job_id)
         finally:
             streams.cancel()
@@ -81,10 +82,10 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
 
 async def _train(
     config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run_directory: RunDirectory,
-    stop: asyncio.Event, ready: "asyncio.Future[Running]",
+    stop: asyncio.Event, ready: "asyncio.Future[Running]", started_s: float,
 ) -> TaskState:  # fmt: skip
     """Everything from the first lease to the exported model."""
-    with assembled(config, prepared, link, key, run_directory, clock.monotonic_s) as running:
+    with assembled(config, prepared, link, key, run_directory, clock.monotonic_s, started_s) as running:
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(running.desk.run()), tasks.create_task(running.publisher.run())]
             ready.set_result(running)
@@ -122,10 +123,9 @@ def _write_summary(config: TrainerConfig, run_directory: RunDirectory) -> None:
 
 
 async def _prepare(
-    config: TrainerConfig, run_directory: RunDirectory, link: GatewayLink, stop: asyncio.Event
+    config: TrainerConfig, run_directory: RunDirectory, link: GatewayLink, stop: asyncio.Event, started_s: float
 ) -> Prepared | None:
     """Everything before the first lease; None if asked to stop first (there is nothing to save yet)."""
-    started_s = clock.monotonic_s()
     event_loop = asyncio.get_running_loop()
 
     def say(kind: RecordKind, text: str, values: dict[str, float]) -> None:

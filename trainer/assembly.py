@@ -51,9 +51,10 @@ class Running:
 @contextmanager
 def assembled(
     config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run: RunDirectory,
-    now: Callable[[], float],
+    now: Callable[[], float], started_s: float,
 ) -> Iterator[Running]:  # fmt: skip
-    """Open the journal and the store, and build what works with them. Raises: Conflict, CorruptSpool, StorageError."""
+    """Open the journal and the store, and build what works with them. The trainer's process started at `started_s` on
+    the clock of `now`. Raises: Conflict, CorruptSpool, StorageError."""
     job, job_id = config.job, config.task.job_id
     durability = Durability(job.network.durability)
     with ExitStack() as opened:
@@ -70,7 +71,7 @@ def assembled(
             bundle_digest=prepared.bundle.digest, home_region=config.task.region,
             syncs=durability is Durability.MACHINE, now=now, wall=clock.unix_s,
         )  # fmt: skip
-        scribe = Scribe(job, run, link, desk, prepared.progress, now)
+        scribe = Scribe(job, run, link, desk, prepared.progress, now, started_s)
         publisher = Publisher(
             job_id, prepared.model, prepared.policy, key=key, link=link, desk=desk, scribe=scribe,
             prompts_RP=probe_prompts(job.seed, limits.vocab_size), num_threads=config.task.num_threads, now=now,

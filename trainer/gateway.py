@@ -10,6 +10,7 @@ the gateway's agent. Whoever signs asks for it with `certificate`.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from periplus import rpc
@@ -18,6 +19,9 @@ from periplus.errors import Denied, PeriplusError, TimedOut, Unreachable
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import Certificate, PublicationRecord
 from periplus.record import Record
+from periplus.telemetry import event
+
+log = logging.getLogger(__name__)
 
 OUT_MESSAGES = 4096
 """Lease batches and records waiting; a gateway on the same machine takes thousands a second."""
@@ -50,6 +54,7 @@ class GatewayLink:
         self._ended = asyncio.Event()
         self._records: asyncio.Queue[PublicationRecord | None] = asyncio.Queue(OUT_RECORDS)
         self._was_last = False
+        self._wan_bytes: int | None = None
         self._all_read = asyncio.Event()
         self._stalled = asyncio.Event()
 
@@ -106,6 +111,19 @@ class GatewayLink:
                 await self._records.put(record)
         except TimeoutError:
             self._stalled.set()
+
+    async def wan_bytes(self) -> int | None:
+        """Payload that the job has sent between regions, as the gateway counts since its start. If the gateway does not
+        answer, the newest count that it gave; None if there is none."""
+        try:
+            async with rpc.channel(self._address) as channel:
+                with rpc.remote_errors(self._address):
+                    request = gateway_pb2.TrafficRequest(job_id=self._job_id)
+                    answer = await gateway_pb2_grpc.GatewayStub(channel).Traffic(request, timeout=rpc.CALL_DEADLINE_S)
+            self._wan_bytes = sum(pair.sent_bytes for pair in answer.pairs)
+        except PeriplusError as error:
+            event(log, logging.WARNING, "wan_bytes_unknown", job=self._job_id, why=error)
+        return self._wan_bytes
 
     async def certificate(self, stop: asyncio.Event) -> Certificate | None:
         """The coordinator's word for the key in the hello; None if asked to stop first, or if the gateway is gone, as

@@ -65,6 +65,7 @@ class TrainingLoop:
             raise
         if certificate is None:
             return await self._save(stopped=True)
+        await self._scribe.count_wan()
         await self._publisher.first(self._at.bundle, certificate)
         if self._scribe.progress.steps == 0:
             accuracy = await self._evaluate("before", stop)
@@ -82,7 +83,7 @@ class TrainingLoop:
         accuracy = await self._evaluate("after", stop)
         if accuracy is None:
             return TaskState.STOPPED
-        self._finish(accuracy)
+        await self._finish(accuracy)
         return TaskState.SUCCEEDED
 
     @property
@@ -175,9 +176,11 @@ class TrainingLoop:
 
     async def _checkpoint(self) -> None:
         await self._publisher.drained()
+        await self._scribe.count_wan()
         await self._keeper.checkpoint(self._scribe.progress_now())
 
-    def _finish(self, accuracy_after: float) -> None:
+    async def _finish(self, accuracy_after: float) -> None:
+        await self._scribe.count_wan()
         remote = {region for region in self._desk.regions.values() if region != self._config.task.region}
         self._scribe.summary(accuracy_after, num_remote_regions=len(remote), digest=self._publisher.digest)
         for worker_id in self._desk.regions:

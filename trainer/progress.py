@@ -34,6 +34,7 @@ class Progress:
     remote_trajectory_bytes: float = 0.0
     remote_trajectory_json_bytes: float = 0.0
     previous_wall_s: float = 0.0
+    wan_bytes: float = 0.0
 
     def consumed(self, trained: Inspection, num_tokens: int, num_dropped: int, step_s: float) -> "Progress":
         """One batch was trained on. `trained` inspects exactly what the optimizer saw."""

@@ -23,11 +23,12 @@ log = logging.getLogger(__name__)
 
 
 class Scribe:
-    """One trainer's. `progress` continues a restored run's."""
+    """One trainer's. `progress` continues a restored run's; `started_s` is when the trainer's process started, on the
+    clock of `now`."""
 
     def __init__(
         self, job: JobFile, run: RunDirectory, link: GatewayLink, desk: Desk, progress: Progress,
-        now: Callable[[], float],
+        now: Callable[[], float], started_s: float,
     ) -> None:  # fmt: skip
         self.progress = progress
         self._job = job
@@ -35,14 +36,28 @@ class Scribe:
         self._link = link
         self._desk = desk
         self._now = now
-        self._started_s = now()
+        self._started_s = started_s
+        self._wan_bytes: float | None = None
+        self._earlier_bytes = 0.0
         self._mismatches_recorded = progress.weight_digest_mismatches
         self._proofs = ProofTally()
         desk.on_remote_frame = self._received
 
     def progress_now(self) -> Progress:
-        """The sums, with the wall time until now: for a checkpoint."""
-        return replace(self.progress, previous_wall_s=self.progress.previous_wall_s + self._now() - self._started_s)
+        """The sums, with the wall time until now and the bytes until they were last counted: for a checkpoint."""
+        wan_bytes = self.progress.wan_bytes if self._wan_bytes is None else self._wan_bytes
+        wall_s = self.progress.previous_wall_s + self._now() - self._started_s
+        return replace(self.progress, previous_wall_s=wall_s, wan_bytes=wan_bytes)
+
+    async def count_wan(self) -> None:
+        """Ask the gateway what the job has sent between regions. A gateway that has counted less than the checkpoint of
+        a restored run says was not there for all of it: the checkpoint's sum is then added."""
+        counted_bytes = await self._link.wan_bytes()
+        if counted_bytes is None:
+            return
+        if self._wan_bytes is None and counted_bytes < self.progress.wan_bytes:
+            self._earlier_bytes = self.progress.wan_bytes
+        self._wan_bytes = self._earlier_bytes + counted_bytes
 
     def record(
         self, kind: RecordKind, text: str = "", values: dict[str, float] | None = None,
@@ -120,6 +135,8 @@ class Scribe:
             accuracy_after=accuracy_after, wall_s=self._now() - self._started_s, bound=self._job.staleness,
             num_remote_regions=num_remote_regions,
         )  # fmt: skip
+        if self._wan_bytes is not None:
+            values["wan_bytes"] = self._wan_bytes
         self.record(RecordKind.SUMMARY, digest.hex(), values)
 
 

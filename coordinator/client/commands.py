@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 from rich.console import Console
@@ -24,9 +24,11 @@ from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
 from coordinator.state import ENDED_STATES
 from periplus import clock, finite_json, yaml_text
+from periplus.command_options import HOST_PORT
 from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job import JobFile, job_schema
 from periplus.pb.v1 import control_pb2
+from periplus.view.listing import output_option
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
 from periplus.view.watch import watch as show
 
@@ -40,17 +42,13 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 _coordinator_option = click.option(
     "--coordinator",
     metavar="HOST:PORT",
+    type=HOST_PORT,
     envvar="PERIPLUS_COORDINATOR",
     show_envvar=True,
     default="127.0.0.1:7070",
     show_default=True,
     help="Where the coordinator listens.",
 )
-
-
-def _output_option(*choices: Output) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    names = [choice.value for choice in choices or tuple(Output)]
-    return click.option("-o", "--output", type=click.Choice(names), default=names[0], show_default=True)
 
 
 @click.group()
@@ -72,7 +70,7 @@ job.add_command(report_command)
               help="Go on from the newest checkpoint in this run directory, with the run's own job; FILE is not "
               "needed.")  # fmt: skip
 @click.option("--change", is_flag=True, help="With --resume: let FILE and KEY=VALUE change the run's job.")
-@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def submit(
     file: Path | None, overrides: tuple[str, ...], dry_run: bool, wait: bool, watch: bool, resume: Path | None,
@@ -112,7 +110,7 @@ def submit(
 
 
 @job.command("list")
-@_output_option()
+@output_option()
 @_coordinator_option
 def list_jobs(output: str, coordinator: str) -> None:
     """All jobs, the newest last."""
@@ -122,7 +120,7 @@ def list_jobs(output: str, coordinator: str) -> None:
 
 @job.command("show")
 @click.argument("job_id", metavar="JOB")
-@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def show_job(job_id: str, output: str, coordinator: str) -> None:
     """One job: state, reason, placement; as json or yaml also its file and plan. JOB may be the beginning of an id."""
@@ -135,7 +133,7 @@ def show_job(job_id: str, output: str, coordinator: str) -> None:
 
 @job.command("watch")
 @click.argument("job_id", metavar="JOB")
-@_output_option(Output.TABLE, Output.JSON)
+@output_option(Output.TABLE, Output.JSON)
 @_coordinator_option
 def watch_job(job_id: str, output: str, coordinator: str) -> None:
     """Show a job until it has ended: live on a terminal, as lines elsewhere, as one JSON object an event with json."""
@@ -156,7 +154,7 @@ def watch_job(job_id: str, output: str, coordinator: str) -> None:
 
 @job.command()
 @click.argument("job_id", metavar="JOB")
-@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def cancel(job_id: str, output: str, coordinator: str) -> None:
     """Cancel a job: its trainer writes a checkpoint and ends, then the workers."""
@@ -207,7 +205,7 @@ def region() -> None:
 
 
 @region.command("list")
-@_output_option()
+@output_option()
 @_coordinator_option
 def list_regions(output: str, coordinator: str) -> None:
     """All regions."""
@@ -217,7 +215,7 @@ def list_regions(output: str, coordinator: str) -> None:
 
 @region.command("show")
 @click.argument("name", metavar="REGION")
-@_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+@output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def show_region(name: str, output: str, coordinator: str) -> None:
     """One region and what runs there. REGION may be the beginning of a name."""
@@ -251,7 +249,7 @@ def export_regions(coordinator: str) -> None:
 
 
 @click.command()
-@_output_option()
+@output_option()
 @_coordinator_option
 def links(output: str, coordinator: str) -> None:
     """The links between regions, as measured, and what they carried."""

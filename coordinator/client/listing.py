@@ -1,84 +1,38 @@
-"""Values of the control plane as trees for programs, and as aligned columns for people. Pure: time comes in.
-
-A tree holds JSON values under the protocol's names; `json` and `yaml` print it whole, a table shows some of it, `wide`
-more of it, `name` the names alone. Text from elsewhere is freed of control characters before it meets a terminal.
-"""
+"""Jobs, regions and links of the control plane as trees under the protocol's names, and the columns of their
+listings (`periplus/view/listing.py`). Pure: time comes in."""
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from coordinator.client.connection import job_state, task_state
 from coordinator.state import ENDED_STATES, JobState
-from periplus import finite_json
 from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
 from periplus.task import resume_command
 from periplus.view import units
+from periplus.view.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
 from periplus.view.state import printable
-from periplus.yaml_text import dump
+from periplus.view.summary import WanCounter
 
-Tree = dict[str, Any]
-
-
-class Output(StrEnum):
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    heading: str
-    cell: Callable[[Tree, float], str]
-    wide: bool = False
-    right: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """`key` is the plural under which a program finds the trees; `name` is a tree's field, or a pair's two."""
-
-    key: str
-    name: tuple[str, ...]
-    columns: tuple[Column, ...]
-    empty: str
-
-
-def render(listing: Listing, trees: Sequence[Tree], output: Output, now_s: float) -> str:
-    """The text for standard output, empty when a person has nothing to see."""
-    match output:
-        case Output.JSON | Output.YAML:
-            return render_tree({"schema": f"periplus.{listing.key}/1", listing.key: list(trees)}, output)
-        case Output.NAME:
-            return "\n".join(" ".join(str(tree[field]) for field in listing.name) for tree in trees)
-    columns = [column for column in listing.columns if output is Output.WIDE or not column.wide]
-    return columns_of(columns, trees, now_s) if trees else ""
-
-
-def render_tree(tree: Tree, output: Output) -> str:
-    """One tree for a program."""
-    return finite_json.dumps(tree, indent=2) if output is Output.JSON else dump(tree).rstrip("\n")
-
-
-def columns_of(columns: Sequence[Column], trees: Sequence[Tree], now_s: float) -> str:
-    """Aligned text; the last column may be long, and is not cut."""
-    rows = [[column.heading for column in columns]]
-    rows += [[printable(column.cell(tree, now_s)) or "-" for column in columns] for tree in trees]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
-    lines = (
-        "  ".join(
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        ).rstrip()
-        for row in rows
-    )
-    return "\n".join(lines)
+__all__ = [
+    "JOBS",
+    "LINKS",
+    "REGIONS",
+    "TASKS",
+    "Column",
+    "Listing",
+    "Output",
+    "Tree",
+    "columns_of",
+    "describe_job",
+    "job_details",
+    "job_tree",
+    "link_tree",
+    "region_tree",
+    "render",
+    "render_tree",
+]
 
 
 # ---- trees -----------------------------------------------------------------------------------------------------------
@@ -94,6 +48,8 @@ def job_tree(job: control_pb2.Job) -> Tree:
         "reason": job.reason,
         "policy": policy,
         "submitted_at_s": round(job.submitted_at_s, 3),
+        "wan_bytes": sum(pair.sent_bytes for pair in job.traffic),
+        "wan_bytes_from": WanCounter.GATEWAYS.value,
         "files": _files_tree(job.files) if job.HasField("files") else None,
     }
 
@@ -110,11 +66,15 @@ def _files_tree(files: control_pb2.RunFiles) -> Tree:
 
 
 def job_details(job: control_pb2.Job) -> Tree:
-    """With the resolved job and the plan, null before there is one."""
+    """With the bytes between each two regions, the resolved job and the plan, null before there is one."""
     plan = json.loads(job.plan_json) if job.plan_json else None
     return {
         "schema": "periplus.job-status/1",
         **job_tree(job),
+        "traffic": [
+            {"src_region": pair.src_region, "dst_region": pair.dst_region, "sent_bytes": pair.sent_bytes}
+            for pair in job.traffic
+        ],
         "plan": plan,
         "job": json.loads(job.job_json) if job.job_json else None,
     }
@@ -205,6 +165,7 @@ JOBS = Listing(
         Column("STATE", _text("state")),
         Column("POLICY", _policy, right=True),
         Column("AGE", _age("submitted_at_s"), right=True),
+        Column("WAN", _size("wan_bytes"), right=True, wide=True),
         Column("REASON", _text("reason")),
     ),
     empty="no jobs yet; `periplus job submit FILE` starts one",
@@ -293,6 +254,7 @@ def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
         ("policy", _policy(tree, now_s)),
         ("submitted", f"{_age('submitted_at_s')(tree, now_s)} ago"),
         ("placed", placed),
+        ("WAN", f"{units.size(tree['wan_bytes'])} between regions, counted by the {tree['wan_bytes_from']}"),
         ("binding", plan["binding"]),
         *_file_lines(tree),
     ]

@@ -12,6 +12,7 @@ from coordinator.client.resuming import job_to_submit
 from coordinator.demo.job import example_file
 from coordinator.demo.run import DemoSettings, run_demo
 from periplus import clock
+from periplus.command_options import DirectoryToWrite
 from periplus.errors import ConfigError
 from periplus.resumption import in_directory_of
 from periplus.wan import grid
@@ -22,7 +23,7 @@ from periplus.wan import grid
 @click.option("--wan", default="intercontinental", show_default=True, metavar="|".join((*grid.PRESETS, "FILE")),
               help="The network between the regions.")  # fmt: skip
 @click.option("--regions", default="", metavar="A,B,C", help="Regions of the grid to use  [default: the grid's three]")
-@click.option("--job", "file", type=click.Path(path_type=Path), default=None, metavar="FILE",
+@click.option("--job", "file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE",
               help="Job file  [default: examples/spelling.yaml]")  # fmt: skip
 @click.option("--steps", type=int, default=None, help="Training steps.")
 @click.option("--staleness", type=int, default=None, help="Bound on staleness; 0 is synchronous.")
@@ -33,7 +34,7 @@ from periplus.wan import grid
 @click.option("--change", is_flag=True, help="With --resume: let the other words change the run's job.")
 @click.option("--json", "as_json", is_flag=True, help="The last line on standard output is one JSON object.")
 @click.option("--plain", is_flag=True, help="Plain lines in place of the live view.")
-@click.option("--work-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
+@click.option("--work-dir", type=DirectoryToWrite(), default=Path(), show_default=True,
               help="Where output.dir of the job lies.")  # fmt: skip
 def demo(
     overrides: tuple[str, ...], wan: str, regions: str, file: Path | None, steps: int | None, staleness: int | None,
@@ -69,5 +70,8 @@ def demo(
 
 def _regions(wan: str, regions: str, known: tuple[str, ...]) -> tuple[str, ...]:
     if regions:
-        return tuple(name.strip() for name in regions.split(",") if name.strip())
+        names = tuple(name.strip() for name in regions.split(",") if name.strip())
+        if not names:
+            raise ConfigError(f"--regions {regions!r} names no region; give some of {', '.join(known)}")
+        return names
     return grid.DEFAULT_REGIONS.get(wan, known[:3])

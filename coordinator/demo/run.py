@@ -31,10 +31,11 @@ from periplus.pb.v1 import control_pb2
 from periplus.record import RecordKind
 from periplus.resumption import Checkpoint, newest_checkpoint
 from periplus.run_directory import RunDirectory, append_line, read_lines, write_atomically
+from periplus.view import units
 from periplus.view.recording import recorded
 from periplus.view.run_report import write_report
 from periplus.view.state import Event, ViewState
-from periplus.view.summary import summary_from, summary_json, summary_table
+from periplus.view.summary import WanCounter, summary_from, summary_json, summary_table
 from periplus.view.watch import watch
 from periplus.wan.client import WanControl
 
@@ -140,16 +141,17 @@ class _Demo:
     async def _start(self) -> tuple[str, str]:
         settings, services = self._settings, self._services
         regions = settings.regions
-        self._say(f"starting the emulated network ({settings.wan}): {', '.join(regions)}")
+        self._doing(f"starting the emulated network ({settings.wan}): {', '.join(regions)}")
         ready = await services.start(
             "wan", ["wan", "run", "--grid", settings.wan, "--regions", ",".join(regions), "--control", "127.0.0.1:0"]
         )
         wan = ready["control"]
-        self._say("starting the coordinator and one agent a region")
+        self._doing("starting the coordinator")
         ready = await services.start(
             "coordinator", ["coordinator", "run", "--listen", "127.0.0.1:0", "--region", regions[0], "--wan", wan]
         )
         coordinator = ready["coordinator"]
+        self._doing(f"starting {len(regions)} agents, one a region")
         agent = ["agent", "run", "--coordinator", coordinator, "--wan", wan, "--work-dir", str(settings.work_dir)]
         await asyncio.gather(*(services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions))
         return wan, coordinator
@@ -158,11 +160,20 @@ class _Demo:
         num_regions = len(self._settings.regions)
         num_links = num_regions * (num_regions - 1)
         deadline_s = clock.monotonic_s() + JOIN_DEADLINE_S
-        self._say(f"waiting for {num_regions} regions to join and measure {num_links} links")
+        self._doing(f"waiting for {num_regions} regions to join and measure {num_links} links")
+        told: set[tuple[str, str]] = set()
         while True:
             self._services.check()
             fleet = await remote.fleet()
             measured = [link for link in fleet.links if link.throughput_bits_per_s > 0]
+            for link in measured:
+                pair = (link.src_region, link.dst_region)
+                if pair not in told:
+                    told.add(pair)
+                    self._doing(
+                        f"link {len(told)} of {num_links}: {' -> '.join(pair)}, {link.rtt_s * 1e3:.0f} ms, "
+                        f"{link.throughput_bits_per_s / 1e6:.0f} Mbit/s"
+                    )
             if len(fleet.regions) == num_regions and len(measured) == num_links:
                 break
             if clock.monotonic_s() > deadline_s:
@@ -171,11 +182,6 @@ class _Demo:
                     f"{len(measured)} of {num_links} links are measured; is the machine overloaded?"
                 )
             await asyncio.sleep(0.2)
-        for link in sorted(measured, key=lambda link: (link.src_region, link.dst_region)):
-            self._say(
-                f"  {link.src_region} -> {link.dst_region}: {link.rtt_s * 1e3:.0f} ms, "
-                f"{link.throughput_bits_per_s / 1e6:.0f} Mbit/s"
-            )
 
     def _request(self) -> control_pb2.SubmitJobRequest:
         settings = self._settings
@@ -189,7 +195,8 @@ class _Demo:
     async def _watch(self, remote: Coordinator, job_id: str, run: RunDirectory) -> ViewState | None:
         """What was seen when the job had ended; None if a person gave up waiting for that."""
         job = self._settings.job
-        start = ViewState(steps_total=job.steps, staleness_bound=job.staleness)
+        launched_at_s = clock.unix_s() - (clock.monotonic_s() - self._settings.launched_s)
+        start = ViewState(steps_total=job.steps, staleness_bound=job.staleness, started_at_s=launched_at_s)
         events = recorded(self._events(remote, job_id), run)
         watching = asyncio.ensure_future(watch(events, self._console, self._settings.live, start=start))
         guarding = asyncio.ensure_future(self._guard(remote, job_id))
@@ -241,6 +248,7 @@ class _Demo:
         summary = replace(
             summary,
             wan_bytes=sum(session["wan_bytes"] for session in sessions) if all_known else None,
+            wan_bytes_from=WanCounter.EMULATOR if all_known else None,
             wall_s=sum(session["wall_s"] for session in sessions) if all_known else None,
         )
         write_atomically(run.summary, summary_json(summary) + "\n")
@@ -249,7 +257,8 @@ class _Demo:
         if self._settings.as_json:
             print(summary_json(summary, job_id=ended.job_id, run_dir=str(run.root), weights_digest=_final_digest(run)))  # noqa: T201
         else:
-            Console().print(summary_table(summary))
+            console = Console()
+            console.print(summary_table(summary, ascii_only=console.options.ascii_only))
         self._say(f"run directory: {run.root} (report.html, metrics.jsonl, final/ is the model)")
         return EXIT_OK
 
@@ -284,6 +293,10 @@ class _Demo:
             return
         again = f"periplus demo --resume {shlex.quote(str(run.root))}"
         self._say(f"stopped; checkpoint {checkpoint.policy} is kept. Go on with: {again}")
+
+    def _doing(self, message: str) -> None:
+        """Say what begins, at the time since the launch, which the view's clock continues."""
+        self._say(f"{units.clock(clock.monotonic_s() - self._settings.launched_s):>7}  {message}")
 
     def _say(self, message: str) -> None:
         self._console.print(message, highlight=False, soft_wrap=True)

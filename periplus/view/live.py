@@ -1,8 +1,10 @@
 """The picture of a running job in a terminal: a renderable of one ViewState, the same for the same state.
 
-From top to bottom: the job and its progress, the regions, the links between them, the reward's curve beside the
-staleness histogram, and one strip of numbers. Designed for 100 x 30. Wider terminals widen links and curve; lower ones
-first shorten the curve, then list fewer links (the busiest stay); below 64 columns the histogram moves under the curve.
+From top to bottom: the job and its progress, the regions, the links between them, the reward's curve beside the panel
+on staleness, and one strip of numbers. Until the first step the progress says what is being done and for how long, and
+the curve's place lists what was done before. A link's bar is its use: the rate of now over the measured capacity.
+Designed for 100 x 30. Wider terminals widen links and curve; lower ones first shorten the curve, then list fewer links
+(the busiest stay); below 64 columns the panel on staleness moves under the curve.
 
 Colour says only this: cyan is the job's own data, green a promise kept, yellow degraded and healing, red broken. Every
 mark also differs in shape, so nothing is lost without colour.
@@ -12,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.panel import Panel
@@ -20,18 +21,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from periplus.view import units
-from periplus.view.blocks import bar, curve, nice_range
-from periplus.view.state import LinkView, Point, RegionSeen, TaskRole, ViewState
+from periplus.view.blocks import bar, nice_range
+from periplus.view.panels import TITLE, axes, panel
+from periplus.view.staleness_panel import staleness_panel
+from periplus.view.state import LinkView, RegionSeen, TaskRole, ViewState
 
 # Bounds up to 4 get a row for each staleness, and the curve still says something.
 _MIN_CHART_ROWS = 6
 _MAX_CHART_ROWS = 16
 _MIN_LINKS = 2
 _NARROW = 64
-# A title inherits its frame's colour unless it names one.
-_TITLE = "bold default"
-# The bars of the links are relative to the busiest; below this, everything is idle.
-_IDLE_BITS_PER_S = 1e5
 _STATE_STYLE = {
     "running": "green",
     "succeeded": "green",
@@ -59,11 +58,12 @@ class LiveView:
         free = height - regions_rows - (14 if narrow else 10)
         num_links = min(len(state.links), max(_MIN_LINKS, free - (_MIN_CHART_ROWS * (2 if narrow else 1))))
         chart_rows = min(_MAX_CHART_ROWS, max(_MIN_CHART_ROWS, (free - num_links) // (2 if narrow else 1)))
-        yield _header(state, self.elapsed_s if self.elapsed_s is not None else state.time_s)
-        yield _progress(state, width)
+        elapsed_s = self.elapsed_s if self.elapsed_s is not None else state.time_s
+        yield _header(state, elapsed_s)
+        yield _progress(state, elapsed_s, width)
         yield regions
         yield _links(state, num_links, width)
-        yield _charts(state, width, chart_rows, narrow)
+        yield _charts(state, elapsed_s, width, chart_rows, narrow)
         yield _strip(state, width)
 
 
@@ -76,7 +76,7 @@ def _header(state: ViewState, elapsed_s: float) -> RenderableType:
         left.append(f"  {state.job_id}", style="dim")
     style = _STATE_STYLE.get(state.job_state, "")
     right = Text.assemble((f"● {state.job_state}" if state.job_state else "", style))
-    if state.phase and not state.ended:
+    if state.phase and state.rewards and not state.ended:  # before the first step the next line says it
         right.append(f"  {state.phase}")
     right.append(f"   policy {state.policy}", style="dim")
     right.append(f"   {units.clock(elapsed_s)}", style="bold")
@@ -84,23 +84,23 @@ def _header(state: ViewState, elapsed_s: float) -> RenderableType:
     return Padding(grid, (0, 1))
 
 
-def _progress(state: ViewState, width: int) -> Text:
+def _progress(state: ViewState, elapsed_s: float, width: int) -> Text:
     if state.reason and (not state.rewards or state.job_state != "running"):
         style = "bold red" if state.job_state == "failed" else "yellow"
         return Text(f" {state.reason}", style=style, no_wrap=True, overflow="ellipsis")
+    if not state.rewards and state.activities and not state.ended:
+        doing = state.activities[-1]
+        of = ""
+        if state.warmup_losses and state.warmup_losses[-1].step < state.warmup_steps_total:
+            of = f", step {state.warmup_losses[-1].step:,} of {state.warmup_steps_total:,}"
+        took = units.clock(elapsed_s - doing.since_s)
+        return Text.assemble((f" {doing.text}{of}", "cyan"), (f"  {took}", "bold"), no_wrap=True, overflow="ellipsis")
     label = f" step {state.step:,} of {state.steps_total:,} " if state.steps_total else f" step {state.step:,} "
     cells = max(4, width - len(label) - 1)
     fraction = state.step / state.steps_total if state.steps_total else 0.0
     filled = min(cells, round(fraction * cells))
     return Text.assemble(
         label, ("━" * filled, "cyan"), ("━" * (cells - filled), "bright_black"), no_wrap=True, overflow="crop"
-    )
-
-
-def _panel(title: str, content: RenderableType) -> Panel:
-    heading = Text(title, style=_TITLE)
-    return Panel(
-        content, title=heading, title_align="left", border_style="bright_black", box=box.ROUNDED, padding=(0, 1)
     )
 
 
@@ -120,7 +120,7 @@ def _regions(state: ViewState, width: int) -> Panel:
     cards = [_region(region, cells) for region in state.regions] or [Text("no region has joined yet\n", style="dim")]
     for first in range(0, len(cards), columns):
         grid.add_row(*cards[first : first + columns])
-    return _panel("regions", grid)
+    return panel("regions", grid)
 
 
 def _region(region: RegionSeen, cells: int) -> Text:
@@ -153,130 +153,75 @@ def _links(state: ViewState, num_links: int, width: int) -> Panel:
     names = _short_names(state.links)
     from_cells = max((len(names[link.src]) for link in shown), default=0)
     to_cells = max((len(names[link.dst]) for link in shown), default=0)
-    # The other columns and their gaps take 33 cells; a bar below 5 is noise.
-    bar_cells = min(40, width - 4 - from_cells - to_cells - 3 - 33)
+    # The other columns and their gaps take 41 cells; a bar below 5 is noise.
+    bar_cells = min(40, width - 4 - from_cells - to_cells - 3 - 41)
     bar_cells = bar_cells if bar_cells >= 5 else 0
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
     table.add_column("link", no_wrap=True, overflow="ellipsis", ratio=1)
-    for heading in ("RTT", "sent", "capacity", "now"):
+    for heading in ("RTT", "sent", "capacity", "now", "in use"):
         table.add_column(heading, justify="right", no_wrap=True)
     if bar_cells:
         table.add_column("", no_wrap=True, width=bar_cells)
-    scale = max([_IDLE_BITS_PER_S, *(link.rate_bits_per_s for link in state.links)])
     for link in shown:
         route = Text.assemble(f"{names[link.src]:<{from_cells}}", (" → ", "dim"), names[link.dst])
-        cells = _link(link, scale, bar_cells)
+        cells = _link(link, bar_cells)
         table.add_row(route, *(cells if bar_cells else cells[:-1]))
     hidden = len(state.links) - len(shown)
     title = f"links in Mbit/s, the {len(shown)} busiest of {len(state.links)}" if hidden else "links in Mbit/s"
-    return _panel(title, table if shown else Text("no link has been measured yet", style="dim"))
+    return panel(title, table if shown else Text("no link has been measured yet", style="dim"))
 
 
-def _link(link: LinkView, scale_bits_per_s: float, bar_cells: int) -> tuple[Text, ...]:
+def _link(link: LinkView, bar_cells: int) -> tuple[Text, ...]:
     capacity = link.throughput_bits_per_s
-    drawn = bar(link.rate_bits_per_s / scale_bits_per_s, bar_cells)
+    used = link.rate_bits_per_s / capacity if capacity > 0 else None
+    drawn = bar(used or 0.0, bar_cells)
+    rest = " " if used is None else "·"
     return (
         Text(f"{link.rtt_s * 1e3:.0f} ms" if link.rtt_s > 0 else units.UNKNOWN),
         Text(units.size(link.sent_bytes), style="bold"),
         Text(units.mbit(capacity) if capacity > 0 else units.UNKNOWN),
         Text(units.mbit(link.rate_bits_per_s), style="cyan" if link.rate_bits_per_s else "dim"),
-        Text.assemble((drawn, "cyan"), ("·" * (bar_cells - len(drawn)), "bright_black")),
+        Text("<0.1 %" if used and used < 0.0005 else units.percent(used), style="" if used else "dim"),
+        Text.assemble((drawn, "cyan"), (rest * (bar_cells - len(drawn)), "bright_black")),
     )
 
 
-def _charts(state: ViewState, width: int, rows: int, narrow: bool) -> RenderableType:
+def _charts(state: ViewState, elapsed_s: float, width: int, rows: int, narrow: bool) -> RenderableType:
     if narrow:
-        return Group(_curve_panel(state, width, rows), _histogram(state, width, rows))
+        return Group(_curve_panel(state, elapsed_s, width, rows), staleness_panel(state, width, rows))
     right = max(30, width * 2 // 5)
     grid = Table.grid(Column(width=width - right), Column(width=right))
-    grid.add_row(_curve_panel(state, width - right, rows), _histogram(state, right, rows))
+    grid.add_row(_curve_panel(state, elapsed_s, width - right, rows), staleness_panel(state, right, rows))
     return grid
 
 
-def _curve_panel(state: ViewState, width: int, rows: int) -> Panel:
+def _curve_panel(state: ViewState, elapsed_s: float, width: int, rows: int) -> Panel:
     warming_up = not state.rewards and state.warmup_losses
     points = state.warmup_losses if warming_up else state.rewards
     if not points:
-        return _panel("reward", Text("waiting for the first step" + "\n" * (rows - 1), style="dim"))
+        return panel("until the first step", _activities(state, elapsed_s, rows))
     end = points[-1].step if warming_up else max(state.steps_total, points[-1].step)
     title = "warm-up loss" if warming_up else "reward"
-    latest = Text(f"{points[-1].value:.3f}", style="bold cyan")
-    panel = _panel(title, _axes(points, max(end, points[0].step + 1), (width - 4, rows)))
-    panel.title = Text.assemble((title, _TITLE), "  ", latest)
-    return panel
-
-
-def _axes(points: Sequence[Point], end: int, size: tuple[int, int]) -> Text:
     y_range = nice_range([point.value for point in points])
-    columns, rows = size[0], size[1] - 1
-    labels = _labels(y_range, rows)
-    label_cells = max(map(len, labels.values()))
-    columns -= label_cells + 2
-    drawn = curve([(point.step, point.value) for point in points], (0, end), y_range, (columns, rows))
-    text = Text(no_wrap=True, overflow="crop")
-    for row, line in enumerate(drawn):
-        text.append(f"{labels.get(row, ''):>{label_cells}} ", style="dim")
-        text.append("┤" if row in labels else "│", style="bright_black")
-        text.append(f"{line}\n", style="cyan")
-    foot = f"step {end:,}"
-    text.append(f"{'0':>{label_cells + 2}}{foot:>{columns}}", style="dim")
-    return text
+    latest = Text(f"{points[-1].value:.3f}", style="bold cyan")
+    drawn = panel(title, axes(points, (0, max(end, points[0].step + 1)), y_range, (width - 4, rows)))
+    drawn.title = Text.assemble((title, TITLE), "  ", latest)
+    return drawn
 
 
-def _labels(y_range: tuple[float, float], rows: int) -> dict[int, str]:
-    """Row -> value, evenly spaced."""
-    low, high = y_range
-    parts = next(parts for parts in (4, 3, 2, 1) if (rows - 1) % parts == 0 and (parts == 1 or rows - 1 >= 2 * parts))
-    return {(rows - 1) * i // parts: f"{high - (high - low) * i / parts:.4g}" for i in range(parts + 1)}
-
-
-def _histogram(state: ViewState, width: int, rows: int) -> Panel:
-    bins = _bins(state, rows - 1)
-    total = sum(state.staleness_tokens.values())
-    title = f"staleness, {units.short(total)} tokens" if total else "staleness of tokens"
-    label_cells = max(len(label) for label, _, _ in bins)
-    cells = max(4, width - 4 - label_cells - 9)
-    text = Text(no_wrap=True, overflow="crop")
-    largest = max((count for _, count, _ in bins), default=0) or 1
-    bound_drawn = False
-    for label, count, beyond in bins:
-        if beyond and not bound_drawn:
-            text.append_text(_bound_line(state, width - 4))
-            bound_drawn = True
-        style = "bold red" if beyond and count else "cyan"
-        share = f"{count / total * 100:.1f} %" if total else ""
-        text.append(f"{label:>{label_cells}} ", style="dim")
-        text.append(f"{bar(count / largest, cells):<{cells}}", style=style)
-        text.append(f"{share:>8}\n", style="" if count else "dim")
-    if not bound_drawn and state.staleness_bound is not None:
-        text.append_text(_bound_line(state, width - 4))
-    lines = text.plain.count("\n")
-    text.append("\n" * max(0, rows - lines - 1))
-    text.rstrip()
-    text.append("\n" * max(0, rows - text.plain.count("\n") - 1))
-    return _panel(title, text)
-
-
-def _bins(state: ViewState, rows: int) -> list[tuple[str, int, bool]]:
-    """(label, tokens, beyond the bound), the bound's own bin last among the allowed."""
-    bound = state.staleness_bound
-    top = max(bound or 0, state.staleness_max or 0)
-    allowed = (top if bound is None else bound) + 1
-    per_bin = max(1, -(-allowed // max(1, rows - (1 if top >= allowed else 0))))
-    bins = []
-    for first in range(0, allowed, per_bin):
-        last = min(first + per_bin, allowed) - 1
-        count = sum(tokens for age, tokens in state.staleness_tokens.items() if first <= age <= last)
-        bins.append((str(first) if first == last else f"{first}-{last}", count, False))
-    if top >= allowed:
-        beyond = sum(tokens for age, tokens in state.staleness_tokens.items() if age >= allowed)
-        bins.append((f">{allowed - 1}", beyond, True))
-    return bins
-
-
-def _bound_line(state: ViewState, width: int) -> Text:
-    label = f" bound {state.staleness_bound} "
-    return Text.assemble(("╌" * max(0, width - len(label) - 2), "bright_black"), label, ("╌╌\n", "bright_black"))
+def _activities(state: ViewState, elapsed_s: float, rows: int) -> Text:
+    """What was done, how long it took, and what is under way."""
+    lines: list[Text] = []
+    until_s = elapsed_s
+    for each in reversed(state.activities[-rows:]):
+        is_under_way = not lines and not state.ended
+        took = units.clock(until_s - each.since_s)
+        styles = ("bold", "") if is_under_way else ("dim", "dim")
+        lines.append(Text.assemble((f"{took:>7}  ", styles[0]), (each.text, styles[1])))
+        until_s = each.since_s
+    lines = lines[::-1] or [Text("waiting for the job", style="dim")]
+    lines += [Text()] * (rows - len(lines))
+    return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
 
 def _strip(state: ViewState, width: int) -> RenderableType:

@@ -30,7 +30,8 @@ def advance(said: Said, before: ViewState, event: Event, after: ViewState) -> tu
         case JobChanged():
             if (before.job_state, before.reason) == (after.job_state, after.reason):
                 return said, ()
-            reason = f": {after.reason}" if after.reason else ""
+            doing = after.activities[-1].text if after.activities and not after.phase and not after.ended else ""
+            reason = f": {after.reason or doing}" if after.reason or doing else ""
             return said, (_line(after, f"job {after.name or after.job_id} {after.job_state}{reason}"),)
         case FleetSeen():
             return said, _region_lines(before, after)

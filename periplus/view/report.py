@@ -133,9 +133,10 @@ def _tile(label: str, value: str, note: str, style: str = "") -> str:
 def _wan_section(summary: Mapping[str, object]) -> Iterator[str]:
     sent, full = _number(summary, "wan_bytes"), _number(summary, "wan_bytes_full_weights")
     if sent and full:
+        counter = summary.get("wan_bytes_from")
         rows = [
             ("Full bf16 weights to each remote region, trajectories as JSON", full, "muted"),
-            ("periplus", sent, "c1"),
+            (f"periplus, counted by the {counter}" if counter else "periplus", sent, "c1"),
         ]
         yield f'<section class="card wide">{comparison("Bytes between regions", rows)}</section>'
 

@@ -25,6 +25,17 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 _START = Policy(0, 0)
 
 
+MAX_ACTIVITIES = 64
+"""More than any trainer has phases before its first step."""
+
+PREPARATION = {
+    "pending": "planning where to run it",
+    "planned": "ordering its processes",
+    "starting": "starting its processes, which import torch",
+    "running": "starting its processes, which import torch",
+}
+"""What is done in each state of a job before its trainer speaks: nobody else says so."""
+
 TRAINING = "training"
 """The phase while steps are coming."""
 
@@ -69,22 +80,28 @@ class LinkSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChanged:
-    """`state` is the job state's lower-case name."""
+    """`state` is the job state's lower-case name. `submitted_at_s` and `at_s` are on one clock, that of all events of
+    the job; 0 where a source does not know them."""
 
     job_id: str
     name: str
     state: str
     reason: str = ""
+    submitted_at_s: float = 0.0
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
+    """A record of the trainer. `at_s` is when the coordinator got it, 0 where the source does not know that."""
+
     record: Record
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSeen:
-    """`at_s` is on any clock that does not go back."""
+    """`at_s` is on the clock of the job's events, which does not go back."""
 
     regions: tuple[RegionSeen, ...]
     links: tuple[LinkSeen, ...]
@@ -116,6 +133,14 @@ class Point:
     value: float
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a job did before its first step, and when that began, in seconds of the view's clock."""
+
+    text: str
+    since_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
     """One evaluation; `label` is before, during or after."""
@@ -127,7 +152,11 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
-    """Everything the renderings show. A caller that knows the job sets `steps_total` and `staleness_bound` ahead."""
+    """Everything the renderings show. A caller that knows the job sets `steps_total` and `staleness_bound` ahead.
+
+    `time_s` is the view's clock: it counts from `started_at_s`, which is the job's submission unless the caller sets
+    it, and never goes back. Where events carry no times it is that of the newest record, from the trainer's start.
+    """
 
     job_id: str = ""
     name: str = ""
@@ -135,8 +164,10 @@ class ViewState:
     reason: str = ""
     phase: str = ""
     policy: Policy = _START
-    # Newest record's time since the trainer's start.
+    started_at_s: float = 0.0
     time_s: float = 0.0
+    # Before the first step: what was done, oldest first; the last is under way.
+    activities: tuple[Activity, ...] = ()
     step: int = 0
     steps_total: int = 0
     regions: tuple[RegionSeen, ...] = ()
@@ -148,7 +179,11 @@ class ViewState:
     staleness_tokens: Mapping[int, int] = field(default_factory=dict)
     rewards: tuple[Point, ...] = ()
     warmup_losses: tuple[Point, ...] = ()
+    warmup_steps_total: int = 0
     accuracies: tuple[Accuracy, ...] = ()
+    # Of each step: mean staleness of its tokens, and the fraction of its time that it waited for them.
+    staleness_means: tuple[Point, ...] = ()
+    wait_fractions: tuple[Point, ...] = ()
     # Sums over the steps.
     delta_bytes: float = 0.0
     full_weights_bytes: float = 0.0
@@ -175,19 +210,41 @@ def fold(state: ViewState, event: Event) -> ViewState:
     """The state after one more event."""
     match event:
         case JobChanged():
-            return replace(
-                state,
-                job_id=printable(event.job_id),
-                name=printable(event.name),
-                job_state=printable(event.state),
-                reason=printable(event.reason),
-            )
+            return _fold_job(state, event)
         case FleetSeen():
             regions = tuple(_clean_region(region) for region in event.regions)
+            state = _at(state, event.at_s)
             return replace(state, regions=regions, links=_links(state.links, event.links, event.at_s))
         case RecordSeen():
-            return _fold_record(state, event.record)
+            return _fold_record(_at(state, event.at_s), event.record)
     assert_never(event)
+
+
+def _at(state: ViewState, at_s: float) -> ViewState:
+    if not state.started_at_s or not at_s:
+        return state
+    return replace(state, time_s=max(state.time_s, at_s - state.started_at_s))
+
+
+def _fold_job(state: ViewState, event: JobChanged) -> ViewState:
+    state = replace(
+        state,
+        job_id=printable(event.job_id),
+        name=printable(event.name),
+        job_state=printable(event.state),
+        reason=printable(event.reason),
+        started_at_s=state.started_at_s or event.submitted_at_s,
+    )
+    state = _at(state, event.at_s)
+    doing = PREPARATION.get(state.job_state, "")
+    return _doing(state, doing) if doing and not state.phase else state
+
+
+def _doing(state: ViewState, text: str) -> ViewState:
+    """The same with `text` under way. Steps, once there are some, say themselves what is done."""
+    if state.rewards or (state.activities and state.activities[-1].text == text):
+        return state
+    return replace(state, activities=(*state.activities, Activity(text, state.time_s))[-MAX_ACTIVITIES:])
 
 
 def printable(text: str) -> str:
@@ -200,17 +257,17 @@ def _fold_record(state: ViewState, record: Record) -> ViewState:
     state = replace(
         state,
         policy=max(state.policy, record.policy),
-        time_s=max(state.time_s, record.time_s),
-        steps_total=int(values.get("steps_total", state.steps_total)),
+        time_s=state.time_s if state.started_at_s else max(state.time_s, record.time_s),
     )
     if "staleness_bound" in values:
         state = replace(state, staleness_bound=int(values["staleness_bound"]))
     step = int(values.get("step", record.policy.version))
     match record.kind:
         case RecordKind.PHASE:
-            return replace(state, phase=printable(record.text))
+            return _doing(replace(state, phase=printable(record.text)), printable(record.text))
         case RecordKind.WARMUP:
-            return replace(state, warmup_losses=_extended(state.warmup_losses, Point(step, values.get("loss", 0.0))))
+            losses = _extended(state.warmup_losses, Point(step, values.get("loss", 0.0)))
+            return replace(state, warmup_losses=losses, warmup_steps_total=int(values.get("steps_total", 0)))
         case RecordKind.EVAL:
             return _fold_eval(state, record, step)
         case RecordKind.STEP:
@@ -232,15 +289,19 @@ def _fold_step(state: ViewState, record: Record, step: int) -> ViewState:
     values, tokens = record.values, dict(state.staleness_tokens)
     for staleness, count in record.staleness_tokens.items():
         tokens[staleness] = tokens.get(staleness, 0) + count
-    reward = values.get("reward_mean")
+    reward, mean, step_s = values.get("reward_mean"), values.get("staleness_mean"), values.get("step_s")
+    waited = values.get("wait_s", 0.0) / step_s if step_s else None
     return replace(
         state,
         last_step_policy=record.policy,
         phase=TRAINING,  # an evaluation between two steps has no phase that ends it
         step=step,
+        steps_total=int(values.get("steps_total", state.steps_total)),
         values=MappingProxyType(dict(values)),
         staleness_tokens=MappingProxyType(dict(sorted(tokens.items()))),
         rewards=state.rewards if reward is None else _extended(state.rewards, Point(step, reward)),
+        staleness_means=state.staleness_means if mean is None else _extended(state.staleness_means, Point(step, mean)),
+        wait_fractions=state.wait_fractions if waited is None else _extended(state.wait_fractions, Point(step, waited)),
         delta_bytes=state.delta_bytes + values.get("delta_bytes", 0.0),
         full_weights_bytes=state.full_weights_bytes + values.get("full_weights_bytes", 0.0),
         dropped_samples=state.dropped_samples + int(values.get("dropped_samples", 0)),

@@ -6,6 +6,7 @@ Both show the same values; a value that was not measured is null in one and `not
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -21,10 +22,19 @@ from periplus.view.state import printable
 _BAR_CELLS = 44
 
 
+class WanCounter(StrEnum):
+    """Who counted `wan_bytes`. The emulator counts all that it relays, probes and control included; the gateways count
+    the messages of the job that they sent to each other."""
+
+    EMULATOR = "emulator"
+    GATEWAYS = "gateways"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The values of the demo's JSON. `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories;
-    `delta_density` and `delta_bits_per_change` are of all deltas together, `pause_s` is the longest."""
+    """The values of the demo's JSON. `wan_bytes_from` says who counted `wan_bytes`, None where nobody did;
+    `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories; `delta_density` and `delta_bits_per_change`
+    are of all deltas together, `pause_s` is the longest."""
 
     accuracy_before: float | None
     accuracy_after: float | None
@@ -45,14 +55,19 @@ class Summary:
     delta_bits_per_change: float | None = None
     weight_fallbacks: int | None = None
     pause_s: float | None = None
+    wan_bytes_from: WanCounter | None = None
 
     def values(self) -> dict[str, float]:
         """The numbers under their registered names, for the summary Record."""
-        return {name: value for name, value in asdict(self).items() if name != "regions" and value is not None}
+        texts = ("regions", "wan_bytes_from")
+        return {name: value for name, value in asdict(self).items() if name not in texts and value is not None}
 
 
 def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary:
-    """The summary out of a Record's values. Raises: ValueError if the run did not say what its promises came to."""
+    """The summary out of a Record's values, whose `wan_bytes` are the gateways' count.
+
+    Raises: ValueError if the run did not say what its promises came to.
+    """
 
     def count(name: str) -> int | None:
         value = _finite(values.get(name))
@@ -84,6 +99,7 @@ def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary
         delta_bits_per_change=_finite(values.get("delta_bits_per_change")),
         weight_fallbacks=count("weight_fallbacks"),
         pause_s=_finite(values.get("pause_s")),
+        wan_bytes_from=None if count("wan_bytes") is None else WanCounter.GATEWAYS,
     )
 
 
@@ -96,7 +112,7 @@ def summary_json(summary: Summary, **extra: object) -> str:
     return finite_json.dumps(data | extra)
 
 
-def summary_table(summary: Summary) -> RenderableType:
+def summary_table(summary: Summary, *, ascii_only: bool = False) -> RenderableType:
     """The summary as a panel: quality, speed, promises, and the bytes that did not cross the sea."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -104,7 +120,7 @@ def summary_table(summary: Summary) -> RenderableType:
     for label, value in _rows(summary):
         grid.add_row(label, value)
     return Panel(
-        Group(grid, Text(), *_bytes_lines(summary)),
+        Group(grid, Text(), *_bytes_lines(summary, ascii_only=ascii_only)),
         title=Text("summary", style="bold default"),
         title_align="left",
         border_style="bright_black",
@@ -161,15 +177,19 @@ def promise(count: int) -> Text:
     )
 
 
-def _bytes_lines(summary: Summary) -> list[Text]:
+def _bytes_lines(summary: Summary, *, ascii_only: bool) -> list[Text]:
     sent, full = summary.wan_bytes, summary.wan_bytes_full_weights
-    if not sent or not full:
-        return [Text.assemble(("bytes over the WAN  ", "dim"), units.size(sent) if sent else "not measured")]
+    heading = "bytes over the WAN"
+    if summary.wan_bytes_from is not None:
+        heading += f", counted by the {summary.wan_bytes_from}"
+    if sent is None or not full:
+        return [Text.assemble((f"{heading}  ", "dim"), "not measured" if sent is None else units.size(sent))]
     longest = max(sent, full)
     rows = (("full weights + JSON", full, "bright_black"), ("periplus", sent, "cyan"))
-    lines = [Text("bytes over the WAN", style="dim")]
+    lines = [Text(heading, style="dim")]
     for label, num_bytes, style in rows:
-        drawn = bar(num_bytes / longest, _BAR_CELLS)
+        share = num_bytes / longest
+        drawn = "#" * math.ceil(share * _BAR_CELLS) if ascii_only else bar(share, _BAR_CELLS)
         lines.append(
             Text.assemble(f"  {label:<20}", (f"{drawn:<{_BAR_CELLS}}", style), f"  {units.size(num_bytes):>8}")
         )

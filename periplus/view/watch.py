@@ -52,14 +52,15 @@ async def _watch_plain(events: AsyncIterator[Event], console: Console, state: Vi
 async def _watch_live(
     events: AsyncIterator[Event], console: Console, state: ViewState, now_s: Callable[[], float]
 ) -> ViewState:
-    heard_s, painted_s, changed = now_s(), float("-inf"), True
+    heard_s, painted_s, changed, shown_s = now_s(), float("-inf"), True, 0.0
     with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as screen:
         coming = asyncio.ensure_future(anext(events))
         try:
             while True:
                 if now_s() - painted_s >= (REFRESH_S if changed else TICK_S):
                     since_s = 0.0 if state.ended else now_s() - heard_s
-                    screen.update(LiveView(state, state.time_s + since_s), refresh=True)
+                    shown_s = max(shown_s, state.time_s + since_s)  # a clock that went back would look like a restart
+                    screen.update(LiveView(state, shown_s), refresh=True)
                     painted_s, changed = now_s(), False
                 done, _ = await asyncio.wait({coming}, timeout=REFRESH_S)
                 if not done:
@@ -73,4 +74,4 @@ async def _watch_live(
             return state
         finally:
             coming.cancel()
-            screen.update(LiveView(state), refresh=True)
+            screen.update(LiveView(state, max(shown_s, state.time_s)), refresh=True)

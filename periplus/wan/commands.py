@@ -3,14 +3,15 @@
 import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from periplus import errors, finite_json, process
+from periplus import errors, process
+from periplus.command_options import HOST_PORT
+from periplus.view.listing import Column, Listing, Output, Tree, output_option, render, render_tree
 from periplus.wan import app, grid
 from periplus.wan.client import LinkCount, LinkProperty, WanControl
 from periplus.wan.relay import new_event_loop
@@ -24,7 +25,15 @@ _EXAMPLE = {
     LinkProperty.RTT: "80ms or 0.08s",
     LinkProperty.DROP: "on or off",
 }
-_control_option = click.option("--control", metavar="HOST:PORT", required=True, help="The emulator's control address.")
+T = TypeVar("T")
+
+DEFAULT_CONTROL = "127.0.0.1:7071"
+"""Next to the coordinator's default port, so that `wan run`, `set` and `show` find each other without being told."""
+
+_control_option = click.option(
+    "--control", metavar="HOST:PORT", type=HOST_PORT, envvar="PERIPLUS_WAN", show_envvar=True, default=DEFAULT_CONTROL,
+    show_default=True, help="The emulator's control address.",
+)  # fmt: skip
 
 
 def parse_value(property_: LinkProperty, text: str) -> float:
@@ -53,7 +62,8 @@ def wan() -> None:
 @click.option(
     "--grid", "grid_", metavar="|".join((*grid.PRESETS, "FILE")), required=True, help="Measured pairs: preset or CSV."
 )
-@click.option("--control", metavar="HOST:PORT", default="127.0.0.1:0", show_default=True, help="Port 0: a free one.")
+@click.option("--control", metavar="HOST:PORT", type=HOST_PORT, default=DEFAULT_CONTROL, show_default=True,
+              help="Where its control listens; port 0: a free one.")  # fmt: skip
 @click.option("--regions", metavar="A,B,C", default="", help="Regions in use; the grid's own by default.")
 @click.option("--ready-file", type=click.Path(dir_okay=False, path_type=Path), help='Gets {"control": "host:port"}.')
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Also stop when stdin closes: when the parent has gone.")
@@ -86,28 +96,36 @@ def set_(src: str, dst: str, property_: str, value: str, control: str) -> None:
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="VALUE") from error
 
-    async def call() -> None:
-        async with WanControl(control) as emulator:
-            await emulator.set_link(src, dst, property_value, number)
-
-    asyncio.run(call())
+    _ask(control, lambda emulator: emulator.set_link(src, dst, property_value, number))
 
 
 @wan.command()
 @_control_option
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option()
 def show(control: str, output: str) -> None:
     """Show every directed link: setting, bytes delivered, bytes on the way."""
-
-    async def call() -> tuple[tuple[LinkCount, ...], float]:
-        async with WanControl(control) as emulator:
-            return await emulator.counters_and_factor()
-
-    links, factor = asyncio.run(call())
-    if output == "json":
-        click.echo(finite_json.dumps({"scale": factor, "links": [_as_json(link) for link in links]}, indent=2))
+    links, factor = _ask(control, lambda emulator: emulator.counters_and_factor())
+    trees, form = [_as_json(link) for link in links], Output(output)
+    if form in (Output.JSON, Output.YAML):
+        click.echo(render_tree({"schema": "periplus.wan/1", "scale": factor, "links": trees}, form))
+    elif trees:
+        click.echo(render(_LINKS, trees, form, 0.0))
     else:
-        Console().print(_as_table(links))
+        click.echo(_LINKS.empty, err=True)
+
+
+def _ask(control: str, call: Callable[[WanControl], Awaitable[T]]) -> T:
+    async def connected() -> T:
+        async with WanControl(control) as emulator:
+            return await call(emulator)
+
+    try:
+        return asyncio.run(connected())
+    except errors.Unreachable as error:
+        raise errors.Unreachable(
+            f"no emulator answers at {control}; start one with `periplus wan run`, or name another with --control or "
+            "PERIPLUS_WAN"
+        ) from error
 
 
 def _describe(name: str, network: grid.Network) -> str:
@@ -119,7 +137,7 @@ def _describe(name: str, network: grid.Network) -> str:
     )
 
 
-def _as_json(link: LinkCount) -> dict[str, object]:
+def _as_json(link: LinkCount) -> Tree:
     return {
         "src_region": link.src_region,
         "dst_region": link.dst_region,
@@ -131,23 +149,27 @@ def _as_json(link: LinkCount) -> dict[str, object]:
     }
 
 
-def _as_table(links: Sequence[LinkCount]) -> Table:
-    table = Table(box=None)
-    longest = max((len(link.src_region) for link in links), default=0)
-    for heading in ("FROM", "TO"):
-        table.add_column(heading, min_width=longest)  # rich would cut names to an ellipsis
-    for heading in ("RATE", "RTT", "DELIVERED", "QUEUED"):
-        table.add_column(heading, justify="right")
-    table.add_column("STATE")
-    for link in links:
-        rate = "unlimited" if link.rate_bits_per_s == math.inf else f"{link.rate_bits_per_s / 1e6:.1f} Mbit/s"
-        table.add_row(
-            link.src_region,
-            link.dst_region,
-            rate,
-            f"{link.rtt_s * 1e3:.1f} ms",
-            f"{link.delivered_bytes / 1e6:.3f} MB",
-            f"{link.queued_bytes / 1e6:.3f} MB",
-            "dropped" if link.dropped else "up",
-        )
-    return table
+def _rate(tree: Tree, now_s: float) -> str:
+    rate = tree["rate_bits_per_s"]
+    return "unlimited" if rate is None else f"{rate / 1e6:.1f} Mbit/s"
+
+
+def _megabytes(field: str) -> Callable[[Tree, float], str]:
+    return lambda tree, now_s: f"{tree[field] / 1e6:.3f} MB"
+
+
+_LINKS = Listing(
+    key="links",
+    name=("src_region", "dst_region"),
+    columns=(
+        Column("FROM", lambda tree, now_s: str(tree["src_region"])),
+        Column("TO", lambda tree, now_s: str(tree["dst_region"])),
+        Column("RATE", _rate, right=True),
+        Column("RTT", lambda tree, now_s: f"{tree['rtt_s'] * 1e3:.1f} ms", right=True),
+        Column("DELIVERED", _megabytes("delivered_bytes"), right=True),
+        Column("QUEUED", _megabytes("queued_bytes"), right=True),
+        Column("BYTES", lambda tree, now_s: f"{tree['delivered_bytes']:,}", wide=True, right=True),
+        Column("STATE", lambda tree, now_s: "dropped" if tree["dropped"] else "up"),
+    ),
+    empty="the emulator has no links; it takes two regions",
+)

@@ -2,7 +2,18 @@
 
 import json
 
-from coordinator.client.listing import JOBS, LINKS, REGIONS, Output, job_tree, link_tree, region_tree, render
+from coordinator.client.listing import (
+    JOBS,
+    LINKS,
+    REGIONS,
+    Output,
+    describe_job,
+    job_details,
+    job_tree,
+    link_tree,
+    region_tree,
+    render,
+)
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.yaml_text import parse
 
@@ -54,3 +65,16 @@ def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
         "B",
         "-",
     ]
+
+
+def test_a_job_shows_the_bytes_between_its_regions_and_who_counted_them() -> None:
+    pairs = [
+        control_pb2.PairTraffic(src_region="eu", dst_region="us", sent_bytes=7_000),
+        control_pb2.PairTraffic(src_region="us", dst_region="eu", sent_bytes=500),
+    ]
+    job = control_pb2.Job(job_id="sums-1", state=control_pb2.JOB_STATE_SUCCEEDED, traffic=pairs)
+    tree = job_details(job)
+    assert (tree["wan_bytes"], tree["wan_bytes_from"]) == (7_500, "gateways")
+    assert tree["traffic"][0] == {"src_region": "eu", "dst_region": "us", "sent_bytes": 7_000}
+    assert "7.50 kB between regions, counted by the gateways" in describe_job(job, 1.0)
+    assert "7.50 kB" in render(JOBS, [job_tree(job)], Output.WIDE, 1.0)

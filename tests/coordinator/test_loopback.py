@@ -13,6 +13,7 @@ import pytest
 from coordinator.app import serving
 from coordinator.authority import open_authority
 from coordinator.client.connection import Coordinator, connect, job_state
+from coordinator.client.listing import job_details
 from coordinator.config import CoordinatorConfig
 from periplus import rpc
 from periplus.__main__ import run as periplus
@@ -179,7 +180,14 @@ def test_a_job_runs_in_two_regions_and_its_watcher_sees_everything() -> None:
             await eu.report(trainer, control_pb2.TASK_STATE_RUNNING)
             await eu.send(step=step_record(job.job_id, 1))
             await eu.send(
-                heartbeat=control_pb2.Heartbeat(traffic=[control_pb2.LinkTraffic(dst_region="us", sent_bytes=7)])
+                heartbeat=control_pb2.Heartbeat(
+                    traffic=[control_pb2.LinkTraffic(dst_region="us", sent_bytes=9)],
+                    jobs=[
+                        control_pb2.JobTraffic(
+                            job_id=job.job_id, traffic=[control_pb2.LinkTraffic(dst_region="us", sent_bytes=7)]
+                        )
+                    ],
+                )
             )
             await pictured.wait()
             await eu.report(trainer, control_pb2.TASK_STATE_SUCCEEDED)
@@ -195,6 +203,13 @@ def test_a_job_runs_in_two_regions_and_its_watcher_sees_everything() -> None:
                 ("eu", "us"): 7,
                 ("us", "eu"): 0,
             }
+            assert {(link.src_region, link.dst_region): link.sent_bytes for link in (await remote.fleet()).links} == {
+                ("eu", "us"): 9,
+                ("us", "eu"): 0,
+            }
+            ended = await remote.job(job.job_id)
+            assert [(pair.src_region, pair.dst_region, pair.sent_bytes) for pair in ended.traffic] == [("eu", "us", 7)]
+            assert job_details(ended)["wan_bytes"] == 7
             late = [event async for event in remote.watch(job.job_id, events[-2].sequence)]
             assert late == events[-1:]
 

@@ -115,6 +115,46 @@ def test_a_silent_region_is_ready_again_at_its_next_word(run: Run) -> None:
     assert run.state.regions["us"].sent_bytes == {"eu": 7}
 
 
+# ---- bytes between regions -------------------------------------------------------------------------------------------
+
+
+def counts(run: Run, region: str, **sent_bytes: int) -> None:
+    run.do(HeartbeatSeen(run.stamp(region), {}, {"j": sent_bytes, "unknown": {"eu": 1}}))
+
+
+def test_the_bytes_of_a_job_are_summed_by_pair_and_in_both_directions(run: Run) -> None:
+    counts(run, "eu", us=70)
+    counts(run, "us", eu=10)
+    counts(run, "eu", us=100)
+    assert {pair: sent.total_bytes for pair, sent in run.job().sent.items()} == {("eu", "us"): 100, ("us", "eu"): 10}
+    assert run.job().wan_bytes == 110
+
+
+def test_bytes_that_are_reported_after_the_end_of_a_job_count(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    counts(run, "us", eu=10)
+    assert run.job().wan_bytes == 10
+
+
+def test_the_bytes_of_a_job_do_not_fall_when_an_agents_counter_begins_anew(run: Run) -> None:
+    counts(run, "us", eu=100)
+    run.do(RegionLeft("us", 1))
+    run.do(RegionJoined(hello("us", "second"), 1))
+    counts(run, "us", eu=130)
+    assert run.job().wan_bytes == 230
+    counts(run, "us", eu=5)
+    assert run.job().wan_bytes == 235
+
+
+def test_a_resumed_job_goes_on_counting_its_bytes(run: Run) -> None:
+    counts(run, "us", eu=100)
+    run.says("eu", "j/trainer", TaskState.FAILED)
+    again = request(resume_from="runs/j", resume_policy=Policy(0, 3), resume_job_id="j")
+    run.do(JobSubmitted("again", "j2", again))
+    counts(run, "us", eu=120)
+    assert run.job().wan_bytes == 120
+
+
 # ---- links -----------------------------------------------------------------------------------------------------------
 
 

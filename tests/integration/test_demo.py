@@ -65,10 +65,16 @@ def test_the_run_directory_holds_everything(synchronous: Any) -> None:
     }
     logs = {path.stem.partition("-")[0] for path in (run / "logs").glob("*.log")}
     assert {"trainer", "rollout", "agent", "coordinator", "wan"} <= logs
-    kinds = [json.loads(line)["kind"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    kinds = [record["kind"] for record in records]
     assert kinds.count("step") == 4
     assert kinds.count("eval") == 2
     assert kinds[-1] == "summary"
+    times_s = [record["time_s"] for record in records]
+    assert times_s == sorted(times_s), "the clock does not start again between two phases"
+    assert summary["wan_bytes_from"] == "emulator"
+    probes_and_control_bytes = summary["wan_bytes"] - records[-1]["wan_bytes"]
+    assert 0 < probes_and_control_bytes < summary["wan_bytes"], "the gateways count the job alone"
 
 
 def test_transformers_loads_the_final_model(synchronous: Any) -> None:

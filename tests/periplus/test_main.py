@@ -1,5 +1,6 @@
 """What the shell sees of output that cannot be written."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import click
 import pytest
 
 from periplus import __main__
+from periplus.__main__ import never_fail_to_encode
 from periplus.errors import NotFound
 
 FULL = Path("/dev/full")
@@ -52,3 +54,12 @@ def test_whatever_a_command_raises_is_one_sentence_and_a_code(
     monkeypatch.setattr(__main__.root, "get_command", lambda context, name: fails)
     assert __main__.run(["fails"]) == code
     assert capsys.readouterr().err.startswith(shown)
+
+
+def test_characters_that_the_locale_lacks_do_not_end_a_command() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    never_fail_to_encode((stream, io.StringIO()))
+    stream.write("loss \u2588 0.5")
+    stream.flush()
+    assert isinstance(stream.buffer, io.BytesIO)
+    assert stream.buffer.getvalue() == b"loss ? 0.5"

@@ -30,6 +30,7 @@ class Without(gateway_pb2_grpc.GatewayServicer):
     Train: Any = missing
     Publish: Any = missing
     Probe: Any = missing
+    Traffic: Any = missing
 
 
 class Refusing(Without):

@@ -24,8 +24,10 @@ from periplus.spool.format import Durability
 from periplus.task import Role
 from region_agent.app import run
 from region_agent.config import AgentConfig
+from region_agent.convert import heartbeat_to_pb
 from region_agent.frames import folder_of, open_frames
 from region_agent.supervisor import MODULE_OF
+from region_agent.traffic import Traffic
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
 from tests.support.keys import AUTHORITY
@@ -373,3 +375,14 @@ def test_an_order_to_probe_is_answered_with_a_measurement_and_a_dead_end_with_si
             await until(lambda: any(message.heartbeat.traffic for message in fake.came))
 
     play(scene)
+
+
+def test_heartbeats_carry_the_bytes_of_each_job() -> None:
+    traffic = Traffic()
+    traffic.sent("eu", 1)
+    traffic.sent("eu", 1, "sums-1")
+    beat = heartbeat_to_pb(traffic)
+    assert [(link.dst_region, link.sent_bytes) for link in beat.traffic] == [("eu", 30)]
+    assert [(job.job_id, [(link.dst_region, link.sent_bytes) for link in job.traffic]) for job in beat.jobs] == [
+        ("sums-1", [("eu", 15)])
+    ]

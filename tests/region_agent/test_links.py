@@ -8,15 +8,15 @@ import pytest
 
 from periplus import clock, rpc
 from periplus.errors import TimedOut, Unreachable
-from periplus.pb.v1 import wan_pb2_grpc
+from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc, wan_pb2_grpc
 from periplus.wan import grid
 from periplus.wan.client import LinkProperty, WanControl, WanRouter
 from periplus.wan.relay import Relay
 from periplus.wan.service import WanService
 from region_agent import probe as probe_module
 from region_agent.probe import PROBE_CHUNK_BYTES, probe
-from region_agent.traffic import Traffic, wire_bytes
-from tests.support.gateways import Reader, Trainer, Worker, anchor, bundle, gateway, play, remote_gateway, until
+from region_agent.traffic import MAX_JOBS, Traffic, wire_bytes
+from tests.support.gateways import JOB, Reader, Trainer, Worker, anchor, bundle, gateway, play, remote_gateway, until
 
 
 @asynccontextmanager
@@ -121,6 +121,15 @@ def test_counted_bytes_agree_with_the_emulators_within_a_percent() -> None:
                     ("home", "far"): home.traffic.sent_bytes["far"],
                     ("far", "home"): far.traffic.sent_bytes["home"],
                 }
+                assert counted == {
+                    ("home", "far"): home.traffic.jobs[JOB].sent_bytes["far"],
+                    ("far", "home"): far.traffic.jobs[JOB].sent_bytes["home"],
+                }
+                assert home.traffic.pairs(JOB, "home") == counted, "the home gateway knows both directions"
+                asked = gateway_pb2.TrafficRequest(job_id=JOB)
+                async with rpc.channel(home.address) as channel:
+                    answer = await gateway_pb2_grpc.GatewayStub(channel).Traffic(asked)
+                assert {(pair.src_region, pair.dst_region): pair.sent_bytes for pair in answer.pairs} == counted
                 for pair, sent_bytes in counted.items():
                     carried_bytes = links[pair].delivered_bytes + links[pair].queued_bytes
                     assert sent_bytes == pytest.approx(carried_bytes, rel=0.01), pair
@@ -134,5 +143,16 @@ def test_framing_is_counted_by_message_and_by_frame() -> None:
     assert wire_bytes(16384 - 4) == 16385 + 2 * 9
     traffic = Traffic()
     traffic.sent("eu", 0)
-    traffic.sent("eu", 1)
+    traffic.sent("eu", 1, "sums-1")
     assert traffic.sent_bytes == {"eu": 29}
+    traffic.received("eu", 2, "sums-1")
+    assert traffic.pairs("sums-1", "us") == {("us", "eu"): 15, ("eu", "us"): 16}
+    assert traffic.pairs("sums-2", "us") == {}
+
+
+def test_counters_are_kept_of_the_newest_jobs_only() -> None:
+    traffic = Traffic()
+    for i in range(MAX_JOBS + 3):
+        traffic.sent("eu", 1, f"sums-{i}")
+    assert list(traffic.jobs) == [f"sums-{i}" for i in range(3, MAX_JOBS + 3)]
+    assert traffic.sent_bytes == {"eu": 15 * (MAX_JOBS + 3)}

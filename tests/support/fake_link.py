@@ -54,6 +54,7 @@ class FakeLink(GatewayLink):
         self.on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]
         self._delivering: set[asyncio.Future[None]] = set()
         self._num_frames = 0
+        self.wan_bytes_counted: int | None = None
         self.acknowledged: list[int] = []
         self.before_each: Callable[[], object] = lambda: None
         self.on_record: Callable[[Record], None] = lambda _: None
@@ -71,6 +72,9 @@ class FakeLink(GatewayLink):
 
     async def certificate(self, stop: asyncio.Event) -> Certificate | None:
         return AUTHORITY.certify(JOB, self._fork, self.key.public_key)
+
+    async def wan_bytes(self) -> int | None:
+        return self.wan_bytes_counted
 
     async def publish(self, record: PublicationRecord) -> None:
         self.before_each()

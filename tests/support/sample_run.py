@@ -16,7 +16,7 @@ from periplus.view.state import (
     TaskRole,
     TaskSeen,
 )
-from periplus.view.summary import Summary
+from periplus.view.summary import Summary, WanCounter
 
 REGIONS = ("aws:us-east-1", "azure:westeurope", "gcp:asia-northeast1-a")
 RTT_S = {(0, 1): 0.083, (0, 2): 0.152, (1, 2): 0.224}
@@ -103,6 +103,7 @@ def summary() -> Summary:
         steps=STEPS,
         tokens_per_s=2914.0,
         wan_bytes=14_820_000,
+        wan_bytes_from=WanCounter.GATEWAYS,
         wan_bytes_full_weights=497_400_000,
         staleness_max=3,
         staleness_bound=BOUND,

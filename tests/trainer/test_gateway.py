@@ -59,6 +59,13 @@ class Home(gateway_pb2_grpc.GatewayServicer):
 
     Probe = Rollout
 
+    async def Traffic(self, request: gateway_pb2.TrafficRequest, context: object) -> gateway_pb2.TrafficResponse:
+        assert request.job_id == JOB
+        pairs = [("home", "far", 70), ("far", "home", 10)]
+        return gateway_pb2.TrafficResponse(
+            pairs=[control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=n) for src, dst, n in pairs]
+        )
+
 
 def answer(certificate: Certificate) -> control_pb2.CertificateAnswer:
     return control_pb2.CertificateAnswer(certificate=certificate_to_pb(certificate))
@@ -205,3 +212,14 @@ def test_what_is_published_to_a_gateway_that_is_gone_is_given_up() -> None:
             await link.close()
 
     asyncio.run(send())
+
+
+def test_bytes_between_regions_are_asked_of_the_gateway_and_the_newest_count_outlives_it() -> None:
+    async def scene() -> list[int | None]:
+        async with linked(Home(answer(CERTIFICATE))) as (link, server):
+            counted = await link.wan_bytes()
+            await server.stop(None)
+            return [counted, await link.wan_bytes()]
+
+    assert asyncio.run(scene()) == [80, 80]
+    assert asyncio.run(GatewayLink("127.0.0.1:1", JOB, FORK).wan_bytes()) is None

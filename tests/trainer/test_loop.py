@@ -64,6 +64,10 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+PREPARED_S = 5.0
+"""What the preparation of a trainer takes on the tests' clock, at least."""
+
+
 @dataclass
 class Run:
     """One trainer over fake workers, and what it left."""
@@ -99,9 +103,11 @@ def start(
     run_directory.create()
     clock = iter(range(1, 1_000_000))
     prepared = prepare(config, lambda *_: None, lambda: next(clock) / 1000)
+    for _ in range(int(PREPARED_S * 1000)):
+        next(clock)
     link = link_class(job, folder, workers, order, fork)
     running = OPENED.enter_context(
-        assembled(config, prepared, link, link.key, run_directory, lambda: next(clock) / 1000)
+        assembled(config, prepared, link, link.key, run_directory, lambda: next(clock) / 1000, 0.0)
     )
     link.on_message = running.desk.on_message
     return Run(config, link, prepared, running)
@@ -264,6 +270,37 @@ def test_a_stopped_run_saves_and_a_resumed_one_goes_on_from_there_in_the_next_fo
     assert resumed.summary["steps"] == 3
     assert resumed.summary["accuracy_before"] == stopped.of_kind(RecordKind.EVAL)[0].values["accuracy"]
     assert resumed.digest == train(tmp_path / "whole", cache_dir, steps=3).digest, "as if it had never stopped"
+
+
+@pytest.mark.parametrize(("at_resumption", "at_end", "in_all"), [(120, 150, 150), (0, 50, 150)])
+def test_a_resumed_run_sums_the_bytes_between_regions_also_over_a_gateway_that_restarted(
+    tmp_path: Path, cache_dir: Path, at_resumption: int, at_end: int, in_all: int
+) -> None:
+    stopped = start(tmp_path / "a", cache_dir, steps=2)
+    stopped.link.wan_bytes_counted = 100
+    finish(stopped, stop_after=1)
+    resumed = start(tmp_path / "b", cache_dir, steps=2, fork=1, resume_from=Path(stopped.config.task.run_dir))
+    resumed.link.wan_bytes_counted = at_resumption
+
+    def count_on(record: Record) -> None:
+        resumed.link.wan_bytes_counted = at_end
+
+    resumed.link.on_record = count_on
+    asyncio.run(serve(resumed, asyncio.Event()))
+    OPENED.close()
+    [summary] = [r for r in RunDirectory(tmp_path / "b" / "run").records() if r.kind is RecordKind.SUMMARY]
+    assert summary.values["wan_bytes"] == in_all
+
+
+def test_a_run_whose_gateway_never_told_its_bytes_has_no_sum_of_them(tmp_path: Path, cache_dir: Path) -> None:
+    assert "wan_bytes" not in train(tmp_path / "a", cache_dir, steps=1).summary
+
+
+def test_records_count_their_time_from_the_start_of_the_process(tmp_path: Path, cache_dir: Path) -> None:
+    run = train(tmp_path / "a", cache_dir, steps=1)
+    times_s = [record.time_s for record in run.records]
+    assert times_s == sorted(times_s)
+    assert times_s[0] > PREPARED_S, "what came before the first lease counts"
 
 
 def audited(folder: Path) -> Report:

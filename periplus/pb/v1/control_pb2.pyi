@@ -303,22 +303,53 @@ class Heartbeat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRAFFIC_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkTraffic]:
-        """counters since the agent's start"""
+        """all of this gateway, probes included, since the agent's start"""
+
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobTraffic]:
+        """the part of each job"""
 
     def __init__(
         self,
         *,
         traffic: _abc.Iterable[Global___LinkTraffic] | None = ...,
+        jobs: _abc.Iterable[Global___JobTraffic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class JobTraffic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkTraffic]:
+        """since the agent's start"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        traffic: _abc.Iterable[Global___LinkTraffic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "traffic", b"traffic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobTraffic: _TypeAlias = JobTraffic  # noqa: Y015
 
 @_typing.final
 class LinkTraffic(_message.Message):
@@ -716,6 +747,7 @@ class Job(_message.Message):
     SUBMITTED_AT_S_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -732,6 +764,8 @@ class Job(_message.Message):
     def files(self) -> Global___RunFiles:
         """of its trainer; unset before it was started"""
 
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___PairTraffic]: ...
     def __init__(
         self,
         *,
@@ -744,14 +778,42 @@ class Job(_message.Message):
         submitted_at_s: _builtins.float = ...,
         policy: _common_pb2.Policy | None = ...,
         files: Global___RunFiles | None = ...,
+        traffic: _abc.Iterable[Global___PairTraffic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "plan_json", b"plan_json", "policy", b"policy", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "plan_json", b"plan_json", "policy", b"policy", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class PairTraffic(_message.Message):
+    """Payload bytes of one job from one region to another, over all its forks, as counted by the sending gateways."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SRC_REGION_FIELD_NUMBER: _builtins.int
+    DST_REGION_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_FIELD_NUMBER: _builtins.int
+    src_region: _builtins.str
+    dst_region: _builtins.str
+    sent_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        src_region: _builtins.str = ...,
+        dst_region: _builtins.str = ...,
+        sent_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "sent_bytes", b"sent_bytes", "src_region", b"src_region"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PairTraffic: _TypeAlias = PairTraffic  # noqa: Y015
 
 @_typing.final
 class SubmitJobRequest(_message.Message):
@@ -925,7 +987,7 @@ class JobEvent(_message.Message):
     def step(self) -> Global___StepRecord: ...
     @_builtins.property
     def fleet(self) -> Global___Fleet:
-        """links and traffic, about once a second"""
+        """about once a second; its links carry the bytes of this job alone"""
 
     def __init__(
         self,
@@ -1038,7 +1100,7 @@ class Link(_message.Message):
     rtt_s: _builtins.float
     throughput_bits_per_s: _builtins.float
     sent_bytes: _builtins.int
-    """as counted by the sending gateway"""
+    """as counted by the sending gateway; see JobEvent.fleet"""
     measured_at_s: _builtins.float
     def __init__(
         self,

@@ -878,6 +878,47 @@ class PublishResponse(_message.Message):
 Global___PublishResponse: _TypeAlias = PublishResponse  # noqa: Y015
 
 @_typing.final
+class TrafficRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrafficRequest: _TypeAlias = TrafficRequest  # noqa: Y015
+
+@_typing.final
+class TrafficResponse(_message.Message):
+    """Pairs of regions of which this gateway's is one, counted here in both directions since the agent's start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAIRS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pairs(self) -> _containers.RepeatedCompositeFieldContainer[_control_pb2.PairTraffic]: ...
+    def __init__(
+        self,
+        *,
+        pairs: _abc.Iterable[_control_pb2.PairTraffic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pairs", b"pairs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrafficResponse: _TypeAlias = TrafficResponse  # noqa: Y015
+
+@_typing.final
 class SubscribeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

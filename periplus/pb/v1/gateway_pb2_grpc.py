@@ -54,6 +54,11 @@ class GatewayStub:
                 request_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.PublicationRecord.SerializeToString,
                 response_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.PublishResponse.FromString,
                 _registered_method=True)
+        self.Traffic = channel.unary_unary(
+                '/periplus.v1.Gateway/Traffic',
+                request_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.TrafficRequest.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.TrafficResponse.FromString,
+                _registered_method=True)
         self.Probe = channel.stream_stream(
                 '/periplus.v1.Gateway/Probe',
                 request_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.ProbeChunk.SerializeToString,
@@ -91,6 +96,13 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Traffic(self, request, context):
+        """What the job has sent between regions so far, for its trainer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Probe(self, request_iterator, context):
         """A timed transfer between two gateways: round trips first, then bytes.
         """
@@ -120,6 +132,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.Publish,
                     request_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.PublicationRecord.FromString,
                     response_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.PublishResponse.SerializeToString,
+            ),
+            'Traffic': grpc.unary_unary_rpc_method_handler(
+                    servicer.Traffic,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.TrafficRequest.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.TrafficResponse.SerializeToString,
             ),
             'Probe': grpc.stream_stream_rpc_method_handler(
                     servicer.Probe,
@@ -235,6 +252,33 @@ class Gateway:
             '/periplus.v1.Gateway/Publish',
             periplus_dot_pb_dot_v1_dot_gateway__pb2.PublicationRecord.SerializeToString,
             periplus_dot_pb_dot_v1_dot_gateway__pb2.PublishResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Traffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/periplus.v1.Gateway/Traffic',
+            periplus_dot_pb_dot_v1_dot_gateway__pb2.TrafficRequest.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_gateway__pb2.TrafficResponse.FromString,
             options,
             channel_credentials,
             insecure,

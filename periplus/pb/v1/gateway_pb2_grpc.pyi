@@ -40,6 +40,8 @@ class GatewayStub:
     Train: _grpc.StreamStreamMultiCallable[_gateway_pb2.TrainerUp, _gateway_pb2.TrainerDown]
     """The job's one trainer, in the home region only."""
     Publish: _grpc.StreamUnaryMultiCallable[_gateway_pb2.PublicationRecord, _gateway_pb2.PublishResponse]
+    Traffic: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.TrafficRequest, _gateway_pb2.TrafficResponse]
+    """What the job has sent between regions so far, for its trainer."""
     Probe: _grpc.StreamStreamMultiCallable[_gateway_pb2.ProbeChunk, _gateway_pb2.ProbeAck]
     """A timed transfer between two gateways: round trips first, then bytes."""
 
@@ -53,6 +55,8 @@ class GatewayAsyncStub(GatewayStub):
     Train: _aio.StreamStreamMultiCallable[_gateway_pb2.TrainerUp, _gateway_pb2.TrainerDown]  # type: ignore[assignment]
     """The job's one trainer, in the home region only."""
     Publish: _aio.StreamUnaryMultiCallable[_gateway_pb2.PublicationRecord, _gateway_pb2.PublishResponse]  # type: ignore[assignment]
+    Traffic: _aio.UnaryUnaryMultiCallable[_gateway_pb2.TrafficRequest, _gateway_pb2.TrafficResponse]  # type: ignore[assignment]
+    """What the job has sent between regions so far, for its trainer."""
     Probe: _aio.StreamStreamMultiCallable[_gateway_pb2.ProbeChunk, _gateway_pb2.ProbeAck]  # type: ignore[assignment]
     """A timed transfer between two gateways: round trips first, then bytes."""
 
@@ -87,6 +91,14 @@ class GatewayServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_gateway_pb2.PublicationRecord],
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.PublishResponse, _abc.Awaitable[_gateway_pb2.PublishResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Traffic(
+        self,
+        request: _gateway_pb2.TrafficRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.TrafficResponse, _abc.Awaitable[_gateway_pb2.TrafficResponse]]:
+        """What the job has sent between regions so far, for its trainer."""
 
     @_abc_1.abstractmethod
     def Probe(

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from periplus.view.live import LiveView
-from periplus.view.state import RecordSeen, RegionSeen, ViewState, fold
+from periplus.view.state import Activity, RecordSeen, RegionSeen, ViewState, fold
 from tests.support import sample_run
 
 
@@ -87,3 +87,51 @@ def test_a_large_bound_is_binned() -> None:
 
 def test_a_failure_shows_its_reason() -> None:
     assert "region eu is gone" in plainly(replace(RUNNING, job_state="failed", reason="region eu is gone"))
+
+
+def test_the_bar_of_a_link_is_its_use_of_its_own_capacity() -> None:
+    link = replace(RUNNING.links[0], rate_bits_per_s=0.14e6, throughput_bits_per_s=4537e6)
+    idle = link_line(replace(RUNNING, links=(link,)))
+    assert "<0.1 %" in idle
+    assert "█" not in idle
+    half = link_line(replace(RUNNING, links=(replace(link, rate_bits_per_s=4537e6 / 2),)))
+    assert "50.0 %" in half
+    assert half.count("█") == pytest.approx(half.count("·"), abs=1)
+    full = link_line(replace(RUNNING, links=(replace(link, rate_bits_per_s=4537e6),)))
+    assert "█" in full
+    assert "·" not in full
+    unknown = link_line(replace(RUNNING, links=(replace(link, throughput_bits_per_s=0.0),)))
+    assert "█" not in unknown
+    assert "·" not in unknown
+
+
+def link_line(state: ViewState) -> str:
+    return next(line for line in plainly(state, 120).splitlines() if "→" in line)
+
+
+def test_until_the_first_step_it_says_what_is_done_and_for_how_long() -> None:
+    preparing = replace(
+        state_after(0),
+        warmup_losses=(),
+        activities=(Activity("ordering its processes", 1.0), Activity("starting its processes", 3.0)),
+    )
+    console = Console(width=100, height=30, file=io.StringIO())
+    console.print(LiveView(preparing, 8.0), end="")
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "starting its processes  0:05" in text.splitlines()[1]
+    assert "0:02  ordering its processes" in text
+
+
+def test_the_warm_up_says_how_far_it_is() -> None:
+    warming = replace(state_after(0), activities=(Activity("warm-up", 0.0),), warmup_steps_total=100)
+    assert "warm-up, step 60 of 100" in plainly(warming)
+
+
+def test_the_panel_on_staleness_shows_the_mean_of_recent_steps_and_what_it_costs() -> None:
+    high = plainly(RUNNING, 100, 40)
+    for words in ("mean of each step  0.58", "waiting ", "dropped 0"):
+        assert words in high
+    low = plainly(replace(RUNNING, staleness_bound=2, staleness_tokens={0: 5, 1: 5}), 80, 24)
+    assert "mean 0.58" in low
+    assert "mean of each step" not in low

@@ -137,3 +137,57 @@ def test_a_step_ends_the_phase_of_an_evaluation_before_it() -> None:
 
     assert folded(step(1), evaluating).phase == "evaluating during training"
     assert folded(step(1), evaluating, step(2)).phase == "training"
+
+
+def changed(state: str, at_s: float, reason: str = "") -> JobChanged:
+    return JobChanged(job_id="j", name="n", state=state, reason=reason, submitted_at_s=1000.0, at_s=at_s)
+
+
+def phase(text: str, at_s: float, time_s: float = 0.0) -> RecordSeen:
+    return RecordSeen(Record(kind=RecordKind.PHASE, policy=Policy(0, 0), time_s=time_s, text=text), at_s)
+
+
+def test_the_clock_counts_from_the_submission_and_never_goes_back() -> None:
+    events: list[RecordSeen | FleetSeen | JobChanged] = [
+        changed("pending", 1000.5),
+        phase("warming up", 1008.0, 6.0),
+        phase("evaluating", 1009.0, 0.1),
+    ]
+    assert folded(*events).time_s == 9.0
+    assert folded(*events, phase("late", 1004.0)).time_s == 9.0
+    assert folded(*events, FleetSeen(regions=(), links=(), at_s=1012.0)).time_s == 12.0
+
+
+def test_a_caller_may_let_the_clock_count_from_its_own_start() -> None:
+    assert fold(ViewState(started_at_s=990.0), changed("pending", 1000.5)).time_s == 10.5
+
+
+def test_without_times_of_events_the_clock_is_that_of_the_newest_record() -> None:
+    assert folded(phase("a", 0.0, 3.0), phase("b", 0.0, 1.0)).time_s == 3.0
+
+
+def test_what_is_done_before_the_first_step_is_kept_with_its_beginning() -> None:
+    events: list[RecordSeen | FleetSeen | JobChanged] = [
+        changed("pending", 1000.0, "waits for the links to be measured, 6 to go"),
+        changed("pending", 1001.0, "waits for the links to be measured, 1 to go"),
+        changed("planned", 1002.0),
+        changed("starting", 1002.5),
+        changed("running", 1003.0),
+        phase("loading the model", 1006.0),
+        changed("running", 1006.5),
+    ]
+    activities = folded(*events).activities
+    assert [(each.text, each.since_s) for each in activities] == [
+        ("planning where to run it", 0.0),
+        ("ordering its processes", 2.0),
+        ("starting its processes, which import torch", 2.5),
+        ("loading the model", 6.0),
+    ]
+    assert folded(*events, step(1), phase("evaluating", 1020.0)).activities == activities
+
+
+def test_the_steps_of_the_warm_up_are_not_those_of_the_job() -> None:
+    values = {"step": 10.0, "steps_total": 200.0, "loss": 1.0}
+    warming = RecordSeen(Record(kind=RecordKind.WARMUP, policy=Policy(0, 0), time_s=1.0, values=values))
+    state = fold(ViewState(steps_total=40), warming)
+    assert (state.steps_total, state.warmup_steps_total) == (40, 200)

@@ -1,11 +1,12 @@
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from periplus.telemetry import check_names
-from periplus.view.summary import summary_from, summary_json, summary_table
+from periplus.view.summary import WanCounter, summary_from, summary_json, summary_table
 from tests.support import sample_run
 
 SUMMARY = sample_run.summary()
@@ -41,6 +42,7 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "delta_bits_per_change",
         "weight_fallbacks",
         "pause_s",
+        "wan_bytes_from",
     }
 
 
@@ -56,6 +58,27 @@ def test_what_was_not_measured_is_null_and_said() -> None:
     assert data["accuracy_after"] is None
     assert data["wan_bytes"] is None
     assert "not measured" in table(wan_bytes=None)
+
+
+def test_the_json_and_the_table_say_who_counted_the_bytes() -> None:
+    assert json.loads(summary_json(SUMMARY))["wan_bytes_from"] == "gateways"
+    assert "bytes over the WAN, counted by the gateways" in table()
+    emulated = replace(SUMMARY, wan_bytes_from=WanCounter.EMULATOR)
+    assert json.loads(summary_json(emulated))["wan_bytes_from"] == "emulator"
+    uncounted = summary_from({k: v for k, v in SUMMARY.values().items() if k != "wan_bytes"}, ())
+    assert json.loads(summary_json(uncounted))["wan_bytes_from"] is None
+
+
+def test_bytes_that_were_counted_as_none_are_no_missing_measurement() -> None:
+    assert "0 B" in table(wan_bytes=0)
+
+
+def test_a_terminal_without_unicode_gets_ascii_alone() -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    console = Console(file=file, width=100)
+    console.print(summary_table(SUMMARY, ascii_only=console.options.ascii_only))
+    file.flush()
+    assert b"####" in file.buffer.getvalue()
 
 
 def test_a_promise_that_was_not_counted_is_refused() -> None:

@@ -1,12 +1,16 @@
 import asyncio
 import io
+import itertools
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 from rich.console import Console
 
 from periplus.errors import Unreachable
-from periplus.view.state import Event, ViewState
+from periplus.policy import Policy
+from periplus.record import Record, RecordKind
+from periplus.view.state import Event, RecordSeen, ViewState
 from periplus.view.watch import watch
 from tests.support import sample_run
 
@@ -49,7 +53,31 @@ def test_the_time_since_the_last_record_runs_on(monkeypatch: pytest.MonkeyPatch)
     file, times = io.StringIO(), iter(range(0, 100_000, 30))
     console = Console(file=file, width=100, height=30, force_terminal=True)
     asyncio.run(watch(stream(list(sample_run.events())[:5]), console, True, now_s=lambda: float(next(times))))
-    assert "0:31" in file.getvalue() or "1:01" in file.getvalue()
+    assert max(clocks(file.getvalue())) >= 30
+
+
+def clocks(text: str) -> list[int]:
+    """The seconds that the heads of the pictures showed, one after the other."""
+    shown = re.findall(r"policy .*?(\d+):(\d\d)", text)
+    return [60 * int(minutes) + int(seconds) for minutes, seconds in shown]
+
+
+def phase(text: str, time_s: float, at_s: float = 0.0) -> RecordSeen:
+    return RecordSeen(Record(kind=RecordKind.PHASE, policy=Policy(0, 0), time_s=time_s, text=text), at_s)
+
+
+@pytest.mark.parametrize("times_s", [[1.0, 6.0, 0.1, 4.0, 7.0], [3.0, 0.0, 2.0, 9.0]])
+def test_the_clock_never_goes_back_whatever_times_records_carry(
+    times_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    file, times = io.StringIO(), itertools.count()
+    console = Console(file=file, width=100, height=30, force_terminal=True)
+    events: list[Event] = [phase(f"phase {i}", time_s) for i, time_s in enumerate(times_s)]
+    asyncio.run(watch(stream(events), console, True, now_s=lambda: float(next(times))))
+    shown = clocks(file.getvalue())
+    assert shown == sorted(shown)
+    assert len(shown) > 2
 
 
 @pytest.mark.parametrize("live", [True, False])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from periplus import errors
-from periplus.wan.commands import parse_value, wan
+from periplus.view.listing import Output
+from periplus.wan.commands import DEFAULT_CONTROL, parse_value, wan
 from periplus.wan.shaping import LinkProperty
+from periplus.yaml_text import parse
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,8 @@ def test_a_bad_value_is_a_usage_error() -> None:
 
 @contextmanager
 def process(ready_file: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "periplus", "wan", "run", "--ready-file", str(ready_file), *arguments]
+    command = [sys.executable, "-m", "periplus", "wan", "run", "--ready-file", str(ready_file)]
+    command += ["--control", "127.0.0.1:0", *arguments]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with child:
         assert child.stderr is not None
@@ -84,10 +88,44 @@ def test_a_ready_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) ->
     assert "writable folder" in done.stderr
 
 
-def periplus(*arguments: str) -> subprocess.CompletedProcess[str]:
+def periplus(*arguments: str, control: str = "127.0.0.1:1") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "periplus", "wan", *arguments], capture_output=True, text=True, timeout=30, check=False
-    )
+        [sys.executable, "-m", "periplus", "wan", *arguments], capture_output=True, text=True, timeout=30, check=False,
+        env=os.environ | {"PERIPLUS_WAN": control},
+    )  # fmt: skip
+
+
+def test_who_is_told_nothing_finds_the_emulator_that_was_told_nothing() -> None:
+    found = {
+        verb: next(param.default for param in wan.commands[verb].params if param.name == "control")
+        for verb in ("run", "set", "show")
+    }
+    assert found == dict.fromkeys(found, DEFAULT_CONTROL)
+
+
+@pytest.mark.processes
+def test_an_emulator_that_is_not_there_is_unreachable_and_the_message_says_how_to_name_it() -> None:
+    done = periplus("set", "a", "b", "rate", "10mbit")
+    assert done.returncode == errors.MEANING[errors.Unreachable].exit_code
+    for word in ("127.0.0.1:1", "periplus wan run", "--control", "PERIPLUS_WAN"):
+        assert word in done.stderr
+
+
+@pytest.mark.processes
+def test_the_links_are_shown_in_every_form_of_a_listing(tmp_path: Path) -> None:
+    ready_file = tmp_path / "wan.json"
+    with process(ready_file, "--grid", "off", "--regions", "a,b"):
+        control = json.loads(ready_file.read_text())["control"]
+        shown = {form: periplus("show", "-o", form, control=control) for form in Output}
+    assert {form: (done.returncode, done.stderr) for form, done in shown.items()} == dict.fromkeys(Output, (0, ""))
+    tree = json.loads(shown[Output.JSON].stdout)
+    assert (tree["schema"], tree["scale"], len(tree["links"])) == ("periplus.wan/1", 1.0, 2)
+    assert parse(shown[Output.YAML].stdout, "test") == tree
+    assert shown[Output.NAME].stdout == "a b\nb a\n"
+    assert shown[Output.TABLE].stdout.splitlines()[1].split() == [
+        "a", "b", "unlimited", "0.0", "ms", "0.000", "MB", "0.000", "MB", "up",
+    ]  # fmt: skip
+    assert "BYTES" in shown[Output.WIDE].stdout
 
 
 @pytest.mark.processes
