@@ -3,11 +3,12 @@
 Every worker runs in its own session, so that a terminal's Ctrl-C reaches the agent alone, and with the agent's end of
 a pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. A worker is asked to stop
 once: a second SIGTERM would cut short what it saves. What it started itself is killed with it. Output goes to one log
-file a task.
+file a task; a task whose log cannot be opened runs without one.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -17,10 +18,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from periplus.run_directory import RunDirectory
 from periplus.task import Role, TaskOutcome, TaskSpec, TaskState
+from periplus.telemetry import event
 from region_agent.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
+
+log = logging.getLogger(__name__)
 
 STATUS_FILE = "status.json"
 MODULE_OF = {Role.TRAINER: "trainer", Role.ROLLOUT: "rollout_worker"}
@@ -113,8 +118,6 @@ class Supervisor:
     def _spawn(self, task: LocalTask) -> None:
         settings = self._settings
         run = RunDirectory(settings.work_dir / task.output_dir / task.job_id)
-        logs = run.root / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
         scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
         spec = TaskSpec(
             task_id=task.task_id, job_id=task.job_id, role=task.role, region=settings.region, job_json=task.job_json,
@@ -125,10 +128,10 @@ class Supervisor:
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")
         log_name = task.task_id.removeprefix(f"{task.job_id}/").replace(":", "-").replace("/", "-")
-        with open(logs / f"{log_name}.log", "ab") as log:
+        with _opened(run.logs / f"{log_name}.log") as output:
             self._popen[task.task_id] = subprocess.Popen(
                 [sys.executable, "-m", self._module_of[task.role], "--task-file", str(spec_file)],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": str(settings.num_threads), "TOKENIZERS_PARALLELISM": "false"},
             )  # fmt: skip
 
@@ -145,6 +148,15 @@ class Supervisor:
         scratch = self._scratch.pop(task_id, None)
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError as error:
+        event(log, logging.WARNING, "task_without_log", path=path, why=error)
+        return open(os.devnull, "ab")
 
 
 def _kill_group(leader_pid: int) -> None:

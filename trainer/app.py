@@ -5,19 +5,25 @@ The trainer makes its signing key at its start, and it dies with the process: th
 alone, over the gateway's stream, while the model is prepared.
 
 A trainer that loses its gateway stops as if it had been asked to, between two steps and with a checkpoint saved, and
-then fails with what happened to the gateway."""
+then fails with what happened to the gateway.
+
+Whatever it writes waits for room on a full disk (disk_wait.py). Asked to stop while it waits, it ends as stopped with
+the checkpoints that it has: what could not be written was not acted on."""
 
 import asyncio
 import json
 import logging
+from collections.abc import Coroutine
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
 
-from periplus import clock
+from periplus import clock, rpc
 from periplus.audit import records as audit
-from periplus.errors import Denied, NonFiniteLoss, TimedOut, Unreachable
+from periplus.errors import Denied, DiskFull, NonFiniteLoss, TimedOut, TrainingError, Unreachable
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import PublisherKey
@@ -30,6 +36,7 @@ from periplus.view.summary import summary_from, summary_json
 from trainer import export, publish
 from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
+from trainer.disk_wait import DiskWait
 from trainer.gateway import GatewayLink
 from trainer.setup import Prepared, prepare
 
@@ -42,14 +49,17 @@ CLOSE_DEADLINE_S = 10.0
 async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     """Train one job in one fork. Raises: ConfigError, Unreachable, NonFiniteLoss, Denied, TimedOut."""
     torch.set_num_threads(config.task.num_threads)
-    run_directory = RunDirectory(Path(config.task.run_dir))
-    run_directory.create()
-    write_atomically(run_directory.config, yaml.safe_dump(json.loads(config.job.to_json()), sort_keys=False))
-    write_atomically(run_directory.plan, config.task.plan_json or "{}")
+    run_directory, started_s = RunDirectory(Path(config.task.run_dir)), clock.monotonic_s()
     key = PublisherKey.generate()
     link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, key.public_key)
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     lost: list[Unreachable] = []
+
+    def say(phase: str) -> None:
+        time_s = clock.monotonic_s() - started_s
+        link.record(Record(kind=RecordKind.PHASE, policy=Policy(config.task.fork, 0), time_s=time_s, text=phase))
+
+    disk = DiskWait(stop, say)
 
     async def deliver(message: gateway_pb2.TrainerDown) -> None:
         running = await asyncio.shield(ready)  # workers that outlived an earlier trainer speak while this one prepares
@@ -68,10 +78,8 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         streams = tasks.create_task(serve())
         tasks.create_task(asyncio.to_thread(publish.compile_codec))  # beside the warm-up
         try:
-            state = TaskState.STOPPED
-            prepared = await _prepare(config, run_directory, link, stop)
-            if prepared is not None:
-                state = await _train(config, prepared, link, key, run_directory, stop, ready)
+            state = await _unless_full(_work(config, run_directory, link, key, disk, stop, ready), stop)
+            if ready.done():
                 await _close(link, config.task.job_id)
         finally:
             streams.cancel()
@@ -80,12 +88,44 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     return state
 
 
-async def _train(
-    config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run_directory: RunDirectory,
+async def _unless_full(work: Coroutine[Any, Any, TaskState], stop: asyncio.Event) -> TaskState:
+    """How `work` ended; as stopped if it gave up waiting for a full disk."""
+    try:
+        return await work
+    except* DiskFull as group:
+        if not stop.is_set():
+            raise
+        event(log, logging.WARNING, "stopped_on_full_disk", why=rpc.first_of(group))
+    return TaskState.STOPPED
+
+
+async def _work(
+    config: TrainerConfig, run_directory: RunDirectory, link: GatewayLink, key: PublisherKey, disk: DiskWait,
     stop: asyncio.Event, ready: "asyncio.Future[Running]",
 ) -> TaskState:  # fmt: skip
+    await disk.write(lambda: _begin(config, run_directory))
+    prepared = await _prepare(config, run_directory, link, disk, stop)
+    if prepared is None:
+        return TaskState.STOPPED
+    return await _train(config, prepared, link, key, run_directory, disk, stop, ready)
+
+
+def _begin(config: TrainerConfig, run_directory: RunDirectory) -> None:
+    run_directory.create()
+    write_atomically(run_directory.config, yaml.safe_dump(json.loads(config.job.to_json()), sort_keys=False))
+    write_atomically(run_directory.plan, config.task.plan_json or "{}")
+
+
+async def _train(
+    config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run_directory: RunDirectory,
+    disk: DiskWait, stop: asyncio.Event, ready: "asyncio.Future[Running]",
+) -> TaskState:  # fmt: skip
     """Everything from the first lease to the exported model."""
-    with assembled(config, prepared, link, key, run_directory, clock.monotonic_s) as running:
+    with ExitStack() as opened:
+        now = clock.monotonic_s
+        running = await disk.write(
+            lambda: opened.enter_context(assembled(config, prepared, link, key, run_directory, disk, now))
+        )
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(running.desk.run()), tasks.create_task(running.publisher.run())]
             ready.set_result(running)
@@ -93,17 +133,29 @@ async def _train(
                 state = await running.loop.run(stop)
             except (NonFiniteLoss, Denied, TimedOut):
                 await running.publisher.drained()
-                running.desk.close(audit.End(how="failed"))
+                await running.desk.close(audit.End(how="failed"))
                 raise
             finally:
                 for task in serving:
                     task.cancel()
-        running.desk.close(audit.End(how=state))
+        running.desk.refuse_messages()
         if state is TaskState.SUCCEEDED:
-            digest = running.publisher.digest
-            await asyncio.to_thread(export.final_model, prepared.model, prepared.tokenizer, run_directory.final, digest)
-            _write_report(config, run_directory)
+            await _export(config, prepared, run_directory, running, disk)
+        await running.desk.close(audit.End(how=state))
     return state
+
+
+async def _export(
+    config: TrainerConfig, prepared: Prepared, run_directory: RunDirectory, running: Running, disk: DiskWait
+) -> None:
+    """The model and the report; the run has not succeeded before they are on disk."""
+    digest, final = running.publisher.digest, run_directory.final
+    try:
+        await disk.write_in_thread(lambda: export.final_model(prepared.model, prepared.model_files, final, digest))
+    except TrainingError:
+        await running.desk.close(audit.End(how="failed"))
+        raise
+    await disk.write_in_thread(lambda: _write_report(config, run_directory))
 
 
 async def _close(link: GatewayLink, job_id: str) -> None:
@@ -126,7 +178,7 @@ def _write_report(config: TrainerConfig, run_directory: RunDirectory) -> None:
 
 
 async def _prepare(
-    config: TrainerConfig, run_directory: RunDirectory, link: GatewayLink, stop: asyncio.Event
+    config: TrainerConfig, run_directory: RunDirectory, link: GatewayLink, disk: DiskWait, stop: asyncio.Event
 ) -> Prepared | None:
     """Everything before the first lease; None if asked to stop first (there is nothing to save yet)."""
     started_s = clock.monotonic_s()
@@ -139,8 +191,9 @@ async def _prepare(
             kind=kind, policy=Policy(config.task.fork, 0), time_s=clock.monotonic_s() - started_s, values=values,
             text=text,
         )  # fmt: skip
-        run_directory.append(record)
         event_loop.call_soon_threadsafe(link.record, record)
+        writing = disk.write(lambda: run_directory.append(record))
+        asyncio.run_coroutine_threadsafe(writing, event_loop).result()
         if text:
             event(log, logging.INFO, "phase", text=text)
 

@@ -10,11 +10,13 @@ from blake3 import blake3
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from periplus.digest import state_digest
-from periplus.errors import ConfigError, NotFound
+from periplus.errors import ConfigError, NotFound, StorageError
 from periplus.policy import Lineage, Policy
 from trainer import checkpoint
 from trainer.checkpoint import LEARNER, MANIFEST, WEIGHTS, Content
 from trainer.publish import bf16_state, float32_state
+
+FILES = {"config.json": b"{}", "tokenizer.json": b"{}"}
 
 
 def optimizer_of(model: Any) -> torch.optim.Optimizer:
@@ -36,7 +38,7 @@ def content(version: int, fork: int = 0, parent: checkpoint.Manifest | None = No
 
 
 def save(root: Path, version: int, model: Any, optimizer: Any, fork: int = 0) -> Path:
-    return checkpoint.save(root, content(version, fork), model, optimizer).directory
+    return checkpoint.save(root, content(version, fork), model, optimizer, FILES).directory
 
 
 def power_cut(*_: object) -> None:
@@ -87,15 +89,15 @@ def test_without_a_manifest_there_is_no_checkpoint(
         checkpoint.newest(tmp_path)
 
 
-def test_a_crash_before_the_manifest_leaves_the_previous_checkpoint_and_the_next_attempt_succeeds(
+def test_an_error_before_the_manifest_leaves_the_previous_checkpoint_only_and_the_next_attempt_succeeds(
     tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1, model, optimizer)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_atomically", power_cut)
-        with pytest.raises(OSError, match="power cut"):
+        with pytest.raises(StorageError, match="power cut"):
             save(tmp_path, 2, model, optimizer)
-    assert (tmp_path / "0.2" / WEIGHTS).exists()
+    assert not (tmp_path / "0.2").exists()
     assert checkpoint.newest(tmp_path).policy == Policy(0, 1)
     save(tmp_path, 2, model, optimizer)
     assert checkpoint.newest(tmp_path).policy == Policy(0, 2)
@@ -134,8 +136,8 @@ def test_a_damaged_part_is_refused_by_name_and_nothing_is_loaded(
 def test_a_manifest_says_where_the_run_stood_and_names_its_parent_by_hash(
     tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
 ) -> None:
-    first = checkpoint.save(tmp_path, content(1), model, optimizer)
-    second = checkpoint.save(tmp_path, content(2, parent=first), model, optimizer)
+    first = checkpoint.save(tmp_path, content(1), model, optimizer, FILES)
+    second = checkpoint.save(tmp_path, content(2, parent=first), model, optimizer, FILES)
     assert (second.next_group, second.open_groups, second.audit_line) == (9, (5, 8), 7)
     assert (second.batches_root, second.lineage) == (b"r" * 16, Lineage(0))
     data = json.loads((second.directory / MANIFEST).read_text())

@@ -33,6 +33,7 @@ from tests.support.tiny_job import task_of, tiny_job
 from trainer import checkpoint, publish
 from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
+from trainer.disk_wait import DiskWait
 from trainer.setup import Prepared, prepare
 
 DEADLINE_S = 60.0
@@ -99,8 +100,9 @@ def start(
     clock = iter(range(1, 1_000_000))
     prepared = prepare(config, lambda *_: None, lambda: next(clock) / 1000)
     link = link_class(job, folder, workers, order, fork)
+    disk = DiskWait(asyncio.Event(), lambda phase: None)
     running = OPENED.enter_context(
-        assembled(config, prepared, link, link.key, run_directory, lambda: next(clock) / 1000)
+        assembled(config, prepared, link, link.key, run_directory, disk, lambda: next(clock) / 1000)
     )
     link.on_message = running.desk.on_message
     return Run(config, link, prepared, running)
@@ -422,7 +424,7 @@ def test_a_sample_given_up_by_a_worker_that_is_gone_is_counted_and_stops_nobody(
 def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cache_dir: Path) -> None:
     run = start(tmp_path / "a", cache_dir)
     desk = run.running.desk
-    desk.close(End(how="stopped"))
+    asyncio.run(desk.close(End(how="stopped")))
     before = run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()
     hello = gateway_pb2.WorkerHello(region="far", bundle_digest=run.prepared.bundle.digest)
     for up in (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from periplus.errors import Conflict, CorruptSpool, NotFound, SpoolFull, StorageError
+from periplus.errors import Conflict, CorruptSpool, DiskFull, NotFound, SpoolFull, StorageError
 from periplus.spool.files import FileLayer
 from periplus.spool.format import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Durability, Position
 from periplus.spool.reader import SpoolReader
@@ -170,7 +170,7 @@ def test_a_full_disk_refuses_and_heals() -> None:
     first = spool.append(b"kept")
     for room in range(sum(len(disk.content(path)) for path in disk.paths()), 400):
         disk.room_bytes = room
-        with pytest.raises(SpoolFull, match="disk is full"):
+        with pytest.raises(DiskFull, match="disk is full"):
             spool.append(bytes(1000))
     disk.room_bytes = None
     second = spool.append(b"new")
@@ -187,7 +187,7 @@ def test_a_disk_that_is_full_at_the_start_still_gives_back_what_it_holds() -> No
     disk.room_bytes = 0
     spool = opened(disk)
     assert held(spool) == [b"kept"]
-    with pytest.raises(SpoolFull):
+    with pytest.raises(DiskFull):
         spool.append(b"new")
     disk.room_bytes = None
     spool.append(b"new")
@@ -317,11 +317,12 @@ def test_one_sync_serves_all_who_appended_before_it() -> None:
 
 
 def test_a_real_file_that_cannot_grow_refuses_and_heals(tmp_path: Path) -> None:
-    """The limit on a file's size stands for a full disk: the kernel writes what fits and refuses the rest."""
+    """The kernel writes what fits below the limit on a file's size and refuses the rest; making room would not mend it,
+    so it is no full disk."""
     program = f"""
 import resource
 from pathlib import Path
-from periplus.errors import SpoolFull
+from periplus.errors import DiskFull, StorageError
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 
@@ -333,8 +334,9 @@ try:
     while True:
         spool.append(bytes([taken]) * 300_000)
         taken += 1
-except SpoolFull:
+except StorageError as error:
     assert taken == 3, taken
+    assert not isinstance(error, DiskFull), error
     spool.sync()
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 spool.append(b"after")

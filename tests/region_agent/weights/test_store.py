@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from periplus.codec.weights.decoder import decode
-from periplus.errors import CorruptFrame, SpoolFull
+from periplus.errors import CorruptFrame, DiskFull
 from periplus.state import State
 from region_agent.weights.changes import full
 from region_agent.weights.store import MOST_CHAINS, WeightStore
@@ -42,7 +42,7 @@ def test_a_full_disk_costs_nothing_and_is_caught_up_with() -> None:
         store.put(made().anchor(0) if index == 0 else made().delta(index - 1, index))
         disk.room_bytes = used_bytes(disk) + 300
         if index in (0, 3, 4):
-            with pytest.raises(SpoolFull):
+            with pytest.raises(DiskFull):
                 store.settle()
             assert store.newest == made().policy(index)
             links = store.links_from(made().policy(max(0, index - 2)))
@@ -65,7 +65,7 @@ def test_a_disk_that_stays_full_ends_the_copy_but_not_the_chain_and_neither_grow
     for delta in made().chain(0, NUM_VERSIONS - 1):
         store.put(delta)
         if store.copy is not None:
-            with pytest.raises(SpoolFull):
+            with pytest.raises(DiskFull):
                 store.settle()
         assert len(store.chain) <= MOST_CHAINS * 2 + 1
     assert store.copy is None
