@@ -3,7 +3,7 @@
 Every worker runs in its own session, so that a terminal's Ctrl-C reaches the agent alone, and with the agent's end of
 a pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. A worker is asked to stop
 once: a second SIGTERM would cut short what it saves. What it started itself is killed with it. Output goes to one log
-file a task; a task whose log cannot be opened runs without one.
+file a task; a task whose log finds no room on the disk runs without one.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from periplus.disk import NO_ROOM
 from periplus.run_directory import RunDirectory
 from periplus.task import Role, TaskOutcome, TaskSpec, TaskState
 from periplus.telemetry import event
@@ -155,6 +156,8 @@ def _opened(path: Path) -> BinaryIO:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("ab")
     except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
         event(log, logging.WARNING, "task_without_log", path=path, why=error)
         return open(os.devnull, "ab")
 

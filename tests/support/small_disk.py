@@ -19,6 +19,10 @@ class SmallDisk:
         """Let it hold so many KiB in all."""
         _mount("-o", f"remount,size={num_kib}k", str(self.root))
 
+    def make_read_only(self) -> None:
+        """Refused by the kernel while a file is open for writing."""
+        _mount("-o", "remount,ro", str(self.root))
+
     @property
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.root).free

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
@@ -89,7 +89,7 @@ class Run:
 
 def start(
     folder: Path, cache_dir: Path, *, workers: int = 1, order: int = 0, fork: int = 0, resume_from: Path | None = None,
-    link_class: type[FakeLink] = FakeLink, **overrides: Any,
+    link_class: type[FakeLink] = FakeLink, say: Callable[[str], None] = lambda phase: None, **overrides: Any,
 ) -> Run:  # fmt: skip
     folder.mkdir(exist_ok=True)
     job = tiny_job(folder, **overrides)
@@ -100,7 +100,7 @@ def start(
     clock = iter(range(1, 1_000_000))
     prepared = prepare(config, lambda *_: None, lambda: next(clock) / 1000)
     link = link_class(job, folder, workers, order, fork)
-    disk = DiskWait(asyncio.Event(), lambda phase: None)
+    disk = DiskWait(asyncio.Event(), say)
     running = OPENED.enter_context(
         assembled(config, prepared, link, link.key, run_directory, disk, lambda: next(clock) / 1000)
     )
