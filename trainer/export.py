@@ -31,7 +31,7 @@ def final_model(model: Any, files: Mapping[str, bytes], directory: Path, publish
     """Write what was published last, and nothing else, as `directory`. `files`: as from model_files.
 
     Raises: TrainingError if the model is not what was published last; StorageError if the disk gives back something
-    else than was written; DiskFull and other StorageErrors, Denied, NotFound. `directory` is as before then.
+    else than was written; DiskFull and other StorageErrors, Denied, NotFound. Nothing half-written stands there then.
     """
     state = bf16_state(model)
     if (found := state_digest(state)) != published_digest:
@@ -49,12 +49,21 @@ def final_model(model: Any, files: Mapping[str, bytes], directory: Path, publish
                 write_atomically(partial / name, data)
             write_safetensors(partial / SINGLE_FILE, state)
             _prove(partial, published_digest)
-            shutil.rmtree(directory, ignore_errors=True)
-            partial.rename(directory)
+            _swap_in(partial, directory)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         sync_folder(directory.parent)
+
+
+def _swap_in(partial: Path, directory: Path) -> None:
+    """At each moment `directory` is the earlier one, absent, or the new one: never half of either."""
+    earlier = directory.with_name(f".{directory.name}.earlier{PARTIAL}")
+    shutil.rmtree(earlier, ignore_errors=True)
+    if directory.exists():
+        directory.rename(earlier)
+    partial.rename(directory)
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _config(model: Any, dtype: torch.dtype) -> bytes:

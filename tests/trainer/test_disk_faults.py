@@ -1,7 +1,6 @@
 """A whole trainer on a real small file system that fills up, and a trainer that dies within each kind of write."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -13,10 +12,10 @@ from periplus.audit.journal import read_lines
 from periplus.audit.records import Lease, from_line
 from periplus.pb.v1 import gateway_pb2
 from periplus.task import TaskState
+from tests.support.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
 from tests.support.fake_link import FakeLink
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.trainer.test_loop import (
-    GONE,
     Run,
     audited,
     cache_dir,
@@ -139,81 +138,34 @@ class Growing:
 
 # ---- death within a write --------------------------------------------------------------------------------------------
 
-CALLS = ("write", "fsync", "replace", "mkdir", "unlink", "rmdir", "learner")
-"""Functions of `os` that a trainer's writes are made of, and the writing of a learner's state."""
+LEARNER = (checkpoint._Sink, "write")
+CALLS = (*OS_CALLS, LEARNER)
 
 
-def before_each_call(patch: pytest.MonkeyPatch, name: str, act: Callable[[int], None]) -> None:
-    """Calls `act` with the number of each call before it; half of what a call writes is written before."""
-    home, attribute = (checkpoint._Sink, "write") if name == "learner" else (os, name)
-    real, numbers = getattr(home, attribute), count(1)
-
-    def counted(*arguments: Any, **keywords: Any) -> Any:
-        number, *first, data = next(numbers), *arguments
-        done = 0
-        if attribute == "write":
-            done = len(data) // 2
-            real(*first, data[:done])
-            data = data[done:]
-        act(number)
-        found = real(*first, data, **keywords)
-        return found + done if attribute == "write" else found
-
-    patch.setattr(home, attribute, counted)
-
-
-def die_at(number: int) -> Callable[[int], None]:
-    def act(call: int) -> None:
-        if call == number:
-            os._exit(GONE)
-
-    return act
-
-
-def in_a_child(work: Callable[[], object]) -> int:
-    """The exit code of a process that does it."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    try:
-        work()
-    finally:
-        os._exit(0)
-
-
-def num_calls(name: str, work: Callable[[], object]) -> int:
-    """Of a whole run of `work`, here."""
-    numbers = [0]
-    with pytest.MonkeyPatch.context() as patch:
-        before_each_call(patch, name, numbers.append)
-        work()
-    return numbers[-1]
-
-
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
 def test_a_trainer_that_dies_within_a_write_resumes_to_the_same_bits_and_a_clean_audit(
-    tmp_path: Path, cache_dir: Path, name: str
+    tmp_path: Path, cache_dir: Path, call: Call
 ) -> None:
     settings = SETTINGS | {"staleness": 0, "network": {"durability": "machine"}}
     whole: list[Run] = []
-    total = num_calls(name, lambda: whole.append(finish(start(tmp_path / "whole", cache_dir, **settings))))
+    total = num_calls(call, lambda: whole.append(finish(start(tmp_path / "whole", cache_dir, **settings))))
     assert total, "the trainer makes no such call: the test would prove nothing"
     for number in sorted({max(1, round(total * share)) for share in (0.3, 0.5, 0.75, 1.0)}):
         folder = tmp_path / str(number)
 
         def work(folder: Path = folder, number: int = number) -> None:
             with pytest.MonkeyPatch.context() as patch:
-                before_each_call(patch, name, die_at(number))
+                before_each_call(patch, call, die_at(number))
                 finish(start(folder, cache_dir, **settings))
 
-        assert in_a_child(work) == GONE, f"{name} {number}: it ended before it could be killed"
+        assert in_a_child(work) == GONE, f"{call} {number}: it ended before it could be killed"
         run_dir = folder / "run"
         if not list((run_dir / "checkpoints").glob("*/manifest.json")):
             assert audited(run_dir).findings == ()
             continue
         resumed = finish(start(folder, cache_dir, fork=1, resume_from=run_dir, **settings))
-        assert (resumed.state, resumed.digest) == (TaskState.SUCCEEDED, whole[0].digest), (name, number)
-        assert audited(run_dir).findings == (), (name, number)
+        assert (resumed.state, resumed.digest) == (TaskState.SUCCEEDED, whole[0].digest), (call, number)
+        assert audited(run_dir).findings == (), (call, number)
         left = [path.name for path in (run_dir / "checkpoints").iterdir() if not (path / "manifest.json").is_file()]
         left += [path.name for path in run_dir.rglob("*.partial")]
-        assert left == [], (name, number)
+        assert left == [], (call, number)

@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from periplus.digest import state_digest
 from periplus.errors import Denied, DiskFull, StorageError, TrainingError
+from periplus.state import write_safetensors
+from tests.support.dying import GONE, before_each_call, die_at, in_a_child, num_calls
 from tests.support.small_disk import small_disk
 from trainer import export
 from trainer.export import final_model, model_files
@@ -85,10 +87,8 @@ def test_weights_that_were_not_published_last_are_not_exported(
 def test_a_disk_that_gives_back_something_else_is_a_failure_and_nothing_stands_in_its_place(
     tmp_path: Path, trained: Any, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = export.write_safetensors
-
     def lying(path: Path, state: Any) -> None:
-        write(path, state)
+        write_safetensors(path, state)
         with path.open("r+b") as file:
             file.seek(-3, os.SEEK_END)
             last = file.read(1)
@@ -130,3 +130,28 @@ def test_a_read_only_disk_is_named(tmp_path: Path, trained: Any, files: dict[str
         disk.make_read_only()
         with pytest.raises(Denied, match=r"final: its file system is read-only"):
             final_model(trained, files, disk.root / "final", digest_of(trained))
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace", "rename", "mkdir", "unlink", "rmdir"])
+def test_an_export_that_dies_anywhere_leaves_all_or_nothing_and_the_next_one_succeeds(
+    tmp_path: Path, trained: Any, files: dict[str, bytes], name: str
+) -> None:
+    def work() -> None:
+        final_model(trained, files, tmp_path / "final", digest_of(trained))
+
+    work()
+    total = num_calls((os, name), work)
+    assert total, "an export makes no such call: the test would prove nothing"
+    for number in range(1, 1 + total):
+
+        def dying(number: int = number) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                before_each_call(patch, (os, name), die_at(number))
+                work()
+
+        assert in_a_child(dying) == GONE
+        if (tmp_path / "final").exists():
+            loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "final", dtype="auto")
+            assert digest_of(loaded) == digest_of(trained)
+        work()
+        assert [path.name for path in tmp_path.iterdir()] == ["final"]
