@@ -4,8 +4,8 @@
                                        -> goes up, again after every lost connection, until commit -> retired
 
 Invariants: a frame that was acknowledged is here until the trainer says that its ledger has it; a key that was taken is
-not taken twice (after a restart: as far as it is still here); a full spool makes `take` wait, which stops the reading
-of the worker's stream and so, in the end, its generation. Nothing here ends a lease.
+not taken twice (after a restart: as far as it is still here); a full spool or disk makes `take` wait, which stops the
+reading of the worker's stream and so, in the end, its generation. Nothing here ends a lease.
 
 Where they lie: `<state directory>/spools/<job id>`. The folder goes when the job has left the region with nothing
 uncommitted, or is done. What is left otherwise stays for the job's resumption; of such folders the newest

@@ -14,6 +14,7 @@ from periplus.spool.format import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Dur
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import NOTE_EVERY, Spool
 from tests.support.faulty_files import FaultyFiles, Killed
+from tests.support.small_disk import small_disk
 
 FOLDER = Path("spool")
 ROOT = Path(__file__).parents[3]
@@ -345,6 +346,30 @@ spool.sync()
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     found = [record.data for record in SpoolReader.open(tmp_path).records()]
     assert found == [bytes([number]) * 300_000 for number in range(3)] + [b"after"]
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_a_real_disk_that_fills_up_again_and_again_keeps_what_was_taken_and_nothing_else(
+    tmp_path: Path, durability: Durability
+) -> None:
+    with small_disk(tmp_path / "small", num_kib=512) as disk:
+        folder, taken = disk.root / "spool", []
+        spool = Spool.open(folder, durability=durability, max_bytes=1 << 30, segment_bytes=30_000)
+        for leaving_bytes in range(0, 40_000, 3000):
+            filler = disk.fill(leaving_bytes=leaving_bytes)
+            while disk.free_bytes > 2 * 9000:
+                taken.append(spool.append(bytes([len(taken)]) * 9000))
+            with pytest.raises(DiskFull, match=str(folder)):
+                spool.append(bytes(30_000))
+            filler.unlink()
+            taken.append(spool.append(bytes([len(taken)]) * 9000))
+            spool.sync()
+            spool.trim(taken[max(0, len(taken) - 3)])
+        expected = [(position, bytes([number]) * 9000) for number, position in enumerate(taken)][-3:]
+        assert [(record.position, record.data) for record in spool.records()] == expected
+        spool.close()
+        found = [(record.position, record.data) for record in SpoolReader.open(folder).records()]
+        assert found[-3:] == expected
 
 
 def test_two_owners_are_a_conflict_and_a_reader_is_none(tmp_path: Path) -> None:
