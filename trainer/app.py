@@ -23,7 +23,7 @@ import yaml
 
 from periplus import clock, rpc
 from periplus.audit import records as audit
-from periplus.errors import Denied, DiskFull, NonFiniteLoss, TimedOut, TrainingError, Unreachable
+from periplus.errors import Denied, DiskFull, NonFiniteLoss, StorageError, TimedOut, TrainingError, Unreachable
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import PublisherKey
@@ -152,8 +152,9 @@ async def _export(
     digest, final = running.publisher.digest, run_directory.final
     try:
         await disk.write_in_thread(lambda: export.final_model(prepared.model, prepared.model_files, final, digest))
-    except TrainingError:
-        await running.desk.close(audit.End(how="failed"))
+    except (TrainingError, StorageError) as error:
+        if not isinstance(error, DiskFull):
+            await running.desk.close(audit.End(how="failed"))
         raise
     await disk.write_in_thread(lambda: _write_report(config, run_directory))
 

@@ -353,7 +353,8 @@ def test_a_real_disk_that_fills_up_again_and_again_keeps_what_was_taken_and_noth
     tmp_path: Path, durability: Durability
 ) -> None:
     with small_disk(tmp_path / "small", num_kib=512) as disk:
-        folder, taken = disk.root / "spool", []
+        folder = disk.root / "spool"
+        taken: list[Position] = []
         spool = Spool.open(folder, durability=durability, max_bytes=1 << 30, segment_bytes=30_000)
         for leaving_bytes in range(0, 40_000, 3000):
             filler = disk.fill(leaving_bytes=leaving_bytes)
