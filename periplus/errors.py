@@ -15,7 +15,8 @@
     │   ├── UnknownCodec     a codec id that this build does not have
     │   └── WrongBase        a delta against a state that the reader does not hold
     ├── StorageError         a disk refuses to write, to sync or to read                      exit 1
-    │   ├── SpoolFull        no room now, in the spool or on its disk; nothing was lost
+    │   ├── DiskFull         the disk has no room now; nothing has changed, the same write may be tried again
+    │   ├── SpoolFull        the spool holds as much as it may; nothing was lost, it goes on when something is retired
     │   └── CorruptSpool     a record that was durable once is damaged or gone
     ├── StateError           an event that is illegal in the present state                    exit 1
     └── TrainingError        the step must not be applied                                     exit 1
@@ -30,6 +31,7 @@ at the root of a process or in a message, asks `explained_error` for the text; `
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 
@@ -80,6 +82,14 @@ class WrongBase(WireError): ...
 class StorageError(PeriplusError): ...
 
 
+class DiskFull(StorageError):
+    """`path`: the file or folder that could not be written; None if a peer sent the error."""
+
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class SpoolFull(StorageError): ...
 
 
@@ -121,6 +131,7 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     UnknownCodec: ErrorMeaning(_S.DATA_LOSS, False, 1),
     WrongBase: ErrorMeaning(_S.DATA_LOSS, False, 1),
     StorageError: ErrorMeaning(_S.INTERNAL, False, 1),
+    DiskFull: ErrorMeaning(_S.RESOURCE_EXHAUSTED, False, 1),
     SpoolFull: ErrorMeaning(_S.RESOURCE_EXHAUSTED, False, 1),
     CorruptSpool: ErrorMeaning(_S.DATA_LOSS, False, 1),
     StateError: ErrorMeaning(_S.FAILED_PRECONDITION, False, 1),

@@ -198,20 +198,24 @@ def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata
 
 
 def write_safetensors(path: Path, state: State) -> None:
-    """Write one file; after a crash it is there whole or not at all.
+    """Write one file; after a crash or an error it is there whole or not at all.
 
-    Raises: ValueError for the one name that the format reserves.
+    Raises: ValueError for the one name that the format reserves; OSError.
     """
     lines = safetensors_order((name, tensor.dtype, tensor.shape) for name, tensor in state.items())
     head = safetensors_head(lines, {"format": "pt"})
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(head)
-        for name, _, _ in lines:
-            file.write(state[name].data.data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(head)
+            for name, _, _ in lines:
+                file.write(state[name].data.data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

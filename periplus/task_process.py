@@ -1,14 +1,19 @@
 """The frame of every worker process: from a task file to an exit code, with the last word in the status file.
 
+What a worker prints goes to its log file. A log that the disk has no room for loses lines and ends no work.
+
 A worker is asked to stop by SIGTERM from its agent, or by the end of its standard input when the agent died. What that
 means is the worker's own: `work` gets an event that is set then, and returns how it ended.
 """
 
 import asyncio
+import contextlib
+import io
 import logging
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -24,6 +29,29 @@ Work = Callable[[asyncio.Event], Awaitable[TaskState]]
 EXIT_CODE = {TaskState.SUCCEEDED: EXIT_SUCCEEDED, TaskState.STOPPED: EXIT_STOPPED, TaskState.FAILED: EXIT_FAILED}
 
 
+class Forgiving(io.TextIOBase):
+    """A text stream that drops what the stream behind it cannot take: progress bars and prints of libraries raise no
+    error, and neither does the interpreter's last flush."""
+
+    def __init__(self, behind: TextIO) -> None:
+        self._behind = behind
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._behind.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._behind.flush()
+
+    def fileno(self) -> int:
+        return self._behind.fileno()
+
+    def isatty(self) -> bool:
+        return self._behind.isatty()
+
+
 def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
     """The command line of a worker package: `--task-file FILE`."""
 
@@ -31,6 +59,7 @@ def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
     @click.option("--task-file", type=click.Path(path_type=Path), required=True, help="Written by the region's agent.")
     @click.option("--log-level", default="INFO", show_default=True)
     def main(task_file: Path, log_level: str) -> None:
+        sys.stdout, sys.stderr = Forgiving(sys.stdout), Forgiving(sys.stderr)
         telemetry.configure(log_level, sys.stderr)
         try:
             spec = TaskSpec.load(task_file)
@@ -51,7 +80,10 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
         if not all(isinstance(leaf, PeriplusError) for leaf in leaves(error)):
             log.exception("task_crashed")
         outcome = TaskOutcome(state=TaskState.FAILED, message=explained_error(error))
-    Path(spec.status_file).write_text(outcome.to_json(), encoding="utf-8")
+    try:
+        Path(spec.status_file).write_text(outcome.to_json(), encoding="utf-8")
+    except OSError as error:  # the exit code says how it ended, though not why
+        telemetry.event(log, logging.ERROR, "outcome_not_written", path=spec.status_file, why=error)
     level = logging.ERROR if outcome.state is TaskState.FAILED else logging.INFO
     telemetry.event(log, level, "task_ended", task=spec.task_id, state=outcome.state, message=outcome.message)
     return EXIT_CODE[outcome.state]

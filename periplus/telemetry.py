@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from io import TextIOBase
 from types import MappingProxyType
 from typing import TextIO
 
@@ -26,7 +27,7 @@ def event(log: logging.Logger, level: int, name: str, **fields: object) -> None:
     log.log(level, "%s", name, extra={"fields": fields})
 
 
-def configure(level: str, stream: TextIO) -> None:
+def configure(level: str, stream: TextIO | TextIOBase) -> None:
     """Send every logger's records of `level` and above to `stream`, one line each, in place of earlier handlers.
 
     Raises: ValueError for a level that logging does not know.

@@ -4,8 +4,8 @@
                                        -> goes up, again after every lost connection, until commit -> retired
 
 Invariants: a frame that was acknowledged is here until the trainer says that its ledger has it; a key that was taken is
-not taken twice (after a restart: as far as it is still here); a full spool makes `take` wait, which stops the reading
-of the worker's stream and so, in the end, its generation. Nothing here ends a lease.
+not taken twice (after a restart: as far as it is still here); a full spool or disk makes `take` wait, which stops the
+reading of the worker's stream and so, in the end, its generation. Nothing here ends a lease.
 
 Where they lie: `<state directory>/spools/<job id>`. The folder goes when the job has left the region with nothing
 uncommitted, or is done. What is left otherwise stays for the job's resumption; of such folders the newest
@@ -24,7 +24,15 @@ from urllib.parse import quote
 from periplus import rpc
 from periplus.codec.frame import Frame
 from periplus.convert import keyed_frame_to_pb
-from periplus.errors import CorruptFrame, CorruptSpool, PeriplusError, SpoolFull, StorageError, UnknownCodec
+from periplus.errors import (
+    CorruptFrame,
+    CorruptSpool,
+    DiskFull,
+    PeriplusError,
+    SpoolFull,
+    StorageError,
+    UnknownCodec,
+)
 from periplus.pb.v1 import gateway_pb2
 from periplus.spool.files import FileLayer, explained
 from periplus.spool.format import Durability, Position
@@ -100,7 +108,7 @@ class FrameSpool:
         while key not in self._seen:
             try:
                 position = self._spool.append(*pack_keyed(key, frame))
-            except SpoolFull as error:
+            except (SpoolFull, DiskFull) as error:
                 await self._wait_for_room(error)
                 continue
             self._seen.add(key)
@@ -151,14 +159,14 @@ class FrameSpool:
         self._spool.remove()
         return False
 
-    async def _wait_for_room(self, error: SpoolFull) -> None:
+    async def _wait_for_room(self, error: StorageError) -> None:
         self._say_full(error)
         self._room.clear()
         with contextlib.suppress(TimeoutError):  # the disk may have room again
             async with asyncio.timeout(FULL_RETRY_S):
                 await self._room.wait()
 
-    def _say_full(self, error: SpoolFull | None) -> None:
+    def _say_full(self, error: StorageError | None) -> None:
         if error is not None and not self._is_full:
             event(log, logging.WARNING, "spool_full", folder=self._spool.folder, frames=len(self._pending), why=error)
         elif error is None and self._is_full:

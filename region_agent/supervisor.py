@@ -3,11 +3,12 @@
 Every worker runs in its own session, so that a terminal's Ctrl-C reaches the agent alone, and with the agent's end of
 a pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. A worker is asked to stop
 once: a second SIGTERM would cut short what it saves. What it started itself is killed with it. Output goes to one log
-file a task.
+file a task; a task whose log finds no room on the disk runs without one.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -17,11 +18,16 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
+from periplus.disk import NO_ROOM
 from periplus.errors import explained_error
 from periplus.run_directory import RunDirectory, start_line
 from periplus.task import Role, TaskOutcome, TaskSpec, TaskState
+from periplus.telemetry import event
 from region_agent.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
+
+log = logging.getLogger(__name__)
 
 STATUS_FILE = "status.json"
 MODULE_OF = {Role.TRAINER: "trainer", Role.ROLLOUT: "rollout_worker"}
@@ -126,7 +132,6 @@ class Supervisor:
 
     def _spawn(self, task: LocalTask, restarts: int) -> None:
         settings, run = self._settings, self.run_directory(task)
-        run.logs.mkdir(parents=True, exist_ok=True)
         scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
         spec = TaskSpec(
             task_id=task.task_id, job_id=task.job_id, role=task.role, region=settings.region, job_json=task.job_json,
@@ -136,12 +141,10 @@ class Supervisor:
         )  # fmt: skip
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")
-        with self.log_file(task).open("ab") as log:
-            log.write(f"{start_line(task.fork, restarts)}\n".encode())
-            log.flush()
+        with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
             self._popen[task.task_id] = subprocess.Popen(
                 [sys.executable, "-m", self._module_of[task.role], "--task-file", str(spec_file)],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": str(settings.num_threads), "TOKENIZERS_PARALLELISM": "false"},
             )  # fmt: skip
 
@@ -158,6 +161,25 @@ class Supervisor:
         scratch = self._scratch.pop(task_id, None)
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _log_of(path: Path, first_line: str) -> BinaryIO:
+    """Open a process's log and begin it with a line. On a full disk the process runs all the same and loses lines."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        output: BinaryIO = path.open("ab", buffering=0)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        event(log, logging.WARNING, "task_without_log", path=path, why=error)
+        return open(os.devnull, "ab", buffering=0)
+    try:
+        output.write(f"{first_line}\n".encode())
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            output.close()
+            raise
+    return output
 
 
 def _kill_group(leader_pid: int) -> None:

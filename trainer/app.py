@@ -5,19 +5,36 @@ The trainer makes its signing key at its start, and it dies with the process: th
 alone, over the gateway's stream, while the model is prepared.
 
 A trainer that loses its gateway stops as if it had been asked to, between two steps and with a checkpoint saved, and
-then fails with what happened to the gateway."""
+then fails with what happened to the gateway.
+
+Whatever it writes waits for room on a full disk (disk_wait.py). Asked to stop while it waits, it ends as stopped with
+the checkpoints that it has: what could not be written was not acted on.
+"""
 
 import asyncio
 import json
 import logging
+from collections.abc import Coroutine
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
 
 from periplus import clock
 from periplus.audit import records as audit
-from periplus.errors import Denied, NonFiniteLoss, TimedOut, Unreachable
+from periplus.errors import (
+    Denied,
+    DiskFull,
+    NonFiniteLoss,
+    StorageError,
+    TimedOut,
+    TrainingError,
+    Unreachable,
+    explained_error,
+)
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import PublisherKey
@@ -29,6 +46,7 @@ from periplus.view.summary import summary_from, summary_json
 from trainer import export, publish
 from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
+from trainer.disk_wait import DiskWait
 from trainer.gateway import GatewayLink
 from trainer.setup import Prepared, prepare
 
@@ -38,18 +56,39 @@ CLOSE_DEADLINE_S = 10.0
 """For a gateway on the same machine to read what is left; it takes milliseconds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trainer:
+    """What every stage of one trainer's life works with, from its start to its last word."""
+
+    config: TrainerConfig
+    run_directory: RunDirectory
+    link: GatewayLink
+    key: PublisherKey
+    disk: DiskWait
+    stop: asyncio.Event
+    ready: "asyncio.Future[Running]"
+    """Done once the trainer takes messages from its gateway."""
+    started_s: float
+    """Start of the process on the monotonic clock: every record counts its time from here."""
+
+
 async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     """Train one job in one fork. Raises: ConfigError, Unreachable, NonFiniteLoss, Denied, TimedOut."""
-    started_s = clock.monotonic_s()  # every record of this trainer counts its time from here
+    started_s = clock.monotonic_s()
     torch.set_num_threads(config.task.num_threads)
-    run_directory = RunDirectory(Path(config.task.run_dir))
-    run_directory.create()
-    write_atomically(run_directory.config, yaml.safe_dump(json.loads(config.job.to_json()), sort_keys=False))
-    write_atomically(run_directory.plan, config.task.plan_json or "{}")
     key = PublisherKey.generate()
     link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, key.public_key)
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     lost: list[Unreachable] = []
+
+    def say(phase: str) -> None:
+        time_s = clock.monotonic_s() - started_s
+        link.record(Record(kind=RecordKind.PHASE, policy=Policy(config.task.fork, 0), time_s=time_s, text=phase))
+
+    trainer = _Trainer(
+        config=config, run_directory=RunDirectory(Path(config.task.run_dir)), link=link, key=key,
+        disk=DiskWait(stop, say), stop=stop, ready=ready, started_s=started_s,
+    )  # fmt: skip
 
     async def deliver(message: gateway_pb2.TrainerDown) -> None:
         running = await asyncio.shield(ready)  # workers that outlived an earlier trainer speak while this one prepares
@@ -68,10 +107,8 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         streams = tasks.create_task(serve())
         tasks.create_task(asyncio.to_thread(publish.compile_codec))  # beside the warm-up
         try:
-            state = TaskState.STOPPED
-            prepared = await _prepare(config, run_directory, link, stop, started_s)
-            if prepared is not None:
-                state = await _train(config, prepared, link, key, run_directory, stop, ready, started_s)
+            state = await _unless_full(_work(trainer), stop)
+            if ready.done():
                 await _close(link, config.task.job_id)
         finally:
             streams.cancel()
@@ -80,30 +117,70 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     return state
 
 
-async def _train(
-    config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run_directory: RunDirectory,
-    stop: asyncio.Event, ready: "asyncio.Future[Running]", started_s: float,
-) -> TaskState:  # fmt: skip
+async def _unless_full(work: Coroutine[Any, Any, TaskState], stop: asyncio.Event) -> TaskState:
+    """How `work` ended; as stopped if it gave up waiting for a full disk."""
+    try:
+        return await work
+    except* DiskFull as group:
+        if not stop.is_set():
+            raise
+        event(log, logging.WARNING, "stopped_on_full_disk", why=explained_error(group))
+    return TaskState.STOPPED
+
+
+async def _work(trainer: _Trainer) -> TaskState:
+    await trainer.disk.write(lambda: _begin(trainer))
+    prepared = await _prepare(trainer)
+    return TaskState.STOPPED if prepared is None else await _train(trainer, prepared)
+
+
+def _begin(trainer: _Trainer) -> None:
+    config, run_directory = trainer.config, trainer.run_directory
+    run_directory.create()
+    write_atomically(run_directory.config, yaml.safe_dump(json.loads(config.job.to_json()), sort_keys=False))
+    write_atomically(run_directory.plan, config.task.plan_json or "{}")
+
+
+async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
     """Everything from the first lease to the exported model."""
-    with assembled(config, prepared, link, key, run_directory, clock.monotonic_s, started_s) as running:
+    with ExitStack() as opened:
+        running = await trainer.disk.write(lambda: opened.enter_context(_assembled(trainer, prepared)))
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(running.desk.run()), tasks.create_task(running.publisher.run())]
-            ready.set_result(running)
+            trainer.ready.set_result(running)
             try:
-                state = await running.loop.run(stop)
+                state = await running.loop.run(trainer.stop)
             except (NonFiniteLoss, Denied, TimedOut):
                 await running.publisher.drained()
-                running.desk.close(audit.End(how="failed"))
+                await running.desk.close(audit.End(how="failed"))
                 raise
             finally:
                 for task in serving:
                     task.cancel()
-        running.desk.close(audit.End(how=state))
+        running.desk.refuse_messages()
         if state is TaskState.SUCCEEDED:
-            digest = running.publisher.digest
-            await asyncio.to_thread(export.final_model, prepared.model, prepared.tokenizer, run_directory.final, digest)
-            _write_summary(config, run_directory)
+            await _export(trainer, prepared, running)
+        await running.desk.close(audit.End(how=state))
     return state
+
+
+def _assembled(trainer: _Trainer, prepared: Prepared) -> AbstractContextManager[Running]:
+    return assembled(
+        trainer.config, prepared, trainer.link, trainer.key, trainer.run_directory, trainer.disk, clock.monotonic_s,
+        trainer.started_s,
+    )  # fmt: skip
+
+
+async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> None:
+    """Write the model and the summary; the run has not succeeded before they are on disk."""
+    digest, final, disk = running.publisher.digest, trainer.run_directory.final, trainer.disk
+    try:
+        await disk.write_in_thread(lambda: export.final_model(prepared.model, prepared.model_files, final, digest))
+    except (TrainingError, StorageError) as error:
+        if not isinstance(error, DiskFull):
+            await running.desk.close(audit.End(how="failed"))
+        raise
+    await disk.write_in_thread(lambda: _write_summary(trainer.config, trainer.run_directory))
 
 
 async def _close(link: GatewayLink, job_id: str) -> None:
@@ -122,21 +199,21 @@ def _write_summary(config: TrainerConfig, run_directory: RunDirectory) -> None:
     write_atomically(run_directory.summary, summary_json(summary_from(summary, regions)) + "\n")
 
 
-async def _prepare(
-    config: TrainerConfig, run_directory: RunDirectory, link: GatewayLink, stop: asyncio.Event, started_s: float
-) -> Prepared | None:
+async def _prepare(trainer: _Trainer) -> Prepared | None:
     """Everything before the first lease; None if asked to stop first (there is nothing to save yet)."""
+    config, run_directory = trainer.config, trainer.run_directory
     event_loop = asyncio.get_running_loop()
 
     def say(kind: RecordKind, text: str, values: dict[str, float]) -> None:
-        if stop.is_set():
+        if trainer.stop.is_set():
             raise _Stopped
         record = Record(
-            kind=kind, policy=Policy(config.task.fork, 0), time_s=clock.monotonic_s() - started_s, values=values,
-            text=text,
+            kind=kind, policy=Policy(config.task.fork, 0), time_s=clock.monotonic_s() - trainer.started_s,
+            values=values, text=text,
         )  # fmt: skip
-        run_directory.append(record)
-        event_loop.call_soon_threadsafe(link.record, record)
+        event_loop.call_soon_threadsafe(trainer.link.record, record)
+        writing = trainer.disk.write(lambda: run_directory.append(record))
+        asyncio.run_coroutine_threadsafe(writing, event_loop).result()
         if text:
             event(log, logging.INFO, "phase", text=text)
 

@@ -18,9 +18,11 @@ from periplus.run_directory import RunDirectory
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.trajectory import Limits
+from trainer import checkpoint
 from trainer.config import TrainerConfig
 from trainer.dataset import item_order
 from trainer.desk import Desk
+from trainer.disk_wait import DiskWait
 from trainer.gateway import GatewayLink
 from trainer.intake import Intake
 from trainer.keeper import Keeper, replayable
@@ -50,15 +52,19 @@ class Running:
 
 @contextmanager
 def assembled(
-    config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run: RunDirectory,
+    config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run: RunDirectory, disk: DiskWait,
     now: Callable[[], float], started_s: float,
 ) -> Iterator[Running]:  # fmt: skip
-    """Open the journal and the store, and build what works with them. The trainer's process started at `started_s` on
-    the clock of `now`. Raises: Conflict, CorruptSpool, StorageError."""
+    """Open the journal and the store, and build what works with them.
+
+    The trainer's process started at `started_s` on the clock of `now`. Raises: Conflict, CorruptSpool, StorageError; on
+    leaving also what closing the journal raises, such as DiskFull.
+    """
     job, job_id = config.job, config.task.job_id
     durability = Durability(job.network.durability)
     with ExitStack() as opened:
         journal = opened.enter_context(AuditJournal.open(run.audit))
+        checkpoint.sweep(run.checkpoints)  # the journal's lock says that nobody else writes here
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
         limits = Limits(
@@ -66,17 +72,18 @@ def assembled(
             max_completion_tokens=job.sampling.max_new_tokens,
         )  # fmt: skip
         desk = Desk(
-            ledger=ledger_of(job, prepared), intake=Intake(store, limits), journal=journal, link=link,
+            ledger=ledger_of(job, prepared), intake=Intake(store, limits, disk), journal=journal, link=link,
+            disk=disk,
             retention=Retention(job.output.trajectories_mib << 20),
             bundle_digest=prepared.bundle.digest, home_region=config.task.region,
             syncs=durability is Durability.MACHINE, now=now, wall=clock.unix_s,
         )  # fmt: skip
-        scribe = Scribe(job, run, link, desk, prepared.progress, now, started_s)
+        scribe = Scribe(job, run, link, desk, disk, prepared.progress, now, started_s)
         publisher = Publisher(
             job_id, prepared.model, prepared.policy, key=key, link=link, desk=desk, scribe=scribe,
             prompts_RP=probe_prompts(job.seed, limits.vocab_size), num_threads=config.task.num_threads, now=now,
         )  # fmt: skip
-        keeper = Keeper(job, job_id, run, prepared, journal=journal, store=store, desk=desk)
+        keeper = Keeper(job, job_id, run, prepared, journal=journal, store=store, desk=desk, disk=disk)
         _begin(config, prepared, run, desk)
         desk.replay(replayable(store, limits))
         loop = TrainingLoop(
@@ -104,12 +111,13 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
 
 
 def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: Desk) -> None:
-    """The first line of a fork; before it, the line of a checkpoint whose trainer died before it could write it."""
+    """The first line of a fork; before it, the line of a checkpoint whose trainer died before it could write it. The
+    training loop flushes them before it does anything."""
     job, restored = config.job, prepared.restored
     known = restored if run.audit.stat().st_size else None  # else the parent's history is in another run's directory
     if known is not None and not any(known.digest.hex().encode() in line for line in read_lines(run.audit)):
         desk.write(audit.Checkpoint(policy=known.policy, manifest=known.digest, covers=known.audit_line))
-    desk.milestone(
+    desk.write(
         audit.Open(
             job_id=config.task.job_id, fork=config.task.fork, parent=restored.policy if restored else None,
             manifest=known.digest if known else None, resumed_at=known.audit_line if known else None,

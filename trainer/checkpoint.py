@@ -1,9 +1,11 @@
 """Checkpoints: `checkpoints/<fork>.<version>/` with its parts, and a manifest that makes it one.
 
-Parts (float32 weights of the actor; everything else of the learner) are written and synced first; the manifest, which
-lists them with their hashes, is renamed into place last. A directory without a manifest is no checkpoint, so a crash at
-any moment leaves the previous one whole. A complete checkpoint is never written again: its policy names its weights.
-Restoring verifies every part before anything is loaded. Sharding later adds parts to the same manifest.
+Parts (float32 weights of the actor; everything else of the learner; configuration and tokenizer, so that transformers
+loads the directory) are written and synced first; the manifest, which lists them with their hashes, is renamed into
+place last. A directory without a manifest is no checkpoint, so a crash at any moment leaves the previous one whole; an
+error, such as a full disk, removes what was written, and `sweep` what a killed trainer left. A complete checkpoint is
+never written again: its policy names its weights. Restoring verifies every part before anything is loaded. Sharding
+later adds parts to the same manifest.
 
 The manifest also says where the run stood: the line of the audit, the groups that were open, the root over all batches
 of its history, and its parent, by hash: manifests are a chain, and `periplus job audit` walks it.
@@ -14,6 +16,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,8 +27,8 @@ from periplus import finite_json
 from periplus.digest import state_digest
 from periplus.errors import ConfigError, NotFound
 from periplus.policy import Lineage, Policy
-from periplus.run_directory import write_atomically
-from periplus.state import read_safetensors, write_safetensors
+from periplus.run_directory import explained, sync_folder, write_atomically
+from periplus.state import content_bytes, read_safetensors, write_safetensors
 from trainer.publish import bf16_state, float32_state, load_float32
 
 SCHEMA = "periplus.checkpoint/1"
@@ -44,8 +47,8 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint says of itself. `parts`: hash by name; `progress`: sums that the final summary continues;
-    `digest`: of the manifest's own bytes."""
+    """What a checkpoint says of itself. `parts`: the hash of each file by name; `progress`: sums that the final summary
+    continues; `digest`: of the manifest's own bytes."""
 
     job_id: str
     policy: Policy
@@ -77,23 +80,83 @@ class Content:
     parent: Manifest | None
 
 
-def save(root: Path, content: Content, model: Any, learner: Stateful) -> Manifest:
-    """Write a checkpoint under `root` and make it durable, unless it is there."""
+def save(root: Path, content: Content, model: Any, learner: Stateful, files: Mapping[str, bytes]) -> Manifest:
+    """Write a checkpoint under `root` and make it durable, unless it is there. `files`: what transformers needs beside
+    the weights, by name.
+
+    Raises: DiskFull and other StorageErrors, Denied, NotFound; nothing is left of this checkpoint then.
+    """
     directory = root / str(content.policy)
     if (directory / MANIFEST).is_file():
         return _read(directory / MANIFEST)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    write_safetensors(directory / WEIGHTS, float32_state(model))
-    torch.save(learner.state_dict(), directory / LEARNER)
-    parts = []
-    for name in (WEIGHTS, LEARNER):
-        _sync(directory / name)
-        parts.append({"name": name, "bytes": (directory / name).stat().st_size, "blake3": _hash(directory / name)})
-    manifest = _manifest(content) | {"weights": state_digest(bf16_state(model)).hex(), "parts": parts}
-    write_atomically(directory / MANIFEST, finite_json.dumps(manifest, indent=1))
-    _sync(root)
+    state, learnt = float32_state(model), learner.state_dict()
+    needed_bytes = content_bytes(state) + _tensor_bytes(learnt) + sum(map(len, files.values()))
+    with explained(directory, needed_bytes):
+        shutil.rmtree(directory, ignore_errors=True)
+        root.mkdir(exist_ok=True)  # not its parents: a run directory that was removed is an error
+        try:
+            directory.mkdir()
+            for name, data in files.items():
+                (directory / name).write_bytes(data)
+            write_safetensors(directory / WEIGHTS, state)
+            _save_learner(directory / LEARNER, learnt)
+            parts = [_part(directory / name) for name in (WEIGHTS, LEARNER, *sorted(files))]
+            manifest = _manifest(content) | {"weights": state_digest(bf16_state(model)).hex(), "parts": parts}
+            write_atomically(directory / MANIFEST, finite_json.dumps(manifest, indent=1))
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        sync_folder(root)
     return _read(directory / MANIFEST)
+
+
+def sweep(root: Path) -> None:
+    """Remove what trainers that died left half-written or half-removed. Nobody else may be writing under `root`."""
+    for directory in root.iterdir() if root.is_dir() else ():
+        if directory.is_dir() and not (directory / MANIFEST).is_file():
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _part(path: Path) -> dict[str, Any]:
+    _sync(path)
+    return {"name": path.name, "bytes": path.stat().st_size, "blake3": _hash(path)}
+
+
+def _save_learner(path: Path, state: Mapping[str, Any]) -> None:
+    with path.open("wb", buffering=0) as file:
+        sink = _Sink(file)
+        torch.save(state, sink)  # type: ignore[arg-type]  # it writes and flushes, and asks no more
+    if sink.error is not None:
+        raise sink.error
+
+
+class _Sink:
+    """A file for torch.save, which hides an error of writing behind a RuntimeError of its own: the first one is kept
+    here, and the rest of the data is dropped."""
+
+    def __init__(self, file: RawIOBase) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        view = memoryview(data).cast("B")
+        try:
+            while view and self.error is None:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def _tensor_bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Mapping):
+        return sum(map(_tensor_bytes, value.values()))
+    return sum(map(_tensor_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
 def _manifest(content: Content) -> dict[str, Any]:
@@ -156,11 +219,13 @@ def _read(path: Path) -> Manifest:
         if data["schema"] != SCHEMA:
             raise ConfigError(f"{path} has schema {data['schema']!r}; this build reads {SCHEMA}")
         listed = {part["name"]: part["blake3"] for part in data["parts"]}
+        if missing := {WEIGHTS, LEARNER} - listed.keys():
+            raise ValueError(f"it lists no {sorted(missing)[0]}")
         policy = Policy(data["fork"], data["version"])
         return Manifest(
             job_id=data["job_id"], policy=policy,
             lineage=Lineage(policy.fork, tuple(Policy(fork, version) for fork, version in data["parents"])),
-            parts={name: listed[name] for name in (WEIGHTS, LEARNER)}, progress=data["progress"],
+            parts=listed, progress=data["progress"],
             audit_line=data["audit"]["n"], next_group=data["next_group"], open_groups=tuple(data["open_groups"]),
             batches_root=bytes.fromhex(data["batches_root"]), digest=blake3(text).digest(), directory=path.parent,
         )  # fmt: skip

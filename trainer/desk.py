@@ -4,8 +4,9 @@
                                                                   then, once the lines are on disk, the acknowledgement
 
 The desk is the shell around the ledger: it holds the clock, the journal and the link, and decides nothing. What the
-ledger decides is written to the audit before anybody acts on it. The training loop asks for a batch and waits; messages
-meanwhile are taken in, in the order in which they came.
+ledger decides is written to the audit before anybody acts on it: messages that an event leads to are kept back until
+its lines are written, which takes as long as the disk is full (disk_wait.py). The training loop asks for a batch and
+waits; messages meanwhile are taken in, in the order in which they came.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from periplus.telemetry import event
 from periplus.trajectory import StopReason, Trajectory
 from periplus.transport import FrameKey
 from trainer.convert import granted_to_pb, revoked_to_pb
+from trainer.disk_wait import DiskWait
 from trainer.gateway import GatewayLink
 from trainer.intake import Committed, Intake, Kept
 from trainer.ledger import values
@@ -86,7 +88,8 @@ class Desk:
 
     def __init__(
         self, *, ledger: Ledger, intake: Intake, journal: AuditJournal, retention: Retention, link: GatewayLink,
-        bundle_digest: bytes, home_region: str, syncs: bool, now: Callable[[], float], wall: Callable[[], float],
+        disk: DiskWait, bundle_digest: bytes, home_region: str, syncs: bool, now: Callable[[], float],
+        wall: Callable[[], float],
     ) -> None:  # fmt: skip
         self.ledger = ledger
         self.tally = Tally()
@@ -98,6 +101,8 @@ class Desk:
         self._intake = intake
         self._journal = journal
         self._link = link
+        self._disk = disk
+        self._kept_back: list[gateway_pb2.RolloutDown] = []  # until the lines before them are written
         self._bundle_digest = bundle_digest
         self._now = now
         self._wall = wall
@@ -128,44 +133,55 @@ class Desk:
             self._apply(values.Replayed(tuple(results)))
 
     async def batch(self, stop: asyncio.Event) -> Batch | None:
-        """The next batch; None if asked to stop first."""
+        """The next batch; None if asked to stop first. Raises: DiskFull if asked to stop while the disk is full."""
         self._apply(values.BatchWanted())
-        self._journal.flush()
+        await self.recorded()
         await self._until(lambda: self._batch is not None, stop)
+        await self.recorded()
         batch, self._batch = self._batch, None
         return batch
 
-    def step_done(self, batch: Batch) -> None:
-        """The batch was consumed: the next version exists."""
+    async def step_done(self, batch: Batch, line: audit.Consume) -> None:
+        """The batch was consumed: the next version exists, and `line` says of what. Raises: as batch."""
+        self.write(line)
         self._settle(batch.kept, batch.policy.version)
         self._apply(values.StepDone())
-        self._journal.flush()
+        await self.recorded()
 
     async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[Kept, ...] | None:
         """One greedy sample of each item, but for those that nobody could produce; None if asked to stop first."""
         policy = self.ledger.policy
         self._apply(values.EvalAsked(tuple(items)))
-        self._journal.flush()
+        await self.recorded()
         await self._until(lambda: self._evaluation is not None, stop)
         found, self._evaluation = self._evaluation, None
         if found is not None:
             self.write(audit.Eval(policy=policy, samples=used(found)))
             self._settle(found, policy.version)
+            await self.recorded()
         return found
 
     def write(self, record: audit.Record) -> int:
         """One line of the audit; returns its number. It is flushed with the next commit or milestone."""
         return self._journal.append(record, self._wall())
 
-    def milestone(self, record: audit.Record) -> None:
-        """A line that survives this process before anybody can see what it tells of."""
+    async def milestone(self, record: audit.Record) -> None:
+        """A line that survives this process before anybody can see what it tells of. Raises: as batch."""
         self.write(record)
-        self._journal.flush()
+        await self.recorded()
 
-    def close(self, end: audit.End) -> None:
-        """The last line. Nothing is taken in or granted any more: nobody could write it down."""
-        self.milestone(end)
+    async def recorded(self) -> None:
+        """Return when all lines so far survive this process, and what waited for them is sent. Raises: as batch."""
+        await self._disk.write(self._flush)
+
+    def refuse_messages(self) -> None:
+        """Nothing is taken in or granted any more; the trainer may still write lines."""
         self._is_closed = True
+
+    async def close(self, end: audit.End) -> None:
+        """Write the last line, after which nobody can write down what would be granted. Raises: as batch."""
+        self.refuse_messages()
+        await self.milestone(end)
 
     def wake(self) -> None:
         """Whoever waits for a batch looks around."""
@@ -198,9 +214,10 @@ class Desk:
                 await self._intake.put(key, up.frame.region, frame)
             elif up.HasField("proof"):
                 self._on_proof(up.worker_id, up.proof)
+                await self._recorded_patiently()
             else:
                 self._on_worker(up)
-                self._journal.flush()  # a lease is on record before it is on its way
+                await self._recorded_patiently()  # a lease is on record before it is on its way
         except (WireError, StateError) as error:
             self.tally.refused_messages += 1
             event(log, logging.ERROR, "message_refused", worker=up.worker_id, why=error)
@@ -235,14 +252,13 @@ class Desk:
         self.on_proof(worker_id, proof)
         if proof.ok:
             self._apply(values.PolicyReached(worker_id, policy_from_pb(proof.policy)))
-            self._journal.flush()
 
     async def _commit_frames(self) -> None:
         while True:
             committed = await self._intake.take()
             for frame in committed:
                 self._take_in(frame)
-            self._journal.flush()
+            await self._recorded_patiently()
             if self._syncs:
                 await asyncio.to_thread(self._journal.sync_flushed)
             self._acknowledge(committed)
@@ -291,7 +307,19 @@ class Desk:
         while True:
             await asyncio.sleep(TICK_S)
             self._apply(values.Ticked())
-            self._journal.flush()
+            await self._recorded_patiently()
+
+    # ---- the journal ----------------------------------------------------------------------------------------------
+
+    async def _recorded_patiently(self) -> None:
+        """For tasks that serve others: they go on waiting while the trainer is stopping, until they are cancelled."""
+        await self._disk.write_patiently(self._flush)
+
+    def _flush(self) -> None:
+        self._journal.flush()
+        kept_back, self._kept_back = self._kept_back, []
+        for message in kept_back:
+            self._link.send(message)
 
     # ---- effects --------------------------------------------------------------------------------------------------
 
@@ -303,9 +331,9 @@ class Desk:
         match effect:
             case values.Granted():
                 self._write_leases(effect)
-                self._link.send(granted_to_pb(effect))
+                self._kept_back.append(granted_to_pb(effect))
             case values.Revoked():
-                self._link.send(revoked_to_pb(effect))
+                self._kept_back.append(revoked_to_pb(effect))
             case values.Judged(result, arrival):
                 self._judged(result, arrival)
             case values.LeaseLost(lease, worker_id, why):

@@ -8,27 +8,25 @@ its transport key (worker, epoch, sequence), is not decoded again; it is acknowl
 know. A frame that is no good is refused with its error and acknowledged too: sending it again makes it no better. Of a
 frame that can be read, only the samples that break a limit are refused; the others are kept, as a frame of their own.
 
-It does not know what a lease is. What waits is bounded in bytes; who puts more waits.
+It does not know what a lease is. What waits is bounded in bytes; who puts more waits. While the disk is full nothing is
+acknowledged, so nothing is lost: the gateways' spools hold it.
 """
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from dataclasses import dataclass
 
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame, pack
 from periplus.codec.registry import columns_decoder
-from periplus.errors import CorruptFrame, SpoolFull, WireError
+from periplus.errors import CorruptFrame, WireError
 from periplus.spool.format import Position
 from periplus.spool.spool import Spool
-from periplus.telemetry import event
 from periplus.trajectories import Trajectories, validate_all
 from periplus.trajectory import Limits, Trajectory, content_digest, validate
 from periplus.transport import FrameKey, SeenFrames
-
-log = logging.getLogger(__name__)
+from trainer.disk_wait import DiskWait
 
 MAX_FRAME_CONTENT_BYTES = 64 << 20
 """Cap of one decoded frame: a decode batch of long completions is a tenth of it."""
@@ -41,9 +39,6 @@ WAITING_BYTES = 256 << 20
 
 COMMIT_TOKENS = 16 << 20
 """Tokens of one commit: some 150 MB of columns, whatever little a frame takes compressed."""
-
-DISK_RETRY_S = 5.0
-"""Pause before a full disk is tried again; nothing is acknowledged meanwhile, so nothing is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +78,9 @@ class Committed:
 class Intake:
     """One trainer's. `put` and `take` are called on the event loop."""
 
-    def __init__(self, store: Spool, limits: Limits) -> None:
+    def __init__(self, store: Spool, limits: Limits, disk: DiskWait) -> None:
         self._store = store
+        self._disk = disk
         self._limits = limits
         self._waiting: list[tuple[FrameKey, str, Frame]] = []
         self._waiting_bytes = 0
@@ -109,13 +105,7 @@ class Intake:
         todo, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
         self._room.set()
         done: list[Committed] = []
-        while True:
-            try:
-                await asyncio.to_thread(self._commit, todo, done)
-                break
-            except SpoolFull as error:
-                event(log, logging.ERROR, "disk_full", why=error, retry_s=DISK_RETRY_S)
-                await asyncio.sleep(DISK_RETRY_S)
+        await self._disk.write_in_thread(lambda: self._commit(todo, done), patiently=True)
         if todo:
             self._waiting[:0] = todo
             self._waiting_bytes += sum(len(frame.payload) for _, _, frame in todo)

@@ -57,7 +57,9 @@ class TrainingLoop:
     async def run(self, stop: asyncio.Event) -> TaskState:
         """Train to the last step, or until `stop`. Returns how it ended; the run directory holds the rest.
 
-        Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified."""
+        Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified; DiskFull if asked to stop while
+        the disk is full."""
+        await self._desk.recorded()
         try:
             certificate = await self._link.certificate(stop)
         except (Denied, TimedOut):
@@ -109,7 +111,7 @@ class TrainingLoop:
         report = await asyncio.to_thread(self._train, trained, consumer, rate)
         train_s = self._now() - train_started_s
         found = inspect(fit, consumer, bound, lineage)
-        self._consumed(batch, trained, report, found)
+        await self._consumed(batch, trained, report, found)
         values = {"wait_s": waited_s, "train_s": train_s, "lr": rate}
 
         def published(sent: Sent) -> None:
@@ -130,22 +132,23 @@ class TrainingLoop:
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
         return self._at.learner.step(samples, consumer=consumer, learning_rate=rate)
 
-    def _consumed(self, batch: Batch, trained: Sequence[Kept], report: StepReport | None, found: Inspection) -> None:
+    async def _consumed(
+        self, batch: Batch, trained: Sequence[Kept], report: StepReport | None, found: Inspection
+    ) -> None:
         """Write down what the optimizer was given, hashed anew, and let the version rise."""
         samples = tuple(
             audit.UsedSample(t.group, t.sample, content_digest(t)) for t in (each.trajectory for each in trained)
         )
         root = audit.batch_root([sample.digest for sample in samples])
-        self._desk.milestone(
-            audit.Consume(
-                policy=batch.policy, trained=report is not None, why="" if report is not None else "no_tokens",
-                samples=samples, root=root, staleness_tokens=found.tokens_by_staleness,
-            )
+        line = audit.Consume(
+            policy=batch.policy, trained=report is not None, why="" if report is not None else "no_tokens",
+            samples=samples, root=root, staleness_tokens=found.tokens_by_staleness,
         )  # fmt: skip
         self._keeper.consumed(root)
-        self._desk.step_done(batch)
+        await self._desk.step_done(batch, line)
 
     async def _between_steps(self, stop: asyncio.Event) -> None:
+        await self._scribe.written()
         job, version = self._job, self._policy.version
         if job.checkpoint.every_steps and version % job.checkpoint.every_steps == 0 and version < job.steps:
             await self._checkpoint()
@@ -172,6 +175,7 @@ class TrainingLoop:
     async def _save(self, *, stopped: bool) -> TaskState:
         await self._checkpoint()
         self._scribe.phase("stopped, checkpoint saved" if stopped else "last step done, checkpoint saved")
+        await self._scribe.written()
         return TaskState.STOPPED if stopped else TaskState.SUCCEEDED
 
     async def _checkpoint(self) -> None:
@@ -183,6 +187,7 @@ class TrainingLoop:
         await self._scribe.count_wan()
         remote = {region for region in self._desk.regions.values() if region != self._config.task.region}
         self._scribe.summary(accuracy_after, num_remote_regions=len(remote), digest=self._publisher.digest)
+        await self._scribe.written()
         for worker_id in self._desk.regions:
             finish = gateway_pb2.Finish(reason="the job is done")
             self._link.send(gateway_pb2.RolloutDown(worker_id=worker_id, finish=finish))

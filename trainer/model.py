@@ -8,7 +8,6 @@ nothing.
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,11 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from periplus.errors import ConfigError
 from periplus.job import BUILTIN_PREFIX
 from periplus.job_inputs import check_model_dir
+from periplus.run_directory import PARTIAL
+from periplus.state import SINGLE_FILE, write_safetensors
 from trainer.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
 from trainer.pretrained import load_tokenizer, load_weights
+from trainer.publish import float32_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +98,21 @@ def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
     if target.is_dir():
         return target
     cache_dir.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=cache_dir))
-    tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(scratch)
-    _random_qwen3(recipe, tokenizer, seed).save_pretrained(scratch)
+    scratch = cache_dir / f".{target.name}.{os.getpid()}{PARTIAL}"  # not mkdtemp, which makes it private
     try:
+        scratch.mkdir(exist_ok=True)
+        tokenizer = build_tokenizer()
+        tokenizer.save_pretrained(scratch)
+        model = _random_qwen3(recipe, tokenizer, seed)
+        model.config.save_pretrained(scratch)
+        model.generation_config.save_pretrained(scratch)
+        write_safetensors(scratch / SINGLE_FILE, float32_state(model))
         os.rename(scratch, target)
-    except OSError:  # another process was faster: its directory has the same content
-        shutil.rmtree(scratch)
-        if not target.is_dir():
-            raise
+    except BaseException as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, OSError) and target.is_dir():  # another process was faster, with the same content
+            return target
+        raise
     return target
 
 

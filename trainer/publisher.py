@@ -114,7 +114,7 @@ class Publisher:
         self._remember(published.policy, published.digest)
         for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
-        self._desk.milestone(audit.Publish(policy=published.policy, digest=published.digest))
+        await self._desk.milestone(audit.Publish(policy=published.policy, digest=published.digest))
         self._scribe.published(await self._anchor(author, published))
         self._anchor_wanted = False  # who asked meanwhile has it
         self._author = author
@@ -162,7 +162,7 @@ class Publisher:
             digest = await digesting
         finally:
             digesting.cancel()
-        self._desk.milestone(audit.Publish(policy=policy, digest=digest))
+        await self._desk.milestone(audit.Publish(policy=policy, digest=digest))
         self._remember(policy, digest)
         await self._link.publish(writer.closing(digest, snapshot.probe))
         self._published = Published(policy=policy, state=taken.state, digest=digest, probe=snapshot.probe)

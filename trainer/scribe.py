@@ -1,11 +1,17 @@
-"""What a run says of itself while it runs: records to its directory and to whoever watches, and sums over the run."""
+"""What a run says of itself while it runs: records to its directory and to whoever watches, and sums over the run.
 
+Watchers get a record at once. A record that the disk has no room for is kept here and written, in its order, with the
+next one; the training loop waits for that between two steps, so that no more than one step's records are kept.
+"""
+
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from periplus.errors import DiskFull
 from periplus.job import JobFile
 from periplus.policy import Policy
 from periplus.record import Record, RecordKind
@@ -14,6 +20,7 @@ from periplus.telemetry import check_names, event
 from periplus.trajectory import Trajectory
 from trainer.delivery import Proof, ProofTally, Sent
 from trainer.desk import Desk, Tally
+from trainer.disk_wait import DiskWait
 from trainer.gate import Inspection
 from trainer.gateway import GatewayLink
 from trainer.learner import StepReport
@@ -27,7 +34,7 @@ class Scribe:
     clock of `now`."""
 
     def __init__(
-        self, job: JobFile, run: RunDirectory, link: GatewayLink, desk: Desk, progress: Progress,
+        self, job: JobFile, run: RunDirectory, link: GatewayLink, desk: Desk, disk: DiskWait, progress: Progress,
         now: Callable[[], float], started_s: float,
     ) -> None:  # fmt: skip
         self.progress = progress
@@ -35,6 +42,8 @@ class Scribe:
         self._run = run
         self._link = link
         self._desk = desk
+        self._disk = disk
+        self._unwritten: list[Record] = []
         self._now = now
         self._started_s = started_s
         self._wan_bytes: float | None = None
@@ -70,8 +79,19 @@ class Scribe:
             kind=kind, policy=policy or self._desk.ledger.policy, time_s=self._now() - self._started_s,
             values=values or {}, staleness_tokens=staleness_tokens or {}, text=text,
         )  # fmt: skip
-        self._run.append(record)
         self._link.record(record)
+        self._unwritten.append(record)
+        with contextlib.suppress(DiskFull):
+            self._write()
+
+    async def written(self) -> None:
+        """Return when the run directory has every record. Raises: DiskFull if asked to stop while the disk is full."""
+        await self._disk.write(self._write)
+
+    def _write(self) -> None:
+        if self._unwritten:
+            self._run.append(*self._unwritten)
+            self._unwritten.clear()
 
     def phase(self, text: str) -> None:
         """The run does something else now."""

@@ -1,7 +1,7 @@
 """Everything before the first lease: model, problems, warm-up or checkpoint. Runs in a thread, says what it is
 doing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from trainer import checkpoint, publish
 from trainer.checkpoint import Manifest
 from trainer.config import TrainerConfig
 from trainer.dataset import Dataset, split_prompts, warmup_examples
+from trainer.export import model_files
 from trainer.learner import Learner
 from trainer.model import resolve_model_dir
 from trainer.preflight import checked_inputs
@@ -29,10 +30,11 @@ Say = Callable[[RecordKind, str, dict[str, float]], None]
 @dataclass(slots=True, kw_only=True)
 class Prepared:
     """A trainer ready for its first step: `learner` changes `model` in place; `restored`: what it continues, if
-    anything."""
+    anything; `model_files`: what transformers needs beside the weights, by name."""
 
     model: Any
     tokenizer: Any
+    model_files: Mapping[str, bytes]
     learner: Learner
     bundle: Bundle
     dataset: Dataset
@@ -66,8 +68,8 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     if manifest is not None:
         checkpoint.restore(manifest, model, learner)
     return Prepared(
-        model=model, tokenizer=tokenizer, learner=learner, dataset=dataset, policy=policy,
-        lineage=lineage, restored=manifest, progress=progress,
+        model=model, tokenizer=tokenizer, model_files=model_files(model_dir, model), learner=learner,
+        dataset=dataset, policy=policy, lineage=lineage, restored=manifest, progress=progress,
         bundle=publish.bundle(model_dir, Path(job.data.path) if job.data.path else None),
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ from region_agent.service import GatewayService
 from region_agent.traffic import Traffic
 from region_agent.weights.keeper import Keeper
 from trainer.desk import Desk
+from trainer.disk_wait import DiskWait
 from trainer.gateway import GatewayLink
 from trainer.intake import Intake
 from trainer.ledger.machine import Ledger
@@ -104,11 +105,12 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
         intake_tokens=num_groups * group_size * limits.max_completion_tokens,
     )  # fmt: skip
     link = GatewayLink(address, JOB, 0)
+    disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:
         desk = Desk(
-            ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0), intake=Intake(store, limits),
-            journal=journal, retention=Retention(1 << 50), link=link, bundle_digest=b"", home_region="home",
+            ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0), intake=Intake(store, limits, disk),
+            disk=disk, journal=journal, retention=Retention(1 << 50), link=link, bundle_digest=b"", home_region="home",
             syncs=True, now=time.monotonic, wall=time.time,
         )  # fmt: skip
         async with asyncio.TaskGroup() as tasks:

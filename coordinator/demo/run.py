@@ -78,7 +78,10 @@ async def run_demo(settings: DemoSettings) -> int:
         finally:
             await services.stop(lambda: demo.num_interrupts >= INTERRUPTS_TO_GIVE_UP)
             if demo.run_directory is not None:
-                services.move_logs(demo.run_directory.logs)
+                try:
+                    services.move_logs(demo.run_directory.logs)
+                except OSError as error:
+                    console.print(f"the logs of the demo's services are lost: {error}", highlight=False)
                 demo.say_what_is_left(demo.run_directory)
 
 

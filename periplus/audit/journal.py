@@ -1,7 +1,8 @@
 """`audit.jsonl` as a file: the appender that a trainer holds, and the lines that an auditor reads.
 
 An `AuditJournal` continues the chain where the file ends. Lines collect in memory until `flush` (the operating system
-has them: they survive the process) or `sync` (the disk has them: they survive the machine). The caller decides when:
+has them: they survive the process; on a full disk none is written, all stay in memory, and `flush` may be called
+again) or `sync` (the disk has them: they survive the machine). The caller decides when:
 before a step's batch is trained on, before a version is published, before a manifest is written, before a gateway is
 told that its frame is committed; and frames are synced before the lines that point at them. `position` counts what is
 appended, flushed or not.
@@ -17,11 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
 from periplus.audit.records import START_OF_CHAIN, Record, chain_hash, from_line, to_line
-from periplus.errors import ConfigError, Conflict, CorruptFrame
-from periplus.run_directory import explained, sync_folder
-
-BUFFER_BYTES = 1 << 20
-"""Held back at most; a line of a large batch may exceed it, and is written at once."""
+from periplus.errors import ConfigError, Conflict, CorruptFrame, StorageError
+from periplus.run_directory import append_whole, explained, sync_folder
 
 _TAIL_BYTES = 1 << 16
 """Read at a time when looking for the last line; most lines have 200 bytes, a batch's some ten thousand."""
@@ -41,7 +39,6 @@ class AuditJournal:
         self._path = path
         self._file = file
         self._lines: list[bytes] = []
-        self._buffered_bytes = 0
         self._position = position
         self.cut_bytes = cut_bytes
         """Of the torn last line that opening removed; 0 if there was none."""
@@ -78,27 +75,20 @@ class AuditJournal:
         line = to_line(n, prev, time_s, record)
         self._position = ChainEnd(n + 1, chain_hash(line))
         self._lines.append(line)
-        self._buffered_bytes += len(line) + 1
-        if self._buffered_bytes >= BUFFER_BYTES:
-            self.flush()
         return n
 
     def flush(self) -> None:
-        """Hand all lines to the operating system."""
+        """Hand all lines to the operating system.
+
+        Raises: DiskFull, and all lines are still here; Denied or StorageError, also for a file that was removed.
+        """
         if not self._lines:
             return
-        data = memoryview(b"\n".join(self._lines) + b"\n")
-        descriptor, written = self._file.fileno(), 0
-        with explained(self._path):
-            size = os.fstat(descriptor).st_size
-            try:
-                while written < len(data):
-                    written += os.write(descriptor, data[written:])
-            except OSError:
-                os.ftruncate(descriptor, size)  # the lines stay here, and are written whole or not at all
-                raise
+        self._check_is_there()
+        data = b"\n".join(self._lines) + b"\n"
+        with explained(self._path, len(data)):
+            append_whole(self._file.fileno(), data)
         self._lines.clear()
-        self._buffered_bytes = 0
 
     def sync(self) -> None:
         """Hand all lines to the disk."""
@@ -106,21 +96,39 @@ class AuditJournal:
         self.sync_flushed()
 
     def sync_flushed(self) -> None:
-        """Hand what is flushed to the disk. Takes as long as the disk does; a thread may do it while others append."""
-        with explained(self._path):
+        """Hand what is flushed to the disk. Takes as long as the disk does; a thread may do it while others append.
+
+        Raises: StorageError; nobody knows then what is on the disk, so a full disk is no exception to be waited for.
+        """
+        self._check_is_there()
+        try:
             os.fsync(self._file.fileno())
+        except OSError as error:
+            raise StorageError(
+                f"{self._path} could not be synced ({error.strerror or error}): nobody knows which lines are on the "
+                "disk; mend the disk, then resume the job from its last checkpoint"
+            ) from error
 
     def close(self) -> None:
-        """Sync, and let another writer in."""
+        """Sync, and let another writer in, also after an error. Raises: as flush and sync."""
         if not self._file.closed:
-            self.sync()
-            self._file.close()
+            try:
+                self.sync()
+            finally:
+                self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _check_is_there(self) -> None:
+        if not os.fstat(self._file.fileno()).st_nlink:
+            raise StorageError(
+                f"{self._path} was removed while it was written: nobody can read what is written to it; restore "
+                "the run directory, then resume the job"
+            )
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

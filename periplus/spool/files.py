@@ -1,7 +1,6 @@
 """The door between a spool and the disk. Tests put a disk behind it that lies as much as disks may."""
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
@@ -9,10 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from periplus.errors import Conflict, PeriplusError, SpoolFull, StorageError
+from periplus.disk import no_room
+from periplus.errors import Conflict, PeriplusError, StorageError
 from periplus.spool.format import Buffer
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class AppendFile(Protocol):
@@ -151,10 +149,9 @@ def explained(path: Path) -> Iterator[None]:
         raise refusal(path, error) from error
 
 
-def refusal(path: Path, error: OSError) -> PeriplusError:
-    """What an OSError about `path` means to the one who spools."""
+def refusal(path: Path, error: OSError, needed_bytes: int = 0) -> PeriplusError:
+    """What an OSError about `path` means to the one who spools; `needed_bytes` were to be written (0: not known)."""
     if isinstance(error, BlockingIOError):
         return Conflict(f"{path} is locked by another process that spools there; stop it first")
-    if error.errno in FULL:
-        return SpoolFull(f"the disk is full at {path} ({error.strerror}); free space, nothing that was spooled is lost")
-    return StorageError(f"cannot use {path}: {error.strerror or error}; mend the disk or its permissions")
+    full = no_room(path, error, needed_bytes)
+    return full or StorageError(f"cannot use {path}: {error.strerror or error}; mend the disk or its permissions")

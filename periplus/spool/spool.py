@@ -6,7 +6,8 @@
     retire(position), trim(upto)   no longer needed; a segment's file goes when all of its records are retired
 
 Invariants: positions rise and are never used twice; what was reported durable is found by the next opening, in order,
-with nothing between that was not appended; a full spool or disk is SpoolFull, leaves everything as it was, and heals.
+with nothing between that was not appended; a full spool is SpoolFull, a full disk DiskFull: both leave everything as it
+was, and heal.
 What is retired is not read again by this process; after a crash the last of it may come back if its segment's file is
 still there, since only every `NOTE_EVERY` retirements and `close` write a note of it (note.py): whoever reads must bear
 repeats. The newest segment is never removed, so that epochs rise.
@@ -28,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from periplus.errors import NotFound, SpoolFull, StorageError
+from periplus.errors import DiskFull, NotFound, SpoolFull, StorageError
 from periplus.spool.files import FileLayer, OsFiles, explained, refusal
 from periplus.spool.format import (
     MAX_RECORD_BYTES,
@@ -157,8 +158,8 @@ class Spool:
     def append(self, *parts: Buffer) -> Position:
         """Add one record, given in pieces, and hand it to the operating system.
 
-        Raises: SpoolFull (nothing is changed; retire something, or free the disk, and try again), StorageError,
-        ValueError for a record that no spool holds.
+        Raises: SpoolFull or DiskFull (nothing is changed; retire something, or free the disk, and try again),
+        StorageError, ValueError for a record that no spool holds.
         """
         length = sum(len(part) for part in parts)
         if length > MAX_RECORD_BYTES:
@@ -233,7 +234,7 @@ class Spool:
         try:
             if not self._failed:
                 self.sync()
-                with self._lock, contextlib.suppress(SpoolFull):  # a seal lets damage of the last record be seen
+                with self._lock, contextlib.suppress(DiskFull):  # a seal lets damage of the last record be seen
                     if self._next and not self._segments[-1].is_sealed:
                         self._seal(self._segments[-1])
                 self.sync()
@@ -363,7 +364,7 @@ class Spool:
                 segment.file.truncate(segment.num_bytes)
             except OSError:
                 self._failed = f"{path} holds a half-written record that cannot be cut ({error})"
-            raise refusal(path, error) from error
+            raise refusal(path, error, sum(len(part) for part in parts)) from error
 
     def _sync_file(self, segment: Segment) -> None:
         path = self.folder / segment.name

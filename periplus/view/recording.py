@@ -4,25 +4,28 @@ metrics.jsonl holds the records. The fleet is kept beside it, one line a snapsho
 record (seconds since the trainer's start), which is what puts the two files back into one order.
 """
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 
 from periplus import finite_json
-from periplus.errors import ConfigError, NotFound
+from periplus.errors import ConfigError, DiskFull, NotFound
 from periplus.run_directory import RunDirectory, append_line, read_lines
 from periplus.view.state import Event, FleetSeen, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
 
 
 async def recorded(events: AsyncIterator[Event], directory: RunDirectory) -> AsyncIterator[Event]:
-    """The same events, with each fleet snapshot also written to the run directory."""
+    """The same events, with each fleet snapshot also written to the run directory, unless its disk is full: pictures
+    are drawn from the others, and whoever watches goes on."""
     time_s = 0.0
     async for event in events:
         match event:
             case RecordSeen():
                 time_s = max(time_s, event.record.time_s)
             case FleetSeen():
-                append_line(directory.fleet, encode_fleet(event, time_s))
+                with contextlib.suppress(DiskFull):
+                    append_line(directory.fleet, encode_fleet(event, time_s))
         yield event
 
 

@@ -73,7 +73,7 @@ class Copy:
     def become(self, attestation: Attestation, changes: Iterable[SpanChanges | None]) -> None:
         """Apply a version of the same layout.
 
-        Raises: CorruptFrame if it does not lead to the signed digest, and then the copy is gone; SpoolFull or
+        Raises: CorruptFrame if it does not lead to the signed digest, and then the copy is gone; DiskFull or
         StorageError, and what `changes` raises: before the copy was touched it stays; else it is gone until it is
         opened again.
         """
@@ -121,7 +121,7 @@ def create(
 ) -> Copy:
     """A new copy beside what is there, which goes once the new one is proven. `changes` fill all of it, from zeros.
 
-    Raises: CorruptFrame if it does not have the signed digest, SpoolFull, StorageError, and what `changes` raises;
+    Raises: CorruptFrame if it does not have the signed digest, DiskFull, StorageError, and what `changes` raises;
     then nothing has changed.
     """
     number = 1 + max((number for number, _ in numbered(layer, folder)), default=0)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from periplus import clock
-from periplus.errors import Conflict, CorruptSpool, StorageError, Unreachable, WireError, explained_error
+from periplus.errors import Conflict, CorruptSpool, DiskFull, StorageError, Unreachable, WireError, explained_error
 from periplus.policy import Policy
 from periplus.publication import (
     Assembler,
@@ -406,7 +406,8 @@ class Keeper:
             self._why_unsaved = ""
         except StorageError as error:
             if not self._why_unsaved:
-                event(log, logging.ERROR, "weights_unsaved", job=self.job_id, why=error)
+                level = logging.WARNING if isinstance(error, DiskFull) else logging.ERROR
+                event(log, level, "weights_unsaved", job=self.job_id, why=error)
             self._why_unsaved = str(error)
         except WireError:
             pass  # said below

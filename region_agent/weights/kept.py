@@ -49,7 +49,7 @@ class Kept:
 
 
 def keep(layer: WeightFiles, path: Path, publication: Publication) -> Kept:
-    """Write a new file; nothing is left of it after an error. Raises: StorageError, SpoolFull when the disk is full."""
+    """Write a new file; nothing is left of it after an error. Raises: StorageError, DiskFull when the disk is full."""
     offsets, at = [], 0
     with new_file(layer, path) as append:
         for record in publication.records():

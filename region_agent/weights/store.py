@@ -144,7 +144,7 @@ class WeightStore:
         self.highest_fork = max(self.highest_fork, fork)
 
     def settle(self, *, hold: bool = False) -> None:
-        """Bring memory's part to the disk; advance the copy unless `hold`. Raises: StorageError, SpoolFull."""
+        """Bring memory's part to the disk; advance the copy unless `hold`. Raises: StorageError, DiskFull."""
         self._note_fork()
         if self._must_recover:
             self._recover_copy()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -11,6 +12,7 @@ from periplus.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, Role, TaskO
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import asyncio
+import sys
 from periplus import task_process
 from periplus.errors import ConfigError, NonFiniteLoss, Unreachable
 from periplus.task import TaskState
@@ -24,6 +26,12 @@ async def waiting(stop):
     await stop.wait()
     return TaskState.STOPPED
 
+async def chatter(stop):
+    print("words " * 10_000, flush=True)
+    print("more words", file=sys.stderr, flush=True)
+    print("unflushed")
+    return TaskState.SUCCEEDED
+
 def make_work(spec):
     if spec.task_id == "refuse":
         raise ConfigError("no such model; give another")
@@ -32,6 +40,7 @@ def make_work(spec):
         "wait": waiting,
         "fail": lambda stop: raising(NonFiniteLoss("loss nan")),
         "several": lambda stop: raising(ExceptionGroup("g", [NonFiniteLoss("loss nan"), Unreachable("gone")])),
+        "chatter": chatter,
         "crash": lambda stop: raising(ZeroDivisionError("by zero")),
     }[spec.task_id]
 
@@ -42,7 +51,7 @@ task_process.command(make_work)()
 class Process:
     """One started worker; its standard input stays open until `end_stdin`, as an agent holds it."""
 
-    def __init__(self, folder: Path, work: str) -> None:
+    def __init__(self, folder: Path, work: str, output: int | IO[str] = subprocess.PIPE) -> None:
         spec = TaskSpec(
             task_id=work, job_id="j", role=Role.ROLLOUT, region="eu", job_json="", plan_json="", fork=0, resume_from="",
             gateway="", run_dir=str(folder), status_file=str(folder / "status.json"), num_threads=1,
@@ -51,9 +60,7 @@ class Process:
         self._status = folder / "status.json"
         (folder / "task.json").write_text(spec.to_json())
         command = [sys.executable, "-c", PROGRAM, "--task-file", str(folder / "task.json")]
-        self.popen = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        self.popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=output, stderr=output, text=True)
 
     def until_ready(self) -> None:
         assert self.popen.stdout is not None
@@ -112,3 +119,21 @@ def test_a_missing_task_file_is_said_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == EXIT_FAILED
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_log_that_the_disk_has_no_room_for_ends_no_work(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        process = Process(tmp_path, "chatter", full)
+        exit_code, outcome, _ = process.outcome()
+    assert (exit_code, outcome) == (EXIT_SUCCEEDED, TaskOutcome(state=TaskState.SUCCEEDED, message=""))
+
+
+def test_an_outcome_that_cannot_be_written_leaves_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "status.json").symlink_to("/dev/full")
+    process = Process(tmp_path, "wait")
+    process.until_ready()
+    process.popen.terminate()
+    _, log = process.popen.communicate(timeout=30)
+    assert process.popen.returncode == EXIT_STOPPED
+    assert "outcome_not_written" in log
+    assert "Traceback" not in log

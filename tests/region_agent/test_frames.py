@@ -24,6 +24,7 @@ from region_agent.frames import (
 )
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import frame_spool, play
+from tests.support.small_disk import small_disk
 
 
 def key(sequence: int, epoch: int = 1, worker_id: str = "w") -> FrameKey:
@@ -126,6 +127,34 @@ def test_who_takes_into_a_full_spool_waits_until_the_ledger_has_something(
     play(scene)
     names = [record.getMessage() for record in caplog.records]
     assert names.count("spool_full") == names.count("spool_has_room") == 1
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_a_real_disk_that_fills_up_makes_the_sender_wait_and_loses_no_frame(
+    tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(frames_module, "FULL_RETRY_S", 0.001)
+
+    async def scene() -> None:
+        with small_disk(tmp_path / "small", num_kib=512) as disk:
+            folder = disk.root / "spools" / "job"
+            spool = FrameSpool.open(folder, "eu", durability=durability, max_bytes=1 << 20)
+            filler = disk.fill(leaving_bytes=50_000)
+            taking = [asyncio.create_task(spool.take(key(number), frame(bytes(20_000)))) for number in range(6)]
+            await asyncio.sleep(0.02)
+            assert not all(each.done() for each in taking)
+            filler.unlink()
+            assert await asyncio.gather(*taking) == [True] * 6
+            await spool.durable()
+            assert spool.close()
+            again = FrameSpool.open(folder, "eu", durability=durability, max_bytes=1 << 20)
+            assert sorted(one.sequence for one in again.pending) == list(range(6))
+            again.close(job_is_done=True)
+
+    play(scene)
+    (warning,) = [record for record in caplog.records if record.getMessage() == "spool_full"]
+    assert warning.levelname == "WARNING"
+    assert "bytes are needed" in str(warning.fields["why"])  # type: ignore[attr-defined]
 
 
 def test_a_full_disk_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

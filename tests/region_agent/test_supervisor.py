@@ -17,6 +17,7 @@ from periplus.run_directory import fork_of_start_line
 from periplus.task import Role, TaskOutcome, TaskState
 from region_agent.reconcile import AskToStop, Forget, Kill, LocalTask, Start
 from region_agent.supervisor import Supervisor, WorkerSettings
+from tests.support.small_disk import small_disk
 
 WORKER = "tests.region_agent.tiny_worker"
 ROOT = Path(__file__).parents[2]
@@ -175,6 +176,18 @@ def test_what_cannot_be_started_has_failed_and_says_why(
     assert ended.state is TaskState.FAILED
     assert "/does/not/exist" in ended.message
     assert list(scratch.iterdir()) == []
+
+
+def test_a_task_whose_log_finds_no_room_runs_without_one(
+    scratch: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(tmp_path / "small", num_kib=64, num_inodes=2) as disk:
+        (disk.root / "filler").touch()
+        settings = WorkerSettings(region="a", gateway="a:1", work_dir=disk.root, num_threads=1)
+        supervisor = Supervisor(settings, dict.fromkeys(Role, WORKER))
+        supervisor.perform(Start(task("succeed"), 0), 1.0)
+        assert outcome(supervisor).state is TaskState.SUCCEEDED
+    assert [record.message for record in caplog.records] == ["task_without_log"]
 
 
 def test_an_output_directory_that_cannot_be_made_is_a_failure_of_the_task(

@@ -1,11 +1,13 @@
 """The trainer beside its streams, over a real gateway on loopback."""
 
 import asyncio
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,13 +17,14 @@ from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
 from periplus.record import RecordKind
 from periplus.run_directory import RunDirectory
+from periplus.state import State, Tensor, write_safetensors
 from periplus.task import Role, TaskState
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
 from tests.support import gateways
 from tests.support.gateways import gateway, play, until
 from tests.support.tiny_job import task_of, tiny_job
-from trainer import app, checkpoint
+from trainer import app, checkpoint, export
 from trainer.config import TrainerConfig
 from trainer.gateway import GatewayLink
 
@@ -108,6 +111,47 @@ def test_a_worker_behind_a_real_gateway_proves_every_version_and_its_engine(
     assert summary["weight_checks"] >= 2
     assert 0 < summary["pause_s"] < WHOLE_RUN_DEADLINE_S
     assert summary["weights_ratio"] > 1
+
+
+@pytest.mark.parametrize("disk_lies", [False, True])
+def test_a_run_has_succeeded_once_its_model_was_read_back_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk_lies: bool
+) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    job = tiny_job(tmp_path, steps=1)
+
+    def lying(path: Path, state: State) -> None:
+        name, *_ = state
+        zeros = np.zeros_like(state[name].data)
+        write_safetensors(path, {**state, name: Tensor(state[name].dtype, state[name].shape, zeros)})
+
+    if disk_lies:
+        monkeypatch.setattr(export, "write_safetensors", lying)
+
+    async def run() -> None:
+        async with gateway() as home:
+            task = task_of(job, Role.TRAINER, tmp_path, gateway=home.address)
+            trainer = replace(TrainerConfig.of_task(task), cache_dir=tmp_path / "models")
+            of_worker = task_of(job, Role.ROLLOUT, tmp_path, gateway=home.address, task_id="job-1/home/rollout-0")
+            working = asyncio.create_task(worker_app.run(WorkerConfig.of_task(of_worker)))
+            try:
+                assert await app.run(trainer, asyncio.Event()) is TaskState.SUCCEEDED
+            finally:
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+
+    with asyncio.Runner() as runner:
+        timed = asyncio.wait_for(run(), WHOLE_RUN_DEADLINE_S)
+        if disk_lies:
+            with pytest.raises(ExceptionGroup) as raised:
+                runner.run(timed)
+            assert "when it is read back" in str(rpc.first_of(raised.value))
+        else:
+            runner.run(timed)
+    last = json.loads((tmp_path / "run" / "audit.jsonl").read_bytes().splitlines()[-1])
+    assert (last["kind"], last["how"]) == ("end", "failed" if disk_lies else "succeeded")
+    assert (tmp_path / "run" / "final").exists() is not disk_lies
+    assert (tmp_path / "run" / "summary.json").exists() is not disk_lies
 
 
 def test_a_gateway_that_is_slow_to_close_is_a_warning(

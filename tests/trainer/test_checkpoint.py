@@ -1,21 +1,27 @@
 """Checkpoints of the small model of conftest.py with a real optimizer."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from blake3 import blake3
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from periplus import resumption
 from periplus.digest import state_digest
-from periplus.errors import ConfigError, NotFound
+from periplus.errors import ConfigError, DiskFull, NotFound, StorageError
 from periplus.policy import Lineage, Policy
+from tests.support.small_disk import small_disk
 from trainer import checkpoint
 from trainer.checkpoint import LEARNER, MANIFEST, WEIGHTS, Content
+from trainer.export import model_files
+from trainer.model import load_model, resolve_model_dir
 from trainer.publish import bf16_state, float32_state
+
+FILES = {"config.json": b"{}", "tokenizer.json": b"{}"}
 
 
 def optimizer_of(model: Any) -> torch.optim.Optimizer:
@@ -37,7 +43,7 @@ def content(version: int, fork: int = 0, parent: checkpoint.Manifest | None = No
 
 
 def save(root: Path, version: int, model: Any, optimizer: Any, fork: int = 0) -> Path:
-    return checkpoint.save(root, content(version, fork), model, optimizer).directory
+    return checkpoint.save(root, content(version, fork), model, optimizer, FILES).directory
 
 
 def power_cut(*_: object) -> None:
@@ -88,15 +94,15 @@ def test_without_a_manifest_there_is_no_checkpoint(
         checkpoint.newest(tmp_path)
 
 
-def test_a_crash_before_the_manifest_leaves_the_previous_checkpoint_and_the_next_attempt_succeeds(
+def test_an_error_before_the_manifest_leaves_the_previous_checkpoint_only_and_the_next_attempt_succeeds(
     tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1, model, optimizer)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_atomically", power_cut)
-        with pytest.raises(OSError, match="power cut"):
+        with pytest.raises(StorageError, match="power cut"):
             save(tmp_path, 2, model, optimizer)
-    assert (tmp_path / "0.2" / WEIGHTS).exists()
+    assert not (tmp_path / "0.2").exists()
     assert checkpoint.newest(tmp_path).policy == Policy(0, 1)
     save(tmp_path, 2, model, optimizer)
     assert checkpoint.newest(tmp_path).policy == Policy(0, 2)
@@ -135,8 +141,8 @@ def test_a_damaged_part_is_refused_by_name_and_nothing_is_loaded(
 def test_a_manifest_says_where_the_run_stood_and_names_its_parent_by_hash(
     tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
 ) -> None:
-    first = checkpoint.save(tmp_path, content(1), model, optimizer)
-    second = checkpoint.save(tmp_path, content(2, parent=first), model, optimizer)
+    first = checkpoint.save(tmp_path, content(1), model, optimizer, FILES)
+    second = checkpoint.save(tmp_path, content(2, parent=first), model, optimizer, FILES)
     assert (second.next_group, second.open_groups, second.audit_line) == (9, (5, 8), 7)
     assert (second.batches_root, second.lineage) == (b"r" * 16, Lineage(0))
     data = json.loads((second.directory / MANIFEST).read_text())
@@ -191,3 +197,76 @@ def test_pruning_keeps_the_newest_and_leaves_what_is_being_written(
 
 def test_who_goes_on_with_a_run_reads_the_manifests_that_are_written_here() -> None:
     assert (checkpoint.SCHEMA, checkpoint.MANIFEST) == (resumption.CHECKPOINT_SCHEMA, resumption.MANIFEST)
+
+
+def test_a_full_disk_leaves_nothing_of_a_checkpoint_at_any_size_and_room_heals_it(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    whole = save(tmp_path / "elsewhere", 1, model, optimizer)
+    num_bytes = sum(path.stat().st_size for path in whole.iterdir())
+    with small_disk(tmp_path / "small", num_kib=1 + num_bytes // 256) as disk:
+        root = disk.root / "checkpoints"
+        for leaving_bytes in range(0, num_bytes, 4096):
+            filler = disk.fill(leaving_bytes=leaving_bytes)
+            with pytest.raises(DiskFull, match=rf"0\.1 \(\d+ bytes are needed, {disk.free_bytes} are free\)"):
+                save(root, 1, model, optimizer)
+            assert list(root.iterdir()) == []
+            filler.unlink()
+        save(root, 1, model, optimizer)
+        checkpoint.restore(checkpoint.newest(root), model, optimizer)
+
+
+def test_every_file_of_a_checkpoint_is_a_part_that_a_restore_verifies(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    directory = save(tmp_path, 1, model, optimizer)
+    manifest = checkpoint.newest(tmp_path)
+    assert manifest.parts.keys() == {path.name for path in directory.iterdir()} - {MANIFEST}
+    (directory / "tokenizer.json").write_bytes(b"[]")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json is not the part"):
+        checkpoint.restore(manifest, model, optimizer)
+
+
+def test_a_checkpoint_of_before_configuration_and_tokenizer_were_parts_is_restored(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    directory = checkpoint.save(tmp_path, content(1), model, optimizer, {}).directory
+    assert {path.name for path in directory.iterdir()} == {MANIFEST, WEIGHTS, LEARNER}
+    checkpoint.restore(checkpoint.newest(tmp_path), model, optimizer)
+
+
+def test_any_checkpoint_loads_with_transformers(tmp_path: Path) -> None:
+    model_dir = resolve_model_dir("builtin:qwen3-tiny", tmp_path / "cache", 1)
+    model, _ = load_model(model_dir)
+    optimizer = optimizer_of(model)
+    step(model, optimizer, 0)
+    directory = checkpoint.save(tmp_path, content(1), model, optimizer, model_files(model_dir, model)).directory
+    loaded = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True)
+    assert float32_state(loaded) == float32_state(model), "in float32, bit for bit"
+    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    assert tokenizer.decode(tokenizer("sun")["input_ids"], skip_special_tokens=True) == "sun"
+    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o666 & ~umask()}
+
+
+def umask() -> int:
+    present = os.umask(0)
+    os.umask(present)
+    return present
+
+
+def test_a_sweep_removes_what_is_no_checkpoint_and_nothing_else(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    save(tmp_path, 1, model, optimizer)
+    (save(tmp_path, 2, model, optimizer) / MANIFEST).unlink()
+    checkpoint.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["0.1"]
+    checkpoint.sweep(tmp_path / "absent")
+
+
+def test_a_run_directory_that_was_removed_is_not_made_again(
+    tmp_path: Path, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    with pytest.raises(NotFound, match=r"run/checkpoints/0\.1"):
+        save(tmp_path / "run" / "checkpoints", 1, model, optimizer)
+    assert not (tmp_path / "run").exists()

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
@@ -34,6 +34,7 @@ from tests.support.tiny_job import task_of, tiny_job
 from trainer import checkpoint, publish
 from trainer.assembly import Running, assembled
 from trainer.config import TrainerConfig
+from trainer.disk_wait import DiskWait
 from trainer.setup import Prepared, prepare
 
 DEADLINE_S = 60.0
@@ -93,7 +94,7 @@ class Run:
 
 def start(
     folder: Path, cache_dir: Path, *, workers: int = 1, order: int = 0, fork: int = 0, resume_from: Path | None = None,
-    link_class: type[FakeLink] = FakeLink, **overrides: Any,
+    link_class: type[FakeLink] = FakeLink, say: Callable[[str], None] = lambda phase: None, **overrides: Any,
 ) -> Run:  # fmt: skip
     folder.mkdir(exist_ok=True)
     job = tiny_job(folder, **overrides)
@@ -106,8 +107,9 @@ def start(
     for _ in range(int(PREPARED_S * 1000)):
         next(clock)
     link = link_class(job, folder, workers, order, fork)
+    disk = DiskWait(asyncio.Event(), say)
     running = OPENED.enter_context(
-        assembled(config, prepared, link, link.key, run_directory, lambda: next(clock) / 1000, 0.0)
+        assembled(config, prepared, link, link.key, run_directory, disk, lambda: next(clock) / 1000, 0.0)
     )
     link.on_message = running.desk.on_message
     return Run(config, link, prepared, running)
@@ -539,7 +541,7 @@ def test_a_sample_that_kills_its_worker_each_time_costs_its_group_and_the_job_su
 def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cache_dir: Path) -> None:
     run = start(tmp_path / "a", cache_dir)
     desk = run.running.desk
-    desk.close(End(how="stopped"))
+    asyncio.run(desk.close(End(how="stopped")))
     before = run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()
     hello = gateway_pb2.WorkerHello(region="far", bundle_digest=run.prepared.bundle.digest)
     for up in (

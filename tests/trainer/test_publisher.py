@@ -68,7 +68,7 @@ class Desk:
     def __init__(self, log: list[object]) -> None:
         self._log = log
 
-    def milestone(self, record: audit.Record) -> None:
+    async def milestone(self, record: audit.Record) -> None:
         self._log.append(record)
 
 
@@ -276,7 +276,11 @@ def test_the_first_full_state_answers_who_asked_while_it_was_on_its_way(
     async def run() -> None:
         async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(scene.publisher.run())
-            monkeypatch.setattr(scene.desk, "milestone", lambda record: scene.link.open.clear())  # behind the bundle
+
+            async def behind_the_bundle(record: audit.Record) -> None:
+                scene.link.open.clear()
+
+            monkeypatch.setattr(scene.desk, "milestone", behind_the_bundle)
             beginning = tasks.create_task(scene.begin())
             await settle(lambda: not scene.link.open.is_set())
             scene.desk.on_anchor_wanted()

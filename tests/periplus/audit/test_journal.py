@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from periplus.audit.journal import AuditJournal, ChainEnd, read_lines
 from periplus.audit.records import START_OF_CHAIN, End, Lost, chain_hash, from_line
-from periplus.errors import ConfigError, Conflict, NotFound, PeriplusError
+from periplus.errors import ConfigError, Conflict, DiskFull, NotFound, PeriplusError, StorageError
+from tests.support.small_disk import small_disk
 
 RECORD = End(how="stopped")
 
@@ -85,7 +86,7 @@ def test_lines_reach_the_file_with_a_flush_and_not_before(path: Path) -> None:
         journal.flush()
         assert len(list(read_lines(path))) == 1
         journal.append(lost(1, "w" * (1 << 20)), 0.0)
-        assert len(list(read_lines(path))) == 2, "a full buffer does not wait"
+        assert len(list(read_lines(path))) == 1, "who appends decides when: an append cannot fail"
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -136,3 +137,44 @@ def test_lines_that_a_full_disk_refuses_are_written_whole_when_there_is_room(
         assert len(path.read_bytes().splitlines()) == 1
     lines = path.read_bytes().splitlines()
     assert [from_line(line, "here").n for line in lines] == [0, 1]
+
+
+@pytest.mark.parametrize("leaving_bytes", [0, 4096, 8192, 12288])
+def test_a_real_disk_that_fills_up_and_gets_room_leaves_one_whole_chain(tmp_path: Path, leaving_bytes: int) -> None:
+    with small_disk(tmp_path / "small", num_kib=256) as disk:
+        path = disk.root / "audit.jsonl"
+        with AuditJournal.open(path) as journal:
+            journal.append(lost(0), 0.0)
+            journal.flush()
+            before = path.read_bytes()
+            filler = disk.fill(leaving_bytes=leaving_bytes)
+            for number in range(1, 200):
+                journal.append(lost(number), 0.0)
+            for _ in range(3):
+                with pytest.raises(DiskFull, match=str(path)):
+                    journal.flush()
+                assert path.read_bytes() == before
+            filler.unlink()
+            journal.flush()
+        assert [from_line(line.rstrip(b"\n"), "here").n for line in read_lines(path)] == list(range(200))
+
+
+def test_a_journal_that_was_removed_is_an_error_and_not_a_silent_loss(path: Path) -> None:
+    journal = AuditJournal.open(path)
+    path.unlink()
+    journal.append(RECORD, 0.0)
+    for act in (journal.flush, journal.sync_flushed, journal.close):
+        with pytest.raises(StorageError, match="was removed"):
+            act()
+
+
+def test_a_journal_that_cannot_be_closed_whole_lets_the_next_writer_in(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", num_kib=64) as disk:
+        journal = AuditJournal.open(disk.root / "audit.jsonl")
+        filler = disk.fill()
+        journal.append(RECORD, 0.0)
+        with pytest.raises(DiskFull):
+            journal.close()
+        filler.unlink()
+        with AuditJournal.open(disk.root / "audit.jsonl") as again:
+            assert again.position.n == 0

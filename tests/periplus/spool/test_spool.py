@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from periplus.errors import Conflict, CorruptSpool, NotFound, SpoolFull, StorageError
+from periplus.errors import Conflict, CorruptSpool, DiskFull, NotFound, SpoolFull, StorageError
 from periplus.spool.files import FileLayer
 from periplus.spool.format import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Durability, Position
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import NOTE_EVERY, Spool
 from tests.support.faulty_files import FaultyFiles, Killed
+from tests.support.small_disk import small_disk
 
 FOLDER = Path("spool")
 ROOT = Path(__file__).parents[3]
@@ -170,7 +171,7 @@ def test_a_full_disk_refuses_and_heals() -> None:
     first = spool.append(b"kept")
     for room in range(sum(len(disk.content(path)) for path in disk.paths()), 400):
         disk.room_bytes = room
-        with pytest.raises(SpoolFull, match="disk is full"):
+        with pytest.raises(DiskFull, match="disk is full"):
             spool.append(bytes(1000))
     disk.room_bytes = None
     second = spool.append(b"new")
@@ -187,7 +188,7 @@ def test_a_disk_that_is_full_at_the_start_still_gives_back_what_it_holds() -> No
     disk.room_bytes = 0
     spool = opened(disk)
     assert held(spool) == [b"kept"]
-    with pytest.raises(SpoolFull):
+    with pytest.raises(DiskFull):
         spool.append(b"new")
     disk.room_bytes = None
     spool.append(b"new")
@@ -317,11 +318,12 @@ def test_one_sync_serves_all_who_appended_before_it() -> None:
 
 
 def test_a_real_file_that_cannot_grow_refuses_and_heals(tmp_path: Path) -> None:
-    """The limit on a file's size stands for a full disk: the kernel writes what fits and refuses the rest."""
+    """The kernel writes what fits below the limit on a file's size and refuses the rest; making room would not mend it,
+    so it is no full disk."""
     program = f"""
 import resource
 from pathlib import Path
-from periplus.errors import SpoolFull
+from periplus.errors import DiskFull, StorageError
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 
@@ -333,8 +335,9 @@ try:
     while True:
         spool.append(bytes([taken]) * 300_000)
         taken += 1
-except SpoolFull:
+except StorageError as error:
     assert taken == 3, taken
+    assert not isinstance(error, DiskFull), error
     spool.sync()
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 spool.append(b"after")
@@ -343,6 +346,31 @@ spool.sync()
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     found = [record.data for record in SpoolReader.open(tmp_path).records()]
     assert found == [bytes([number]) * 300_000 for number in range(3)] + [b"after"]
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_a_real_disk_that_fills_up_again_and_again_keeps_what_was_taken_and_nothing_else(
+    tmp_path: Path, durability: Durability
+) -> None:
+    with small_disk(tmp_path / "small", num_kib=512) as disk:
+        folder = disk.root / "spool"
+        taken: list[Position] = []
+        spool = Spool.open(folder, durability=durability, max_bytes=1 << 30, segment_bytes=30_000)
+        for leaving_bytes in range(0, 40_000, 3000):
+            filler = disk.fill(leaving_bytes=leaving_bytes)
+            while disk.free_bytes > 2 * 9000:
+                taken.append(spool.append(bytes([len(taken)]) * 9000))
+            with pytest.raises(DiskFull, match=str(folder)):
+                spool.append(bytes(30_000))
+            filler.unlink()
+            taken.append(spool.append(bytes([len(taken)]) * 9000))
+            spool.sync()
+            spool.trim(taken[max(0, len(taken) - 3)])
+        expected = [(position, bytes([number]) * 9000) for number, position in enumerate(taken)][-3:]
+        assert [(record.position, record.data) for record in spool.records()] == expected
+        spool.close()
+        found = [(record.position, record.data) for record in SpoolReader.open(folder).records()]
+        assert found[-3:] == expected
 
 
 def test_two_owners_are_a_conflict_and_a_reader_is_none(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from periplus.errors import SpoolFull, StorageError
+from periplus.errors import DiskFull, SpoolFull, StorageError
 from periplus.spool import spool as spool_module
 from periplus.spool.format import Durability, Position
 from periplus.spool.reader import SpoolReader
@@ -86,7 +86,7 @@ class Crashes(RuleBasedStateMachine):
             before = self.spool.num_bytes
             try:
                 self._append(size)
-            except SpoolFull:
+            except (SpoolFull, DiskFull):
                 assert before + size + 200 > MAX_BYTES or self.disk.room_bytes is not None
             if syncs >> index & 1:
                 self.spool.sync()
@@ -113,7 +113,7 @@ class Crashes(RuleBasedStateMachine):
         match how:
             case "die within":
                 self.disk.bytes_until_killed = data.draw(st.integers(1, 400))
-                with suppress(SpoolFull):
+                with suppress(SpoolFull, DiskFull):
                     self._append(data.draw(st.integers(0, 150)))
                 self.disk.bytes_until_killed = None
                 return

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from periplus.codec.weights.decoder import decode
-from periplus.errors import CorruptFrame, SpoolFull
+from periplus.errors import CorruptFrame, DiskFull
 from periplus.state import State
 from region_agent.weights.changes import full
 from region_agent.weights.store import MOST_CHAINS, WeightStore
 from tests.support.faulty_weights import FaultyWeightFiles
+from tests.support.small_disk import small_disk
 from tests.support.versions import Versions, flipped, small_states
 
 FOLDER = Path("weights")
@@ -42,7 +43,7 @@ def test_a_full_disk_costs_nothing_and_is_caught_up_with() -> None:
         store.put(made().anchor(0) if index == 0 else made().delta(index - 1, index))
         disk.room_bytes = used_bytes(disk) + 300
         if index in (0, 3, 4):
-            with pytest.raises(SpoolFull):
+            with pytest.raises(DiskFull):
                 store.settle()
             assert store.newest == made().policy(index)
             links = store.links_from(made().policy(max(0, index - 2)))
@@ -56,6 +57,28 @@ def test_a_full_disk_costs_nothing_and_is_caught_up_with() -> None:
     assert again.newest == made().policy(5)
 
 
+def test_a_real_disk_that_fills_up_at_each_version_costs_nothing_and_is_caught_up_with(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", num_kib=512) as disk:
+        store = WeightStore.open(disk.root / "weights", made().trust, chain_versions=2)
+        num_refused = 0
+        for index in range(NUM_VERSIONS):
+            store.put(made().anchor(0) if index == 0 else made().delta(index - 1, index))
+            filler = disk.fill(leaving_bytes=4096 * (index % 3))
+            try:
+                store.settle()
+            except DiskFull as error:
+                num_refused += error.path is not None and disk.root in error.path.parents
+            assert store.newest == made().policy(index)
+            filler.unlink()
+            store.settle()
+        assert num_refused > NUM_VERSIONS // 2
+        store.close()
+        again = WeightStore.open(disk.root / "weights", made().trust, chain_versions=2)
+        assert held(again) == made().states[again.copy.policy.version if again.copy else 0]
+        assert again.newest == made().policy(NUM_VERSIONS - 1)
+        again.close()
+
+
 def test_a_disk_that_stays_full_ends_the_copy_but_not_the_chain_and_neither_grows() -> None:
     disk = FaultyWeightFiles()
     store = open_store(disk)
@@ -65,7 +88,7 @@ def test_a_disk_that_stays_full_ends_the_copy_but_not_the_chain_and_neither_grow
     for delta in made().chain(0, NUM_VERSIONS - 1):
         store.put(delta)
         if store.copy is not None:
-            with pytest.raises(SpoolFull):
+            with pytest.raises(DiskFull):
                 store.settle()
         assert len(store.chain) <= MOST_CHAINS * 2 + 1
     assert store.copy is None

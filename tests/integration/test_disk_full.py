@@ -1,0 +1,160 @@
+"""A whole runtime on a real small file system: it waits while that is full, and says what else is wrong with it."""
+
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_trainer_death import audit, resume
+from tests.support.demo_process import DEADLINE_S, TINY, assert_all_gone, command, environment, read_until
+from tests.support.small_disk import SmallDisk, small_disk
+
+pytestmark = [pytest.mark.processes, pytest.mark.faults]
+
+STEP_KIB = 200
+AMPLE_KIB = 64 << 10
+
+
+def start(home: Path, work_dir: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """A demo whose model cache lies in `home`."""
+    return subprocess.Popen(
+        command("--work-dir", str(work_dir), *arguments),
+        env=environment(home), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+
+@contextmanager
+def watched(demo: "subprocess.Popen[str]") -> Iterator[list[str]]:
+    """The lines that it says, collected while the test does something else."""
+    said: list[str] = []
+    assert demo.stderr is not None
+    reading = threading.Thread(target=said.extend, args=(demo.stderr,))
+    reading.start()
+    try:
+        yield said
+    finally:
+        if demo.poll() is None:
+            demo.terminate()
+            demo.wait(DEADLINE_S)
+        reading.join()
+        demo.stderr.close()
+
+
+def only_run(folder: Path) -> Path:
+    (run,) = (path for path in folder.iterdir() if (path / "config.yaml").exists())
+    return run
+
+
+def test_a_run_in_4_mb_waits_for_each_checkpoint_and_succeeds_once_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", num_kib=4096) as disk:
+        demo = start(
+            tmp_path, tmp_path, "--staleness", "2", "--steps", "30", *TINY, "checkpoint.every_steps=5",
+            f"output.dir={disk.root}",
+        )  # fmt: skip
+        assert "waiting for disk: " in read_until(demo, "waiting for disk")
+        num_kib, until_s = 4096, time.monotonic() + DEADLINE_S
+        with watched(demo) as said:
+            while demo.poll() is None:
+                assert time.monotonic() < until_s, said
+                num_kib += STEP_KIB
+                disk.resize(num_kib)
+                time.sleep(0.5)
+        assert demo.returncode == 0, said
+        run = only_run(disk.root)
+        assert audit(run)["findings"] == []
+        warnings = [line for line in (run / "logs" / "trainer.log").read_text().splitlines() if "disk_full" in line]
+        assert warnings
+        assert all(" WARNING " in line and "bytes are needed" in line and "are free" in line for line in warnings)
+    assert_all_gone(tmp_path)
+
+
+def test_a_disk_that_holds_everything_and_fills_up_again_and_again_costs_nothing_but_time(tmp_path: Path) -> None:
+    """Journal, trajectories, checkpoints, spools and weight copies of three gateways, and every log."""
+    with small_disk(tmp_path / "small", num_kib=AMPLE_KIB) as disk:
+        demo = start(tmp_path, disk.root, "--staleness", "2", "--steps", "80", *TINY, "checkpoint.every_steps=3")
+        read_until(demo, "phase training")
+        with watched(demo) as said:
+            for leaving_bytes in (0, 4096, 50_000, 200_000, 400_000, 1_000_000, 2_000_000):
+                filler = disk.fill(leaving_bytes=leaving_bytes)
+                time.sleep(2)
+                filler.unlink()
+                time.sleep(0.5)
+                assert demo.poll() is None or demo.returncode == 0, said
+            demo.wait(DEADLINE_S)
+        assert demo.returncode == 0, said
+        run = only_run(disk.root / "runs")
+        assert "disk_full" in (run / "logs" / "trainer.log").read_text(), "the disk was never full at a write"
+        assert audit(run)["findings"] == []
+    assert_all_gone(tmp_path)
+
+
+def test_a_run_that_is_cancelled_while_it_waits_stops_at_once_and_resumes_when_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", num_kib=4096) as disk:
+        demo = start(
+            tmp_path, tmp_path, "--staleness", "2", "--steps", "12", *TINY, "checkpoint.every_steps=4",
+            f"output.dir={disk.root}",
+        )  # fmt: skip
+        read_until(demo, "waiting for disk")
+        asked_s = time.monotonic()
+        demo.send_signal(signal.SIGINT)
+        with watched(demo) as said:
+            demo.wait(DEADLINE_S)
+        assert demo.returncode == 130, said
+        assert time.monotonic() - asked_s < 25, "it was killed after the grace and did not stop by itself"
+        assert any("Go on with: periplus demo --resume" in line for line in said), said
+        run = only_run(disk.root)
+        assert audit(run)["findings"] == []
+        disk.resize(AMPLE_KIB)
+        assert resume(tmp_path, run)["steps"] == 12
+        assert audit(run)["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("removed", "does not exist|was removed"), ("no inodes", "no inode is free")]
+)
+def test_what_waiting_does_not_mend_ends_the_job_with_one_sentence_that_names_the_path(
+    tmp_path: Path, how: str, said: str
+) -> None:
+    with small_disk(tmp_path / "small", num_kib=AMPLE_KIB, num_inodes=200) as disk:
+        demo = start(
+            tmp_path, tmp_path, "--staleness", "2", "--steps", "4000", *TINY, "checkpoint.every_steps=2",
+            f"output.dir={disk.root}",
+        )  # fmt: skip
+        read_until(demo, "step ")
+        run = only_run(disk.root)
+        if how == "removed":
+            shutil.rmtree(run, ignore_errors=True)  # its writers may add to it meanwhile
+        else:
+            take_all_inodes(disk)
+        with watched(demo) as lines:
+            demo.wait(DEADLINE_S)
+        assert demo.returncode not in (0, None)
+        sentence = next(line for line in lines if line.startswith("error: "))
+        assert str(run) in sentence
+        assert re.search(said, sentence)
+    assert_all_gone(tmp_path)
+
+
+def take_all_inodes(disk: SmallDisk) -> None:
+    for number in range(1000):
+        try:
+            (disk.root / f"filler-{number}").touch()
+        except OSError:
+            return
+
+
+def test_a_read_only_output_directory_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", num_kib=1024) as disk:
+        disk.make_read_only()
+        demo = start(tmp_path, tmp_path, "--steps", "2", *TINY, f"output.dir={disk.root}")
+        with watched(demo) as said:
+            demo.wait(DEADLINE_S)
+        assert demo.returncode not in (0, None)
+        assert any(line.startswith("error: ") and str(disk.root) in line for line in said), said

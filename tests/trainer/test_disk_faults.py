@@ -1,0 +1,171 @@
+"""A whole trainer on a real small file system that fills up, and a trainer that dies within each kind of write."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from periplus.audit.journal import read_lines
+from periplus.audit.records import Lease, from_line
+from periplus.pb.v1 import gateway_pb2
+from periplus.task import TaskState
+from tests.support.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
+from tests.support.fake_link import FakeLink
+from tests.support.small_disk import SmallDisk, small_disk
+from tests.trainer.test_loop import (
+    Run,
+    audited,
+    cache_dir,
+    closed,
+    finish,
+    messages_of,
+    one_thread,
+    start,
+)
+from trainer import checkpoint, disk_wait
+
+__all__ = ["cache_dir", "closed", "one_thread"]
+
+SETTINGS: dict[str, Any] = {
+    "steps": 3, "staleness": 1, "checkpoint": {"every_steps": 1, "keep": 2}, "eval": {"num_prompts": 4},
+}  # fmt: skip
+AMPLE_KIB = 64 << 10
+STEP_KIB = 200
+ROOM_AFTER_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_wait, "FIRST_RETRY_S", 0.005)
+    monkeypatch.setattr(disk_wait, "LAST_RETRY_S", 0.02)
+
+
+class OnRecord(FakeLink):
+    """Refuses to see a lease whose line is not in the journal's file yet."""
+
+    run_dir: Path
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.num_leases = 0
+
+    def send(self, message: gateway_pb2.RolloutDown) -> None:
+        if message.leases.leases:
+            records = [
+                from_line(line.rstrip(b"\n"), "audit").record for line in read_lines(self.run_dir / "audit.jsonl")
+            ]
+            written = {record.lease_id for record in records if isinstance(record, Lease)}
+            assert {lease.lease_id for lease in message.leases.leases} <= written
+            self.num_leases += len(message.leases.leases)
+        super().send(message)
+
+
+def filled_at(disk: SmallDisk, message: int, leaving_bytes: int) -> Callable[[], None]:
+    """Fills the disk when the trainer sends its `message`-th message, and makes room a little later."""
+    calls = count(1)
+
+    def tick() -> None:
+        if next(calls) == message:
+            filler = disk.fill(leaving_bytes=leaving_bytes)
+            asyncio.get_running_loop().call_later(ROOM_AFTER_S, filler.unlink)
+
+    return tick
+
+
+@pytest.mark.parametrize("leaving_bytes", [0, 20_000, 200_000, 2_000_000])
+def test_a_disk_that_is_full_at_any_moment_costs_nothing_but_time(
+    tmp_path: Path, cache_dir: Path, leaving_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    num_messages, _ = messages_of(tmp_path / "whole", cache_dir, **SETTINGS)
+    for message in range(2, num_messages, max(1, num_messages // 7)):
+        folder = tmp_path / str(message)
+        folder.mkdir()
+        with small_disk(folder / "run", num_kib=AMPLE_KIB) as disk:
+            run = start(folder, cache_dir, link_class=OnRecord, **SETTINGS)
+            assert isinstance(run.link, OnRecord)
+            run.link.run_dir = disk.root
+            run.link.before_each = filled_at(disk, message, leaving_bytes)
+            finish(run)
+            assert run.state is TaskState.SUCCEEDED
+            assert run.link.num_leases > 0
+            assert run.summary["staleness_violations"] == 0
+            assert run.summary["steps"] == 3
+            assert audited(disk.root).findings == ()
+    waits = [record for record in caplog.records if record.message == "disk_full"]
+    assert waits, "the disk was never full when something was to be written"
+
+
+def test_a_run_whose_disk_grows_little_by_little_ends_as_one_that_had_room(tmp_path: Path, cache_dir: Path) -> None:
+    """Synchronous, so that the end is one in every bit."""
+    settings = SETTINGS | {"staleness": 0}
+    _, whole = messages_of(tmp_path / "whole", cache_dir, **settings)
+    folder = tmp_path / "grown"
+    folder.mkdir()
+    with small_disk(folder / "run", num_kib=STEP_KIB) as disk:
+        growing = Growing(disk)
+        run = finish(start(folder, cache_dir, say=growing.say, **settings))
+        assert run.state is TaskState.SUCCEEDED
+        assert audited(disk.root).findings == ()
+    assert run.digest == whole.digest
+    assert growing.num_kib > 10 * STEP_KIB
+    assert growing.phases[0].startswith(f"waiting for disk: {folder / 'run'}")
+
+
+class Growing:
+    """Somebody who makes a little room, again and again, while a trainer says that it waits for some."""
+
+    def __init__(self, disk: SmallDisk) -> None:
+        self._disk = disk
+        self.num_kib = STEP_KIB
+        self.phases: list[str] = []
+
+    def say(self, phase: str) -> None:
+        self.phases.append(phase)
+        self._later()
+
+    def _later(self) -> None:
+        asyncio.get_running_loop().call_later(0.02, self._grow)
+
+    def _grow(self) -> None:
+        if self.phases[-1].startswith("waiting"):
+            self.num_kib += STEP_KIB
+            self._disk.resize(self.num_kib)
+            self._later()
+
+
+# ---- death within a write --------------------------------------------------------------------------------------------
+
+LEARNER = (checkpoint._Sink, "write")
+CALLS = (*OS_CALLS, LEARNER)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
+def test_a_trainer_that_dies_within_a_write_resumes_to_the_same_bits_and_a_clean_audit(
+    tmp_path: Path, cache_dir: Path, call: Call
+) -> None:
+    settings = SETTINGS | {"staleness": 0, "network": {"durability": "machine"}}
+    whole: list[Run] = []
+    total = num_calls(call, lambda: whole.append(finish(start(tmp_path / "whole", cache_dir, **settings))))
+    assert total, "the trainer makes no such call: the test would prove nothing"
+    for number in sorted({max(1, round(total * share)) for share in (0.3, 0.5, 0.75, 1.0)}):
+        folder = tmp_path / str(number)
+
+        def work(folder: Path = folder, number: int = number) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                before_each_call(patch, call, die_at(number))
+                finish(start(folder, cache_dir, **settings))
+
+        assert in_a_child(work) == GONE, f"{call} {number}: it ended before it could be killed"
+        run_dir = folder / "run"
+        if not list((run_dir / "checkpoints").glob("*/manifest.json")):
+            assert audited(run_dir).findings == ()
+            continue
+        resumed = finish(start(folder, cache_dir, fork=1, resume_from=run_dir, **settings))
+        assert (resumed.state, resumed.digest) == (TaskState.SUCCEEDED, whole[0].digest), (call, number)
+        assert audited(run_dir).findings == (), (call, number)
+        left = [path.name for path in (run_dir / "checkpoints").iterdir() if not (path / "manifest.json").is_file()]
+        left += [path.name for path in run_dir.rglob("*.partial")]
+        assert left == [], (call, number)

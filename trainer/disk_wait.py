@@ -1,0 +1,115 @@
+"""Writes that wait for room: a full disk stops a trainer for as long as it is full, and costs it nothing else.
+
+A write either succeeds or raises `DiskFull` and has changed nothing (periplus/disk.py); it is then tried again, after
+pauses that double from `FIRST_RETRY_S` to `LAST_RETRY_S`. The first refusal of a wait is one WARNING with the path, the
+bytes needed and the bytes free, and the job's watchers see `waiting for disk: PATH` as its phase. Nothing that depends
+on the write happens meanwhile; time goes on, so leases end as they always do.
+
+Whoever was asked to stop gives up at the next refusal: `write` then raises the `DiskFull`. What has not been written
+was never acted on, so the last checkpoint and the journal before it are what a resumed job needs. `write_patiently` is
+for tasks that the trainer cancels by itself when it ends.
+
+Every other error ends the wait at once: waiting does not mend a read-only disk.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from periplus.errors import DiskFull
+from periplus.telemetry import event
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_RETRY_S = 0.25
+LAST_RETRY_S = 5.0
+"""An attempt costs at most the writing of what fits; a person who makes room waits no longer than this."""
+
+
+class DiskWait:
+    """One trainer's. `stop` is set when the trainer is asked to stop; `say` tells the watchers a phase."""
+
+    def __init__(self, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+        self._stop = stop
+        self._say = say
+        self._waiting: Counter[Path | None] = Counter()
+
+    async def write(self, attempt: Callable[[], T]) -> T:
+        """Return what `attempt` returns, once the disk has room for it.
+
+        The first attempt is made before anything else can run. Raises: DiskFull if there is no room and the trainer
+        was asked to stop; any other error of `attempt`.
+        """
+        try:
+            return attempt()
+        except DiskFull as error:
+            return await self._wait(_awaitable(attempt), error, patiently=False)
+
+    async def write_patiently(self, attempt: Callable[[], T]) -> T:
+        """The same, until the caller is cancelled."""
+        try:
+            return attempt()
+        except DiskFull as error:
+            return await self._wait(_awaitable(attempt), error, patiently=True)
+
+    async def write_in_thread(self, attempt: Callable[[], T], *, patiently: bool = False) -> T:
+        """The same for a write that takes longer than the event loop may stand still."""
+        try:
+            return await asyncio.to_thread(attempt)
+        except DiskFull as error:
+            return await self._wait(lambda: asyncio.to_thread(attempt), error, patiently=patiently)
+
+    async def _wait(self, attempt: Callable[[], Awaitable[T]], error: DiskFull, *, patiently: bool) -> T:
+        path = error.path
+        self._begin(path, error)
+        pause_s = FIRST_RETRY_S
+        try:
+            while True:
+                if self._stop.is_set() and not patiently:
+                    raise error
+                await self._pause(pause_s, patiently=patiently)
+                pause_s = min(2 * pause_s, LAST_RETRY_S)
+                try:
+                    done = await attempt()
+                except DiskFull as again:
+                    error = again
+                else:
+                    return done
+        finally:
+            self._end(path)
+
+    def _begin(self, path: Path | None, error: DiskFull) -> None:
+        if not self._waiting[path]:
+            event(log, logging.WARNING, "disk_full", path=path, why=error)
+        if not self._waiting.total():
+            self._say(f"waiting for disk: {path}")
+        self._waiting[path] += 1
+
+    def _end(self, path: Path | None) -> None:
+        self._waiting[path] -= 1
+        if not self._waiting[path]:
+            event(log, logging.INFO, "disk_wait_over", path=path)
+        if not self._waiting.total():
+            self._say("stopping" if self._stop.is_set() else "the disk has room again")
+
+    async def _pause(self, seconds: float, *, patiently: bool) -> None:
+        if patiently:
+            await asyncio.sleep(seconds)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+
+def _awaitable(attempt: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    async def attempted() -> T:
+        return attempt()
+
+    return attempted
