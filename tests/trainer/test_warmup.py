@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.warmup import Example, WarmupSettings, warm_up
+from trainer.dataset import Example
+from trainer.warmup import WarmupSettings, warm_up
 
 EXAMPLES = [Example(prompt_ids=(3, token), completion_ids=(token, 2)) for token in range(5, 15)]
 SETTINGS = WarmupSettings(
