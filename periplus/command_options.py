@@ -9,7 +9,7 @@ import click
 MAX_PORT = 65535
 
 
-class HostPort(click.ParamType[str]):
+class HostPort(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no generic one
     """An address as HOST:PORT. Empty is allowed where it is the option's default: it then stands for no address."""
 
     name = "HOST:PORT"
