@@ -16,6 +16,7 @@ from typing import assert_never
 
 from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal
+from periplus.audit.seals import Sealer
 from periplus.codec import trajectory as trajectory_codec
 from periplus.convert import policy_from_pb, trajectory_frame_from_pb
 from periplus.errors import StateError, WireError
@@ -98,6 +99,7 @@ class Desk:
         self._wall = wall
         self._syncs = syncs
         self._home_region = home_region
+        self._sealer: Sealer | None = None
         self._is_closed = False
         self._batch: Batch | None = None
         self._evaluation: tuple[Kept, ...] | None = None
@@ -144,7 +146,7 @@ class Desk:
         await self._until(lambda: self._evaluation is not None, stop)
         found, self._evaluation = self._evaluation, None
         if found is not None:
-            self.write(audit.Eval(policy=policy, samples=used(found)))
+            self.milestone(audit.Eval(policy=policy, samples=used(found)))
             self._settle(found, policy.version)
         return found
 
@@ -153,9 +155,14 @@ class Desk:
         return self._journal.append(record, self._wall())
 
     def milestone(self, record: audit.Record) -> None:
-        """A line that survives this process before anybody can see what it tells of."""
-        self.write(record)
+        """A line that survives this process before anybody can see what it tells of; sealed, from `certified` on."""
+        self._journal.append(record, self._wall(), None if self._sealer is None else self._sealer.seal)
         self._journal.flush()
+
+    def certified(self, sealer: Sealer) -> None:
+        """The trainer's key is certified: sign the journal from its start, and with each milestone again."""
+        self.milestone(sealer.seal(*self._journal.position))
+        self._sealer = sealer
 
     def close(self, end: audit.End) -> None:
         """The last line. Nothing is taken in or granted any more: nobody could write it down."""
