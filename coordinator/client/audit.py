@@ -13,8 +13,7 @@ import click
 
 from coordinator.client.listing import Output, render_tree
 from periplus import clock
-from periplus.audit.auditor import audit
-from periplus.audit.read import Progress, read_run
+from periplus.audit.read import Progress, audit_run
 from periplus.audit.report import report_text, report_tree
 from periplus.errors import NotFound
 
@@ -62,7 +61,7 @@ def audit_command(run: Path, spools: tuple[Path, ...], authorities: tuple[bytes,
     if not run.is_dir():
         raise NotFound(f"{run} does not exist; give the directory of a run, such as runs/JOB-ID")
     progress = progress_of(sys.stderr.isatty(), sys.stderr.write, sys.stderr.flush, clock.monotonic_s)
-    report = audit(read_run(run, spools, progress, authorities))
+    report = audit_run(run, spools, progress, authorities)
     progress("", 0, 0)
     form = Output(output)
     click.echo(report_text(report) if form is Output.TABLE else render_tree(report_tree(report), form))

@@ -23,8 +23,7 @@ from coordinator.client.runs import Checkpoint, newest_checkpoint
 from coordinator.demo.services import AGENT, Services
 from coordinator.state import JobState
 from periplus import clock
-from periplus.audit.auditor import audit
-from periplus.audit.read import read_run
+from periplus.audit.read import audit_run
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut
 from periplus.job import JobFile
 from periplus.pb.v1 import common_pb2, control_pb2
@@ -258,7 +257,7 @@ class _Demo:
 
     async def _audit(self, run: RunDirectory) -> None:
         """Hold the run to its promises. Raises: PeriplusError if it broke one."""
-        report = await asyncio.to_thread(lambda: audit(read_run(run.root, (), lambda *_: None)))
+        report = await asyncio.to_thread(audit_run, run.root, (), lambda *_: None)
         if not report.is_clean:
             first = report.findings[0].message
             raise PeriplusError(

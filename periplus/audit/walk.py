@@ -334,8 +334,9 @@ class Walk:
             unfit = f"one of more than a group has, {fork.opened.group_size}"
         if unfit:
             self._say(Code.ACCEPTED_UNFIT, f"sample {result.sample} of group {result.group} is {unfit}", **names)
-        accepted = Accepted(self.num_lines, result if found is None else replace(result, policies=found.policies),
-                            by_frame=found is not None)  # fmt: skip
+        if found is not None and found.policies != result.policies:
+            result = replace(result, policies=found.policies)
+        accepted = Accepted(self.num_lines, result, by_frame=found is not None)
         fork.accepted[sample] = accepted
         fork.wait(sample, accepted)
 

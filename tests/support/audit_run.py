@@ -20,9 +20,8 @@ from blake3 import blake3
 
 from periplus.audit import records as audit
 from periplus.audit.auditor import Report
-from periplus.audit.auditor import audit as run_audit
 from periplus.audit.journal import AuditJournal
-from periplus.audit.read import frame_trajectories, read_run, round_to_bf16
+from periplus.audit.read import audit_run, frame_trajectories, round_to_bf16
 from periplus.audit.seals import SEALED, Sealer
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack, unpack
@@ -624,7 +623,7 @@ def _ages(runs: Sequence[PolicyRun], consumer: Policy, lineage: Lineage, *, blin
 
 def audited(root: Path, *spools: Path, authorities: Sequence[bytes] = ()) -> Report:
     """What an audit of the files says."""
-    return run_audit(read_run(root, spools, lambda what, done, total: None, authorities))
+    return audit_run(root, spools, lambda what, done, total: None, authorities)
 
 
 def sealer_of(authority: JobAuthority, fork: int, job_id: str = JOB, *, secret: int = 100) -> Sealer:
