@@ -126,8 +126,8 @@ class Fork:
     `branch_at`: the first line of the parent that it does not see. `pending`: by group, what this history has accepted
     and not yet trained on, dropped or measured; `inherited`: of that, what its ancestors had accepted.
     `roots[version]`: the running root of the lineage's batches before that version; none where the history before this
-    file is needed for it. `next_lease`: the first number of a lease that has no line yet. `open_evals`: groups that were leased to
-    measure, and are neither measured nor dropped. `next_published`: the version whose publication comes next.
+    file is needed for it. `next_lease`: the first number of a lease that has no line yet. `open_evals`: groups that
+    were leased to measure, and are neither measured nor dropped. `next_published`: the version that is published next.
     `newest_ended`: the largest number of a group that ended in this fork or an ancestor.
     """
 

@@ -10,8 +10,8 @@ be sealed again.
 
 `SealCheck` is the auditor's side. Each seal must be signed by the key that it names, and a fork has one key. With
 authorities' keys, each certificate must be of one of them as well; without, anybody may have made key and certificate.
-Signed, little-endian: "periplus.audit/2 seal" 0x00, u32 length and bytes of what the certificate signs (job, fork, key),
-its 64 bytes of signature, u64 n, 16 bytes prev.
+Signed, little-endian: "periplus.audit/2 seal" 0x00, u32 length and bytes of what the certificate signs (job, fork,
+key), its 64 bytes of signature, u64 n, 16 bytes prev.
 """
 
 import struct

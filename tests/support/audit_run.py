@@ -161,6 +161,8 @@ class AuditRun:
 
     def end(self, how: str = "succeeded") -> None:
         self.say(audit.End(how=how))
+        if how == "succeeded":
+            write_safetensors(RunDirectory(self.root).final / "model.safetensors", round_to_bf16(self.state))
         self.kill()
 
     def say(self, record: audit.Record) -> int:
@@ -452,15 +454,17 @@ class Forger:
         self.path.write_bytes(b"".join(line + b"\n" for line in written))
 
     def reseal(self, authority: JobAuthority | None = None) -> None:
-        """Recompute numbers, chain, roots, claimed ages, manifests and the hashes of these. The trainers' keys are gone:
-        seals are signed anew, with keys that the forger made and an authority of its own has certified."""
+        """Recompute numbers, chain, roots, claimed ages, manifests and the hashes of these.
+
+        The trainers' keys are gone: seals are signed anew, with keys of the forger's, certified by its own authority.
+        """
         before = self.path.read_bytes()
         self._place_seals()
         if self._write(None) != before:
             self._write(authority or FORGER)
 
     def _write(self, authority: JobAuthority | None) -> bytes:
-        """Write journal and manifests, with seals of that authority's trainers, or as they were. Returns the journal."""
+        """Write journal and manifests, with seals by that authority's trainers or as they were; the journal's text."""
         sealers: dict[int, Sealer] = {}
         fork = 0
         now_at = {entry.was: i for i, entry in enumerate(self.entries) if entry.was >= 0}

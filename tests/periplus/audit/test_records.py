@@ -111,7 +111,7 @@ def test_what_is_not_in_the_schema_is_refused_with_its_place(changes: dict[str, 
 def test_a_missing_key_is_refused(key: str) -> None:
     data = json.loads(GOLDEN)
     del data[key]
-    with pytest.raises(CorruptFrame, match="no key or kind|unknown to"):
+    with pytest.raises(CorruptFrame, match=r"no key or kind|unknown to"):
         from_line(rendered(data), "here")
 
 
@@ -140,7 +140,7 @@ def test_a_line_has_one_form_only(found: bytes, replaced: bytes) -> None:
     raw = GOLDEN.replace(found, replaced)
     assert raw != GOLDEN
     assert json.loads(raw).keys() == json.loads(GOLDEN).keys()
-    with pytest.raises(CorruptFrame, match="one form"):
+    with pytest.raises(CorruptFrame, match="one form|in hex"):
         from_line(raw, "here")
 
 
