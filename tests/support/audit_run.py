@@ -328,9 +328,11 @@ class AuditRun:
         self.store.trim(SpoolPosition(floor.epoch, floor.sequence))
 
 
-def honest_run(root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = False) -> AuditRun:
+def honest_run(
+    root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = False, is_sealed: bool = True
+) -> AuditRun:
     """Three forks, two of them killed behind a checkpoint that did not cover all. `prune`: at the first checkpoint."""
-    run = AuditRun(root=root, group_size=group_size, rng=random.Random(seed))
+    run = AuditRun(root=root, group_size=group_size, rng=random.Random(seed), is_sealed=is_sealed)
     run.start()
     run.evaluate()
     _fork(run, steps=4, checkpoint_after=2, prune=prune)
