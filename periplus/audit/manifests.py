@@ -61,7 +61,8 @@ class CheckedManifest:
         resumed = any(f.opened.manifest == self.kept.digest for f in self.walk.history.forks)
         interrupted = fork is not None and not fork.ended and fork.head == manifest.policy
         if resumed or interrupted:
-            return f"checkpoint {manifest.policy} was written just before its trainer died: it has no line, and no signature"
+            what = f"checkpoint {manifest.policy} was written just before its trainer died"
+            return f"{what}: it has no line, and no signature"
         self._say(Code.MANIFEST_UNRECORDED, "no line of the journal is about this checkpoint")
         return ""
 

@@ -10,7 +10,7 @@ import io
 import json
 import time
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,7 @@ def test_a_forger_may_put_any_number_anywhere_and_the_audit_ends_as_soon(pruned:
             for number in NUMBERS:
                 value = number if kind is int else Policy(getattr(record, name).fork, number)
                 try:
-                    forger.entries[index].record = replace(record, **{name: value})
+                    forger.entries[index].record = replace(record, **{name: value})  # type: ignore[arg-type]
                     from_line(to_line(0, bytes(16), 0.0, forger.entries[index].record), "here")
                 except CorruptFrame:
                     continue
@@ -212,7 +212,7 @@ def stepped(version: int) -> records.Consume:
 
 PRUNE = records.Prune(kept_from=records.FrameId(0, 0), policy=Policy(0, 0))
 
-MANY = {
+MANY: dict[str, Callable[[int], list[records.Record]]] = {
     "leases with ever wider gaps": lambda n: [r for i in range(n) for r in (lease(3 * i + 9, i), PRUNE)],
     "checkpoints after many steps": lambda n: [
         *map(stepped, range(n)),

@@ -140,7 +140,7 @@ def test_a_line_has_one_form_only(found: bytes, replaced: bytes) -> None:
     raw = GOLDEN.replace(found, replaced)
     assert raw != GOLDEN
     assert json.loads(raw).keys() == json.loads(GOLDEN).keys()
-    with pytest.raises(CorruptFrame, match="one form|in hex"):
+    with pytest.raises(CorruptFrame, match=r"one form|in hex"):
         from_line(raw, "here")
 
 

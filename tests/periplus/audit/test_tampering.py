@@ -368,7 +368,7 @@ def an_evaluation_is_credited_to_a_later_policy(forger: Forger) -> None:
     entry = forger.entries.pop(index)
     later = next(i for i in range(index, len(forger.entries)) if isinstance(forger.entries[i].record, records.Consume))
     policy = forger.entries[later].record.policy.next()  # type: ignore[union-attr]
-    entry.record = replace(entry.record, policy=policy)  # type: ignore[arg-type, call-arg]
+    entry.record = replace(entry.record, policy=policy)  # type: ignore[arg-type]
     forger.entries.insert(later + 3, entry)  # behind the step's seal and its publication
 
 
