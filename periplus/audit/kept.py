@@ -48,7 +48,7 @@ def check(walk: Walk, evidence: Evidence, findings: Findings) -> Kept:
     _checkpoints(walk, evidence, findings, kept)
     _final(walk, evidence, findings, kept)
     _metrics(walk, evidence, findings, kept)
-    _unsealed_forks(walk, kept)
+    _unsealed_forks(walk, evidence, kept)
     return kept
 
 
@@ -194,11 +194,14 @@ def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> 
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", message, policy=str(policy))
 
 
-def _unsealed_forks(walk: Walk, kept: Kept) -> None:
+def _unsealed_forks(walk: Walk, evidence: Evidence, kept: Kept) -> None:
     older = [fork.number for fork in walk.history.forks if fork.opened.schema != SCHEMA]
     if older:
         which = ", ".join(map(str, older[:SHOWN])) + (" ..." if len(older) > SHOWN else "")
         kept.notes.append(f"not recorded by the version that wrote fork {which}: seals, and the hash of config.yaml")
+    newest = walk.history.forks[-1] if walk.history.forks else None
+    if evidence.authorities and newest is not None and newest.at >= walk.seals.num_sealed:
+        kept.notes.append(f"fork {newest.number} is behind the last signature: nobody signed that it began")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,7 +212,7 @@ def stepped(version: int) -> records.Consume:
 
 PRUNE = records.Prune(kept_from=records.FrameId(0, 0), policy=Policy(0, 0))
 
-MANY: dict[str, Callable[[int], list[records.Record]]] = {
+MANY: dict[str, Callable[[int], Sequence[records.Record]]] = {
     "leases with ever wider gaps": lambda n: [r for i in range(n) for r in (lease(3 * i + 9, i), PRUNE)],
     "checkpoints after many steps": lambda n: [
         *map(stepped, range(n)),
@@ -221,9 +221,10 @@ MANY: dict[str, Callable[[int], list[records.Record]]] = {
     "prunes after many steps": lambda n: [
         r for i in range(n) for r in (lease(i + 1, i), accepted(i + 1, i), stepped(i), PRUNE)
     ],
-    "prunes while many samples wait": lambda n: (
-        [r for i in range(n) for r in (lease(i + 1, i), accepted(i + 1, i))] + [PRUNE] * n
-    ),
+    "prunes while many samples wait": lambda n: [
+        *(r for i in range(n) for r in (lease(i + 1, i), accepted(i + 1, i))),
+        *[PRUNE] * n,
+    ],
     "groups far apart": lambda n: [r for i in range(n) for r in (lease(i + 1, i << 20), accepted(i + 1, i << 20))],
     "evaluations that never end": lambda n: [
         r for i in range(n) for r in (lease(i + 1, (1 << 40) + i, Purpose.EVAL), stepped(i))

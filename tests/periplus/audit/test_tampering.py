@@ -20,6 +20,8 @@ from periplus.audit import records
 from periplus.audit.findings import Code
 from periplus.audit.records import Verdict
 from periplus.policy import Policy
+from periplus.record import Record, RecordKind
+from periplus.run_directory import RunDirectory
 from periplus.spool.reader import SpoolReader
 from periplus.trajectory import PolicyRun, Purpose, Trajectory, read_only, token_ids
 from tests.support.audit_run import Forger, audited
@@ -695,6 +697,30 @@ def test_no_forger_is_believed_by_who_has_the_authoritys_key(run: Path, tamperin
     tampering.edit(forger)
     forger.reseal()
     assert not audited(run, authorities=[AUTHORITY.public_key]).is_clean
+
+
+def test_what_no_digest_covers_is_not_found_and_is_in_the_docs(run: Path) -> None:
+    """If one of these is found one day, docs/audit.md has a line too many."""
+    forger = Forger(run)
+    forger.rewrite_frames(lambda t: replace(t, metadata='{"other": 1}', generation_s=9.0))
+    config = run / "config.yaml"
+    config.write_text(config.read_text() + " ")
+    record = Record(kind=RecordKind.PHASE, policy=Policy(3, 0), time_s=0.0, text="loading the model")
+    RunDirectory(run).append(record)
+    report = audited(run, authorities=[AUTHORITY.public_key])
+    assert report.is_clean
+    assert any("config.yaml is of fork 3" in note for note in report.notes)
+
+
+def test_a_fork_that_is_added_behind_the_last_signature_is_told(run: Path) -> None:
+    forger = Forger(run)
+    first = forger.entries[at(forger, records.Open, fork=1)].record
+    assert isinstance(first, records.Open)
+    chain, n = records.chain_hash(forger.path.read_bytes().splitlines()[-1]), len(forger.entries)
+    with forger.path.open("ab") as file:
+        file.write(records.to_line(n, chain, 1.8e9, replace(first, fork=3)) + b"\n")
+    report = audited(run, authorities=[AUTHORITY.public_key])
+    assert any("nobody signed that it began" in note for note in report.notes)
 
 
 def test_a_history_that_is_cut_at_a_seal_looks_like_that_of_a_trainer_that_died_there(run: Path) -> None:
