@@ -8,6 +8,7 @@
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
+#   make bench-audit  seconds and memory that an audit takes, up to a million lines (15 minutes)
 #   make bench-staleness, bench-trajectories, bench-weights   need measured data beside the repository: --help says which
 #   make bench-planner   all figures of the planner (hours; ARGS='--only hetrl --keep DIR --limit-s 500' does a part, and
 #                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
@@ -34,7 +35,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-proofs test-faults test-oracle check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-proofs test-faults test-oracle check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -83,6 +84,9 @@ bench-dry-run: $(READY)
 
 bench-staleness: $(READY)
 	$(BIN)/python -m bench.staleness
+
+bench-audit: $(READY)
+	$(BIN)/python -m bench.audit
 
 bench-trajectories: $(READY)
 	$(BIN)/python -m bench.trajectories

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from coordinator import app
+from coordinator.authority import open_authority
 from coordinator.config import CoordinatorConfig, resolve
 from periplus import errors, telemetry
 from periplus.command import DefaultGroup
@@ -17,6 +18,17 @@ from periplus.process import StopReason
 @click.group(cls=DefaultGroup, default="run")
 def coordinator() -> None:
     """The control plane: knows the regions, places jobs, never touches bulk data."""
+
+
+@coordinator.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+def authority(file: Path) -> int:
+    """Print the public key of the job authority whose private key is in FILE (`coordinator run --authority-key`).
+
+    `periplus job audit RUN --authority KEY` verifies a run's signatures with it. It is no secret.
+    """
+    click.echo(open_authority(file).public_key.hex())
+    return errors.EXIT_OK
 
 
 @coordinator.command()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from blake3 import blake3
+
 from periplus import clock
 from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
@@ -122,6 +124,6 @@ def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: D
             job_id=config.task.job_id, fork=config.task.fork, parent=restored.policy if restored else None,
             manifest=known.digest if known else None, resumed_at=known.audit_line if known else None,
             bound=job.staleness, group_size=job.algorithm.group_size, groups_per_step=job.train.groups_per_step,
-            seed=job.seed, algorithm=job.algorithm.name,
+            seed=job.seed, algorithm=job.algorithm.name, settings=blake3(run.config.read_bytes()).digest(),
         )
     )  # fmt: skip

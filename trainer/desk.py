@@ -17,6 +17,7 @@ from typing import assert_never
 
 from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal
+from periplus.audit.seals import Sealer
 from periplus.codec import trajectory as trajectory_codec
 from periplus.convert import policy_from_pb, trajectory_frame_from_pb
 from periplus.errors import StateError, WireError
@@ -108,6 +109,7 @@ class Desk:
         self._wall = wall
         self._syncs = syncs
         self._home_region = home_region
+        self._sealer: Sealer | None = None
         self._is_closed = False
         self._batch: Batch | None = None
         self._evaluation: tuple[Kept, ...] | None = None
@@ -143,7 +145,7 @@ class Desk:
 
     async def step_done(self, batch: Batch, line: audit.Consume) -> None:
         """The batch was consumed: the next version exists, and `line` says of what. Raises: as batch."""
-        self.write(line)
+        self._write_sealed(line)
         self._settle(batch.kept, batch.policy.version)
         self._apply(values.StepDone())
         await self.recorded()
@@ -156,7 +158,7 @@ class Desk:
         await self._until(lambda: self._evaluation is not None, stop)
         found, self._evaluation = self._evaluation, None
         if found is not None:
-            self.write(audit.Eval(policy=policy, samples=used(found)))
+            self._write_sealed(audit.Eval(policy=policy, samples=used(found)))
             self._settle(found, policy.version)
             await self.recorded()
         return found
@@ -166,9 +168,23 @@ class Desk:
         return self._journal.append(record, self._wall())
 
     async def milestone(self, record: audit.Record) -> None:
-        """A line that survives this process before anybody can see what it tells of. Raises: as batch."""
-        self.write(record)
+        """Write a line, sealed from `certified` on, that survives this process before anybody sees what it tells of.
+
+        Raises: as batch.
+        """
+        self._write_sealed(record)
         await self.recorded()
+
+    def _write_sealed(self, record: audit.Record) -> None:
+        self._journal.append(record, self._wall(), None if self._sealer is None else self._sealer.seal)
+
+    async def certified(self, sealer: Sealer) -> None:
+        """Sign the journal from its start, now that the trainer's key is certified, and again with each milestone.
+
+        Raises: as batch.
+        """
+        await self.milestone(sealer.seal(*self._journal.position))
+        self._sealer = sealer
 
     async def recorded(self) -> None:
         """Return when all lines so far survive this process, and what waited for them is sent. Raises: as batch."""

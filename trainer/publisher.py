@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.audit import records as audit
+from periplus.audit.seals import Sealer
 from periplus.codec.weights.encoder import Encoder
 from periplus.digest import state_digest
 from periplus.pb.v1 import gateway_pb2
@@ -107,7 +108,8 @@ class Publisher:
                 await self._anchor(self._author, self._published)
 
     async def first(self, bundle: Bundle, certificate: Certificate) -> None:
-        """The bundle, and the full state to start from."""
+        """The bundle, and the full state to start from. From here on the journal is sealed with the publisher's key."""
+        await self._desk.certified(Sealer(self._key, certificate))
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
         self._weights, published = await asyncio.to_thread(self._begin)
         self._published = published

@@ -4,6 +4,7 @@ Exits with 0 for a clean run, 1 for one that is not, 3 if there is no such run. 
 progress of a long audit to standard error.
 """
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,7 @@ import click
 
 from coordinator.client.listing import Output, render_tree
 from periplus import clock
-from periplus.audit.auditor import audit
-from periplus.audit.read import Progress, read_run
+from periplus.audit.read import Progress, audit_run
 from periplus.audit.report import report_text, report_tree
 from periplus.errors import NotFound
 
@@ -24,18 +24,36 @@ REDRAW_S = 0.1
 LINE_S = 10.0
 """Between two lines of progress where nothing can be drawn over."""
 
+_KEY = re.compile("[0-9a-fA-F]{64}")
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+def _keys(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple(map(_key, values))
+
+
+def _key(value: str) -> bytes:
+    try:
+        text = value if _KEY.fullmatch(value) else Path(value).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{value[:80]!r} is no key, and no file that can be read: {error}") from error
+    if not _KEY.fullmatch(text):
+        raise click.BadParameter(f"{value[:80]!r} holds no public key, which is 64 hexadecimal digits")
+    return bytes.fromhex(text)
 
 
 @click.command("audit")
 @click.argument("run", metavar="RUN", type=_DIRECTORY)
 @click.option("--spool", "spools", multiple=True, type=_DIRECTORY, metavar="DIR",
               help="A gateway's spool to compare with; may be given several times.")  # fmt: skip
+@click.option("--authority", "authorities", multiple=True, metavar="KEY", callback=_keys,
+              help="Public key of the coordinator that certified the run's trainers: 64 hexadecimal digits, or a file "
+              "that holds them; `periplus coordinator authority` prints it. May be given several times.")  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Choice([Output.TABLE.value, Output.JSON.value, Output.YAML.value]),
     default=Output.TABLE.value, show_default=True,
 )  # fmt: skip
-def audit_command(run: Path, spools: tuple[Path, ...], output: str) -> None:
+def audit_command(run: Path, spools: tuple[Path, ...], authorities: tuple[bytes, ...], output: str) -> None:
     """Recompute from the files in the run directory RUN what was trained on, and hold it against what was promised.
 
     No token older than the bound, no sample trained on twice, none lost. Works with everything stopped.
@@ -43,7 +61,7 @@ def audit_command(run: Path, spools: tuple[Path, ...], output: str) -> None:
     if not run.is_dir():
         raise NotFound(f"{run} does not exist; give the directory of a run, such as runs/JOB-ID")
     progress = progress_of(sys.stderr.isatty(), sys.stderr.write, sys.stderr.flush, clock.monotonic_s)
-    report = audit(read_run(run, spools, progress))
+    report = audit_run(run, spools, progress, authorities)
     progress("", 0, 0)
     form = Output(output)
     click.echo(report_text(report) if form is Output.TABLE else render_tree(report_tree(report), form))

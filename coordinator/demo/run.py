@@ -23,8 +23,7 @@ from coordinator.client.resuming import set_resumption
 from coordinator.demo.services import AGENT, Services
 from coordinator.state import JobState
 from periplus import clock, finite_json
-from periplus.audit.auditor import audit
-from periplus.audit.read import read_run
+from periplus.audit.read import audit_run
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut, explained_error
 from periplus.job import JobFile
 from periplus.pb.v1 import control_pb2
@@ -267,7 +266,7 @@ class _Demo:
 
     async def _audit(self, run: RunDirectory) -> None:
         """Hold the run to its promises. Raises: PeriplusError if it broke one."""
-        report = await asyncio.to_thread(lambda: audit(read_run(run.root, (), lambda *_: None)))
+        report = await asyncio.to_thread(audit_run, run.root, (), lambda *_: None)
         if not report.is_clean:
             first = report.findings[0].message
             raise PeriplusError(

@@ -82,9 +82,9 @@ class Account:
         return trained / sampled - 1 if trained is not None and sampled else None
 
 
-def account(segments: Segments, unaccounted: Sequence[SampleKey]) -> Account:
+def account(segments: Segments, unaccounted: int) -> Account:
     """The sums over a history. `unaccounted`: from unaccounted_for, of its newest fork."""
-    total = Account(unaccounted=len(unaccounted))
+    total = Account(unaccounted=unaccounted)
     accepted: set[SampleKey] = set()
     ended: set[SampleKey] = set()
     used: Counter[SampleKey] = Counter()
@@ -187,38 +187,51 @@ def _batches(total: Account, fork: Fork, limit: int, used: Counter[SampleKey]) -
 # ---- what nothing explains -------------------------------------------------------------------------------------------
 
 
-def unaccounted_for(fork: Fork, earlier: Sequence[Fork], findings: Findings, place: str) -> tuple[SampleKey, ...]:
-    """Samples that this fork ought to have trained on or dropped by its end, each reported as a finding.
+def unaccounted_for(fork: Fork, newest_before: int, findings: Findings, place: str) -> int:
+    """How many samples and groups this fork ought to have trained on or dropped by its end; each is a finding, a row of
+    groups one finding. `newest_before`: the newest group to train on that any earlier fork leased, -1 for none.
 
     A sample that was accepted is unaccounted for when a later batch left it behind too old for any step, and nothing
     says that it was dropped. Groups are opened in the order of their numbers, those of an earlier fork that a restore
     opens again before new ones: so once a fork has leased a new group, each group before it must have been leased.
     """
-    found: list[SampleKey] = []
+    count = 0
     last = fork.batches[-1].consume.policy.version if fork.batches else -1
-    for sample, accepted in fork.pending.items():
+    for sample, accepted in fork.all_waiting():
         if fork.accepted.get(sample) is not accepted:  # inherited, and perhaps leased anew
             continue
         oldest = min((run.policy.version for run in accepted.result.policies), default=last)
         if not fork.is_eval(sample[0]) and oldest + fork.opened.bound < last:
-            found.append(sample)
+            count += 1
             message = f"sample {sample[1]} of group {sample[0]} was accepted, became too old, and was never dropped"
             findings.add(Code.UNACCOUNTED, place, message, group=sample[0], sample=sample[1])
-    for group in _skipped_groups(fork, earlier):
-        found.append((group, 0))
-        message = f"group {group} was passed over: nothing says what became of it in fork {fork.number}"
-        findings.add(Code.UNACCOUNTED, place, message, group=group)
-    return tuple(found)
+    for first, after in _skipped_groups(fork, newest_before):
+        count += after - first
+        which = f"group {first} was" if after == first + 1 else f"groups {first} to {after - 1} were"
+        message = f"{which} passed over: nothing says what became of them in fork {fork.number}"
+        findings.add(Code.UNACCOUNTED, place, message, group=first, groups=after - first)
+    return count
 
 
-def _skipped_groups(fork: Fork, earlier: Sequence[Fork]) -> list[int]:
-    own, before = _trained_groups(fork), {group for other in earlier for group in _trained_groups(other)}
-    if not own or max(own) <= max(before, default=-1):
+def newest_trained_group(fork: Fork) -> int:
+    """The largest number of a group that the fork leased to train on, -1 for none."""
+    return max(_trained_groups(fork), default=-1)
+
+
+def _skipped_groups(fork: Fork, newest_before: int) -> list[tuple[int, int]]:
+    """Rows of groups that were passed over: the first of each, and the one after the last."""
+    own = _trained_groups(fork)
+    newest = max(own, default=-1)
+    if newest <= newest_before or not own:
         return []
     has_history = fork.opened.parent is None or fork.parent is not None
     first = 0 if has_history else min(own)
-    here = own | {sample[0] for sample in fork.accepted} | {sample[0] for sample in fork.pending}
-    return [group for group in range(first, max(own)) if group not in here and fork.group_ended(group) is None]
+    known = own | {sample[0] for sample in fork.accepted} | fork.pending.keys()
+    for segment, limit in fork.segments():
+        known |= {group for group, at in segment.group_ended_at.items() if at < limit}
+    in_order = sorted(group for group in known if first <= group <= newest)
+    befores = [first - 1, *in_order]
+    return [(before + 1, group) for before, group in zip(befores, in_order, strict=False) if group > before + 1]
 
 
 def _trained_groups(fork: Fork) -> set[int]:

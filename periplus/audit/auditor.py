@@ -5,14 +5,14 @@ against what the journal came to (kept.py), then everything leased is added up, 
 survives (account.py). docs/audit.md says what this proves, and what it cannot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from periplus.audit import kept
-from periplus.audit.account import Account, account, dead_steps, unaccounted_for
+from periplus.audit.account import Account, account, dead_steps, newest_trained_group, unaccounted_for
 from periplus.audit.evidence import AUDIT_FILE, Evidence
 from periplus.audit.findings import Code, Finding, Findings
-from periplus.audit.history import FOREVER, Fork, SampleKey
+from periplus.audit.history import FOREVER, Fork
 from periplus.audit.kept import SpoolCount
 from periplus.audit.walk import Walk
 from periplus.policy import Policy
@@ -29,6 +29,17 @@ class ForkReport:
     ended: str
     survives: bool
     account: Account
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealReport:
+    """The trainers' signatures that hold. `num_lines`: of the journal, from its start, that the newest one covers;
+    `is_verified`: an authority's key was given, and each signer's certificate is of that authority."""
+
+    num_seals: int
+    num_keys: int
+    num_lines: int
+    is_verified: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +61,7 @@ class Report:
     pruned_results: int
     pruned_checkpoints: int
     spools: tuple[SpoolCount, ...]
+    seals: SealReport
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
     counts: Mapping[Code, int]
@@ -67,9 +79,10 @@ def audit(evidence: Evidence) -> Report:
     found = kept.check(walk, evidence, findings)
     spools = kept.spools(walk, evidence, findings)
     forks = walk.history.forks
-    unaccounted = [
-        unaccounted_for(fork, forks[:i], findings, f"{AUDIT_FILE}:{fork.at + 1}") for i, fork in enumerate(forks)
-    ]
+    unaccounted, newest = [], -1
+    for fork in forks:
+        unaccounted.append(unaccounted_for(fork, newest, findings, f"{AUDIT_FILE}:{fork.at + 1}"))
+        newest = max(newest, newest_trained_group(fork))
     survivor = forks[-1] if forks else None
     surviving = account(list(survivor.segments()), unaccounted[-1]) if survivor else None
     reports = tuple(_of_fork(fork, lost, survivor) for fork, lost in zip(forks, unaccounted, strict=True))
@@ -81,11 +94,20 @@ def audit(evidence: Evidence) -> Report:
         is_ended=survivor is not None and bool(survivor.ended), forks=reports, surviving=surviving,
         dead_steps=dead_steps(forks, survivor) if survivor else (), uncommitted=found.uncommitted,
         pruned_results=found.pruned_results, pruned_checkpoints=found.pruned_checkpoints, spools=spools,
-        notes=tuple(found.notes), findings=tuple(findings.kept), counts=dict(findings.counts),
+        seals=_of_seals(walk, evidence), notes=tuple(found.notes), findings=tuple(findings.kept),
+        counts=dict(findings.counts),
     )  # fmt: skip
 
 
-def _of_fork(fork: Fork, unaccounted: Sequence[SampleKey], survivor: Fork | None) -> ForkReport:
+def _of_seals(walk: Walk, evidence: Evidence) -> SealReport:
+    seals = walk.seals
+    return SealReport(
+        num_seals=seals.num_seals, num_keys=len(seals.keys), num_lines=seals.num_sealed,
+        is_verified=bool(evidence.authorities),
+    )  # fmt: skip
+
+
+def _of_fork(fork: Fork, unaccounted: int, survivor: Fork | None) -> ForkReport:
     survives = survivor is not None and any(fork is other for other, _ in survivor.segments())
     return ForkReport(
         fork=fork.number, parent=fork.opened.parent, first=Policy(fork.number, fork.lineage.first_version),

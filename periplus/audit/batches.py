@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from periplus.audit.findings import Code, Findings
-from periplus.audit.history import Accepted, Batch, Fork, History, SampleKey
+from periplus.audit.history import Accepted, Batch, Fork, History, OldestFrame, SampleKey
 from periplus.audit.records import Consume, Drop, Eval, UsedSample, batch_root, next_batches_root
 from periplus.policy import Lineage, Policy, staleness
+
+SHOWN = 20
+"""Numbers of samples that a finding names."""
 
 
 def consume(history: History, fork: Fork, at: int, record: Consume, findings: Findings, place: str) -> None:
@@ -27,10 +30,13 @@ def consume(history: History, fork: Fork, at: int, record: Consume, findings: Fi
         seen.add((used.group, used.sample))
         if accepted is not None:
             _count(batch, fork.lineage, accepted)
+            _keep_oldest(batch, (used.group, used.sample), accepted)
+    published(fork, max(fork.lineage.first_version, record.policy.version - 1), findings, place)
+    evaluations_ended(fork, findings, place)
     _whole_groups(fork, record.samples, findings, place)
     _claims(fork, batch, findings, place)
     _violations(fork, batch, findings, place)
-    fork.batches.append(batch)
+    fork.add_batch(batch)
     for group, sample in seen:
         fork.consumed_at.setdefault((group, sample), at)
         fork.end_group(group, at)
@@ -41,7 +47,7 @@ def consume(history: History, fork: Fork, at: int, record: Consume, findings: Fi
 def drop(fork: Fork, at: int, record: Drop, findings: Findings, place: str) -> None:
     """A group was given up."""
     group = record.group
-    accepted = {s: fork.pending[group, s] for s in range(fork.opened.group_size) if (group, s) in fork.pending}
+    accepted = dict(fork.pending.get(group, {}))
     own = {sample for sample, found in accepted.items() if fork.accepted.get((group, sample)) is found}
     problems = []
     if fork.has_ended((group, 0)):
@@ -60,9 +66,10 @@ def drop(fork: Fork, at: int, record: Drop, findings: Findings, place: str) -> N
         findings.add(Code.DROP_CONTRADICTS, place, f"group {group} is dropped ({record.why}): {problem}", group=group)
     fork.drops.append((at, record))
     if fork.is_eval(group):
+        fork.open_evals.discard(group)
         for sample in listed | {0}:
             fork.measured_at.setdefault((group, sample), at)
-            fork.pending.pop((group, sample), None)
+            fork.take((group, sample))
     else:
         fork.end_group(group, at)
 
@@ -71,7 +78,8 @@ def evaluate(fork: Fork, at: int, record: Eval, findings: Findings, place: str) 
     """Samples were measured."""
     for used in record.samples:
         sample = (used.group, used.sample)
-        found = fork.pending.pop(sample, None)
+        found = fork.take(sample)
+        fork.open_evals.discard(used.group)
         problem = ""
         if found is None:
             problem = "was measured before" if sample in fork.measured_at else "was never accepted"
@@ -79,6 +87,8 @@ def evaluate(fork: Fork, at: int, record: Eval, findings: Findings, place: str) 
             problem = "is another than the accepted one"
         elif not fork.is_eval(used.group):
             problem = "was leased to train on"
+        elif other := _other_policy(fork.lineage, found, record.policy):
+            problem = f"was sampled by {other}, not by {record.policy}"
         if problem:
             message = f"an evaluation uses sample {used.sample} of group {used.group}, which {problem}"
             findings.add(Code.EVAL_CONTRADICTS, place, message, group=used.group, sample=used.sample)
@@ -86,7 +96,33 @@ def evaluate(fork: Fork, at: int, record: Eval, findings: Findings, place: str) 
     if record.policy != fork.head:
         message = f"an evaluation of {record.policy} while the fork is at {fork.head}"
         findings.add(Code.EVAL_CONTRADICTS, place, message, policy=str(record.policy))
+    published(fork, fork.head.version, findings, place)
     fork.evals.append((at, record))
+
+
+def evaluations_ended(fork: Fork, findings: Findings, place: str) -> None:
+    """A trainer steps, and succeeds, only when each sample that it leased to measure was measured or dropped."""
+    if fork.open_evals:
+        group = min(fork.open_evals)
+        message = f"{len(fork.open_evals)} groups, such as {group}, were leased to measure, and no evaluation has them"
+        findings.add(Code.EVAL_CONTRADICTS, place, message, group=group, groups=len(fork.open_evals))
+        fork.open_evals.clear()
+
+
+def published(fork: Fork, version: int, findings: Findings, place: str) -> None:
+    """Each version of the fork up to this one must have been published by now."""
+    if fork.next_published <= version:
+        missing = f"{fork.number}.{fork.next_published}"
+        count = version + 1 - fork.next_published
+        message = f"{missing} was never published" + (f", nor {count - 1} versions after it" if count > 1 else "")
+        findings.add(Code.PUBLISH_MISSING, place, message, policy=missing, versions=count)
+        fork.next_published = version + 1
+
+
+def _other_policy(lineage: Lineage, found: Accepted, policy: Policy) -> Policy | None:
+    """A policy of the sample's tokens that is another state of the actor than the one that is measured."""
+    return next((run.policy for run in found.result.policies
+                 if run.policy.version != policy.version or run.policy not in lineage), None)  # fmt: skip
 
 
 def _trained(
@@ -96,7 +132,7 @@ def _trained(
     sample = (used.group, used.sample)
     names: dict[str, object] = {"group": used.group, "sample": used.sample, "digest": used.digest.hex()}
     what = f"sample {used.sample} of group {used.group}"
-    found = fork.pending.get(sample)
+    found = fork.waiting(sample)
     before = fork.consumed(sample)
     if sample in seen or before is not None:
         where = f"line {before + 1}" if before is not None else "this batch"
@@ -144,6 +180,12 @@ def _count(batch: Batch, lineage: Lineage, accepted: Accepted) -> None:
                 batch.dead_branch += run.num_tokens
 
 
+def _keep_oldest(batch: Batch, sample: SampleKey, accepted: Accepted) -> None:
+    frame = accepted.result.frame
+    if frame is not None and (batch.oldest is None or frame < batch.oldest.frame):
+        batch.oldest = OldestFrame(frame, sample)
+
+
 def _is_future(consumer: Policy, sampled_by: Policy, lineage: Lineage) -> bool:
     return sampled_by.fork > consumer.fork or (sampled_by in lineage and sampled_by.version > consumer.version)
 
@@ -171,10 +213,11 @@ def _whole_groups(fork: Fork, samples: Sequence[UsedSample], findings: Findings,
     for used in samples:
         groups.setdefault(used.group, Counter())[used.sample] += 1
     for group, found in groups.items():
-        if set(found) != set(range(size)):
+        if len(found) != size or max(found) != size - 1:
+            shown = sorted(found)[:SHOWN]
             findings.add(
-                Code.GROUP_INCOMPLETE, place, f"group {group} is trained with samples {sorted(found)} of {size}",
-                group=group, samples=sorted(found), expected=size,
+                Code.GROUP_INCOMPLETE, place, f"group {group} is trained with samples {shown} of {size}",
+                group=group, samples=shown, expected=size,
             )  # fmt: skip
     if len(groups) != per_step:
         message = f"a batch of {len(groups)} groups; a step takes {per_step}"

@@ -32,7 +32,8 @@ class Witness(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint's manifest says. `covers` and `prev`: its `audit.n` and `audit.prev`."""
+    """What a checkpoint's manifest says. `covers` and `prev`: its `audit.n` and `audit.prev`; `progress`: sums over the
+    run, whatever JSON has under their names."""
 
     job_id: str
     policy: Policy
@@ -44,6 +45,8 @@ class Manifest:
     next_group: int
     open_groups: frozenset[int]
     batches_root: bytes
+    parents: tuple[Policy, ...]
+    progress: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,12 @@ class Evidence:
 
     `lines`: of the journal, with their newlines. `frames`: in the order of writing. `damaged`: place -> what is wrong;
     `store_damaged`: the store itself could not be read to its end.
-    `steps`: the policies that metrics.jsonl has steps for. `settings`: of config.yaml, by the names of the `open` line.
-    `pruned_before`, `num_later_lines`: from lines that were written while the rest was being read.
+    `steps`, `evals`: the policies that metrics.jsonl has steps and evaluations for; `newest_started`: the newest fork
+    that it has anything of; `metrics_problem`: why it cannot be read. `settings`: of config.yaml, by the names of the
+    `open` line; `config`: the file's BLAKE3, None if it is not there. `final`: the digest of the model in final/, None
+    if there is none or it is too large; `final_problem`: why it cannot be read.
+    `authorities`: public keys of those whose certificates count. `pruned_before`, `num_later_lines`: from lines that
+    were written while the rest was being read.
     """
 
     lines: Iterable[bytes]
@@ -86,6 +93,13 @@ class Evidence:
     store_damaged: bool = False
     checkpoints: Sequence[KeptCheckpoint] = ()
     steps: Sequence[Policy] = ()
+    evals: Sequence[Policy] = ()
+    newest_started: int = -1
+    metrics_problem: str = ""
+    config: bytes | None = None
+    final: bytes | None = None
+    final_problem: str = ""
+    authorities: Sequence[bytes] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     spools: Sequence[KeptSpool] = ()
     pruned_before: FrameId | None = None

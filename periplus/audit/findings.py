@@ -17,14 +17,18 @@ class Code(StrEnum):
     CHAIN_BROKEN = "chain_broken"  # a line's `prev` is not the hash of the line before it
     NUMBER_BROKEN = "number_broken"  # a line's `n` is not its place
     NOT_OPENED = "not_opened"  # a record outside of any fork: before the first `open`, or after an `end`
+    SEAL_WRONG = "seal_wrong"  # the trainer's key did not sign the journal up to there, or nobody certified that key
+    SEAL_MISSING = "seal_missing"  # a line that a trainer seals has no seal
     # forks
+    TOO_MANY_FORKS = "too_many_forks"  # more starts of a trainer than an audit judges (walk.MAX_FORKS)
     FORK_NOT_NEW = "fork_not_new"  # fork numbers rise
     PARENT_UNKNOWN = "parent_unknown"  # the parent is no checkpoint that this history has
-    SETTINGS_CHANGED = "settings_changed"  # bound, sizes, seed, algorithm or job differ between forks, or from the job
+    SETTINGS_CHANGED = "settings_changed"  # what is fixed for a run differs between forks, or from config.yaml
     VERSION_GAP = "version_gap"  # a batch does not start from the version that the one before it made
     # leases and results
     LEASE_REPEATED = "lease_repeated"  # a number of a lease was given out twice in one fork
     LEASE_MISSING = "lease_missing"  # numbers of leases have a gap
+    LEASE_CONTRADICTS = "lease_contradicts"  # its first policy and last version, or its worker's region, cannot be so
     LEASE_AFTER_END = "lease_after_end"  # a group was leased again after it was trained on or dropped
     GROUP_MIXED = "group_mixed"  # samples of one group answer different problems, or serve different purposes
     RESULT_WITHOUT_LEASE = "result_without_lease"  # what was accepted had not been leased
@@ -35,7 +39,7 @@ class Code(StrEnum):
     UNACCOUNTED = "unaccounted"  # a lease, sample or group of which nothing says what became of it
     # drops and evaluations
     DROP_CONTRADICTS = "drop_contradicts"  # not the accepted samples of the group, or the group had ended
-    EVAL_CONTRADICTS = "eval_contradicts"  # not accepted samples of evaluations
+    EVAL_CONTRADICTS = "eval_contradicts"  # not all accepted samples of evaluations, or not of its policy
     # batches
     TRAINED_TWICE = "trained_twice"  # a sample was trained on twice in one lineage
     TRAINED_AFTER_DROP = "trained_after_drop"  # its group had been given up
@@ -60,6 +64,8 @@ class Code(StrEnum):
     # checkpoints and weights
     CHECKPOINT_CONTRADICTS = "checkpoint_contradicts"  # of a policy that the fork did not have there
     PUBLISH_CONTRADICTS = "publish_contradicts"  # of a policy that the fork did not have, or with another digest
+    PUBLISH_MISSING = "publish_missing"  # a version has no publication, and the run went on past it
+    FINAL_WRONG = "final_wrong"  # the model in final/ is not the version that the run published last
     MANIFEST_MISSING = "manifest_missing"  # older checkpoints are kept, or none, and this one is not there
     MANIFEST_UNREADABLE = "manifest_unreadable"
     MANIFEST_UNRECORDED = "manifest_unrecorded"  # a checkpoint is there that the journal does not know
@@ -68,7 +74,7 @@ class Code(StrEnum):
     JOURNAL_TRUNCATED = "journal_truncated"  # a checkpoint covers lines that are not there
     PART_WRONG = "part_wrong"  # a part of a checkpoint is missing, or not the one in its manifest
     # witnesses outside of the trainer's books
-    METRICS_AHEAD = "metrics_ahead"  # metrics.jsonl has a step that the journal does not have
+    METRICS_AHEAD = "metrics_ahead"  # metrics.jsonl has a step or an evaluation that the journal does not have
     SPOOL_CONTRADICTS = "spool_contradicts"  # a gateway kept another content for the same lease
 
 

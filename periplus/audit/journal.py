@@ -13,7 +13,7 @@ how many bytes it had. A file has one writer: a second one is refused for as lon
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
@@ -69,8 +69,15 @@ class AuditJournal:
         """Where the next line goes."""
         return self._position
 
-    def append(self, record: Record, time_s: float) -> int:
-        """Add a line; returns its number. `time_s`: seconds since 1970."""
+    def append(self, record: Record, time_s: float, seal: Callable[[int, bytes], Record] | None = None) -> int:
+        """Add a line; returns its number. `time_s`: seconds since 1970; `seal`: makes a second line, given its number
+        and the hash before it, that reaches the operating system in one piece with the first."""
+        n = self._add(record, time_s)
+        if seal is not None:
+            self._add(seal(*self._position), time_s)
+        return n
+
+    def _add(self, record: Record, time_s: float) -> int:
         n, prev = self._position
         line = to_line(n, prev, time_s, record)
         self._position = ChainEnd(n + 1, chain_hash(line))

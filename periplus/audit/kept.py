@@ -5,19 +5,25 @@ at was being committed when its trainer stopped, if nothing behind it in the sam
 trainer writes an epoch of its own); otherwise its line is gone.
 
 A checkpoint's manifest is a witness of the journal: it names a line and the hash of everything before it. So nothing
-before the newest manifest can be changed without changing that file, and a journal that is shorter was cut.
+before the newest manifest can be changed without changing that file, and a journal that is shorter was cut. What a
+manifest repeats of the journal is recomputed: manifests.py.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 
-from periplus.audit.evidence import AUDIT_FILE, Evidence, KeptCheckpoint, Manifest
+from periplus.audit.evidence import AUDIT_FILE, Evidence, KeptCheckpoint
 from periplus.audit.findings import Code, Findings
-from periplus.audit.history import Fork
-from periplus.audit.records import Checkpoint
+from periplus.audit.manifests import CheckedManifest, GroupsAt
+from periplus.audit.records import SCHEMA
 from periplus.audit.walk import Walk
 from periplus.policy import Policy
-from periplus.trajectory import Purpose
+
+SHOWN = 8
+"""Forks that a note names."""
+
+MAX_DIGITS = 20
+"""Of a fork or a version in the name of a checkpoint's folder."""
 
 
 @dataclass(slots=True)
@@ -38,8 +44,11 @@ def check(walk: Walk, evidence: Evidence, findings: Findings) -> Kept:
     _frames_that_lines_point_at(walk, evidence, findings, kept)
     _frames_that_no_line_points_at(walk, evidence, findings, kept)
     _settings(walk, evidence, findings)
+    _config(walk, evidence, findings, kept)
     _checkpoints(walk, evidence, findings, kept)
-    _steps(walk, evidence, findings)
+    _final(walk, evidence, findings, kept)
+    _metrics(walk, evidence, findings, kept)
+    _unsealed_forks(walk, evidence, kept)
     return kept
 
 
@@ -64,11 +73,11 @@ def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Fin
             if place in walk.first_judged_by:
                 continue
             where, what = f"frame {frame}[{index}]", f"sample {seen.sample} of group {seen.group}"
-            future = [run.policy for run in seen.policies if not walk.history.reached(run.policy)]
+            future = next((run.policy for run in seen.policies if not walk.history.reached(run.policy)), None)
             newest = walk.newest_judged.get(frame.epoch)
             if future and not evidence.num_later_lines:
-                message = f"{what} was sampled by {future[0]}, which the journal never reaches: its end is missing"
-                findings.add(Code.FRAME_UNJUDGED, where, message, policy=str(future[0]))
+                message = f"{what} was sampled by {future}, which the journal never reaches: its end is missing"
+                findings.add(Code.FRAME_UNJUDGED, where, message, policy=str(future))
             elif newest is not None and place < newest:
                 message = f"{what} has no result line, though what came later has"
                 findings.add(Code.FRAME_UNJUDGED, where, message, group=seen.group, sample=seen.sample)
@@ -92,7 +101,8 @@ def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept)
                 continue
             message = f"checkpoint {policy} is not there, and is none of the oldest, which may be removed"
             findings.add(Code.MANIFEST_MISSING, f"{AUDIT_FILE}:{at + 1}", message, policy=str(policy))
-    for checkpoint in evidence.checkpoints:
+    groups = GroupsAt()
+    for checkpoint in sorted(evidence.checkpoints, key=_covers):
         place = f"checkpoints/{checkpoint.name}"
         for part, problem in checkpoint.bad_parts.items():
             findings.add(Code.PART_WRONG, f"{place}/{part}", problem)
@@ -102,103 +112,19 @@ def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept)
         found = lines.get(checkpoint.manifest.policy)
         if checkpoint.manifest.covers > walk.num_lines and evidence.num_later_lines:
             continue  # written while this audit was reading
-        _CheckedManifest(walk, findings, checkpoint, checkpoint.manifest, place).check(found, kept)
+        note = CheckedManifest(walk, findings, groups, checkpoint, checkpoint.manifest, place).check(found)
+        if note:
+            kept.notes.append(note)
 
 
 def _named(checkpoint: KeptCheckpoint) -> Policy | None:
     fork, _, version = checkpoint.name.partition(".")
-    return Policy(int(fork), int(version)) if fork.isdecimal() and version.isdecimal() else None
+    is_policy = all(part.isascii() and part.isdecimal() and len(part) <= MAX_DIGITS for part in (fork, version))
+    return Policy(int(fork), int(version)) if is_policy else None
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckedManifest:
-    walk: Walk
-    findings: Findings
-    kept: KeptCheckpoint
-    manifest: Manifest
-    place: str
-
-    def check(self, line: tuple[Fork, int, Checkpoint] | None, kept: Kept) -> None:
-        manifest, walk = self.manifest, self.walk
-        if self.kept.name != str(manifest.policy):
-            self._contradicts("policy", str(manifest.policy), self.kept.name)
-        if manifest.covers > walk.num_lines:
-            message = f"it covers {manifest.covers} lines; the journal has {walk.num_lines}: its end is missing"
-            self._say(Code.JOURNAL_TRUNCATED, message, covers=manifest.covers, lines=walk.num_lines)
-            return
-        if walk.chain_at(manifest.covers) != manifest.prev:
-            self._contradicts("audit.prev", manifest.prev.hex(), walk.chain_at(manifest.covers).hex())
-        fork = line[0] if line else walk.history.by_number(manifest.policy.fork)
-        if line is None:
-            self._unrecorded(fork, kept)
-        elif line[2].manifest != self.kept.digest:
-            message = f"its hash is not the one in line {line[1] + 1}"
-            self._say(Code.MANIFEST_WRONG, message, found=self.kept.digest.hex(), expected=line[2].manifest.hex())
-        if line is not None and line[2].covers != manifest.covers:
-            self._contradicts("audit.n", manifest.covers, line[2].covers)
-        if fork is not None:
-            self._history(fork)
-            self._groups(fork)
-            self._weights(fork)
-
-    def _unrecorded(self, fork: Fork | None, kept: Kept) -> None:
-        manifest = self.manifest
-        resumed = any(f.opened.manifest == self.kept.digest for f in self.walk.history.forks)
-        interrupted = fork is not None and not fork.ended and fork.head == manifest.policy
-        if resumed or interrupted:
-            kept.notes.append(f"checkpoint {manifest.policy} was written just before its trainer died: it has no line")
-        else:
-            self._say(Code.MANIFEST_UNRECORDED, "no line of the journal is about this checkpoint")
-
-    def _history(self, fork: Fork) -> None:
-        manifest = self.manifest
-        if manifest.job_id != fork.opened.job_id:
-            self._contradicts("job_id", manifest.job_id, fork.opened.job_id)
-        root = fork.roots.get(manifest.policy.version)
-        if root is not None and manifest.batches_root != root:
-            self._contradicts("batches_root", manifest.batches_root.hex(), root.hex())
-        earlier = [c for _, c in fork.checkpoints if c.policy < manifest.policy]
-        parent = earlier[-1].policy if earlier else fork.opened.parent
-        if manifest.parent != parent:
-            self._contradicts("parent", _text(manifest.parent), _text(parent))
-        digest = earlier[-1].manifest if earlier else fork.opened.manifest
-        if manifest.parent_manifest is not None and manifest.parent_manifest != digest:
-            self._contradicts("parent_manifest", manifest.parent_manifest.hex(), digest.hex() if digest else None)
-
-    def _groups(self, fork: Fork) -> None:
-        manifest = self.manifest
-        leased, ended = set(), set()
-        for segment, limit in fork.segments():
-            until = min(limit, manifest.covers)
-            leased |= {g for g, at in segment.group_leased_at.items()
-                       if at < until and segment.items[g][1] is Purpose.TRAIN}  # fmt: skip
-            ended |= {g for g, at in segment.group_ended_at.items() if at < until}
-        waiting = {group for group in leased - ended if group < manifest.next_group}
-        if leased and max(leased) >= manifest.next_group:
-            self._contradicts("next_group", manifest.next_group, max(leased) + 1)
-        if missing := sorted(waiting - manifest.open_groups):
-            self._contradicts("open_groups", f"without {missing[:5]}", "every group that is leased and has not ended")
-        if over := sorted(manifest.open_groups & ended):
-            self._contradicts("open_groups", f"with {over[:5]}", "no group that has ended")
-
-    def _weights(self, fork: Fork) -> None:
-        manifest = self.manifest
-        published = fork.published.get(manifest.policy)
-        if published is not None and published != manifest.weights:
-            self._contradicts("weights", manifest.weights.hex(), published.hex())
-        if self.kept.rounded is not None and self.kept.rounded != manifest.weights:
-            self._contradicts("weights", manifest.weights.hex(), self.kept.rounded.hex())
-
-    def _contradicts(self, name: str, found: object, expected: object) -> None:
-        message = f"{name} is {found}; by the journal and the files it is {expected}"
-        self._say(Code.MANIFEST_CONTRADICTS, message, name=name, found=found, expected=expected)
-
-    def _say(self, code: Code, message: str, **values: object) -> None:
-        self.findings.add(code, f"{self.place}/manifest.json", message, **values)
-
-
-def _text(policy: Policy | None) -> str | None:
-    return None if policy is None else str(policy)
+def _covers(checkpoint: KeptCheckpoint) -> int:
+    return checkpoint.manifest.covers if checkpoint.manifest else 0
 
 
 # ---- other witnesses -------------------------------------------------------------------------------------------------
@@ -214,7 +140,43 @@ def _settings(walk: Walk, evidence: Evidence, findings: Findings) -> None:
                              before=expected, after=found)  # fmt: skip
 
 
-def _steps(walk: Walk, evidence: Evidence, findings: Findings) -> None:
+def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+    """The whole of config.yaml, by its hash in the newest fork's first line."""
+    fork = walk.history.forks[-1] if walk.history.forks else None
+    if fork is None or fork.opened.settings is None or evidence.config == fork.opened.settings:
+        return
+    if evidence.config is None:
+        kept.notes.append("config.yaml is not there: what it said beyond the journal's first line is not known")
+    elif evidence.newest_started > fork.number:
+        kept.notes.append(f"config.yaml is of fork {evidence.newest_started}, which has not begun: it is not verified")
+    else:
+        message = f"config.yaml is not the one that fork {fork.number} began with"
+        findings.add(Code.SETTINGS_CHANGED, "config.yaml", message, before=fork.opened.settings.hex(),
+                     after=evidence.config.hex())  # fmt: skip
+
+
+def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+    """The exported model is the last version of the newest fork that succeeded."""
+    done = next((fork for fork in reversed(walk.history.forks) if fork.ended == "succeeded"), None)
+    published = done.published.get(done.head) if done else None
+    if evidence.num_later_lines:
+        return
+    if evidence.final_problem:
+        findings.add(Code.FINAL_WRONG, "final", evidence.final_problem)
+    elif evidence.final is None:
+        if done is not None:
+            kept.notes.append("final/ holds no model that could be compared with what was published last")
+    elif done is None:
+        findings.add(Code.FINAL_WRONG, "final", "a model was exported, and no trainer says that it succeeded")
+    elif evidence.final != published:
+        message = f"the exported model is not {done.head}, which fork {done.number} published last"
+        findings.add(Code.FINAL_WRONG, "final", message, found=evidence.final.hex(),
+                     expected=published.hex() if published else None)  # fmt: skip
+
+
+def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+    if evidence.metrics_problem:
+        kept.notes.append(f"metrics.jsonl is no witness of steps: {evidence.metrics_problem}")
     if evidence.num_later_lines:
         return  # the run goes on
     for policy in evidence.steps:
@@ -224,6 +186,22 @@ def _steps(walk: Walk, evidence: Evidence, findings: Findings) -> None:
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", message, policy=str(policy))
         elif fork is None and walk.history.forks and policy.fork >= walk.history.forks[0].number:
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", f"a step made {policy}, of no fork in the journal")
+    evaluated = {record.policy for fork in walk.history.forks for _, record in fork.evals}
+    for policy in evidence.evals:
+        fork = walk.history.by_number(policy.fork)
+        if fork is not None and fork.opened.schema == SCHEMA and policy not in evaluated:
+            message = f"{policy} was evaluated, and the journal has no evaluation of it"
+            findings.add(Code.METRICS_AHEAD, "metrics.jsonl", message, policy=str(policy))
+
+
+def _unsealed_forks(walk: Walk, evidence: Evidence, kept: Kept) -> None:
+    older = [fork.number for fork in walk.history.forks if fork.opened.schema != SCHEMA]
+    if older:
+        which = ", ".join(map(str, older[:SHOWN])) + (" ..." if len(older) > SHOWN else "")
+        kept.notes.append(f"not recorded by the version that wrote fork {which}: seals, and the hash of config.yaml")
+    newest = walk.history.forks[-1] if walk.history.forks else None
+    if evidence.authorities and newest is not None and newest.at >= walk.seals.num_sealed:
+        kept.notes.append(f"fork {newest.number} is behind the last signature: nobody signed that it began")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ A run that is still going can be audited: lines, frames and checkpoints are read
 audit began, and what the trainer pruned meanwhile is not held against it.
 """
 
+import gc
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
+from periplus.audit.auditor import Report, audit
 from periplus.audit.evidence import Evidence, KeptCheckpoint, KeptSpool, Manifest, Witness, witness
 from periplus.audit.journal import read_lines
 from periplus.audit.records import FrameId, Prune, from_line
@@ -22,26 +24,33 @@ from periplus.codec.registry import trajectory_decoder
 from periplus.digest import state_digest
 from periplus.errors import CorruptSpool, NotFound, PeriplusError, StorageError, WireError
 from periplus.policy import Policy
-from periplus.record import RecordKind
+from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.spool.reader import SpoolReader
-from periplus.state import State, Tensor, read_safetensors_file
+from periplus.state import INDEX_FILE, SINGLE_FILE, State, Tensor, read_safetensors, read_safetensors_file
 from periplus.trajectory import Trajectory
 from periplus.transport import unpack_keyed
 from periplus.yaml_text import parse
 
 MANIFEST = "manifest.json"
-MAX_FRAME_BYTES = 1 << 30
-MAX_CONTENT_BYTES = 1 << 30
-"""Of one frame, far above what a trainer takes in: these have been accepted once."""
+MAX_FRAME_BYTES = 64 << 20
+MAX_CONTENT_BYTES = 64 << 20
+"""Caps of one frame, packed and decoded: those of a trainer's intake, which every kept frame has passed."""
+
+MAX_MANIFEST_BYTES = 64 << 20
+MAX_CONFIG_BYTES = 16 << 20
+"""Far above what a trainer writes, and small enough to be parsed whatever they hold."""
 
 MAX_WEIGHTS_BYTES = 8 << 30
-"""Checkpoints larger than this are hashed part by part, but not rounded and compared with what was published."""
+"""Models larger than this are hashed part by part, but not rounded and compared with what was published."""
 
 READ_ATTEMPTS = 3
 """Of a store that loses files while it is read: a trainer prunes at checkpoints, which come more slowly than this."""
 
-_ROUNDED_PART = "model.safetensors"
+_ROUNDED_PART = SINGLE_FILE
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a file that holds anything may raise when it is parsed: JSON has numbers and depths that no field takes."""
+
 _PRUNE = b'"kind":"prune"'
 
 _Decode = Callable[[bytes], tuple[Trajectory, ...]]
@@ -49,8 +58,24 @@ Progress = Callable[[str, int, int], None]
 """What is being read, how much of it is done, and how much there is; bytes or records."""
 
 
-def read_run(root: Path, spools: Sequence[Path], progress: Progress) -> Evidence:
-    """Everything that an audit of the run directory compares.
+def audit_run(root: Path, spools: Sequence[Path], progress: Progress, authorities: Sequence[bytes] = ()) -> Report:
+    """Read a run directory and check everything. Raises: as read_run.
+
+    The collector of cycles is paused: an audit makes millions of values and no cycles, and each pass over them would be
+    in vain (a third of the time of a million lines).
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return audit(read_run(root, spools, progress, authorities))
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def read_run(root: Path, spools: Sequence[Path], progress: Progress, authorities: Sequence[bytes] = ()) -> Evidence:
+    """Everything that an audit of the run directory compares. `authorities`: public keys of those who may have
+    certified its trainers; none: certificates are not verified.
 
     Raises: NotFound if there is no audit.jsonl, or no spool where one was named.
     """
@@ -58,7 +83,9 @@ def read_run(root: Path, spools: Sequence[Path], progress: Progress) -> Evidence
     if not run.audit.is_file():
         raise NotFound(f"{root} holds no {run.audit.name}; is it the directory of a run that has begun?")
     num_bytes = run.audit.stat().st_size
-    steps = _steps(run)
+    metrics = _metrics(run)
+    final, final_problem = _final(run.final, progress)
+    config = _config_text(run.config)
     store = _store(run.trajectories, run.trajectories.name, frame_trajectories, progress)
     checkpoints = [_checkpoint(folder, progress) for folder in sorted(run.checkpoints.glob("*")) if folder.is_dir()]
     later = list(_lines(run.audit, num_bytes, None))
@@ -68,8 +95,15 @@ def read_run(root: Path, spools: Sequence[Path], progress: Progress) -> Evidence
         damaged=store.damaged,
         store_damaged=store.is_damaged,
         checkpoints=[checkpoint for checkpoint in checkpoints if checkpoint is not None],
-        steps=steps,
-        settings=_settings(run.config),
+        steps=[record.policy for record in metrics.records if record.kind is RecordKind.STEP],
+        evals=[record.policy for record in metrics.records if record.kind is RecordKind.EVAL],
+        newest_started=max((record.policy.fork for record in metrics.records), default=-1),
+        metrics_problem=metrics.problem,
+        config=None if config is None else blake3(config).digest(),
+        settings=_settings(config, str(run.config)),
+        final=final,
+        final_problem=final_problem,
+        authorities=authorities,
         spools=[_spool(folder, progress) for folder in spools],
         pruned_before=_pruned_before(later),
         num_later_lines=len(later),
@@ -108,18 +142,34 @@ def _pruned_before(lines: Sequence[bytes]) -> FrameId | None:
     return max(found, default=None)
 
 
-def _steps(run: RunDirectory) -> tuple[Policy, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Metrics:
+    records: Sequence[Record] = ()
+    problem: str = ""
+
+
+def _metrics(run: RunDirectory) -> _Metrics:
     try:
-        return tuple(record.policy for record in run.records() if record.kind is RecordKind.STEP)
-    except PeriplusError:  # a run without metrics, or with damaged ones, has one witness less
-        return ()
+        return _Metrics(records=run.records())
+    except NotFound:
+        return _Metrics(problem="it is not there")
+    except (PeriplusError, *_UNREADABLE) as error:
+        return _Metrics(problem=str(error)[:200])
 
 
-def _settings(config: Path) -> Mapping[str, object]:
+def _config_text(config: Path) -> bytes | None:
+    try:
+        with config.open("rb") as file:
+            return file.read(MAX_CONFIG_BYTES)
+    except OSError:
+        return None
+
+
+def _settings(text: bytes | None, source: str) -> Mapping[str, object]:
     """Those of the job that an `open` line repeats, by its names."""
     try:
-        job = parse(config.read_text(encoding="utf-8"), str(config))
-    except (OSError, ValueError, PeriplusError):
+        job = parse((text or b"").decode("utf-8"), source)
+    except (PeriplusError, *_UNREADABLE):
         return {}
     places = {
         "bound": ("staleness",),
@@ -129,7 +179,22 @@ def _settings(config: Path) -> Mapping[str, object]:
         "algorithm": ("algorithm", "name"),
     }
     found = {name: _at(job, path) for name, path in places.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in found.items() if type(value) in (int, str)}
+
+
+def _final(folder: Path, progress: Progress) -> tuple[bytes | None, str]:
+    """The digest of the exported model as it would be published, or None; and what is wrong with it."""
+    try:
+        files = [file for file in folder.glob("*.safetensors") if file.is_file()]
+        if not files and not (folder / INDEX_FILE).is_file():
+            return None, ""
+        num_bytes = sum(file.stat().st_size for file in files)
+        if num_bytes > MAX_WEIGHTS_BYTES:
+            return None, ""
+        progress("final", 0, num_bytes)
+        return state_digest(round_to_bf16(read_safetensors(folder))), ""
+    except (PeriplusError, *_UNREADABLE) as error:
+        return None, f"the exported model cannot be read: {str(error)[:200]}"
 
 
 def _at(tree: Any, path: tuple[str, ...]) -> object:
@@ -208,7 +273,8 @@ def _spool(folder: Path, progress: Progress) -> KeptSpool:
 def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
     """None for a directory without a manifest: its trainer died while writing it, and it is no checkpoint."""
     try:
-        raw = (folder / MANIFEST).read_bytes()
+        with (folder / MANIFEST).open("rb") as file:
+            raw = file.read(MAX_MANIFEST_BYTES)
     except OSError:
         return None
     digest = blake3(raw).digest()
@@ -216,8 +282,9 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
         data = json.loads(raw)
         manifest = _manifest(data)
         listed = {str(part["name"]): str(part["blake3"]) for part in data["parts"]}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return KeptCheckpoint(name=folder.name, digest=digest, manifest=None, problem=f"no manifest: {error!r}")
+    except _UNREADABLE as error:
+        problem = f"no manifest: {error!r:.200}"
+        return KeptCheckpoint(name=folder.name, digest=digest, manifest=None, problem=problem)
     bad = {name: problem for name, hash_ in listed.items() if (problem := _part_problem(folder, name, hash_, progress))}
     rounded = None if bad or _ROUNDED_PART not in listed else _rounded(folder / _ROUNDED_PART)
     return KeptCheckpoint(name=folder.name, digest=digest, manifest=manifest, bad_parts=bad, rounded=rounded)
@@ -227,26 +294,37 @@ def _manifest(data: Any) -> Manifest:
     audit, parent, parent_manifest = data["audit"], data["parent"], data.get("parent_manifest")
     return Manifest(
         job_id=str(data["job_id"]),
-        policy=Policy(int(data["fork"]), int(data["version"])),
-        covers=int(audit["n"]),
+        policy=Policy(_count(data["fork"]), _count(data["version"])),
+        covers=_count(audit["n"]),
         prev=bytes.fromhex(audit["prev"]),
         weights=bytes.fromhex(data["weights"]),
-        parent=None if parent is None else Policy(*map(int, parent)),
+        parent=None if parent is None else Policy(*map(_count, parent)),
         parent_manifest=None if parent_manifest is None else bytes.fromhex(parent_manifest),
-        next_group=int(data["next_group"]),
-        open_groups=frozenset(map(int, data["open_groups"])),
+        next_group=_count(data["next_group"]),
+        open_groups=frozenset(map(_count, data["open_groups"])),
         batches_root=bytes.fromhex(data["batches_root"]),
+        parents=tuple(Policy(*map(_count, policy)) for policy in data.get("parents", ())),
+        progress=dict(data.get("progress", {})),
     )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"a number of 0 and above expected, not {value!r:.60}")
+    return value
 
 
 def _part_problem(folder: Path, name: str, expected: str, progress: Progress) -> str:
     path = folder / name
-    if Path(name).name != name or not path.is_file():
-        return "the manifest lists this part, and it is not there"
-    size = path.stat().st_size
-    progress(f"{folder.name}/{name}", 0, size)
-    hasher = blake3()
-    hasher.update_mmap(path)
+    try:
+        if Path(name).name != name or not path.is_file():
+            return "the manifest lists this part, and it is not there"
+        size = path.stat().st_size
+        progress(f"{folder.name}/{name}", 0, size)
+        hasher = blake3()
+        hasher.update_mmap(path)
+    except (OSError, ValueError) as error:
+        return f"the manifest lists this part, and it cannot be read: {str(error)[:200]}"
     progress(f"{folder.name}/{name}", size, size)
     found = hasher.hexdigest()
     return "" if found == expected else f"its hash is {found}, the manifest says {expected}"
@@ -254,11 +332,11 @@ def _part_problem(folder: Path, name: str, expected: str, progress: Progress) ->
 
 def _rounded(path: Path) -> bytes | None:
     """The digest of the part's weights rounded to bfloat16, as they are published."""
-    if os.path.getsize(path) > MAX_WEIGHTS_BYTES:
-        return None
     try:
+        if os.path.getsize(path) > MAX_WEIGHTS_BYTES:
+            return None
         return state_digest(round_to_bf16(read_safetensors_file(path)))
-    except PeriplusError:
+    except (PeriplusError, OSError):
         return None
 
 

@@ -1,4 +1,4 @@
-"""The lines of `audit.jsonl`, schema periplus.audit/1: this module is their definition.
+"""The lines of `audit.jsonl`, schemas periplus.audit/1 and /2: this module is their definition.
 
 One JSON object a line, no spaces, keys in this order: `n` (the line's number from 0), `prev` (hex of the 16-byte BLAKE3
 of the line before, without its newline; zeros before the first), `t` (seconds since 1970, 6 decimals), `kind`, and the
@@ -20,6 +20,8 @@ a place in the store of frames `[epoch, sequence]`.
     checkpoint  a manifest was renamed into place. `manifest`: BLAKE3 of the file's bytes; `covers`: the first line that
                 it does not cover; the manifest itself holds `audit: {n, prev}` of that line
     prune       frames before `kept_from` may be deleted: the checkpoint of `policy` made them unneeded
+    seal        schema 2: the trainer signs this line's `n` and `prev`, and so every line before it (seals.py). `key`:
+                its public key; `certificate`: the job authority's signature of (job, fork, key)
     end         the trainer stopped on purpose; `how`: succeeded, stopped or failed. One that is killed writes none; the
                 next `open` shows it
 
@@ -27,7 +29,10 @@ A lease is named by (lease, group, sample): each fork numbers its leases from 1,
 that are replayed from the kept frames are judged, and written, again, before the first lease. A lease that was
 abandoned is lost after its result. Groups of evaluations are numbered anew in each fork, groups to train on never.
 Labels (`why`) are lower-case words.
-Unknown kinds and keys are refused, so that a reader never passes over what it does not understand.
+Unknown kinds and keys are refused, so that a reader never passes over what it does not understand. A line has exactly
+one form: what `to_line` would not write is refused too (a key that occurs twice, other spaces, another escape).
+In schema 2 a seal follows each line of kind eval, consume, publish, checkpoint, prune and end, written in one piece
+with it, from the moment at which the trainer's key is certified.
 """
 
 import json
@@ -44,13 +49,26 @@ from periplus.errors import CorruptFrame
 from periplus.policy import Policy
 from periplus.trajectory import PolicyRun, Purpose, StopReason
 
-SCHEMA = "periplus.audit/1"
+SCHEMA = "periplus.audit/2"
+"""What this version writes."""
+
+UNSEALED_SCHEMA = "periplus.audit/1"
+"""What versions before seals wrote; it is read all the same."""
+
+SCHEMAS = (UNSEALED_SCHEMA, SCHEMA)
 CHAIN_BYTES = 16
 START_OF_CHAIN = bytes(CHAIN_BYTES)
 START_OF_BATCHES = bytes(CHAIN_BYTES)
 """The running root before the first batch: see next_batches_root."""
 
 ENDINGS = ("succeeded", "stopped", "failed")
+
+MAX_GROUP_SIZE = 1 << 16
+MAX_GROUPS_PER_STEP = 1 << 20
+"""Far above what a job file allows (1,024 samples, 65,536 groups)."""
+
+MAX_TEXT_CHARS = 4096
+"""Names of jobs, workers, regions and algorithms; a worker's name has at most 256 bytes when it is accepted."""
 
 _MAX_INT = (1 << 64) - 1
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -103,6 +121,7 @@ class Open:
     groups_per_step: int
     seed: int
     algorithm: str
+    settings: bytes | None = None  # 32 bytes; None in schema 1 alone
     schema: str = SCHEMA
 
 
@@ -196,7 +215,14 @@ class End:
     how: str
 
 
-Record = Open | Lease | Result | Lost | Drop | Eval | Consume | Publish | Checkpoint | Prune | End
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    key: bytes  # 32 bytes
+    certificate: bytes  # 64 bytes
+    signature: bytes  # 64 bytes
+
+
+Record = Open | Lease | Result | Lost | Drop | Eval | Consume | Publish | Checkpoint | Prune | End | Seal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +237,7 @@ class Line:
 
 def to_line(n: int, prev: bytes, time_s: float, record: Record) -> bytes:
     """The line's bytes without newline."""
-    kind, fields = _TABLES[type(record)]
+    kind, fields = _UNSEALED_OPEN if _is_unsealed_open(record) else _TABLES[type(record)]
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
     return f'{{"n":{n},"prev":"{prev.hex()}","t":{time_s:.6f},"kind":"{kind}"{body}}}'.encode()
 
@@ -221,17 +247,34 @@ def from_line(line: bytes, where: str) -> Line:
     try:
         data = json.loads(line)
         record_type, fields = _KINDS[_label(data["kind"])]
+        if record_type is Open and data["schema"] == UNSEALED_SCHEMA:
+            fields = _UNSEALED_OPEN[1]
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
         if len(data) != len(fields) + len(_HEAD):
             odd = sorted(data.keys() - {f.key for f in fields} - set(_HEAD))
-            raise ValueError(f"keys {odd} are unknown to {SCHEMA}")
-        return Line(
+            raise ValueError(f"keys {odd!r:.60} are unknown to {SCHEMA}")
+        found = Line(
             n=_integer(data["n"]), prev=_digest16(data["prev"]), time_s=_number(data["t"]), record=record_type(**values)
         )
+        is_as_written = _rendered(data, fields) == line
     except KeyError as error:
         raise CorruptFrame(f"{where}: no key or kind {error} in {SCHEMA}: {line[:80]!r}") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptFrame(f"{where}: {error}: {line[:80]!r}") from error
+        raise CorruptFrame(f"{where}: {str(error)[:200]}: {line[:80]!r}") from error
+    if not is_as_written:
+        message = "it is not in the one form that a writer gives it (a key twice, or other spaces, order or escapes)"
+        raise CorruptFrame(f"{where}: {message}: {line[:80]!r}")
+    return found
+
+
+def _rendered(data: dict[str, Any], fields: Sequence["_Field"]) -> bytes:
+    """What to_line makes of the values of a line, which have been checked: in half its time, since JSON's own encoder
+    writes them, and their keys are compared. Hex and ages have one form by their own checks."""
+    if list(data) != [*_HEAD, *[f.key for f in fields]]:
+        return b""
+    body = _ENCODE({f.key: data[f.key] for f in fields})
+    head = f'{{"n":{data["n"]},"prev":"{data["prev"]}","t":{data["t"]:.6f},"kind":"{data["kind"]}",'
+    return head.encode() + body[1:].encode()
 
 
 def chain_hash(line: bytes) -> bytes:
@@ -249,6 +292,10 @@ def next_batches_root(root: bytes, batch: bytes) -> bytes:
     return blake3(root + batch).digest(length=CHAIN_BYTES)
 
 
+def _is_unsealed_open(record: Record) -> bool:
+    return type(record) is Open and record.schema == UNSEALED_SCHEMA
+
+
 # ---- fields ----------------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +307,7 @@ class _Field(NamedTuple):
 
 
 _HEAD = ("n", "prev", "t", "kind")
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _integer(value: Any) -> int:
@@ -274,9 +322,18 @@ def _number(value: Any) -> float:
     return value
 
 
+def _at_most(limit: int) -> Callable[[Any], int]:
+    def of_json(value: Any) -> int:
+        if not 1 <= _integer(value) <= limit:
+            raise ValueError(f"an integer of 1 to {limit} expected, not {value}")
+        return int(value)
+
+    return of_json
+
+
 def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise ValueError(f"text expected, not {value!r:.60}")
+    if type(value) is not str or len(value) > MAX_TEXT_CHARS:
+        raise ValueError(f"text of at most {MAX_TEXT_CHARS} characters expected, not {value!r:.60}")
     return value
 
 
@@ -293,9 +350,9 @@ def _ending(value: Any) -> str:
 
 
 def _schema(value: Any) -> str:
-    if value != SCHEMA:
+    if value not in SCHEMAS:
         raise ValueError(f"schema {value!r:.60} is not {SCHEMA}; read it with the version that wrote it")
-    return SCHEMA
+    return str(value)
 
 
 def _boolean(value: Any) -> bool:
@@ -307,7 +364,7 @@ def _boolean(value: Any) -> bool:
 def _hex_of(num_bytes: int) -> Callable[[Any], bytes]:
     def of_json(value: Any) -> bytes:
         digest = bytes.fromhex(value)
-        if len(digest) != num_bytes or len(value) != 2 * num_bytes:
+        if len(digest) != num_bytes or digest.hex() != value:
             raise ValueError(f"{num_bytes} bytes in hex expected, not {value!r:.80}")
         return digest
 
@@ -316,6 +373,7 @@ def _hex_of(num_bytes: int) -> Callable[[Any], bytes]:
 
 _digest16 = _hex_of(16)
 _digest32 = _hex_of(32)
+_signature = _hex_of(64)
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -353,7 +411,7 @@ def _dropped(value: Any) -> DroppedSample:
 
 def _ages(value: Any) -> Mapping[int, int]:
     ages = {int(age): _integer(tokens) for age, tokens in value.items()}
-    if [str(age) for age in ages] != list(value):
+    if [str(age) for age in sorted(ages)] != list(value):
         raise ValueError(f"tokens by age expected, not {value!r:.60}")
     return ages
 
@@ -418,10 +476,11 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _Field("manifest", "manifest", _digest_text, _optional(_digest32)),
             _Field("resumed_at", "resumed_at", _integer_text, _optional(_integer)),
             _int("bound"),
-            _int("group_size"),
-            _int("groups_per_step"),
+            _Field("group_size", "group_size", str, _at_most(MAX_GROUP_SIZE)),
+            _Field("groups_per_step", "groups_per_step", str, _at_most(MAX_GROUPS_PER_STEP)),
             _int("seed"),
             _str("algorithm"),
+            _Field("settings", "settings", _digest_text, _digest32),
         ),
     ),
     Lease: (
@@ -480,5 +539,14 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
         (_Field("kept_from", "kept_from", _frame_text, lambda value: FrameId(*_pair(value))), _pol("policy")),
     ),
     End: ("end", (_str("how", of_json=_ending),)),
+    Seal: (
+        "seal",
+        (
+            _Field("key", "key", _digest_text, _digest32),
+            _Field("certificate", "certificate", _digest_text, _signature),
+            _Field("signature", "signature", _digest_text, _signature),
+        ),
+    ),
 }
+_UNSEALED_OPEN = ("open", _TABLES[Open][1][:-1])
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

@@ -13,6 +13,10 @@ SCHEMA = "periplus.audit-report/1"
 SHOWN_PER_CODE = 5
 """Findings of one code in the text; the tree has more."""
 
+SHOWN_FORKS = 6
+SHOWN_ROWS = 50
+"""Columns of the newest forks, and rows of ages or reasons, in the text; the tree has all."""
+
 Tree = dict[str, Any]
 _K = TypeVar("_K")
 
@@ -37,6 +41,12 @@ def report_tree(report: Report) -> Tree:
             "results_pruned": report.pruned_results,
             "checkpoints": report.num_checkpoints,
             "checkpoints_pruned": report.pruned_checkpoints,
+        },
+        "seals": {
+            "holding": report.seals.num_seals,
+            "keys": report.seals.num_keys,
+            "lines": report.seals.num_lines,
+            "verified": report.seals.is_verified,
         },
         "spools": [
             {
@@ -135,6 +145,7 @@ def _evidence_text(report: Report) -> str:
         ("journal", f"{report.num_lines} lines{torn}{going}"),
         ("frames", f"{report.num_frames} with {report.num_witnesses} trajectories{uncommitted}{pruned}"),
         ("checkpoints", f"{report.num_checkpoints}{gone}"),
+        ("signatures", _seals_text(report)),
     ]
     if report.dead_steps:
         rows.append(("dead branches", f"{len(report.dead_steps)} steps: {_short(map(str, report.dead_steps))}"))
@@ -150,11 +161,21 @@ def _evidence_text(report: Report) -> str:
     return "\n".join(f"{name.ljust(width)}  {printable(value)}" for name, value in rows)
 
 
+def _seals_text(report: Report) -> str:
+    seals, lines = report.seals, report.num_lines
+    if not seals.num_seals:
+        return "none"
+    whose = "certified by the authority given" if seals.is_verified else "not verified against an authority"
+    tail = f"; lines {seals.num_lines + 1} to {lines} are not signed" if seals.num_lines < lines else ""
+    return f"{seals.num_seals} present, {whose}: lines 1 to {seals.num_lines} are signed{tail}"
+
+
 def _accounts_text(report: Report) -> str:
     if report.surviving is None:
         return ""
-    accounts = [report.surviving, *(fork.account for fork in report.forks)]
-    headings = ["SURVIVING", *(_fork_heading(fork) for fork in report.forks)]
+    shown = report.forks[-SHOWN_FORKS:]
+    accounts = [report.surviving, *(fork.account for fork in shown)]
+    headings = ["SURVIVING", *(_fork_heading(fork) for fork in shown)]
     if len(report.forks) == 1:
         accounts, headings = accounts[:1], ["ALL"]
     rows = [["", *headings]]
@@ -177,13 +198,13 @@ def _rows(accounts: Sequence[Account]) -> list[_Row]:
     """The rows in which any account has something, and those that a promise is about."""
 
     def by_reason(name: str, field: Callable[[Account], Mapping[str, int]]) -> list[_Row]:
-        reasons = sorted({reason for account in accounts for reason in field(account)})
+        reasons = sorted({reason for account in accounts for reason in field(account)})[:SHOWN_ROWS]
         return [(f"  {name}: {reason}", _at(field, reason)) for reason in reasons]
 
     def optional(name: str, field: Callable[[Account], int]) -> list[_Row]:
         return [(name, lambda a: _count(field(a)))] if any(field(account) for account in accounts) else []
 
-    ages = sorted({age for account in accounts for age in account.tokens_by_staleness})
+    ages = sorted({age for account in accounts for age in account.tokens_by_staleness})[:SHOWN_ROWS]
     return [
         ("steps", lambda a: _count(a.steps)),
         *optional("  without training", lambda a: a.steps_not_trained),

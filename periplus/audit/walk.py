@@ -5,7 +5,7 @@ its bytes still count for the chain. A record is judged by the history of its ow
 it points at as its witness. Batches, drops and evaluations are in batches.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -30,13 +30,22 @@ from periplus.audit.records import (
     Publish,
     Record,
     Result,
+    Seal,
     Verdict,
     chain_hash,
     from_line,
 )
+from periplus.audit.seals import SealCheck
 from periplus.errors import CorruptFrame
 from periplus.policy import Lineage, Policy
-from periplus.trajectory import PolicyRun
+from periplus.trajectory import PolicyRun, Purpose
+
+MAX_FORKS = 1000
+"""Starts of a trainer in one journal: a look-up visits a fork's ancestors. A run that dies each hour has them in six
+weeks; the forks beyond are one finding, and are not judged."""
+
+SHOWN_RUNS = 8
+"""Runs of policies that a finding shows."""
 
 SETTINGS = ("job_id", "bound", "group_size", "groups_per_step", "seed", "algorithm")
 """Of an `open` line; they never change, fork or not."""
@@ -61,6 +70,7 @@ class Walk:
         self.missing: dict[int, FrameId] = {}
         self.first_judged_by: dict[FramePlace, Fork] = {}
         self.newest_judged: dict[int, FramePlace] = {}
+        self.seals = SealCheck(evidence.authorities, findings)
         self._offset = 0
 
     def read(self, lines: Iterable[bytes]) -> None:
@@ -68,9 +78,11 @@ class Walk:
         for raw in lines:
             if not raw.endswith(b"\n"):
                 self.torn_bytes = len(raw)
-                return
+                break
             self._line(raw[:-1])
             self.num_lines += 1
+        is_torn = self.torn_bytes > 0 or self._evidence.num_later_lines > 0
+        self.seals.end(f"{AUDIT_FILE}:{self.num_lines}", is_torn=is_torn)
 
     def chain_at(self, n: int) -> bytes:
         """The hash of the line before line n."""
@@ -96,19 +108,21 @@ class Walk:
         if line.n - at != self._offset:
             self._offset = line.n - at
             self._say(Code.NUMBER_BROKEN, f"line {at} says that it is line {line.n}", found=line.n, expected=at)
-        self._record(line.record)
+        self._record(line.record, expected)
 
-    def _record(self, record: Record) -> None:
+    def _record(self, record: Record, before: bytes) -> None:
+        self.seals.before(record, self.place)
         if isinstance(record, Open):
             self._open(record)
             return
         fork = self.history.forks[-1] if self.history.forks else None
-        if fork is None or fork.ended:
+        if fork is None or (fork.ended and not isinstance(record, Seal)):
             where = f"after the end of fork {fork.number}" if fork else "before any open"
             self._say(Code.NOT_OPENED, f"a record of kind {type(record).__name__.lower()} {where}")
             if fork is None:
                 return
         at = self.num_lines
+        self.seals.line(fork, at, record, self.place)
         if not isinstance(record, Lease):
             self._check_lease_numbers(fork)
         match record:
@@ -131,7 +145,9 @@ class Walk:
             case Prune():
                 self._prune(fork, record)
             case End():
-                fork.ended = record.how
+                self._end(fork, record)
+            case Seal():
+                self.seals.seal(fork, at, before, record, self.place)
             case _:
                 assert_never(record)
 
@@ -139,6 +155,9 @@ class Walk:
 
     def _open(self, opened: Open) -> None:
         forks = self.history.forks
+        if len(forks) >= MAX_FORKS:
+            self._say(Code.TOO_MANY_FORKS, f"fork {opened.fork} is one more than the {MAX_FORKS} that are judged")
+            return
         for fork in forks[-1:]:
             self._settings(fork.opened, opened)
             if opened.fork <= fork.number:
@@ -151,10 +170,11 @@ class Walk:
             roots = {first.version: parent.roots[first.version]}
         fork = Fork(
             opened=opened, at=self.num_lines, parent=parent, branch_at=branch_at, lineage=_lineage(opened, parent),
-            head=first, roots=roots,
+            head=first, roots=roots, next_published=first.version,
         )  # fmt: skip
         fork.inherit()
-        forks.append(fork)
+        self.history.add(fork)
+        self.seals.opened(fork, self.place)
 
     def _parent(self, opened: Open) -> Fork | None:
         if opened.parent is None:
@@ -164,9 +184,9 @@ class Walk:
             if self.history.forks or opened.resumed_at is not None:
                 self._say(Code.PARENT_UNKNOWN, f"fork {opened.fork} starts from {opened.parent}, of an unknown fork")
             return None
-        known = [c for _, c in parent.checkpoints if c.policy == opened.parent]
-        if known:
-            fits = known[0].covers == opened.resumed_at and known[0].manifest == opened.manifest
+        known = parent.checkpointed.get(opened.parent)
+        if known is not None:
+            fits = known.covers == opened.resumed_at and known.manifest == opened.manifest
         else:  # killed between the manifest's renaming and its line: the file itself is the witness
             kept = [c for c in self._evidence.checkpoints if c.digest == opened.manifest]
             fits = any(c.manifest and (c.manifest.policy, c.manifest.covers) == (opened.parent, opened.resumed_at)
@@ -205,6 +225,7 @@ class Walk:
                 Code.GROUP_MIXED, f"group {lease.group} is of item {item[0]} for {item[1]}", found=lease.item,
                 purpose=lease.purpose, group=lease.group,
             )  # fmt: skip
+        self._check_lease(fork, lease)
         earlier = fork.live.get(sample)
         if earlier is not None:
             earlier.superseded = True
@@ -220,15 +241,36 @@ class Walk:
         fork.newest_lease = max(fork.newest_lease, lease.lease_id)
         fork.leased_samples.add(sample)
         fork.items.setdefault(lease.group, (lease.item, lease.purpose))
+        if lease.purpose is Purpose.EVAL and sample not in fork.measured_at:
+            fork.open_evals.add(lease.group)
         fork.group_leased_at.setdefault(lease.group, self.num_lines)
+
+    def _check_lease(self, fork: Fork, lease: Lease) -> None:
+        """A lease starts at its group's version, or at the fork's first, and must be used `bound` versions later."""
+        opened, start, first, head = fork.opened, lease.start_at, fork.lineage.first_version, fork.head.version
+        problem = ""
+        if start.fork != fork.number or start.version != max(lease.consume_by_version - opened.bound, first):
+            problem = f"it starts at {start} and must be consumed by version {lease.consume_by_version}"
+        elif start.version > head + 1 or lease.consume_by_version < head:
+            problem = f"it is for versions {start.version} to {lease.consume_by_version}"
+        elif lease.purpose is Purpose.EVAL and start.version != head:
+            problem = f"it is to measure {start}"
+        elif lease.sample >= (opened.group_size if lease.purpose is Purpose.TRAIN else 1):
+            problem = f"it is for sample {lease.sample}, in groups of {opened.group_size}"
+        elif lease.region != fork.regions.setdefault(lease.worker_id, lease.region):
+            problem = f"worker {lease.worker_id} is in {lease.region!r}, and was in {fork.regions[lease.worker_id]!r}"
+        if problem:
+            message = f"lease {lease.lease_id} contradicts the fork, which is at {fork.head} with bound {opened.bound}"
+            self._say(Code.LEASE_CONTRADICTS, f"{message}: {problem}", lease=lease.lease_id)
 
     def _check_lease_numbers(self, fork: Fork) -> None:
         """A gap is one lease that has no line. Leases granted at once may be written, and torn, in any order."""
         gap = fork.newest_lease - len(fork.lease_ids)
         if gap > fork.num_missing_leases:
-            missing = [n for n in range(1, min(fork.newest_lease, 1 << 20)) if n not in fork.lease_ids]
-            message = f"leases are numbered from 1 in each fork, and nothing says what {_few(missing)} was"
-            self._say(Code.LEASE_MISSING, message, leases=missing[:100])
+            while fork.next_lease in fork.lease_ids:
+                fork.next_lease += 1
+            message = f"leases are numbered from 1 in each fork, and nothing says what {gap} of them were, first "
+            self._say(Code.LEASE_MISSING, f"{message}{fork.next_lease}", lease=fork.next_lease, missing=gap)
         fork.num_missing_leases = max(gap, fork.num_missing_leases)
 
     def _lost(self, fork: Fork, lost: Lost) -> None:
@@ -248,6 +290,10 @@ class Walk:
             leased.returned_at = self.num_lines
             leased.abandoned = result.verdict is Verdict.ABANDONED
             _end_live(fork, leased)
+        region = fork.regions.get(result.worker_id, result.region)
+        if region != result.region:
+            message = f"worker {result.worker_id} was leased to in {region!r}, its result is from {result.region!r}"
+            self._say(Code.LEASE_CONTRADICTS, message, lease=result.lease_id)
         found = self._witness(fork, result)
         if found is not None:
             self._compare(result, leased, found)
@@ -269,7 +315,7 @@ class Walk:
         if result.verdict in (Verdict.ACCEPTED, Verdict.ABANDONED) and leased is None:
             message = f"sample {result.sample} of group {result.group} was {result.verdict} but never leased"
             self._say(Code.RESULT_WITHOUT_LEASE, message, **names)
-        if result.verdict is Verdict.DUPLICATE and not ended and sample not in fork.pending:
+        if result.verdict is Verdict.DUPLICATE and not ended and fork.waiting(sample) is None:
             self._say(Code.DUPLICATE_OF_NOTHING, f"no result of sample {sample} was ever accepted", **names)
         if result.verdict is not Verdict.ACCEPTED:
             return
@@ -279,14 +325,27 @@ class Walk:
         unfit = (
             "abandoned" if result.stop_reason == "abandoned" else "not kept in any frame" if not result.frame else ""
         )
-        future = [run.policy for run in result.policies if not self.history.reached(run.policy)]
+        future = next((run.policy for run in result.policies if not self.history.reached(run.policy)), None)
         if future:
-            unfit = f"sampled by {future[0]}, which nobody had reached"
+            unfit = f"sampled by {future}, which nobody had reached"
+        elif leased is not None and self._is_early(leased.lease, result):
+            unfit = f"sampled by {result.policies[0].policy}, and its lease starts at {leased.lease.start_at}"
+        elif result.sample >= fork.opened.group_size:
+            unfit = f"one of more than a group has, {fork.opened.group_size}"
         if unfit:
             self._say(Code.ACCEPTED_UNFIT, f"sample {result.sample} of group {result.group} is {unfit}", **names)
-        accepted = Accepted(self.num_lines, result if found is None else replace(result, policies=found.policies),
-                            by_frame=found is not None)  # fmt: skip
-        fork.accepted[sample] = fork.pending[sample] = accepted
+        if found is not None and found.policies != result.policies:
+            result = replace(result, policies=found.policies)
+        accepted = Accepted(self.num_lines, result, by_frame=found is not None)
+        fork.accepted[sample] = accepted
+        fork.wait(sample, accepted)
+
+    def _is_early(self, lease: Lease, result: Result) -> bool:
+        """A worker starts a lease with the policy that it names, or a newer one. Numbers of leases may repeat from fork
+        to fork, so only policies of the lease's own fork are compared.
+        """
+        start = lease.start_at
+        return any(run.policy.fork == start.fork and run.policy.version < start.version for run in result.policies)
 
     def _witness(self, fork: Fork, result: Result) -> Witness | None:
         if result.frame is None:
@@ -295,6 +354,7 @@ class Walk:
         if before != self.num_lines:
             message = f"line {before + 1} judged trajectory {result.index} of frame {result.frame} before"
             self._say(Code.FRAME_JUDGED_TWICE, message, frame=str(result.frame), index=result.index)
+            return None  # its content was compared once
         frame = self._evidence.frames.get(result.frame)
         if frame is None:
             self.missing[self.num_lines] = result.frame
@@ -315,12 +375,13 @@ class Walk:
             ("sample", result.sample, found.sample),
             ("worker", result.worker_id, found.worker_id),
             ("tokens", result.num_tokens, found.num_tokens),
-            ("policies", _runs(result.policies), _runs(found.policies)),
             ("stop", result.stop_reason, found.stop_reason),
         ]
         if leased is not None and result.verdict is Verdict.ACCEPTED:
             pairs.append(("item", leased.lease.item, found.item))
             pairs.append(("purpose", leased.lease.purpose, found.purpose))
+        if result.policies != found.policies:
+            pairs.append(("policies", _runs(result.policies), _runs(found.policies)))
         for name, said, kept in pairs:
             if said != kept:
                 self._say(
@@ -338,10 +399,29 @@ class Walk:
             self._say(Code.PUBLISH_CONTRADICTS, message, found=published.digest.hex(), expected=digest.hex())
         if not _has_reached(fork, policy):
             self._say(Code.PUBLISH_CONTRADICTS, f"{policy} is published, but the fork is at {fork.head}")
+        elif policy.version != fork.next_published:
+            message = f"{policy} is published, where version {fork.next_published} comes next"
+            self._say(Code.PUBLISH_CONTRADICTS, message, policy=str(policy))
+        else:
+            fork.next_published += 1
+        parent = fork.opened.parent
+        if parent is not None and fork.parent is not None and policy.version == parent.version:
+            restored = fork.parent.published.get(parent, published.digest)
+            if restored != published.digest:
+                message = f"{policy} has another digest than {parent}, from which it was restored"
+                self._say(Code.PUBLISH_CONTRADICTS, message, found=published.digest.hex(), expected=restored.hex())
+
+    def _end(self, fork: Fork, end: End) -> None:
+        fork.ended = end.how
+        if fork.batches or fork.published:
+            batches.published(fork, fork.head.version, self._findings, self.place)
+        if end.how == "succeeded":
+            batches.evaluations_ended(fork, self._findings, self.place)
 
     def _checkpoint(self, fork: Fork, checkpoint: Checkpoint) -> None:
-        covered = [b.consume.policy for b in fork.batches if b.at < checkpoint.covers]
-        expected = covered[-1].next() if covered else Policy(fork.number, fork.lineage.first_version)
+        expected = fork.head_at(checkpoint.covers)
+        if fork.batches:
+            batches.published(fork, expected.version, self._findings, self.place)
         if checkpoint.policy != expected or not fork.at < checkpoint.covers <= self.num_lines:
             self._say(
                 Code.CHECKPOINT_CONTRADICTS,
@@ -350,27 +430,21 @@ class Walk:
                 policy=str(checkpoint.policy), covers=checkpoint.covers, expected=str(expected),
             )  # fmt: skip
         fork.checkpoints.append((self.num_lines, checkpoint))
+        fork.checkpointed.setdefault(checkpoint.policy, checkpoint)
 
     def _prune(self, fork: Fork, prune: Prune) -> None:
         self.kept_from = max(prune.kept_from, self.kept_from) if self.kept_from else prune.kept_from
-        pending = [accepted.result for accepted in fork.pending.values()]
-        uncovered = [
-            accepted.result
-            for segment, limit in fork.segments()
-            for batch in segment.batches
-            if batch.at < limit and batch.consume.policy.version >= prune.policy.version
-            for used in batch.consume.samples
-            if (accepted := segment.accepted.get((used.group, used.sample))) is not None
-        ]
-        early = [r for r in (*pending, *uncovered) if r.frame is not None and r.frame < prune.kept_from]
-        if early:
+        for needed in (fork.oldest_waiting(), fork.oldest_since(prune.policy.version)):
+            if needed is None or needed.frame >= prune.kept_from:
+                continue
+            group, sample = needed.sample
             self._say(
                 Code.PRUNED_TOO_EARLY,
-                f"frames before {prune.kept_from} hold {len(early)} samples that a restore from {prune.policy} needs, "
-                f"such as {early[0].sample} of group {early[0].group}",
-                group=early[0].group, sample=early[0].sample, frame=str(early[0].frame),
+                f"frames before {prune.kept_from} hold samples that a restore from {prune.policy} needs, such as "
+                f"{sample} of group {group}",
+                group=group, sample=sample, frame=str(needed.frame),
             )  # fmt: skip
-        if all(c.policy != prune.policy for f, _ in fork.segments() for _, c in f.checkpoints):
+        if all(prune.policy not in segment.checkpointed for segment, _ in fork.segments()):
             self._say(Code.PRUNED_TOO_EARLY, f"there is no checkpoint of {prune.policy}", policy=str(prune.policy))
 
     def _say(self, code: Code, message: str, **values: object) -> None:
@@ -396,9 +470,5 @@ def _has_reached(fork: Fork, policy: Policy) -> bool:
     return policy.fork == fork.number and fork.lineage.first_version <= policy.version <= fork.head.version
 
 
-def _few(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:3])) + (f" and {len(numbers) - 3} more" if len(numbers) > 3 else "")
-
-
-def _runs(policies: Iterable[PolicyRun]) -> list[list[int]]:
-    return [[r.policy.fork, r.policy.version, r.num_tokens] for r in policies]
+def _runs(policies: tuple[PolicyRun, ...]) -> list[list[int]]:
+    return [[r.policy.fork, r.policy.version, r.num_tokens] for r in policies[:SHOWN_RUNS]]

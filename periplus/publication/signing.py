@@ -79,7 +79,7 @@ class JobAuthority(_SigningKey):
         """Raises: ValueError for what is no key, or one that anybody can sign for."""
         if len(public_key) != PUBLIC_KEY_BYTES:
             raise ValueError(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_key)}")
-        if int.from_bytes(public_key, "little") & _Y_BITS in SMALL_ORDER:
+        if _is_of_small_order(public_key):
             raise ValueError(f"{public_key.hex()} is a point of small order, for which anybody can sign")
         unsigned = Certificate(job_id=job_id, fork=fork, public_key=public_key, signature=b"")
         return replace(unsigned, signature=self._key.sign(unsigned.signed_bytes))
@@ -107,6 +107,10 @@ class PublisherKey(_SigningKey):
     def sign_closing(self, opening: Opening, closing: Closing) -> Closing:
         """Raises: ValueError for a probe beyond float32."""
         return replace(closing, signature=self._key.sign(closing_signed_bytes(opening, closing)))
+
+    def sign(self, signed_bytes: bytes) -> bytes:
+        """The signature of bytes that begin with a context of their own, so that they are no other kind of record."""
+        return self._key.sign(signed_bytes)
 
 
 class Trust:
@@ -188,6 +192,21 @@ class Trust:
             del self._publishers[next(iter(self._publishers))]
         self._publishers[certificate] = publisher
         return publisher
+
+
+def is_signed_by(public_key: bytes, signature: bytes, signed_bytes: bytes) -> bool:
+    """Whether the holder of a raw public key signed these bytes; never for a key that anybody can sign for."""
+    if len(public_key) != PUBLIC_KEY_BYTES or _is_of_small_order(public_key):
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed_bytes)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _is_of_small_order(public_key: bytes) -> bool:
+    return int.from_bytes(public_key, "little") & _Y_BITS in SMALL_ORDER
 
 
 def _probe_bytes(closing: Closing) -> bytes | None:

@@ -7,8 +7,10 @@ import pytest
 
 from coordinator.client.audit import progress_of
 from periplus.__main__ import run as periplus
+from periplus.publication import JobAuthority
 from periplus.yaml_text import parse
 from tests.support.audit_run import gateway_spool, honest_run
+from tests.support.keys import AUTHORITY
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,36 @@ def test_gateways_spools_are_compared_when_they_are_named(
     spool = gateway_spool(run, tmp_path / "spool")
     assert periplus(["job", "audit", str(run), "--spool", str(spool)]) == 0
     assert "committed, 1 not (" in capsys.readouterr().out
+
+
+def test_signatures_are_verified_with_the_key_that_the_coordinator_prints(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = tmp_path / "authority"
+    private.write_text(AUTHORITY.private_bytes.hex() + "\n")
+    private.chmod(0o600)
+    assert periplus(["coordinator", "authority", str(private)]) == 0
+    key = capsys.readouterr().out
+    public = tmp_path / "authority.pub"
+    public.write_text(key)
+    for value in (key.strip(), str(public)):
+        assert periplus(["job", "audit", str(run), "--authority", value]) == 0
+        assert "present, certified by the authority given: lines 1 to " in capsys.readouterr().out
+    assert periplus(["job", "audit", str(run)]) == 0
+    assert "present, not verified against an authority: lines 1 to " in capsys.readouterr().out
+
+
+def test_a_run_of_another_authority_ends_with_1(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = JobAuthority.generate().public_key.hex()
+    assert periplus(["job", "audit", str(run), "--authority", other]) == 1
+    assert "seal_wrong  audit.jsonl:" in capsys.readouterr().out
+    assert periplus(["job", "audit", str(run), "--authority", other, "--authority", AUTHORITY.public_key.hex()]) == 0
+
+
+@pytest.mark.parametrize("key", ["absent", "ab" * 31, "ab" * 33, "zz" * 32, ""])
+def test_what_is_no_key_ends_with_2(run: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
+    assert periplus(["job", "audit", str(run), "--authority", key]) == 2
+    assert "key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["run", "journal", "spool"])

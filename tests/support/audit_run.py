@@ -20,13 +20,14 @@ from blake3 import blake3
 
 from periplus.audit import records as audit
 from periplus.audit.auditor import Report
-from periplus.audit.auditor import audit as run_audit
 from periplus.audit.journal import AuditJournal
-from periplus.audit.read import frame_trajectories, read_run, round_to_bf16
+from periplus.audit.read import audit_run, frame_trajectories, round_to_bf16
+from periplus.audit.seals import SEALED, Sealer
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack, unpack
 from periplus.digest import state_digest
 from periplus.policy import Lineage, Policy, staleness
+from periplus.publication import JobAuthority, PublisherKey
 from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.spool.format import Durability, segment_name
@@ -45,8 +46,15 @@ from periplus.trajectory import (
     token_ids,
 )
 from periplus.transport import FrameKey, pack_keyed
+from tests.support.keys import AUTHORITY
 
 JOB = "sums-1"
+FORGER = JobAuthority.from_private_bytes(bytes(range(1, 33)))
+"""One that somebody made who has no key of this run."""
+
+_NO_SEAL = audit.Seal(key=bytes(32), certificate=bytes(64), signature=bytes(64))
+"""In place of a seal that is signed later."""
+
 EVAL_GROUPS_START = 1 << 40
 
 
@@ -77,6 +85,7 @@ class Snapshot:
     waiting: dict[int, dict[int, Kept]]
     open_groups: tuple[int, ...]
     batches_root: bytes
+    state: State
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +109,8 @@ class AuditRun:
     checkpoints: dict[Policy, Snapshot] = field(default_factory=dict)
     previous: Snapshot | None = None
     state: State = field(default_factory=dict)
+    is_sealed: bool = True  # as versions before seals wrote runs, if not
+    sealer: Sealer | None = None
     journal: AuditJournal = field(init=False)
     store: Spool = field(init=False)
 
@@ -129,12 +140,19 @@ class AuditRun:
                 job_id=JOB, fork=self.policy.fork, parent=parent, manifest=snapshot.manifest if snapshot else None,
                 resumed_at=snapshot.covers if snapshot else None, bound=self.bound, group_size=self.group_size,
                 groups_per_step=self.groups_per_step, seed=3, algorithm="grpo",
+                settings=blake3(run.config.read_bytes()).digest() if self.is_sealed else None,
+                schema=audit.SCHEMA if self.is_sealed else audit.UNSEALED_SCHEMA,
             )
         )  # fmt: skip
         for kept in [k for group in (snapshot.waiting if snapshot else {}).values() for k in group.values()]:
             self._judged(kept.result)
             self.waiting.setdefault(kept.result.group, {})[kept.result.sample] = kept
-        self.publish()
+        self.sealer = None
+        if self.is_sealed:
+            sealer = sealer_of(AUTHORITY, self.policy.fork)
+            self.say(sealer.seal(*self.journal.position))
+            self.sealer = sealer
+        self.publish(snapshot.state if snapshot else None)
 
     def kill(self) -> None:
         """The trainer is gone, without a word."""
@@ -143,11 +161,14 @@ class AuditRun:
 
     def end(self, how: str = "succeeded") -> None:
         self.say(audit.End(how=how))
+        if how == "succeeded":
+            write_safetensors(RunDirectory(self.root).final / "model.safetensors", round_to_bf16(self.state))
         self.kill()
 
     def say(self, record: audit.Record) -> int:
         self.time_s += 0.01
-        return self.journal.append(record, self.time_s)
+        seal = self.sealer.seal if self.sealer and isinstance(record, SEALED) else None
+        return self.journal.append(record, self.time_s, seal)
 
     # ---- leases and results ---------------------------------------------------------------------------------------
 
@@ -159,12 +180,15 @@ class AuditRun:
         self.open_groups.add(self.next_group - 1)
         return self.next_group - 1
 
-    def lease(self, group: int, sample: int, worker: str = "rollout-eu-0") -> Held:
+    def lease(self, group: int, sample: int, worker: str = "rollout-eu-0", version: int | None = None) -> Held:
+        """`version`: of the group's class, the present one by default."""
         is_eval = group >= EVAL_GROUPS_START
+        version = self.policy.version if version is None else version
         lease = audit.Lease(
             lease_id=self.next_lease, group=group, sample=sample, item=group % 97,
             purpose=Purpose.EVAL if is_eval else Purpose.TRAIN, worker_id=worker, region="eu-west",
-            start_at=self.policy, consume_by_version=self.policy.version + self.bound,
+            start_at=Policy(self.policy.fork, max(version, self.lineage.first_version)),
+            consume_by_version=version + self.bound,
         )  # fmt: skip
         self.next_lease += 1
         self.say(lease)
@@ -219,7 +243,9 @@ class AuditRun:
         """Lease and accept every sample of a group that is not in, in one frame."""
         missing = [s for s in range(self.group_size) if s not in self.waiting.get(group, {})]
         if missing:
-            held = [self.lease(group, sample) for sample in missing]
+            policies = [p.version for p in how.get("policies", ()) if p.fork == self.policy.fork]
+            version = min([*policies, self.policy.version])
+            held = [self.lease(group, sample, version=version) for sample in missing]
             self.arrive(*(self.trajectory(h, **how) for h in held))
 
     # ---- what becomes of groups -----------------------------------------------------------------------------------
@@ -258,9 +284,9 @@ class AuditRun:
 
     # ---- weights --------------------------------------------------------------------------------------------------
 
-    def publish(self) -> None:
+    def publish(self, restored: State | None = None) -> None:
         values = np.random.default_rng((self.policy.fork, self.policy.version)).normal(size=8).astype(np.float32)
-        self.state = {"layer.weight": Tensor("F32", (2, 4), values)}
+        self.state = restored or {"layer.weight": Tensor("F32", (2, 4), values)}
         self.say(audit.Publish(policy=self.policy, digest=state_digest(round_to_bf16(self.state))))
         if self.policy.version > self.lineage.first_version:
             RunDirectory(self.root).append(Record(kind=RecordKind.STEP, policy=self.policy, time_s=self.time_s))
@@ -276,7 +302,8 @@ class AuditRun:
             "schema": "periplus.checkpoint/1", "job_id": JOB, "fork": self.policy.fork, "version": self.policy.version,
             "parts": [{"name": name, "bytes": (folder / name).stat().st_size,
                        "blake3": blake3((folder / name).read_bytes()).hexdigest()} for name in names],
-            "progress": {}, "audit": {"n": position.n, "prev": position.prev.hex()},
+            "parents": [[p.fork, p.version] for p in self.lineage.parents],
+            "progress": {"steps": float(self.policy.version)}, "audit": {"n": position.n, "prev": position.prev.hex()},
             "weights": state_digest(round_to_bf16(self.state)).hex(),
             "parent": before and [before.policy.fork, before.policy.version],
             "parent_manifest": before and before.manifest.hex(),
@@ -289,7 +316,7 @@ class AuditRun:
         self.previous = self.checkpoints[self.policy] = Snapshot(
             policy=self.policy, lineage=self.lineage, manifest=digest, covers=position.n, next_group=self.next_group,
             waiting={group: dict(samples) for group, samples in self.waiting.items()},
-            open_groups=tuple(sorted(self.open_groups)), batches_root=self.batches_root,
+            open_groups=tuple(sorted(self.open_groups)), batches_root=self.batches_root, state=self.state,
         )  # fmt: skip
 
     def prune(self) -> None:
@@ -301,9 +328,11 @@ class AuditRun:
         self.store.trim(SpoolPosition(floor.epoch, floor.sequence))
 
 
-def honest_run(root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = False) -> AuditRun:
+def honest_run(
+    root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = False, is_sealed: bool = True
+) -> AuditRun:
     """Three forks, two of them killed behind a checkpoint that did not cover all. `prune`: at the first checkpoint."""
-    run = AuditRun(root=root, group_size=group_size, rng=random.Random(seed))
+    run = AuditRun(root=root, group_size=group_size, rng=random.Random(seed), is_sealed=is_sealed)
     run.start()
     run.evaluate()
     _fork(run, steps=4, checkpoint_after=2, prune=prune)
@@ -426,8 +455,20 @@ class Forger:
         ]  # fmt: skip
         self.path.write_bytes(b"".join(line + b"\n" for line in written))
 
-    def reseal(self) -> None:
-        """Recompute numbers, chain, roots, claimed ages, manifests and the hashes of these."""
+    def reseal(self, authority: JobAuthority | None = None) -> None:
+        """Recompute numbers, chain, roots, claimed ages, manifests and the hashes of these.
+
+        The trainers' keys are gone: seals are signed anew, with keys of the forger's, certified by its own authority.
+        """
+        before = self.path.read_bytes()
+        self._place_seals()
+        if self._write(None) != before:
+            self._write(authority or FORGER)
+
+    def _write(self, authority: JobAuthority | None) -> bytes:
+        """Write journal and manifests, with seals by that authority's trainers or as they were; the journal's text."""
+        sealers: dict[int, Sealer] = {}
+        fork = 0
         now_at = {entry.was: i for i, entry in enumerate(self.entries) if entry.was >= 0}
         chain, lines = [audit.START_OF_CHAIN], []
         manifests: dict[Policy, bytes] = {}
@@ -437,7 +478,12 @@ class Forger:
         lineage = Lineage(0)
         for n, entry in enumerate(self.entries):
             record = entry.record
+            if isinstance(record, audit.Open) and authority is not None:
+                fork = record.fork
+                sealers[fork] = sealer_of(authority, fork, record.job_id, secret=200)
             match record:
+                case audit.Seal() if fork in sealers:
+                    record = sealers[fork].seal(n, chain[-1])
                 case audit.Open(parent=Policy() as parent):
                     lineage = lineage.restored(record.fork, parent) if parent in lineage else Lineage(record.fork)
                     record = replace(record, manifest=manifests.get(parent), resumed_at=covers.get(parent))
@@ -460,7 +506,26 @@ class Forger:
             line = audit.to_line(n, chain[-1], entry.time_s, record)
             lines.append(line)
             chain.append(audit.chain_hash(line))
-        self.path.write_bytes(b"".join(line + b"\n" for line in lines))
+        text = b"".join(line + b"\n" for line in lines)
+        self.path.write_bytes(text)
+        return text
+
+    def _place_seals(self) -> None:
+        """One seal behind each line that has one, and behind no other but the first of its fork."""
+        placed: list[Entry] = []
+        is_certified = False
+        for entry in self.entries:
+            follows = bool(placed) and isinstance(placed[-1].record, SEALED)
+            is_seal = isinstance(entry.record, audit.Seal)
+            if is_seal and is_certified and not follows:
+                continue
+            if is_certified and follows and not is_seal and not isinstance(entry.record, audit.Open):
+                placed.append(Entry(entry.time_s, _NO_SEAL, -1))
+            is_certified = (is_certified or is_seal) and not isinstance(entry.record, audit.Open)
+            placed.append(entry)
+        if is_certified and isinstance(placed[-1].record, SEALED):
+            placed.append(Entry(placed[-1].time_s, _NO_SEAL, -1))
+        self.entries = placed
 
     def _new_place(self, was: int, now_at: dict[int, int], at_most: int) -> int:
         later = [now for before, now in now_at.items() if before >= was]
@@ -562,9 +627,15 @@ def _ages(runs: Sequence[PolicyRun], consumer: Policy, lineage: Lineage, *, blin
     return dict(sorted(ages.items()))
 
 
-def audited(root: Path, *spools: Path) -> Report:
+def audited(root: Path, *spools: Path, authorities: Sequence[bytes] = ()) -> Report:
     """What an audit of the files says."""
-    return run_audit(read_run(root, spools, lambda what, done, total: None))
+    return audit_run(root, spools, lambda what, done, total: None, authorities)
+
+
+def sealer_of(authority: JobAuthority, fork: int, job_id: str = JOB, *, secret: int = 100) -> Sealer:
+    """A trainer with a key and its certificate; the same for each call."""
+    key = PublisherKey.from_private_bytes(bytes([secret + fork % 50]) * 32)
+    return Sealer(key, authority.certify(job_id, fork, key.public_key))
 
 
 def copy_run(run: Path, to: Path) -> Path:

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from periplus import rpc
+from periplus.audit.findings import Code
 from periplus.errors import Denied, Unreachable
 from periplus.pb.v1 import control_pb2
 from periplus.policy import Policy
+from periplus.publication import JobAuthority
 from periplus.record import RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.state import State, Tensor, write_safetensors
@@ -22,7 +24,9 @@ from periplus.task import Role, TaskState
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
 from tests.support import gateways
+from tests.support.audit_run import audited
 from tests.support.gateways import gateway, play, until
+from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import app, checkpoint, export
 from trainer.config import TrainerConfig
@@ -111,6 +115,11 @@ def test_a_worker_behind_a_real_gateway_proves_every_version_and_its_engine(
     assert summary["weight_checks"] >= 2
     assert 0 < summary["pause_s"] < WHOLE_RUN_DEADLINE_S
     assert summary["weights_ratio"] > 1
+    report = audited(tmp_path / "run", authorities=[AUTHORITY.public_key])
+    assert (report.findings, report.notes) == ((), ())
+    assert (report.seals.num_lines, report.seals.num_keys) == (report.num_lines, 1), "signed to its last line"
+    other = audited(tmp_path / "run", authorities=[JobAuthority.generate().public_key])
+    assert Code.SEAL_WRONG in other.counts
 
 
 @pytest.mark.parametrize("disk_lies", [False, True])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from periplus.audit import records as audit
+from periplus.audit.seals import Sealer
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import Encoder
 from periplus.convert import policy_to_pb
@@ -67,6 +68,9 @@ class Desk:
 
     def __init__(self, log: list[object]) -> None:
         self._log = log
+
+    async def certified(self, sealer: Sealer) -> None:
+        self._log.append(sealer)
 
     async def milestone(self, record: audit.Record) -> None:
         self._log.append(record)
@@ -175,7 +179,9 @@ def test_a_version_is_on_record_before_its_closing_leaves(scene: Scene) -> None:
 
     play(scene, act)
     of_version = [type(each) for each in scene.link.log if not isinstance(each, Chunk)]
-    assert of_version == [Opening, Closing, audit.Publish, Opening, Closing, Opening, audit.Publish, Closing]
+    assert of_version == [
+        Sealer, Opening, Closing, audit.Publish, Opening, Closing, Opening, audit.Publish, Closing,
+    ], "and the journal is signed before anything is published"  # fmt: skip
 
 
 def test_training_may_go_on_while_a_version_is_encoded_and_sent(scene: Scene) -> None:

@@ -13,6 +13,14 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that has lines of every kind; never written to."""
+    root = tmp_path_factory.mktemp("pruned") / "run"
+    honest_run(root, prune=True)
+    return root
+
+
 @pytest.fixture
 def run(honest: Path, tmp_path: Path) -> Path:
     """A copy of it, to be damaged."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from periplus.audit import records
 from periplus.audit.journal import AuditJournal, ChainEnd, read_lines
 from periplus.audit.records import START_OF_CHAIN, End, Lost, chain_hash, from_line
 from periplus.errors import ConfigError, Conflict, DiskFull, NotFound, PeriplusError, StorageError
@@ -58,9 +59,10 @@ def test_a_torn_last_line_is_cut_and_told(path: Path, whole_lines: int) -> None:
 
 
 def test_a_long_last_line_is_found_whole(path: Path) -> None:
+    many = tuple(records.DroppedSample(sample, bytes(16), 1) for sample in range(8000))
     with AuditJournal.open(path) as journal:
         journal.append(lost(0), 0.0)
-        journal.append(lost(1, "w" * 300_000), 0.0)
+        journal.append(records.Drop(group=1, why="failed", samples=many), 0.0)
         end = journal.position
     with AuditJournal.open(path) as journal:
         assert journal.position == end

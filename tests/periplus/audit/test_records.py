@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from periplus.trajectory import PolicyRun, Purpose, StopReason
 integers = st.integers(0, 2**63)
 digests = st.binary(min_size=16, max_size=16)
 hashes = st.binary(min_size=32, max_size=32)
+signatures = st.binary(min_size=64, max_size=64)
+sizes = st.integers(1, 1024)
 policies = st.builds(Policy, integers, integers)
 frames = st.builds(records.FrameId, integers, integers)
 labels = st.from_regex(r"[a-z][a-z0-9_]{0,31}", fullmatch=True)
@@ -21,10 +24,13 @@ runs = st.lists(st.builds(PolicyRun, policies, integers), max_size=3).map(tuple)
 used = st.lists(st.builds(records.UsedSample, integers, integers, digests), max_size=3).map(tuple)
 dropped = st.lists(st.builds(records.DroppedSample, integers, digests, integers), max_size=3).map(tuple)
 any_record = st.one_of(
-    st.builds(
-        records.Open, job_id=texts, fork=integers, parent=st.none() | policies, manifest=st.none() | hashes,
-        resumed_at=st.none() | integers, bound=integers, group_size=integers, groups_per_step=integers, seed=integers,
-        algorithm=texts,
+    *(
+        st.builds(
+            records.Open, job_id=texts, fork=integers, parent=st.none() | policies, manifest=st.none() | hashes,
+            resumed_at=st.none() | integers, bound=integers, group_size=sizes, groups_per_step=sizes, seed=integers,
+            algorithm=texts, settings=settings, schema=st.just(schema),
+        )
+        for schema, settings in ((records.SCHEMA, hashes), (records.UNSEALED_SCHEMA, st.none()))
     ),
     st.builds(
         records.Lease, lease_id=integers, group=integers, sample=integers, item=integers,
@@ -47,8 +53,13 @@ any_record = st.one_of(
     st.builds(records.Checkpoint, policy=policies, manifest=hashes, covers=integers),
     st.builds(records.Prune, kept_from=frames, policy=policies),
     st.builds(records.End, how=st.sampled_from(records.ENDINGS)),
+    st.builds(records.Seal, key=hashes, certificate=signatures, signature=signatures),
 )  # fmt: skip
 
+OPENED = records.Open(
+    job_id="j", fork=0, parent=None, manifest=None, resumed_at=None, bound=1, group_size=2, groups_per_step=2, seed=0,
+    algorithm="grpo", settings=bytes(32),
+)  # fmt: skip
 LEASE = records.Lease(
     lease_id=5, group=2, sample=1, item=9, purpose=Purpose.TRAIN, worker_id='odd "worker"\n', region="eu",
     start_at=Policy(0, 3), consume_by_version=4,
@@ -93,15 +104,57 @@ def test_every_record_comes_back_from_its_line(record: records.Record, n: int, p
 )
 def test_what_is_not_in_the_schema_is_refused_with_its_place(changes: dict[str, object]) -> None:
     with pytest.raises(CorruptFrame, match=r"audit\.jsonl:8"):
-        from_line(json.dumps(json.loads(GOLDEN) | changes).encode(), "audit.jsonl:8")
+        from_line(rendered(json.loads(GOLDEN) | changes), "audit.jsonl:8")
 
 
 @pytest.mark.parametrize("key", sorted(json.loads(GOLDEN)))
 def test_a_missing_key_is_refused(key: str) -> None:
     data = json.loads(GOLDEN)
     del data[key]
-    with pytest.raises(CorruptFrame, match="here"):
-        from_line(json.dumps(data).encode(), "here")
+    with pytest.raises(CorruptFrame, match=r"no key or kind|unknown to"):
+        from_line(rendered(data), "here")
+
+
+def rendered(data: dict[str, object]) -> bytes:
+    """As a writer would, but for what is wrong with it."""
+    raw = json.dumps(data, separators=(",", ":")).encode()
+    return raw.replace(b'"t":12.5,', b'"t":12.500000,')
+
+
+def test_the_rendering_of_these_tests_changes_nothing() -> None:
+    assert rendered(json.loads(GOLDEN)) == GOLDEN
+
+
+@pytest.mark.parametrize(
+    ("found", "replaced"),
+    [
+        (b'"group":2,', b'"group":3,"group":2,'),
+        (b'"group":2,"sample":1', b'"sample":1,"group":2'),
+        (b'"group":2', b'"group": 2'),
+        (b'"region":"eu"', b'"region":"\\u0065u"'),
+        (b'"t":12.500000', b'"t":12.5'),
+        (b'"prev":"000102030405060708090a', b'"prev":"000102030405060708090A'),
+    ],
+)
+def test_a_line_has_one_form_only(found: bytes, replaced: bytes) -> None:
+    raw = GOLDEN.replace(found, replaced)
+    assert raw != GOLDEN
+    assert json.loads(raw).keys() == json.loads(GOLDEN).keys()
+    with pytest.raises(CorruptFrame, match=r"one form|in hex"):
+        from_line(raw, "here")
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**31, 2**64 - 1])
+def test_sizes_of_a_run_are_bounded(size: int) -> None:
+    with pytest.raises(CorruptFrame, match="expected"):
+        from_line(to_line(0, bytes(16), 0.0, replace(OPENED, group_size=size)), "here")
+    with pytest.raises(CorruptFrame, match="expected"):
+        from_line(to_line(0, bytes(16), 0.0, replace(OPENED, groups_per_step=size)), "here")
+
+
+def test_a_text_is_bounded() -> None:
+    with pytest.raises(CorruptFrame, match="at most"):
+        from_line(to_line(0, bytes(16), 0.0, replace(OPENED, job_id="j" * 5000)), "here")
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | st.recursive(
@@ -113,10 +166,6 @@ def test_anything_else_is_refused_and_nothing_crashes(raw: bytes) -> None:
 
 
 def test_another_schema_says_which_it_is() -> None:
-    opened = records.Open(
-        job_id="j", fork=0, parent=None, manifest=None, resumed_at=None, bound=1, group_size=2, groups_per_step=2,
-        seed=0, algorithm="grpo",
-    )  # fmt: skip
-    raw = to_line(0, bytes(16), 0.0, opened).replace(b"periplus.audit/1", b"periplus.audit/9")
+    raw = to_line(0, bytes(16), 0.0, OPENED).replace(b"periplus.audit/2", b"periplus.audit/9")
     with pytest.raises(CorruptFrame, match="audit/9"):
         from_line(raw, "here")

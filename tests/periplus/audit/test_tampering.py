@@ -14,13 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from periplus.audit import records
 from periplus.audit.findings import Code
 from periplus.audit.records import Verdict
 from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Trajectory, read_only, token_ids
+from periplus.record import Record, RecordKind
+from periplus.run_directory import RunDirectory
+from periplus.spool.reader import SpoolReader
+from periplus.trajectory import PolicyRun, Purpose, Trajectory, read_only, token_ids
 from tests.support.audit_run import Forger, audited
+from tests.support.keys import AUTHORITY
 
 BY_THE_SEAL = {Code.CHAIN_BROKEN, Code.NUMBER_BROKEN, Code.ROOT_WRONG, Code.MANIFEST_WRONG, Code.LINE_UNREADABLE}
 """What a forger who recomputes hashes is never caught by."""
@@ -348,6 +353,77 @@ def a_lease_number_is_used_twice(forger: Forger) -> None:
     forger.edit(at(forger, records.Lease, nth=6), lease_id=1)
 
 
+def an_evaluation_is_removed(nth: int) -> Callable[[Forger], None]:
+    def edit(forger: Forger) -> None:
+        del forger.entries[at(forger, records.Eval, nth=nth)]
+
+    return edit
+
+
+def half_an_evaluation_is_left_out(forger: Forger) -> None:
+    index = at(forger, records.Eval)
+    forger.edit(index, samples=forger.entries[index].record.samples[:1])  # type: ignore[union-attr]
+
+
+def an_evaluation_is_credited_to_a_later_policy(forger: Forger) -> None:
+    index = at(forger, records.Eval)
+    entry = forger.entries.pop(index)
+    later = next(i for i in range(index, len(forger.entries)) if isinstance(forger.entries[i].record, records.Consume))
+    policy = forger.entries[later].record.policy.next()  # type: ignore[union-attr]
+    entry.record = replace(entry.record, policy=policy)  # type: ignore[arg-type]
+    forger.entries.insert(later + 3, entry)  # behind the step's seal and its publication
+
+
+def the_region_of_a_lease_is_changed(forger: Forger) -> None:
+    forger.edit(at(forger, records.Lease, nth=9), region="us-east")
+
+
+def the_region_of_a_result_is_changed(forger: Forger) -> None:
+    forger.edit(accepted_and_trained(forger, Policy(0, 1)), region="us-east")
+
+
+def a_lease_starts_at_another_version(forger: Forger) -> None:
+    forger.edit(at(forger, records.Lease, nth=30), start_at=Policy(0, 0))
+
+
+def a_lease_must_be_consumed_later(forger: Forger) -> None:
+    forger.edit(at(forger, records.Lease, nth=30), consume_by_version=9)
+
+
+def a_lease_is_for_versions_long_gone(forger: Forger) -> None:
+    index = at(forger, records.Lease, purpose=Purpose.TRAIN, start_at=Policy(0, 3))
+    forger.edit(index, start_at=Policy(0, 0), consume_by_version=1)
+
+
+def a_lease_starts_after_its_tokens_were_sampled(forger: Forger) -> None:
+    index = at(forger, records.Lease, purpose=Purpose.TRAIN, start_at=Policy(0, 0))
+    forger.edit(index, start_at=Policy(0, 1), consume_by_version=2)
+
+
+def a_publication_is_removed(policy: Policy) -> Callable[[Forger], None]:
+    def edit(forger: Forger) -> None:
+        del forger.entries[at(forger, records.Publish, policy=policy)]
+
+    return edit
+
+
+def a_restored_version_was_published_with_another_digest(forger: Forger) -> None:
+    forger.edit(at(forger, records.Publish, policy=Policy(1, 2)), digest=bytes(32))
+
+
+def another_model_is_exported(forger: Forger) -> None:
+    shutil.copy(forger.root / "checkpoints" / "0.2" / "model.safetensors", forger.root / "final" / "model.safetensors")
+
+
+def the_exported_model_cannot_be_read(forger: Forger) -> None:
+    (forger.root / "final" / "model.safetensors").write_bytes(b"no model")
+
+
+def another_setting_of_the_job(forger: Forger) -> None:
+    config = json.loads((forger.root / "config.yaml").read_text())
+    (forger.root / "config.yaml").write_text(json.dumps(config | {"optimizer": {"lr": 1.0}}))
+
+
 @dataclass(frozen=True, slots=True)
 class Tampering:
     """`caught`: by which codes, any of them, when everything that follows from the change was recomputed."""
@@ -423,6 +499,26 @@ TAMPERINGS = (
     Tampering(another_manifest_field("job_id", "other"), (Code.MANIFEST_CONTRADICTS,), "of_another_job"),
     Tampering(another_manifest_field("audit", "none"), (Code.MANIFEST_UNREADABLE,), "a_manifest_that_is_none"),
     Tampering(the_weights_are_replaced, (Code.MANIFEST_CONTRADICTS,)),
+    Tampering(another_manifest_field("next_group", 1000), (Code.MANIFEST_CONTRADICTS,), "a_larger_next_group"),
+    Tampering(another_manifest_field("parents", [[0, 1]]), (Code.MANIFEST_CONTRADICTS,), "another_lineage"),
+    Tampering(another_manifest_field("parents", []), (Code.MANIFEST_CONTRADICTS,), "no_lineage"),
+    Tampering(another_manifest_field("progress", {"steps": 3.0}), (Code.MANIFEST_CONTRADICTS,), "other_sums"),
+    Tampering(an_evaluation_is_removed(0), (Code.EVAL_CONTRADICTS,), "the_first_evaluation_is_removed"),
+    Tampering(an_evaluation_is_removed(-1), (Code.EVAL_CONTRADICTS,), "the_last_evaluation_is_removed"),
+    Tampering(half_an_evaluation_is_left_out, (Code.EVAL_CONTRADICTS,)),
+    Tampering(an_evaluation_is_credited_to_a_later_policy, (Code.EVAL_CONTRADICTS,)),
+    Tampering(the_region_of_a_lease_is_changed, (Code.LEASE_CONTRADICTS,)),
+    Tampering(the_region_of_a_result_is_changed, (Code.LEASE_CONTRADICTS,)),
+    Tampering(a_lease_starts_at_another_version, (Code.LEASE_CONTRADICTS,)),
+    Tampering(a_lease_must_be_consumed_later, (Code.LEASE_CONTRADICTS,)),
+    Tampering(a_lease_is_for_versions_long_gone, (Code.LEASE_CONTRADICTS,)),
+    Tampering(a_lease_starts_after_its_tokens_were_sampled, (Code.ACCEPTED_UNFIT,)),
+    Tampering(a_publication_is_removed(Policy(0, 1)), (Code.PUBLISH_MISSING,), "a_publication_is_removed"),
+    Tampering(a_publication_is_removed(Policy(2, 7)), (Code.PUBLISH_MISSING,), "the_last_publication_is_removed"),
+    Tampering(a_restored_version_was_published_with_another_digest, (Code.PUBLISH_CONTRADICTS,)),
+    Tampering(another_model_is_exported, (Code.FINAL_WRONG,)),
+    Tampering(the_exported_model_cannot_be_read, (Code.FINAL_WRONG,)),
+    Tampering(another_setting_of_the_job, (Code.SETTINGS_CHANGED,)),
     Tampering(a_part_is_missing, (Code.PART_WRONG,)),
     Tampering(other_weights_were_published, (Code.MANIFEST_CONTRADICTS,)),
     Tampering(weights_are_published_before_they_exist, (Code.PUBLISH_CONTRADICTS,)),
@@ -498,8 +594,153 @@ def test_a_store_that_cannot_be_read_is_one_finding(run: Path) -> None:
     assert report.surviving.trained_by_frame == 0
 
 
-def test_what_a_forger_can_hide_who_rewrites_frames_and_all_is_known(run: Path) -> None:
-    """docs/audit.md says so: only a signature, or somebody else's copy, tells."""
-    forger = Forger(run)
+def a_key_occurs_twice(forger: Forger) -> bytes:
+    """The chain holds, and the value that a reader of JSON takes is the honest one."""
+    chain, lines = bytes(16), []
+    for n, entry in enumerate(forger.entries):
+        line = records.to_line(n, chain, entry.time_s, entry.record)
+        if n == 20:
+            line = line.replace(b'"kind"', b'"kind":"drop","kind"')
+        lines.append(line + b"\n")
+        chain = records.chain_hash(line)
+    return b"".join(lines)
+
+
+def test_a_key_that_occurs_twice_is_found_though_the_chain_holds(run: Path) -> None:
+    (run / "audit.jsonl").write_bytes(a_key_occurs_twice(Forger(run)))
+    findings = [f for f in audited(run).findings if f.code is Code.LINE_UNREADABLE]
+    assert [f.place for f in findings] == ["audit.jsonl:21"]
+
+
+# ---- what only a signature shows -------------------------------------------------------------------------------------
+
+
+def every_reward_is_changed_in_frames_and_journal(forger: Forger) -> None:
     forger.rewrite_everything(lambda t: replace(t, reward=0.0))
+
+
+def another_digest_was_published(forger: Forger) -> None:
+    forger.edit(at(forger, records.Publish, policy=Policy(2, 5)), digest=bytes(32))
+
+
+def the_learner_is_replaced(forger: Forger) -> None:
+    (forger.root / "checkpoints" / "1.4" / "optimizer.pt").write_bytes(b"other moments")
+
+
+def the_job_is_renamed(forger: Forger) -> None:
+    for index in forger.indices(lambda r: isinstance(r, records.Open)):
+        forger.edit(index, job_id="other-1")
+    for path in forger.root.glob("checkpoints/*/manifest.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"job_id": "other-1"}))
+
+
+def another_setting_of_the_job_and_its_hash(forger: Forger) -> None:
+    another_setting_of_the_job(forger)
+    config = blake3((forger.root / "config.yaml").read_bytes()).digest()
+    for index in forger.indices(lambda r: isinstance(r, records.Open)):
+        forger.edit(index, settings=config)
+
+
+def the_region_of_a_worker_is_changed_throughout(forger: Forger) -> None:
+    for index in forger.indices(lambda r: getattr(r, "worker_id", "") == "rollout-ap-0" and hasattr(r, "region")):
+        forger.edit(index, region="us-east")
+
+
+def times_are_changed(forger: Forger) -> None:
+    for entry in forger.entries:
+        entry.time_s += 1e6
+
+
+def everything_behind_a_checkpoint_is_cut_off(forger: Forger) -> None:
+    """The journal, the frames, the metrics, the later checkpoints, the model: as if the trainer had died there."""
+    end = at(forger, records.Checkpoint, policy=Policy(0, 2)) + 2
+    frames = [entry.record.frame for entry in forger.entries[:end] if isinstance(entry.record, records.Result)]
+    del forger.entries[end:]
+    (forger.root / "metrics.jsonl").unlink()
+    shutil.rmtree(forger.root / "final")
+    for name in ("1.4", "2.6"):
+        shutil.rmtree(forger.root / "checkpoints" / name)
+    for record in list(SpoolReader.open(forger.root / "trajectories").records()):
+        frame = records.FrameId(record.position.epoch, record.position.sequence)
+        if frame not in frames:
+            forger.remove_frame(frame)
+
+
+SIGNED_ONLY = (
+    every_reward_is_changed_in_frames_and_journal,
+    another_digest_was_published,
+    the_learner_is_replaced,
+    the_job_is_renamed,
+    another_setting_of_the_job_and_its_hash,
+    the_region_of_a_worker_is_changed_throughout,
+    times_are_changed,
+)
+
+
+@pytest.mark.parametrize("edit", SIGNED_ONLY)
+def test_what_a_consistent_forger_can_hide_is_shown_by_the_authoritys_key_alone(
+    run: Path, edit: Callable[[Forger], None]
+) -> None:
+    """docs/audit.md says so of each: keep its table and these tests together."""
+    assert audited(run, authorities=[AUTHORITY.public_key]).is_clean
+    forger = Forger(run)
+    edit(forger)
+    forger.reseal()
     assert audited(run).is_clean
+    counts = audited(run, authorities=[AUTHORITY.public_key]).counts
+    assert {Code.SEAL_WRONG, Code.SEAL_MISSING} & counts.keys()
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS, ids=str)
+def test_no_forger_is_believed_by_who_has_the_authoritys_key(run: Path, tampering: Tampering) -> None:
+    forger = Forger(run)
+    tampering.edit(forger)
+    forger.reseal()
+    assert not audited(run, authorities=[AUTHORITY.public_key]).is_clean
+
+
+def test_what_no_digest_covers_is_not_found_and_is_in_the_docs(run: Path) -> None:
+    """If one of these is found one day, docs/audit.md has a line too many."""
+    forger = Forger(run)
+    forger.rewrite_frames(lambda t: replace(t, metadata='{"other": 1}', generation_s=9.0))
+    config = run / "config.yaml"
+    config.write_text(config.read_text() + " ")
+    record = Record(kind=RecordKind.PHASE, policy=Policy(3, 0), time_s=0.0, text="loading the model")
+    RunDirectory(run).append(record)
+    report = audited(run, authorities=[AUTHORITY.public_key])
+    assert report.is_clean
+    assert any("config.yaml is of fork 3" in note for note in report.notes)
+
+
+def test_a_fork_that_is_added_behind_the_last_signature_is_told(run: Path) -> None:
+    forger = Forger(run)
+    first = forger.entries[at(forger, records.Open, fork=1)].record
+    assert isinstance(first, records.Open)
+    chain, n = records.chain_hash(forger.path.read_bytes().splitlines()[-1]), len(forger.entries)
+    with forger.path.open("ab") as file:
+        file.write(records.to_line(n, chain, 1.8e9, replace(first, fork=3)) + b"\n")
+    report = audited(run, authorities=[AUTHORITY.public_key])
+    assert any("nobody signed that it began" in note for note in report.notes)
+
+
+def test_a_history_that_is_cut_at_a_seal_looks_like_that_of_a_trainer_that_died_there(run: Path) -> None:
+    """Nothing within the files can show it, and docs/audit.md says so; the report says where the signatures end."""
+    forger = Forger(run)
+    everything_behind_a_checkpoint_is_cut_off(forger)
+    forger.write_unsealed()
+    report = audited(run, authorities=[AUTHORITY.public_key])
+    assert (report.findings, report.is_ended) == ((), False)
+    assert report.forks[-1].head == Policy(0, 2)
+
+
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "final", "checkpoints/2.6", "frames"])
+def test_a_history_that_is_cut_is_found_by_any_file_that_was_forgotten(honest: Path, run: Path, kept: str) -> None:
+    forger = Forger(run)
+    everything_behind_a_checkpoint_is_cut_off(forger)
+    forger.write_unsealed()
+    for name in [kept] if kept != "frames" else ["trajectories"]:
+        if (honest / name).is_dir():
+            shutil.copytree(honest / name, run / name, dirs_exist_ok=True)
+        else:
+            shutil.copy(honest / name, run / name)
+    assert not audited(run).is_clean

@@ -1,0 +1,210 @@
+"""A kept checkpoint's manifest against the journal: everything that it repeats of the run is recomputed.
+
+Manifests are compared in the order of the lines that they cover, so that the groups of each fork are walked once.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from periplus.audit.evidence import KeptCheckpoint, Manifest
+from periplus.audit.findings import Code, Findings
+from periplus.audit.history import Batch, Fork
+from periplus.audit.records import Checkpoint
+from periplus.audit.walk import Walk
+from periplus.policy import Policy
+from periplus.trajectory import Purpose
+
+SHOWN = 5
+"""Groups that a finding names."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedManifest:
+    """One manifest, read."""
+
+    walk: Walk
+    findings: Findings
+    groups: "GroupsAt"
+    kept: KeptCheckpoint
+    manifest: Manifest
+    place: str
+
+    def check(self, line: tuple[Fork, int, Checkpoint] | None) -> str:
+        """Compare. `line`: the journal's own on this checkpoint. Returns a note that is no fault, or nothing."""
+        manifest, walk = self.manifest, self.walk
+        if self.kept.name != str(manifest.policy):
+            self._contradicts("policy", str(manifest.policy), self.kept.name)
+        if manifest.covers > walk.num_lines:
+            message = f"it covers {manifest.covers} lines; the journal has {walk.num_lines}: its end is missing"
+            self._say(Code.JOURNAL_TRUNCATED, message, covers=manifest.covers, lines=walk.num_lines)
+            return ""
+        if walk.chain_at(manifest.covers) != manifest.prev:
+            self._contradicts("audit.prev", manifest.prev.hex(), walk.chain_at(manifest.covers).hex())
+        fork = line[0] if line else walk.history.by_number(manifest.policy.fork)
+        note = self._unrecorded(fork) if line is None else ""
+        if line is not None and line[2].manifest != self.kept.digest:
+            message = f"its hash is not the one in line {line[1] + 1}"
+            self._say(Code.MANIFEST_WRONG, message, found=self.kept.digest.hex(), expected=line[2].manifest.hex())
+        if line is not None and line[2].covers != manifest.covers:
+            self._contradicts("audit.n", manifest.covers, line[2].covers)
+        if fork is not None:
+            self._history(fork)
+            self._groups(fork)
+            self._progress(fork)
+            self._weights(fork)
+        return note
+
+    def _unrecorded(self, fork: Fork | None) -> str:
+        manifest = self.manifest
+        resumed = any(f.opened.manifest == self.kept.digest for f in self.walk.history.forks)
+        interrupted = fork is not None and not fork.ended and fork.head == manifest.policy
+        if resumed or interrupted:
+            what = f"checkpoint {manifest.policy} was written just before its trainer died"
+            return f"{what}: it has no line, and no signature"
+        self._say(Code.MANIFEST_UNRECORDED, "no line of the journal is about this checkpoint")
+        return ""
+
+    def _history(self, fork: Fork) -> None:
+        manifest = self.manifest
+        if manifest.job_id != fork.opened.job_id:
+            self._contradicts("job_id", manifest.job_id, fork.opened.job_id)
+        root = fork.roots.get(manifest.policy.version)
+        if root is not None and manifest.batches_root != root:
+            self._contradicts("batches_root", manifest.batches_root.hex(), root.hex())
+        parents = fork.lineage.parents
+        if _is_complete(fork) and manifest.parents != parents:
+            self._contradicts("parents", [str(p) for p in manifest.parents[:SHOWN]], [str(p) for p in parents[:SHOWN]])
+        index = bisect_left(fork.checkpoints, manifest.policy, key=lambda line: line[1].policy)
+        earlier = fork.checkpoints[index - 1][1] if index else None
+        parent = earlier.policy if earlier else fork.opened.parent
+        if manifest.parent != parent:
+            self._contradicts("parent", _text(manifest.parent), _text(parent))
+        digest = earlier.manifest if earlier else fork.opened.manifest
+        if manifest.parent_manifest is not None and manifest.parent_manifest != digest:
+            self._contradicts("parent_manifest", manifest.parent_manifest.hex(), digest.hex() if digest else None)
+
+    def _groups(self, fork: Fork) -> None:
+        manifest = self.manifest
+        there = self.groups.at(fork, manifest.covers)
+        next_group = there.next_group
+        if manifest.next_group != next_group and (_is_complete(fork) or manifest.next_group < next_group):
+            self._contradicts("next_group", manifest.next_group, next_group)
+        # Not more is looked at than the manifest lists: what waits and is not listed is one group at least.
+        missing = [group for group in _first_of(there.waiting, len(manifest.open_groups) + 1)
+                   if group not in manifest.open_groups and group < manifest.next_group]  # fmt: skip
+        if missing:
+            without = f"without {missing[:SHOWN]}"
+            self._contradicts("open_groups", without, "every group that is leased and has not ended")
+        if over := sorted(group for group in manifest.open_groups if group in there.ended):
+            self._contradicts("open_groups", f"with {over[:SHOWN]}", "no group that has ended")
+
+    def _progress(self, fork: Fork) -> None:
+        """The sums that can be recomputed, if they are there: what an older version did not sum is no fault."""
+        if not _is_complete(fork):
+            return
+        for name, value in self.groups.at(fork, self.manifest.covers).progress.items():
+            found = self.manifest.progress.get(name, value)
+            if found != value:
+                self._contradicts(f"progress.{name}", f"{found!r:.40}", value)
+
+    def _weights(self, fork: Fork) -> None:
+        manifest = self.manifest
+        published = fork.published.get(manifest.policy)
+        if published is not None and published != manifest.weights:
+            self._contradicts("weights", manifest.weights.hex(), published.hex())
+        if self.kept.rounded is not None and self.kept.rounded != manifest.weights:
+            self._contradicts("weights", manifest.weights.hex(), self.kept.rounded.hex())
+
+    def _contradicts(self, name: str, found: object, expected: object) -> None:
+        message = f"{name} is {found}; by the journal and the files it is {expected}"
+        self._say(Code.MANIFEST_CONTRADICTS, message, name=name, found=found, expected=expected)
+
+    def _say(self, code: Code, message: str, **values: object) -> None:
+        self.findings.add(code, f"{self.place}/manifest.json", message, **values)
+
+
+def _text(policy: Policy | None) -> str | None:
+    return None if policy is None else str(policy)
+
+
+def _is_complete(fork: Fork) -> bool:
+    """Whether the whole history of the fork is in this journal."""
+    return all(segment.opened.parent is None or segment.parent is not None for segment, _ in fork.segments())
+
+
+def _first_of(groups: Mapping[int, None], count: int) -> list[int]:
+    return [group for group, _ in zip(groups, range(count), strict=False)]
+
+
+class GroupsAt:
+    """What a history had opened, ended and trained before a line. Each fork is asked for lines in rising order."""
+
+    def __init__(self) -> None:
+        self._of: dict[Fork, _Sweep] = {}
+
+    def at(self, fork: Fork, line: int) -> "_Sweep":
+        """The sums before this line."""
+        sweep = self._of.get(fork)
+        if sweep is None:
+            sweep = self._of[fork] = _Sweep(fork)
+        sweep.advance(line)
+        return sweep
+
+
+class _Sweep:
+    """`next_group`: the first number that no group to train on has; `waiting`: groups that were leased to train on and
+    have not ended; `progress`: sums over the steps, under the manifest's names."""
+
+    def __init__(self, fork: Fork) -> None:
+        self.next_group = 0
+        self.waiting: dict[int, None] = {}
+        self.ended: set[int] = set()
+        self.progress = {"steps": 0, "completion_tokens": 0, "staleness_max": 0, "staleness_violations": 0}
+        self._done = 0
+        self._events = sorted(_events(fork), key=lambda event: event[0])
+
+    def advance(self, line: int) -> None:
+        """Take in what happened before the line."""
+        while self._done < len(self._events) and self._events[self._done][0] < line:
+            _, kind, value = self._events[self._done]
+            self._done += 1
+            if isinstance(value, Batch):
+                self._trained(value)
+            elif kind is _Kind.ENDED:
+                self.ended.add(value)
+                self.waiting.pop(value, None)
+            else:
+                self.next_group = max(self.next_group, value + 1)
+                if kind is _Kind.LEASED and value not in self.ended:
+                    self.waiting[value] = None
+
+    def _trained(self, batch: Batch) -> None:
+        self.progress["steps"] += 1
+        self.progress["completion_tokens"] += sum(batch.num_tokens)
+        self.progress["staleness_max"] = max(self.progress["staleness_max"], *batch.ages, 0)
+        self.progress["staleness_violations"] += batch.stale + batch.from_future + batch.dead_branch
+
+
+class _Kind(Enum):
+    LEASED = auto()
+    ACCEPTED = auto()
+    ENDED = auto()
+    TRAINED = auto()
+
+
+def _events(fork: Fork) -> Iterator[tuple[int, _Kind, int | Batch]]:
+    for segment, limit in fork.segments():
+        for group, at in segment.group_leased_at.items():
+            if at < limit and segment.items[group][1] is Purpose.TRAIN:
+                yield at, _Kind.LEASED, group
+        for (group, _), accepted in segment.accepted.items():
+            if accepted.at < limit and not segment.is_eval(group):
+                yield accepted.at, _Kind.ACCEPTED, group
+        for group, at in segment.group_ended_at.items():
+            if at < limit:
+                yield at, _Kind.ENDED, group
+        for batch in segment.batches:
+            if batch.at < limit:
+                yield batch.at, _Kind.TRAINED, batch

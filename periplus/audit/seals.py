@@ -1,0 +1,170 @@
+"""Seals: a trainer signs its journal, so that nobody without its key can write another one in its place.
+
+    job authority (coordinator) --certificate of (job, fork, key)--> trainer --seal of (certificate, n, prev)--> journal
+
+A seal is a line. It signs its own number and the hash of the line before it, and thereby, along the chain, every line
+before it. A trainer writes one as soon as its key is certified, and one behind each line that says what was trained
+on, published, measured, kept or ended, in one piece with that line. So an unsigned end of a journal holds leases,
+results, losses and drops at most, and nothing that came of them. The key dies with the trainer: what was sealed cannot
+be sealed again.
+
+`SealCheck` is the auditor's side. Each seal must be signed by the key that it names, and a fork has one key. With
+authorities' keys, each certificate must be of one of them as well; without, anybody may have made key and certificate.
+Signed, little-endian: "periplus.audit/2 seal" 0x00, u32 length and bytes of what the certificate signs (job, fork,
+key), its 64 bytes of signature, u64 n, 16 bytes prev.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from periplus.audit.findings import Code, Findings
+from periplus.audit.history import Fork
+from periplus.audit.records import (
+    SCHEMA,
+    Checkpoint,
+    Consume,
+    End,
+    Eval,
+    Open,
+    Prune,
+    Publish,
+    Record,
+    Seal,
+)
+from periplus.publication.signing import PublisherKey, is_signed_by
+from periplus.publication.values import Certificate
+
+_CONTEXT = b"periplus.audit/2 seal\0"
+_MAX_FORK = (1 << 32) - 1
+
+SEALED = (Eval, Consume, Publish, Checkpoint, Prune, End)
+"""Kinds of lines that a seal follows."""
+
+_CERTIFIED_ONLY = (Eval, Consume, Publish, Prune)
+"""Of these, what a trainer does with a certified key alone; one that is refused still saves its warm-up, and ends."""
+
+
+class Sealer:
+    """The trainer's side: a key, and the authority's certificate of it."""
+
+    def __init__(self, key: PublisherKey, certificate: Certificate) -> None:
+        """Raises: ValueError if the certificate is of another key."""
+        if certificate.public_key != key.public_key:
+            raise ValueError(f"the certificate is of key {certificate.public_key.hex()}, not of this trainer's")
+        self._key = key
+        self._certificate = certificate
+
+    def seal(self, n: int, prev: bytes) -> Seal:
+        """The seal that is line `n`, behind a line of hash `prev`."""
+        of = self._certificate
+        signature = self._key.sign(_signed_bytes(of, n, prev))
+        return Seal(key=of.public_key, certificate=of.signature, signature=signature)
+
+
+def _signed_bytes(certificate: Certificate, n: int, prev: bytes) -> bytes:
+    of_whom = certificate.signed_bytes
+    return _CONTEXT + struct.pack("<I", len(of_whom)) + of_whom + certificate.signature + struct.pack("<Q", n) + prev
+
+
+class SealCheck:
+    """The seals of a journal as it is read. `authorities`: public keys, any of which may have certified a trainer.
+
+    `num_seals`, `keys`: of those that hold; `num_sealed`: lines before the newest of them, and itself.
+    """
+
+    def __init__(self, authorities: Sequence[bytes], findings: Findings) -> None:
+        self._authorities = authorities
+        self._findings = findings
+        self._certified: dict[Certificate, bool] = {}
+        self._key_of: dict[Fork, bytes] = {}
+        self._awaited: Record | None = None
+        self._is_left = False  # by a trainer that died between a line and its seal: the next fork opens
+        self._loose: tuple[int, str] | None = None
+        self._num_loose = 0
+        self._has_sealed_forks = False
+        self.keys: set[bytes] = set()
+        self.num_seals = 0
+        self.num_sealed = 0
+
+    def opened(self, fork: Fork, place: str) -> None:
+        """A fork begins."""
+        is_sealed = fork.opened.schema == SCHEMA
+        if self._has_sealed_forks and not is_sealed:
+            message = f"fork {fork.number} says that it is of a version without seals, after forks that have them"
+            self._findings.add(Code.SEAL_MISSING, place, message, fork=fork.number)
+        self._has_sealed_forks = self._has_sealed_forks or is_sealed
+
+    def before(self, record: Record, place: str) -> None:
+        """Any record comes next: a line that awaits its seal has it now, or never."""
+        awaited, self._awaited = self._awaited, None
+        if awaited is None or isinstance(record, Seal | Open):
+            self._is_left = False
+            return
+        if isinstance(record, Checkpoint) and not self._is_left:
+            self._is_left = True  # written by the next trainer before it opens its fork
+            return
+        self._is_left = False
+        message = f"a line of kind {type(awaited).__name__.lower()} has no seal behind it"
+        self._findings.add(Code.SEAL_MISSING, place, message)
+
+    def line(self, fork: Fork, at: int, record: Record, place: str) -> None:
+        """A record of a fork."""
+        if not isinstance(record, SEALED):
+            return
+        if self._loose is None:
+            self._loose = (at, place)
+        self._num_loose += 1
+        if fork.opened.schema != SCHEMA:
+            return
+        if fork in self._key_of:
+            self._awaited = record
+        elif isinstance(record, _CERTIFIED_ONLY):
+            message = f"a line of kind {type(record).__name__.lower()} comes before any seal of fork {fork.number}"
+            self._findings.add(Code.SEAL_MISSING, place, message, fork=fork.number)
+
+    def seal(self, fork: Fork, at: int, prev: bytes, seal: Seal, place: str) -> None:
+        """A seal; `prev`: the hash of the line before, as it lies in the file."""
+        why = self._why_not(fork, at, prev, seal)
+        if why:
+            self._findings.add(Code.SEAL_WRONG, place, f"the seal of fork {fork.number} does not hold: {why}",
+                               key=seal.key.hex())  # fmt: skip
+            self._key_of.setdefault(fork, seal.key)
+            return
+        self._key_of.setdefault(fork, seal.key)
+        self.keys.add(seal.key)
+        self.num_seals += 1
+        self.num_sealed = at + 1
+        self._loose, self._num_loose = None, 0
+
+    def end(self, place: str, *, is_torn: bool) -> None:
+        """The journal ends here. A trainer that died while it wrote may have left a line without its seal."""
+        if self._awaited is not None and not is_torn:
+            message = f"the last line, of kind {type(self._awaited).__name__.lower()}, has no seal behind it"
+            self._findings.add(Code.SEAL_MISSING, place, message)
+        elif self._authorities and self._loose is not None:
+            message = f"{self._num_loose} lines that must be signed are not covered by any seal that holds"
+            self._findings.add(Code.SEAL_MISSING, self._loose[1], message, lines=self._num_loose)
+        elif self._authorities and not self.num_seals:
+            self._findings.add(Code.SEAL_MISSING, place, "the journal has no seal that holds")
+
+    def _why_not(self, fork: Fork, at: int, prev: bytes, seal: Seal) -> str:
+        """Empty for a seal that holds."""
+        if fork.number > _MAX_FORK:
+            return f"there is no fork {fork.number}"
+        if self._key_of.get(fork, seal.key) != seal.key:
+            return "the fork's earlier seals are of another key"
+        job_id = fork.opened.job_id
+        certificate = Certificate(job_id=job_id, fork=fork.number, public_key=seal.key, signature=seal.certificate)
+        if not is_signed_by(seal.key, seal.signature, _signed_bytes(certificate, at, prev)):
+            return "its key did not sign this journal up to here"
+        if self._authorities and not self._is_certified(certificate):
+            return f"its key is not certified for job {job_id!r}, fork {fork.number} by the given authority"
+        return ""
+
+    def _is_certified(self, certificate: Certificate) -> bool:
+        known = self._certified.get(certificate)
+        if known is None:
+            signed = certificate.signed_bytes
+            known = any(is_signed_by(key, certificate.signature, signed) for key in self._authorities)
+            self._certified[certificate] = known
+        return known
