@@ -13,7 +13,6 @@ import logging
 from pathlib import Path
 
 import torch
-import yaml
 
 from periplus import clock
 from periplus.audit import records as audit
@@ -28,7 +27,7 @@ from periplus.telemetry import event
 from periplus.view.report import render_report
 from periplus.view.summary import summary_from, summary_json
 from trainer import export, publish
-from trainer.assembly import Running, assembled
+from trainer.assembly import Running, assembled, config_text
 from trainer.config import TrainerConfig
 from trainer.gateway import GatewayLink
 from trainer.setup import Prepared, prepare
@@ -44,7 +43,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     torch.set_num_threads(config.task.num_threads)
     run_directory = RunDirectory(Path(config.task.run_dir))
     run_directory.create()
-    write_atomically(run_directory.config, yaml.safe_dump(json.loads(config.job.to_json()), sort_keys=False))
+    write_atomically(run_directory.config, config_text(config.job))
     write_atomically(run_directory.plan, config.task.plan_json or "{}")
     key = PublisherKey.generate()
     link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, key.public_key)
