@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from periplus import clock
 from periplus.audit import records as audit
@@ -44,7 +43,7 @@ from periplus.task import TaskState
 from periplus.telemetry import event
 from periplus.view.summary import summary_from, summary_json
 from trainer import export, publish
-from trainer.assembly import Running, assembled
+from trainer.assembly import Running, assembled, config_text
 from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
 from trainer.gateway import GatewayLink
@@ -137,7 +136,7 @@ async def _work(trainer: _Trainer) -> TaskState:
 def _begin(trainer: _Trainer) -> None:
     config, run_directory = trainer.config, trainer.run_directory
     run_directory.create()
-    write_atomically(run_directory.config, yaml.safe_dump(json.loads(config.job.to_json()), sort_keys=False))
+    write_atomically(run_directory.config, config_text(config.job))
     write_atomically(run_directory.plan, config.task.plan_json or "{}")
 
 

@@ -4,10 +4,12 @@ What a restore continues is here too: the lineage of the new fork, the groups th
 forks that were kept and not consumed, which are replayed before any worker speaks.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+import yaml
 from blake3 import blake3
 
 from periplus import clock
@@ -94,6 +96,11 @@ def assembled(
         yield Running(desk=desk, publisher=publisher, loop=loop)
 
 
+def config_text(job: JobFile) -> str:
+    """The job as config.yaml has it: the file is written when a trainer starts, its hash in the fork's first line."""
+    return str(yaml.safe_dump(json.loads(job.to_json()), sort_keys=False))
+
+
 def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
     """The ledger of a job, at its start or where a checkpoint left it."""
     batch_tokens = job.train.groups_per_step * job.algorithm.group_size * job.sampling.max_new_tokens
@@ -124,6 +131,6 @@ def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: D
             job_id=config.task.job_id, fork=config.task.fork, parent=restored.policy if restored else None,
             manifest=known.digest if known else None, resumed_at=known.audit_line if known else None,
             bound=job.staleness, group_size=job.algorithm.group_size, groups_per_step=job.train.groups_per_step,
-            seed=job.seed, algorithm=job.algorithm.name, settings=blake3(run.config.read_bytes()).digest(),
+            seed=job.seed, algorithm=job.algorithm.name, settings=blake3(config_text(job).encode()).digest(),
         )
     )  # fmt: skip
