@@ -410,7 +410,7 @@ def against(scene: Callable[[str, Callable[..., Coroutine[Any, Any, int]]], Awai
     play(run)
 
 
-JOB_YAML = "name: sums\nenvironment: {name: chain_sum}\nsteps: 3\n"
+JOB_YAML = "name: sums\nenvironment: {name: chain_sum}\nsampling: {prompt_tokens: 64}\nsteps: 3\n"
 
 
 def test_operators_see_jobs_regions_and_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,8 +38,8 @@ def test_a_number_that_is_not_finite_is_null(value: float) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "periplus/record.py", "periplus/view/recording.py", "periplus/view/summary.py", "periplus/wan/commands.py",
-        "periplus/weights/commands.py", "coordinator/client/listing.py", "coordinator/client/commands.py",
+        "periplus/record.py", "periplus/view/recording.py", "periplus/view/summary.py", "periplus/view/listing.py",
+        "periplus/weights/commands.py", "coordinator/client/commands.py",
         "coordinator/demo/run.py", "planner/commands/output.py", "trainer/checkpoint.py",
     ],
 )  # fmt: skip

@@ -162,7 +162,9 @@ class AuditRun:
     def end(self, how: str = "succeeded") -> None:
         self.say(audit.End(how=how))
         if how == "succeeded":
-            write_safetensors(RunDirectory(self.root).final / "model.safetensors", round_to_bf16(self.state))
+            final = RunDirectory(self.root).final
+            final.mkdir(exist_ok=True)
+            write_safetensors(final / "model.safetensors", round_to_bf16(self.state))
         self.kill()
 
     def say(self, record: audit.Record) -> int:

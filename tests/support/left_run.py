@@ -15,7 +15,13 @@ def left_run(root: Path, *checkpoints: tuple[int, int], summed_up: bool = False,
     `summed_up`: the last of them is the end of the run, evaluated and exported.
     """
     root.mkdir(parents=True)
-    tree = {"name": "sums", "environment": {"name": "chain_sum"}, "steps": 20, **keys}
+    tree = {
+        "name": "sums",
+        "environment": {"name": "chain_sum"},
+        "sampling": {"prompt_tokens": 64},
+        "steps": 20,
+        **keys,
+    }
     job = resolve(JobFile.model_validate(tree))
     (root / "config.yaml").write_text(yaml.safe_dump(json.loads(job.to_json()), sort_keys=False))
     for fork, version in checkpoints:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from periplus.codec.frame import CodecId
 from periplus.codec.registry import files_decoder
@@ -18,7 +17,7 @@ from periplus.policy import Policy
 from periplus.publication import Assembler, Publication, PublicationKind
 from periplus.state import State, Tensor, content_bytes
 from tests.support.publishing import Author, published_by
-from trainer import export, publish
+from trainer import publish
 from trainer.model import load_model, resolve_model_dir
 from trainer.publish import Published
 
@@ -151,31 +150,6 @@ def test_the_bundle_holds_what_a_worker_needs_and_no_weights(model_dir: Path, tm
     assert b"{}" in content.values()
     assert bundle.digest == payload_digest(payload)
     assert publish.bundle(model_dir, data).payload == payload, "one job, one digest"
-
-
-def test_the_final_model_loads_with_transformers_and_is_what_was_published(
-    actor: Any, model_dir: Path, tmp_path: Path
-) -> None:
-    step(actor, 1e-3)
-    published, tokenizer = first(actor), load_model(model_dir)[1]
-    export.final_model(actor, tokenizer, tmp_path / "final", published.digest)
-    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "final", dtype="auto", local_files_only=True)
-    assert exported.dtype is torch.bfloat16
-    assert state_digest(publish.bf16_state(exported)) == published.digest
-    assert next(actor.parameters()).dtype is torch.float32, "the trainer's own weights stay as they are"
-    text = "State the final answer to the following arithmetic problem: 4 + 5 ="
-    reloaded = AutoTokenizer.from_pretrained(tmp_path / "final", local_files_only=True)
-    assert reloaded(text)["input_ids"] == tokenizer(text)["input_ids"]
-
-
-def test_a_model_that_differs_from_what_was_published_is_not_exported(
-    actor: Any, model_dir: Path, tmp_path: Path
-) -> None:
-    published = first(actor)
-    step(actor, 1e-2)
-    with pytest.raises(AssertionError, match="published"):
-        export.final_model(actor, load_model(model_dir)[1], tmp_path / "final", published.digest)
-    assert not (tmp_path / "final").exists()
 
 
 def test_nothing_is_left_to_compile_for_a_real_delta() -> None:
