@@ -1,4 +1,8 @@
-"""Builds the parts of a placement and plays them: `simulate`."""
+"""Entry point of the simulator: `simulate` builds the parts of a placement, runs them, and summarises the run.
+
+The first eta + 2 steps are warm-up and do not count. A run ends after the requested number of steps, when the caller
+asks to stop, or when no event is left (a stall, for example because a link carries nothing).
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +30,7 @@ from planner.simulate.turns import Turns
 from planner.simulate.window import Window
 
 SHOWN_STEPS = 2
-"""Steps in the picture."""
+"""Number of steps in the Gantt chart."""
 
 
 def simulate(
@@ -40,12 +44,12 @@ def simulate(
     at_most: Sequence[tuple[int, float]] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Simulated:
-    """Plays a placement that the oracle accepts for `num_steps` steps after a warm-up of eta + 2.
+    """Run a placement that the oracle accepts for `num_steps` steps after the warm-up.
 
-    `idle`: places of those pools in generation's group that are not given any of it. `at_most`: places of others with
-    the samples a step that they are meant to make: what takes nearly a whole window must not be given more.
-    `should_stop` is asked after each step; then `Simulated.num_played` is less than `num_steps`.
-    Raises: NoRoute (a ValueError) if regions that must reach each other have no route.
+    `idle` are indices of pools of generation's group that do not generate. `at_most` gives, for pools that their window
+    limits, index and planned samples per step: the run lets them lease hardly more. `should_stop` is called after each
+    step; if it returns True, `Simulated.num_played` is below `num_steps`. Raises: NoRoute (a ValueError) if regions
+    that must reach each other have no route.
     """
     run = _Simulation(problem, placement, seed, num_steps, faults, idle, dict(at_most))
     run.play(should_stop)
@@ -54,7 +58,7 @@ def simulate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
-    """Sums since the start."""
+    """Sums from the start of the run to one moment; differences of two snapshots give the measured means."""
 
     now_s: float
     num_trained: int
@@ -96,13 +100,24 @@ class _Simulation:
             workload, self._agenda, Draws(workload, seed), window, self._pools, self._deliver, self._gantt
         )
         self._learner = Learner(
-            self._agenda, window, self._crews(placement), workload.trajectory_bytes_per_token, self._publish,
-            self._rollouts.feed, self._gantt,
-        )  # fmt: skip
+            self._agenda,
+            window,
+            self._crews(placement),
+            workload.trajectory_bytes_per_token,
+            self._publish,
+            self._rollouts.feed,
+            self._gantt,
+        )
         self._publisher = Publisher(
-            self._agenda, self._builder, placement, self._pools, self._links, self._rollouts,
-            self._learner.critic_arrived, self._gantt,
-        )  # fmt: skip
+            self._agenda,
+            self._builder,
+            placement,
+            self._pools,
+            self._links,
+            self._rollouts,
+            self._learner.critic_arrived,
+            self._gantt,
+        )
         self._allowed = {pool: pool.num_alive_units for pool in self._pools}
         self._enter_faults({key: at.region.name for key, at in classes.items() if at.is_spot})
 
@@ -157,7 +172,10 @@ class _Simulation:
                     self._agenda.at(change.time_s, partial(self._available, pool, num))
 
     def _available(self, pool: GenPool, num: int) -> None:
-        """What is gone goes at once; what is back starts again after a while, if it is still there."""
+        """Apply a change of availability.
+
+        Units that vanish go at once. Units that return start after `restart_s`, if they are still present then.
+        """
         self._allowed[pool] = num
         self._set(pool, min(num, pool.num_alive_units))
         self._agenda.at(self._agenda.now_s + self._faults.restart_s, lambda: self._restart(pool, num))
@@ -177,13 +195,17 @@ class _Simulation:
         totals = self._learner.totals
         generating_s = sum(engine.busy_s for engine in engines) / len(engines)
         return _Snapshot(
-            now_s=self._agenda.now_s, num_trained=len(totals.ended_s),
-            busy_s={**totals.busy_s, Task.GENERATION: generating_s}, hold_s=totals.hold_s,
-            put_back=sum(engine.num_evicted for engine in engines), sent_bytes=dict(self._links.sent_bytes),
-            link_busy_s=dict(self._links.busy_s), ages=dict(totals.tokens_by_age),
+            now_s=self._agenda.now_s,
+            num_trained=len(totals.ended_s),
+            busy_s={**totals.busy_s, Task.GENERATION: generating_s},
+            hold_s=totals.hold_s,
+            put_back=sum(engine.num_evicted for engine in engines),
+            sent_bytes=dict(self._links.sent_bytes),
+            link_busy_s=dict(self._links.busy_s),
+            ages=dict(totals.tokens_by_age),
             num_groups={region: len(each) for region, each in self._rollouts.group_s.items()},
             num_arrivals={region: len(each) for region, each in self._publisher.took_s.items()},
-        )  # fmt: skip
+        )
 
     def result(self) -> Simulated:
         before, after = self._warm or self._snapshot(), self._snapshot()
@@ -223,14 +245,17 @@ class _Simulation:
         arrivals = self._publisher.took_s[region][before.num_arrivals[region] :] or [0.0]
         groups = self._rollouts.group_s[region][before.num_groups[region] :] or [0.0]
         return RegionSeen(
-            region=region, weights_s=sum(arrivals) / len(arrivals), group_p99_s=float(np.percentile(groups, 99)),
+            region=region,
+            weights_s=sum(arrivals) / len(arrivals),
+            group_p99_s=float(np.percentile(groups, 99)),
             group_mean_s=sum(groups) / len(groups),
-        )  # fmt: skip
+        )
 
 
 def _link_use(pair: tuple[str, str], before: _Snapshot, after: _Snapshot, steps: int) -> LinkUse:
     return LinkUse(
-        src_region=pair[0], dst_region=pair[1],
+        src_region=pair[0],
+        dst_region=pair[1],
         num_bytes=(after.sent_bytes[pair] - before.sent_bytes.get(pair, 0.0)) / steps,
         busy_s=(after.link_busy_s.get(pair, 0.0) - before.link_busy_s.get(pair, 0.0)) / steps,
-    )  # fmt: skip
+    )
