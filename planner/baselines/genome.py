@@ -108,7 +108,10 @@ class Genome:
     def _divide(
         self, groups: dict[int, tuple[Task, ...]], wanted: dict[int, list[int]], keys: Keys
     ) -> Placement | None:
-        """Give each group its share of the classes that it wants; groups with training first. None if one gets nothing."""
+        """Give each group its share of the classes that it wants, groups with training first.
+
+        None if a group gets nothing.
+        """
         held: dict[str, dict[int, int]] = {}
         found: dict[int, Group] = {}
         for slot in sorted(groups, key=lambda s: not any(task in TRAINING for task in groups[s])):

@@ -33,7 +33,10 @@ class Mesh:
 
 
 def class_sets(prices: Prices, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:
-    """Return sets of classes that may run the tasks, as many as one mesh may have; small sets first, then strong ones."""
+    """Return sets of classes that may run the tasks, up to as many as one mesh may have.
+
+    Small sets come first, and strong ones first among equal sizes.
+    """
     able = [at for _, at in sorted(prices.classes.items()) if templates.allowed(tasks, at) and templates.of(tasks, at)]
     most = min(prices.problem.limits.max_train_blocks, len(able))
     sets = [chosen for size in range(1, most + 1) for chosen in combinations(able, size)]

@@ -95,9 +95,7 @@ class _Rollouts:
         self._sets = list(self._list_sets())
 
     def _list_sets(self) -> Iterator[tuple[tuple[DeviceClass, Template], ...]]:
-        """Yield sets of classes with the same layout, of one class up to as many as a mesh may have; a unit is one
-        replica.
-        """
+        """Yield sets of classes with the same layout, up to as many as a mesh may have; a unit is one replica."""
         most = max(2, self.prices.problem.limits.max_train_blocks)
         single: dict[object, list[tuple[DeviceClass, Template]]] = {}
         for _, at in sorted(self.prices.classes.items()):

@@ -1,4 +1,4 @@
-"""Who runs where: a card a region, a strip of devices for each class, coloured by the task group that has them."""
+"""Picture of a placement: a card per region with a strip of devices per class, coloured by task group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,17 +18,18 @@ from planner.question.fleet import Fleet
 from planner.question.workload import Task
 
 WIDTH = 980.0
+"""Width of the picture in pixels. The other lengths are pixels too."""
 _MARGIN = 28.0
 _GAP = 16.0
 _CARD = (WIDTH - 2 * _MARGIN - _GAP) / 2
 _PAD = 16.0
 _STRIP = 22.0
 _MAX_CELLS = 64
-"""Devices that are drawn one by one; of larger classes only shares are."""
+"""Largest class whose devices are drawn one by one; larger classes are drawn as shares."""
 _MAX_CARDS = 8
-"""Regions that are drawn class by class; of the others only the numbers of devices are said."""
+"""Number of regions that get a card; the others get a line with numbers of devices."""
 _MAX_UNUSED = 8
-"""Kinds of unused devices that a card names."""
+"""Number of kinds of unused devices that a card names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,13 @@ class _Share:
 
     @property
     def words(self) -> str:
-        """`generation: 3 units of 2`; layouts in short."""
+        """Description such as `generation: 24 devices, 12 x tensor 2`."""
         names = " + ".join(svg.task_name(task) for task in self.group.tasks)
         return f"{names}: {_layout_words(self.group, self.pool)}{', idles' if self.idles else ''}"
 
 
 def placement_svg(plan: Plan) -> str:
-    """The picture of a plan that has a placement and its question. Raises: ValueError for others."""
+    """Return the picture of a plan. Raises: ValueError if the plan has no placement or does not hold its problem."""
     if plan.placement is None or plan.evaluation is None or plan.question is None:
         raise ValueError("this plan has no placement to draw")
     fleet = plan.question.fleet
@@ -79,7 +80,7 @@ def placement_svg(plan: Plan) -> str:
 
 
 def _order(home: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Share]]) -> list[str]:
-    """The trainer's region, then by name; where not all get a card, those with the most devices at work do."""
+    """Return the used regions, the trainer's first and then by name; regions with most busy devices get the cards."""
     num = dict.fromkeys(used, 0)
     for at in classes_of(fleet):
         busy = sum(share.pool.num_gpus for share in shares.get(at.key, []) if not share.idles)
@@ -90,7 +91,7 @@ def _order(home: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Shar
 
 
 def _rows(regions: Sequence[str], fleet: Fleet, shares: dict[str, list[_Share]], y: float) -> tuple[list[str], float]:
-    """Regions beyond those with a card: a line each, so many devices for each group."""
+    """Return a line for each region without a card, with the number of devices per group."""
     shapes, label = [], max((svg.text_width(name) for name in regions), default=0.0) + 16
     for name in regions:
         num: dict[tuple[str, str], int] = {}
@@ -171,7 +172,7 @@ def _region(
 
 
 def _unused(classes: Sequence[DeviceClass], x: float, y: float, width: float) -> tuple[list[str], float]:
-    """Classes that nothing uses, in a few lines of text."""
+    """Return a few lines of text on classes that nothing uses."""
     if not classes:
         return [], y
     kinds: dict[str, int] = {}
@@ -209,7 +210,7 @@ def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
 
 
 def _cells(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> list[str]:
-    """Each device; those of a machine stand together."""
+    """Return a box per device; devices of one machine are drawn together."""
     owners = [share for share in shares for _ in range(share.pool.num_gpus)]
     gap = 5.0 if at.num_machines > 1 else 0.0
     cell = min(_STRIP, (width - gap * (at.num_machines - 1)) / at.num_gpus)
@@ -233,7 +234,7 @@ def _strip(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
 
 
 def _layout_words(group: Group, pool: Pool) -> str:
-    """`24 devices, tensor 4 x pipeline 2 x data 3`."""
+    """Format a layout as `24 devices, tensor 4 x pipeline 2 x data 3`."""
     layout = pool.layout(next((task for task in group.tasks if task.value.endswith("training")), group.tasks[0]))
     devices = f"{pool.num_gpus:,} device{'s' if pool.num_gpus != 1 else ''}"
     if group.trains:
