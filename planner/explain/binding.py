@@ -55,10 +55,10 @@ def _path(prices: Prices, placement: Placement, evaluation: Evaluation, region: 
         ("scoring", placed.scoring_s),
         ("weights", at.weights_s),
         ("generation", at.window_s),
-        ("what generation's devices do beside it", others_s(prices, placed)),
+        ("other tasks on generation's devices", others_s(prices, placed)),
         ("trajectories", at.trajectories_s),
     ]
-    return f"the way of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
+    return f"the path of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 
 def _critic_path(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:
@@ -68,7 +68,7 @@ def _critic_path(prices: Prices, placement: Placement, evaluation: Evaluation) -
     weights_s = evaluation.step_s * (eta + 1) - placed.training_s - placed.critic_scoring_s
     terms = [("training", placed.training_s), ("the critic's weights", weights_s)]
     terms += [("scoring where the critic infers", placed.critic_scoring_s)]
-    return f"the way of the critic's weights: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
+    return f"the path of the critic's weights: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 
 def _sum(terms: Sequence[tuple[str, float]]) -> str:

@@ -157,7 +157,7 @@ def _simulated(run: Compared) -> str:
     if run.simulated is None or run.best is None:
         return "-"
     if run.simulated.step_s is None:
-        return "came to a stand"
+        return "stalled"
     error = run.simulated.step_s / run.best.evaluation.step_s - 1
     return f"{units.short(run.simulated.step_s)} s ({error * 100:+.0f} %)"
 

@@ -80,7 +80,7 @@ class Difference:
 def _asked_words(questions: Sequence[str]) -> str:
     if others := [name for name in questions if name in ("workload", "fleet")]:
         return f"the plans are of different {'s and '.join(others)}s: their numbers do not compare"
-    return f"the plans were asked for under different {' and '.join(questions)}"
+    return f"the plans were made under different {' and '.join(questions)}"
 
 
 def difference(before: Plan, after: Plan) -> Difference:

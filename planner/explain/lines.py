@@ -72,7 +72,7 @@ def _cheaper(plan: Plan, evaluation: Evaluation) -> list[str]:
     if question is None or placement is None or question.goal.needs_prices or not has_prices(question.fleet):
         return []
     limit = rounded_up(evaluation.step_s)
-    text = f"dollars were not looked at: --objective cost --max-step-s {limit} finds the least for this speed"
+    text = f"dollars were not considered: --objective cost --max-step-s {limit} finds the least for this speed"
     return [f"{text}, of devices with a price only" if num_unpriced(question.fleet, placement) else text]
 
 
@@ -88,7 +88,7 @@ def _simulated(plan: Plan) -> str:
     assert plan.evaluation is not None
     played = plan.simulated
     if played.step_s is None:
-        return f"came to a stand: {played.stalled}"
+        return f"stalled: {played.stalled}"
     error = played.step_s / plan.evaluation.step_s - 1
     age = f", oldest token {played.max_age} version{'s' if played.max_age != 1 else ''} old"
     return f"{seconds(played.step_s)} a step over {played.num_steps} steps ({error * 100:+.1f} %){age}"

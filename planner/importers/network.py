@@ -175,7 +175,7 @@ def _measured(cells: Iterable[tuple[Pair, float | None, float | None]], what: st
     seen: set[Pair] = set()
     for pair, bytes_per_s, rtt_ms in sorted(cells, key=lambda cell: cell[0]):
         if pair in seen:
-            raise ConfigError(f"{what}: {pair[0]} to {pair[1]} is there twice; leave one row")
+            raise ConfigError(f"{what}: {pair[0]} to {pair[1]} occurs twice; keep one row")
         seen.add(pair)
         if rtt_ms is not None:
             rtt_s[pair] = rtt_ms / 1e3

@@ -25,8 +25,8 @@ def gantt_svg(simulated: Simulated, title: str = "") -> str:
     spans = simulated.spans
     title = title or _title(spans)
     if not spans:
-        shapes = [svg.text(_MARGIN, 42, title, size=18, bold=True), svg.text(_MARGIN, 76, "nothing was played")]
-        return svg.document(title, "nothing was played", WIDTH, 100, shapes)
+        shapes = [svg.text(_MARGIN, 42, title, size=18, bold=True), svg.text(_MARGIN, 76, "no step was simulated")]
+        return svg.document(title, "no step was simulated", WIDTH, 100, shapes)
     begin_s, end_s = min(s.begin_s for s in spans), max(s.end_s for s in spans)
     plot = WIDTH - 2 * _MARGIN - _LABELS
 
@@ -58,7 +58,7 @@ def gantt_svg(simulated: Simulated, title: str = "") -> str:
 
 def _title(spans: Sequence[Span]) -> str:
     num = len({span.step for span in spans if span.what in TRAINING})
-    return "nothing" if not spans else "one step as it was played" if num <= 1 else f"{num} steps as they were played"
+    return "nothing" if not spans else "one simulated step" if num <= 1 else f"{num} simulated steps"
 
 
 def _rows(spans: Sequence[Span], y: float, place: Callable[[float], float]) -> tuple[list[str], float]:

@@ -123,7 +123,7 @@ def _axes(
             svg.line([(x, _TOP), (x, _HEIGHT - _BOTTOM)], "line"),
             svg.text(x, _HEIGHT - _BOTTOM + 18, f"{10.0**power:g}", size=12, colour="soft", anchor="middle"),
         ]
-    words = f"seconds of thinking, of {budget_s:g} allowed"
+    words = f"seconds of search, of {budget_s:g} allowed"
     shapes.append(svg.text(WIDTH - _RIGHT, _HEIGHT - _BOTTOM + 38, words, size=12, colour="soft", anchor="end"))
     return shapes
 

@@ -102,7 +102,7 @@ class Replanner:
         self._proved = (bound, prices)
         last = evaluate(prices, incumbent)
         if not isinstance(last, Evaluation):
-            raise ValueError(f"the running plan does not run: {last.what}")
+            raise ValueError(f"the oracle rejects the running plan: {last.what}")
         self._last = last
         self._homes = self._trained_in(incumbent)
         self._warm()
@@ -141,7 +141,7 @@ class Replanner:
         if best is None:
             best = self._best(self._options(self._from_scratch(), lost))
         if best is None:
-            raise LookupError("no placement on what is left of the fleet")
+            raise LookupError("no placement was found on what is left of the fleet")
         return self._answer(best, kept, lost, began_s)
 
     def prepare(self, *, budget_s: float, seed: int = 0) -> None:

@@ -58,10 +58,12 @@ def availability_of(
     ValueError if there are no rows, or if a count or time is not a finite number of the right sign.
     """
     if not counts:
-        raise ValueError("a spot trace without a row says nothing")
+        raise ValueError("a spot trace needs at least one row, but has none")
     for time_s, count in counts:
         if not (math.isfinite(time_s) and math.isfinite(count) and count >= 0):
-            raise ValueError(f"a spot trace has counts from 0, not {count:g} at {time_s:g} s")
+            raise ValueError(
+                f"counts of a spot trace must be finite and at least 0, but one is {count:g} at {time_s:g} s"
+            )
     whole = most or max(count for _, count in counts)
     last: dict[float, float] = {}
     for time_s, count in counts:
@@ -86,7 +88,7 @@ def trace_counts(rows: Iterable[Mapping[str, str]]) -> tuple[tuple[float, float]
         if not found or time_s >= found[-1][0]:
             found.append((time_s, count))
     if not found:
-        raise ValueError("a spot trace without a row says nothing")
+        raise ValueError("a spot trace needs at least one row, but has none")
     return tuple(found)
 
 
@@ -96,7 +98,7 @@ def ticks_counts(gap_s: float, data: Sequence[float]) -> tuple[tuple[float, floa
     Raises: ValueError if the gap is not a positive number.
     """
     if not (math.isfinite(gap_s) and gap_s > 0):
-        raise ValueError(f"a spot trace has a count each so many seconds, not each {gap_s:g}")
+        raise ValueError(f"the seconds between two counts of a spot trace must be a positive number, not {gap_s:g}")
     return tuple((i * gap_s, float(count)) for i, count in enumerate(data))
 
 
@@ -131,11 +133,11 @@ def _time_s(row: Mapping[str, str]) -> float:
     if "timestamp" in row:
         since = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=None) - datetime(1970, 1, 1)
         return since.total_seconds()
-    raise ValueError(f"a spot trace has a time_s, time_ms or timestamp column, not {', '.join(row)}")
+    raise ValueError(f"a spot trace needs a column time_s, time_ms or timestamp, but has {', '.join(row)}")
 
 
 def _count(row: Mapping[str, str]) -> float:
     for name in ("n_instances", "n_nodes", "n_gpus"):
         if name in row:
             return float(row[name])
-    raise ValueError(f"a spot trace has an n_instances, n_nodes or n_gpus column, not {', '.join(row)}")
+    raise ValueError(f"a spot trace needs a column n_instances, n_nodes or n_gpus, but has {', '.join(row)}")

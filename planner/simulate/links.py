@@ -161,7 +161,9 @@ class Links:
             ways = [((src, via), (via, dst)) for via in sorted(self._regions) if self._regions[via].is_public]
         known = [way for way in ways if all(hop in self._links for hop in way)]
         if not known:
-            raise NoRoute(f"there is no way from {src} to {dst}")
+            raise NoRoute(
+                f"there is no route from {src} to {dst}: no link was measured, directly or through a public region"
+            )
         return max(known, key=self._quality)
 
     def _quality(self, way: tuple[Hop, ...]) -> tuple[float, float]:

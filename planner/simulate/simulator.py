@@ -238,8 +238,8 @@ class _Simulation:
 
     def _why_stalled(self, num_trained: int) -> str:
         down = ", ".join(f"{src} to {dst}" for src, dst in self._links.down)
-        why = f", while nothing goes from {down}" if down else ""
-        return f"nothing is left to happen after {num_trained} steps{why}"
+        why = f", while no data flows from {down}" if down else ""
+        return f"no event is left after {num_trained} steps{why}"
 
     def _seen(self, region: str, before: _Snapshot) -> RegionSeen:
         arrivals = self._publisher.took_s[region][before.num_arrivals[region] :] or [0.0]
