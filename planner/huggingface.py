@@ -28,6 +28,7 @@ def architecture_of_config(tree: object, name: str) -> Architecture:
 
 
 def _llama_like(tree: Mapping[str, Any], name: str) -> Architecture:
+    """Return the architecture of the Llama and Qwen families."""
     kind, heads, hidden = tree["model_type"], _whole(tree, "num_attention_heads", name), _hidden(tree, name)
     return Architecture(
         name=name,
@@ -58,6 +59,7 @@ def _gpt_neo(tree: Mapping[str, Any], name: str) -> Architecture:
 def _plain(
     tree: Mapping[str, Any], name: str, *, layers: str, heads: str, inner: str, bias: bool = False
 ) -> Architecture:
+    """Return the architecture of a model with a plain MLP, as many key heads as query heads, and these key names."""
     num_heads, hidden = _whole(tree, heads, name), _hidden(tree, name)
     return Architecture(
         name=name,

@@ -50,7 +50,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the plan expects of one region: seconds from a publication to the last byte there."""
+    """Expected transfer to one region: seconds from a publication to the last byte there."""
 
     region: str
     weights_s: float | None
@@ -82,7 +82,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who runs where, which way data flows, what to expect, and what was proved."""
+    """A plan: processes by region, data flows, expectations, and what was proved."""
 
     method: str
     trainer_region: str

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-import numpy.ma  # `np.unique` imports it when first called, and a first answer would wait 10 ms for that
+import numpy.ma  # `np.unique` imports it on its first call, which would delay a first answer by 10 ms
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
@@ -75,17 +75,21 @@ class _Known:
 
     @property
     def best(self) -> Incumbent | None:
+        """Best incumbent so far, or None."""
         return self.trace[-1] if self.trace else None
 
     @property
     def value(self) -> float:
+        """Objective value of the best incumbent; `INFEASIBLE` if there is none."""
         return self.trace[-1].value(self.prices.problem.goal) if self.trace else INFEASIBLE
 
     @property
     def placements(self) -> tuple[Placement, ...]:
+        """The best placement as a tuple; empty if there is none."""
         return tuple(each.placement for each in self.trace[-1:])
 
     def elapsed_s(self) -> float:
+        """Return the seconds since the start."""
         return self.now_s() - self.began_s
 
     def hear(self, new: Incumbent) -> None:

@@ -23,7 +23,7 @@ from planner.question.workload import TRAINING, Task
 
 
 class Sharding(StrEnum):
-    """How the training state is sharded over data-parallel replicas (the stages of ZeRO; `FULL` is FSDP)."""
+    """Sharding of the training state over data-parallel replicas (the stages of ZeRO; `FULL` is FSDP)."""
 
     NONE = "none"
     OPTIMIZER = "optimizer"
@@ -32,7 +32,7 @@ class Sharding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How one task uses the units of one pool."""
+    """Parallelism of one task on the units of one pool."""
 
     tensor: int
     """Tensor-parallel degree: devices of one replica of one stage, in one machine."""

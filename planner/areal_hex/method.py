@@ -28,7 +28,7 @@ def search(
     menu = menu_of(prices)
     limits = prices.problem.limits
     if not limits.colocates and len(set(training_tasks(menu)) - limits.roles_on_trainer) > 1:
-        return judge.outcome("areal_hex")  # the pool that trains also scores, which this runtime does not do
+        return judge.outcome("areal_hex")  # this runtime cannot train and score in one pool
 
     def is_over() -> bool:
         return judge.spent() >= 1

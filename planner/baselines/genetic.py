@@ -26,6 +26,7 @@ MATE, MUTATE = 0.3, 0.6
 REDRAWN = 0.05
 """Share of keys that a mutation draws again; at least one."""
 _REFUSED = float("inf")
+"""Value of a placement that the oracle rejects, or that is decoded after the budget has ended."""
 
 
 def search(
@@ -48,8 +49,10 @@ def search(
 
 
 def _breed(judge: Judge, rng: np.random.Generator) -> None:
+    """Run generations of DEAP's algorithm on random keys until the budget ends."""
     from deap import algorithms, base, tools
 
+    # DEAP maximises weighted values, so the objective value has the weight -1.
     class Fitness(base.Fitness):  # type: ignore[misc]
         weights = (-1.0,)
 

@@ -100,7 +100,7 @@ class Genome:
         able.sort(key=lambda i: float(keys[i, _USE]))
         if any(task in TRAINING for task in tasks):
             two = want < _TWO_BLOCKS and self.prices.problem.limits.max_train_blocks > 1
-            if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks:  # such a mesh is of one region
+            if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks:  # such a mesh must be in one region
                 able = [i for i in able if self.classes[i].region is self.classes[able[0]].region]
             return able[: 2 if two else 1]
         return able[: 1 + int(want * len(able))]
@@ -134,6 +134,10 @@ class Genome:
         num_pools: int,
         held: dict[str, dict[int, int]],
     ) -> Iterator[Pool]:
+        """Yield one or two pools of a class for a group, as far as there is room.
+
+        `held` counts the units of each class that are taken.
+        """
         templates: Sequence[Template] = self._templates.of(tasks, at)
         trains = any(task in TRAINING for task in tasks)
         if trains and num_pools > 1:

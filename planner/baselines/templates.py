@@ -59,7 +59,7 @@ class Templates:
         limits = self.prices.problem.limits
         most = min(at.gpus_per_machine, limits.max_tensor)
         for unit in (size for size in shape.TENSOR if size <= most):
-            # tasks that train on one pool are laid out alike
+            # Tasks that train on one pool have the same layout.
             trained = [task for task in tasks if task in TRAINING]
             free = [task for task in tasks if task not in trained[1:]]
             for layouts in product(*(self._layouts(task, unit, trains) for task in free)):

@@ -36,6 +36,7 @@ _GPUS = {
 _LAST_LEVEL_BYTES = {"a100_sxm": 40e6, "h100_sxm": 50e6, "h200_sxm": 50e6, "l40s": 96e6, "b200_sxm": 126e6}
 """Size of the last-level cache of each device in bytes."""
 _COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+"""Collectives that the cost model prices."""
 
 
 def vidur_collectives(rows: Iterable[Row]) -> Iterator[Series]:

@@ -1,4 +1,4 @@
-"""Estimates for device types that nobody profiled, from the parameters of similar types that were profiled.
+"""Estimates for device types without profiles, from the parameters of similar types that were profiled.
 
 The estimate of a parameter is the median over the similar types. Which types are similar depends on the parameter:
 
@@ -51,6 +51,8 @@ class Traits:
 
 Kinship = Callable[[Traits, Traits], bool]
 """Test of whether two types are similar with respect to some parameter."""
+# Tests of similarity: any two types; equally throttled types; types of one architecture; types with equal kinds of
+# links.
 _ANY: Kinship = lambda a, b: True  # noqa: E731
 _POWER: Kinship = lambda a, b: a.is_low_power == b.is_low_power  # noqa: E731
 _ARCH: Kinship = lambda a, b: a.arch == b.arch  # noqa: E731

@@ -16,15 +16,19 @@ from planner.catalogue import architectures
 MAX_ROUNDING = 0.05
 """Largest relative error by rounding of a row that is kept."""
 _HELIX_GPUS = {"a100": "A100-40GB-SXM", "v100": "V100-SXM2-16GB", "l4": "L4", "t4": "T4"}
+"""Device type of each name in Helix's tables."""
 _HELIX_MODELS = {"llama1_30b": "LLaMA-30B", "llama2_70b": "Llama-2-70B"}
+"""Packaged model of each name in Helix's tables."""
 _HELIX_PROMPT_TOKENS, _HELIX_CONTEXT_TOKENS = 750.0, 870.0
 _VIDUR_GPUS = {"a100": "A100-80GB-SXM", "h100": "H100-SXM", "a40": "A40"}
+"""Device type of each name in Vidur's tables."""
 _VIDUR_MODELS = {
     "meta-llama/Llama-2-7b-hf": "Llama-2-7B",
     "meta-llama/Llama-2-70b-hf": "Llama-2-70B",
     "meta-llama/Meta-Llama-3-8B": "Llama-3-8B",
     "meta-llama/Meta-Llama-3-70B": "Llama-3-70B",
 }
+"""Packaged model of each name in Vidur's tables."""
 
 
 def helix_layers(rows: Iterable[Row]) -> Iterator[Series]:

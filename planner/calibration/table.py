@@ -1,4 +1,4 @@
-"""Rows of `planner/data/efficiency.csv`: fitted efficiencies, and estimates for types that nobody profiled."""
+"""Rows of `planner/data/efficiency.csv`: fitted efficiencies, and estimates for types without profiles."""
 
 from collections.abc import Mapping, Sequence
 

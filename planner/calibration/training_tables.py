@@ -33,12 +33,14 @@ _GPUS = {
     "RTX-3090": "RTX-3090",
     "Titan-RTX": "Titan-RTX",
 }
+"""Device type of each name in Sailor's tables."""
 _MODELS = {
     "OPT-350": "OPT-350M",
     "OPT-30": "OPT-30B",
     "GPT-Neo-2.7": "GPT-Neo-2.7B",
     "LLAMA-3-8": "Sailor-LLAMA-3-8",
 }
+"""Packaged model of each name in Sailor's tables."""
 _SEQUENCE = {"LLAMA-3-8": 8192.0}
 """Sequence length of each model that differs from 2,048."""
 _TF32 = frozenset({"A100-40", "A100-80", "GH-96"})
@@ -50,6 +52,7 @@ _PROFILED_LAYERS = 2
 _BUSES = frozenset({"RTX-2080", "RTX-3090", "Titan-RTX"})
 """Devices whose machines share one PCIe bus."""
 _GPT2_VOCABULARY = 50257
+"""Number of entries of GPT-2's vocabulary, before padding."""
 
 
 def measured_links(rows: Iterable[Row]) -> dict[tuple[str, int], float]:
@@ -85,6 +88,7 @@ def _forward_and_backward(
     terms: tuple[Term, Term],
     links: Links,
 ) -> Iterator[Series]:
+    """Yield one series of forward and one of backward passes."""
     length = _SEQUENCE.get(model, 2048.0)
     tf32 = gpu in _TF32 and (model, gpu) not in _PLAIN_RUNS
     for term, variant, column in zip(terms, ("forward", "backward"), ("fwd_s", "bwd_s"), strict=True):

@@ -37,6 +37,7 @@ _CPU_EFFICIENCY = Efficiency(
     layer_overhead_s=200e-6,
     collective_latency_s=100e-6,
 )
+"""Efficiency of a core until the cores at hand are measured. Chosen by hand."""
 CPU_CORE = GpuType(
     name=CPU,
     memory_bytes=4 << 30,
@@ -128,6 +129,7 @@ def _names_by_key() -> Mapping[str, str]:
 
 
 _NOISE = re.compile(r"\b(nvidia|amd|tesla|geforce|instinct|quadro)\b")
+"""Words in product names that do not distinguish accelerators."""
 
 
 def _key(text: str) -> str:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from planner.question.hardware import GpuType
 
 Q = TypeVar("Q", float, npt.NDArray[np.float64])
+"""A number or an array."""
 LATENCY_GROWTH = 0.6
 """Power of the number of devices with which the latency of a collective grows. Source: NCCL between 2 and 8 devices has
 0.45 to 0.7."""

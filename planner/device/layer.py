@@ -18,13 +18,14 @@ from planner.question.architecture import Architecture
 from planner.question.hardware import GpuType
 
 Q = TypeVar("Q", float, npt.NDArray[np.float64])
+"""A number or an array; all quantities of one call are of the same kind."""
 BYTES = 2
 """Bytes of one half-precision element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """How a program runs a layer.
+    """Kernels with which a program runs a layer.
 
     A *pass* reads or writes each element of a tensor once, at the memory's rate.
     """
@@ -52,7 +53,7 @@ class Kernels:
     logit_passes_backward: float = 0.0
     """Passes over the logits in the backward pass."""
     cache_reads: float = 1.0
-    """How many times a decoding step reads each cached key and value."""
+    """Number of times that a decoding step reads each cached key and value."""
     matmul_fraction_backward: float | None = None
     """Fraction of the peak in products for gradients, whose operands are transposed. None stands for that of the
     forward pass."""
@@ -120,7 +121,7 @@ def prefill_attention_s(
     if kernels.score_passes:
         return _eager_attention_s(gpu, arch, tensor, tokens, sequence, kernels, backward=False)
     rate = gpu.matmul_flop_per_s * fit.attention_fraction
-    flop = 2 * width * tokens * (sequence + fit.attention_saturation_tokens)  # causal: half of 4 w t s
+    flop = 2 * width * tokens * (sequence + fit.attention_saturation_tokens)  # causal attention: half of 4 w t s
     # Key and value heads cannot be split over more devices than there are heads; beyond that they are copied.
     caches = arch.num_kv_heads * arch.head_dim / min(tensor, arch.num_kv_heads)
     moved = BYTES * CACHE_PASSES * 2 * caches * tokens

@@ -35,12 +35,12 @@ class Kept:
 
 
 TRANSFORMERS = Kept(hidden=8.0, normed=3.0)
-"""What the layers of `transformers` keep. Source: counted by autograd's saved-tensor hooks in its Qwen3 and Llama
-layers in bf16, which a test repeats. A normalisation keeps its input in float32, the normalised copy and the scaled
-copy."""
+"""Tensors that the layers of `transformers` keep. Source: counted by autograd's saved-tensor hooks in its Qwen3 and
+Llama layers in bf16, which a test repeats. A normalisation keeps its input in float32, the normalised copy and the
+scaled copy."""
 FUSED = Kept(hidden=4.0)
-"""What fused kernels keep. Source: Korthikanti et al., arXiv 2205.05198, without the scores. A normalisation keeps its
-input and its result."""
+"""Tensors that fused kernels keep. Source: Korthikanti et al., arXiv 2205.05198, without the scores. A normalisation
+keeps its input and its result."""
 
 
 def activation_bytes_per_layer(

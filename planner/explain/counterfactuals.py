@@ -127,10 +127,12 @@ def effect(change: Change, placement: Placement, base: float, solve: Solve) -> E
 
 
 def _less(value: float | None, base: float) -> float | None:
+    """Return 1 - value / base: the relative improvement."""
     return None if value is None else 1 - value / base if base > 0 else 0.0
 
 
 def _bound(found: outcome.Outcome) -> float | None:
+    """Return the lower bound that an outcome proves, or None."""
     match found:
         case outcome.Found(best=best):
             return best.bound
@@ -177,6 +179,7 @@ def _unlinked(problem: Problem, home: str, name: str) -> str:
 
 
 def _machines(problem: Problem, placement: Placement) -> Iterator[Change]:
+    """Yield one more machine of each class, classes in use first."""
     used = {pool.device_class for group in placement.groups for pool in group.pools}
     classes = sorted(classes_of(problem.fleet), key=lambda at: (at.key not in used, at.key))
     for at in classes[:MAX_MACHINES]:
@@ -215,6 +218,7 @@ def with_machine(fleet: Fleet, region: str, machines: Machines) -> Fleet:
 
 
 def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
+    """Yield each used link and the trainer's uplink at twice the rate."""
     prices = Prices(problem)
     home = trainer_region(prices, placement)
     away = {region for region in rollout_replicas(prices, placement) if region != home}
@@ -250,6 +254,7 @@ def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
 
 
 def _looser(problem: Problem) -> Iterator[Change]:
+    """Yield a larger staleness bound, and each limit of the goal loosened by 10 %."""
     eta, goal = problem.workload.eta, problem.goal
     if eta < problem.limits.max_eta:
         yield Change(

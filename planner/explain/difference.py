@@ -14,6 +14,7 @@ from planner.question.workload import TRAINING, Task
 from planner.replan.moves import num_moved
 
 _Counts = dict[tuple[str, str], int]
+"""Number by (what, where)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,12 +85,15 @@ class _Tables:
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> "_Tables":
+        """Recognise each text. Raises: ConfigError for an unknown kind."""
         return cls(tuple((kind_of(text, source), source, text) for source, text in texts.items()))
 
     def rows(self, kind: Kind) -> list[tuple[Row, ...]]:
+        """Return the rows of each table of this kind."""
         return [rows_of(text, source) for each, source, text in self.texts if each is kind]
 
     def plain(self, kind: Kind) -> list[tuple[str, str]]:
+        """Return (file name, text) of each text of this kind."""
         return [(source, text) for each, source, text in self.texts if each is kind]
 
     def read(self, kind: Kind, reader: Callable[[Sequence[Row]], T]) -> list[T]:
@@ -104,6 +107,7 @@ class _Tables:
         return found
 
     def network(self) -> Measured:
+        """Return the measured links of all network tables."""
         parts = self.read(Kind.GRID, network.skyplane_grid)
         rates = [row for rows in self.rows(Kind.THROUGHPUT) for row in rows]
         round_trips = [row for rows in self.rows(Kind.ROUND_TRIPS) for row in rows]
@@ -118,6 +122,7 @@ class _Tables:
         return network.merged(parts)
 
     def prices(self) -> Prices:
+        """Return the offers of all price lists."""
         readers: tuple[tuple[Kind, Callable[[Sequence[Row]], Prices]], ...] = (
             (Kind.AWS_SPOT, prices.aws_spot),
             (Kind.AWS_PRICES, prices.aws_on_demand),
@@ -139,6 +144,7 @@ class _Tables:
         return nvidia_smi.together(found)
 
     def priced(self, links: Sequence[Link]) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+        """Return the links with egress prices, and a sentence for each link without a known price."""
         parts = self.read(Kind.AWS_EGRESS, egress.aws)
         parts += self.read(Kind.GCP_EGRESS, egress.gcp_internet)
         parts += self.read(Kind.EGRESS, egress.skyplane)
@@ -157,6 +163,7 @@ def _named(source: str) -> Iterator[None]:
 def _stock(
     places: Sequence[str], offers: Prices, home: Inventory, choice: Choice, wanted: Collection[str]
 ) -> dict[str, tuple[Machines, ...]]:
+    """Return the machines of each place that the choice leaves. Raises: ConfigError for an unknown region."""
     unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
     if unknown:
         raise ConfigError(f"no table has the region {', '.join(unknown)}; they have {', '.join(places)}")
@@ -177,6 +184,7 @@ def _stock(
 
 
 def _largest(offers: Sequence[Offer]) -> list[Offer]:
+    """Return, for each accelerator on demand and on spot, the offer with most accelerators, then the cheapest."""
     best: dict[tuple[str, bool], Offer] = {}
     for offer in offers:
         at = (offer.gpu, offer.is_spot)

@@ -11,6 +11,7 @@ from planner.importers.names import cloud_of, region_of
 from planner.question.fleet import Link
 
 _GB_PER_GIB = (1 << 30) / 1e9
+"""10^9 bytes per GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

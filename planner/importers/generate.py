@@ -87,6 +87,7 @@ _GUESSES = (
     "network of a machine, where no list says: 100 Gbit/s",
     "caps of a region's gateway: the largest rate measured out of it and into it, as one gateway measured them all",
 )
+"""Figures that no table states, and what is used instead."""
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ def _stock(tables: Tables, clouds: Sequence[str]) -> Mapping[str, tuple[Offer, .
 
 
 def _azure_offers(others: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Return Azure's instance types at the median on-demand price of the same accelerator in other clouds."""
     offers = []
     for instance, gpu, count, gbit in _AZURE:
         prices = [offer.usd_per_gpu_hour for offer in others if offer.gpu == gpu and not offer.is_spot]
@@ -132,6 +134,7 @@ def _places(
     clouds: Sequence[str],
     rng: np.random.Generator,
 ) -> tuple[str, ...]:
+    """Draw regions, one cloud after the other, such that all pairs were measured."""
     measured = {(link.src_region, link.dst_region) for link in network.links}
     queues = {cloud: [place for place in sorted(stock) if cloud_of(place) == cloud] for cloud in sorted(clouds)}
     for queue in queues.values():
@@ -171,18 +174,21 @@ def _counts(
 ) -> Mapping[str, list[Machines]]:
     """Draw the machines of each place: one of its first offer, then more until all accelerators are placed."""
     slots = [(place, offer) for place, offers in stock.items() for offer in offers]
+    # Popularity of each offer, by which further machines are drawn.
     weights = rng.dirichlet(np.full(len(slots), 2.0))
     num_machines = dict.fromkeys(range(len(slots)), 0)
     partial: dict[int, int] = {}
     firsts = [next(i for i, slot in enumerate(slots) if slot[0] == place) for place in stock]
     left = num_gpus
     for i, first in enumerate(firsts):
+        # Every place gets at least one accelerator: a whole machine, or part of one if the others would get none.
         size, spare = slots[first][1].gpus_per_machine, left - (len(firsts) - 1 - i)
         if size <= spare:
             num_machines[first] += 1
         else:
             partial[first] = spare
         left -= min(size, spare)
+    # Fill up with whole machines that fit; the remainder becomes part of a machine of a random place.
     while left:
         fitting = [i for i, (_, offer) in enumerate(slots) if offer.gpus_per_machine <= left]
         if not fitting:
@@ -206,6 +212,7 @@ def _with_network(offer: Offer) -> Offer:
 
 
 def _caps(network: Measured) -> Mapping[tuple[str, str], float]:
+    """Return the largest measured rate out of ("up") and into ("down") each region, as caps of its gateway."""
     caps: dict[tuple[str, str], float] = {}
     for link in network.links:
         for end in (("up", link.src_region), ("down", link.dst_region)):

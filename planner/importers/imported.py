@@ -11,6 +11,6 @@ class Imported:
 
     fleet: Fleet
     left_out: tuple[str, ...] = ()
-    """What was left out because the tables hold too little, and why."""
+    """One sentence for each thing that was left out because the tables hold too little."""
     guesses: tuple[str, ...] = ()
     """Figures that are not published, and what was chosen instead."""

@@ -6,7 +6,9 @@ A place is `cloud:region`, or `cloud:zone` if a table is by zone. Tables are joi
 import re
 
 _GCP_ZONE = re.compile(r"^(?P<region>[a-z]+-[a-z]+\d+)-[a-z]$")
+"""Pattern of a zone of GCP, with its region."""
 _AWS_ZONE = re.compile(r"^(?P<region>[a-z]+-[a-z]+(-[a-z]+)?-\d+)[a-z]$")
+"""Pattern of a zone of AWS, with its region."""
 
 DTFM_CITIES = {
     "California": "aws:us-west-1",

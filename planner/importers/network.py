@@ -77,6 +77,7 @@ def skyplane_runs(throughput_rows: Sequence[Row], rtt_rows: Sequence[Row]) -> Me
 
 
 def _newest_runs(rows: Sequence[Row], column: str, what: str) -> dict[Pair, list[float]]:
+    """Return the values of each pair on its newest date. Rows of the standard network tier are skipped."""
     need_columns(rows, ("src_region", "dst_region", column, "date"), what)
     dates: dict[Pair, str] = {}
     values: dict[Pair, list[float]] = {}

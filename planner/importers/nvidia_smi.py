@@ -30,12 +30,15 @@ OUTPUTS = (
 _CARD = re.compile(r"\|\s+\d+\s+(?P<name>\S.*?)\s+(?:On|Off|N/A|WDDM|TCC)\s*\|")
 """Pattern of a card's first line in the table: its number, name, and persistence mode or kind of driver."""
 _MEMORY = re.compile(r"/\s*(?P<mib>\d+)MiB\s*\|")
+"""Pattern of the total memory in the table's second line of a card."""
 _CUT = "..."
+"""End of a truncated name."""
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
+"""Pattern of a cell of the topology matrix."""
 
 
 class LinkClass(StrEnum):
-    """How the accelerators of a machine are linked."""
+    """Kind of links between the accelerators of a machine."""
 
     NVLINK = "nvlink"
     """Every pair has NVLink."""

@@ -36,9 +36,13 @@ class Offer:
         whole = self.network_bytes_per_s
         network = None if whole is None else whole / self.gpus_per_machine
         return Machines(
-            gpu=self.gpu, gpus_per_machine=self.gpus_per_machine, num_machines=num_machines,
-            usd_per_gpu_hour=self.usd_per_gpu_hour, is_spot=self.is_spot, network_bytes_per_s=network,
-        )  # fmt: skip
+            gpu=self.gpu,
+            gpus_per_machine=self.gpus_per_machine,
+            num_machines=num_machines,
+            usd_per_gpu_hour=self.usd_per_gpu_hour,
+            is_spot=self.is_spot,
+            network_bytes_per_s=network,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +139,7 @@ def merged(parts: Sequence[Prices]) -> Prices:
 
 
 _INSTANCE = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+"""Columns that every price list has."""
 
 GCP_NETWORK_GBIT_PER_S: Mapping[str, float] = {
     "a2-highgpu-1g": 24, "a2-highgpu-2g": 32, "a2-highgpu-4g": 50, "a2-highgpu-8g": 100, "a2-megagpu-16g": 100,
@@ -148,6 +153,7 @@ has no such column."""
 
 
 def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | None]) -> Prices:
+    """Return the offers of a price list's rows; of several rows for the same offer the cheapest counts."""
     best: dict[tuple[str, str, int, bool], Offer] = {}
     unknown: set[str] = set()
     for row in rows:
@@ -163,13 +169,19 @@ def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | No
             raise ConfigError(f"{where}: AcceleratorCount is {row['AcceleratorCount']!r}, but must be a whole number")
         price = number(row, "Price", where)
         spot = number(row, "SpotPrice", where) if "SpotPrice" in row else None
+        # A spot price that does not undercut the on-demand price means that there is no spot capacity.
         has_spot = spot is not None and spot > 0 and (price is None or spot < price)
         for usd, is_spot in ((price, False), (spot if has_spot else None, True)):
             if usd:
                 offer = Offer(
-                    region=region, instance_type=instance, gpu=gpu, gpus_per_machine=int(count),
-                    usd_per_gpu_hour=usd / count, is_spot=is_spot, network_bytes_per_s=network(row) or None,
-                )  # fmt: skip
+                    region=region,
+                    instance_type=instance,
+                    gpu=gpu,
+                    gpus_per_machine=int(count),
+                    usd_per_gpu_hour=usd / count,
+                    is_spot=is_spot,
+                    network_bytes_per_s=network(row) or None,
+                )
                 before = best.get(_key(offer))
                 if before is None or offer.usd_per_gpu_hour < before.usd_per_gpu_hour:
                     best[_key(offer)] = offer
@@ -183,6 +195,7 @@ def _key(offer: Offer) -> tuple[str, str, int, bool]:
 
 
 _RATE = re.compile(r"(\d+) *(?:Gigabit|Gbps)")
+"""Pattern of a rate in AWS's description of a network."""
 
 
 def _network_of_text(row: Row) -> float | None:

@@ -16,7 +16,9 @@ from planner.question.fleet import Fleet, Link, Machines, Region
 A100, L40S, L4 = "A100-40GB-SXM", "L40S", "L4"
 H800, H20 = "H800-SXM", "H20"
 _GBIT = 1e9 / 8
+"""Bytes per second of one Gbit/s."""
 _PER_MACHINE = 8
+"""Devices per machine in all published fleets."""
 _FAST_FABRIC = 400 * _GBIT / _PER_MACHINE
 """One device's share of the network of a p4d.24xlarge or g6e.48xlarge, in bytes per second."""
 _SLOW_FABRIC = 100 * _GBIT / _PER_MACHINE
@@ -52,6 +54,7 @@ _COMMON_GUESSES = (
     "A100: the data sheet's 1555 GB/s of memory, not the 2039 GB/s of the slides, which is the 80 GB card",
     "all 24 A100 share one region, as they form the homogeneous pool that HetRL compares with",
 )
+"""Guesses that hold for all four networks of HetRL."""
 _ONE_WAY = "latency: the published figures are taken as one way"
 
 
@@ -100,6 +103,7 @@ def _single_region() -> Imported:
 
 
 def _hybrid() -> Imported:
+    """Return two cloud regions and two edge sites."""
     regions = (
         _region("cloud-a", A100, 3),
         _region("cloud-b", L40S, 3),
@@ -123,6 +127,7 @@ def _hybrid() -> Imported:
 
 
 def _multi_country() -> Imported:
+    """Return three regions in Europe."""
     regions = (_region("aws:eu-west-2", A100, 3), _region("aws:eu-central-1", L40S, 3), _region("aws:eu-west-1", L4, 2))
     names = {region.name for region in regions}
     links = [
@@ -142,6 +147,7 @@ def _multi_country() -> Imported:
 
 
 def _multi_continent() -> Imported:
+    """Return five regions in the United States and Europe."""
     regions = (
         _region("aws:us-east-1", A100, 3),
         _region("aws:us-east-2", L40S, 1),

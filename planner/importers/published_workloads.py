@@ -13,8 +13,11 @@ from planner.catalogue import architecture
 from planner.question.workload import Task, WeightTransfer, Workload
 
 HETRL_MODELS = ("Qwen3-4B", "Qwen3-8B", "Qwen3-14B")
+"""Models of HetRL's experiments."""
 AREAL_HEX_MODELS = ("DeepSeek-R1-Distill-Qwen-1.5B", "DeepSeek-R1-Distill-Qwen-7B", "DeepSeek-R1-Distill-Qwen-14B")
+"""Models of AReaL-Hex's experiments."""
 ALGORITHMS = ("ppo", "grpo")
+"""Algorithms of HetRL's experiments."""
 _PPO = tuple(Task)
 _GRPO = (Task.GENERATION, Task.REWARD, Task.REFERENCE, Task.ACTOR_TRAINING)
 

@@ -31,6 +31,7 @@ def polished(prices: Prices, found: Incumbent, workers_per_region: int) -> Incum
         evaluation = None if placement is None else evaluate(prices, placement)
         if placement is None or not isinstance(evaluation, Evaluation):
             continue
+        # A new region joins only if it would not idle at this step.
         taken = at.key in {pool.device_class for pool in found.placement.group_of(Task.GENERATION).pools}
         idles = needs_s(prices, placement)[at.region.name] > evaluation.step_s * (1 + _TOLERANCE)
         if (taken or not idles) and evaluation.step_s <= found.evaluation.step_s * (1 + _TOLERANCE):

@@ -44,6 +44,7 @@ def weights_s(route: Route, model_bytes: int) -> float:
 
 
 def _layout(network: Network, regions: list[Region], needs: Needs, home: Region) -> _Layout | None:
+    """Return the layout with the trainer in `home`; None if it breaks a rule or has no rollout region."""
     able: dict[str, Route] = {}
     for region in regions:
         there, back = network.route(home.name, region.name), network.route(region.name, home.name)
@@ -51,6 +52,7 @@ def _layout(network: Network, regions: list[Region], needs: Needs, home: Region)
         if there is not None and back is not None and needs.may_roll_out(region.name) and has_room:
             able[region.name] = there
     pinned = needs.rollout_regions or ()
+    # Pinned regions come first, then the trainer's own, then the nearest.
     nearest = sorted(able, key=lambda name: (name not in pinned, name != home.name, weights_s(able[name], 0), name))
     if needs.max_regions is not None:
         nearest = nearest[: needs.max_regions - (home.name not in nearest[: needs.max_regions])]

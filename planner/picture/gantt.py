@@ -62,6 +62,7 @@ def _title(spans: Sequence[Span]) -> str:
 
 
 def _rows(spans: Sequence[Span], y: float, place: Callable[[float], float]) -> tuple[list[str], float]:
+    """Return the shapes of all rows from `y` on, and the height below them."""
     shapes: list[str] = []
     first_s = min(span.begin_s for span in spans)
     for region in dict.fromkeys(sorted(span.region for span in spans)):

@@ -47,6 +47,7 @@ def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
 
 
 def _cell(link: Link | None, is_self: bool, x: float, y: float) -> list[str]:
+    """Return the shapes of one cell of the matrix."""
     if link is None:
         colour = "idle" if is_self else "card"
         words = [] if is_self else [svg.text(x + _CELL_W / 2, y + 24, "-", colour="soft", anchor="middle")]

@@ -42,6 +42,7 @@ class _Share:
 
     @property
     def colour(self) -> str:
+        """Name of the colour."""
         return "idling" if self.idles else svg.colour_of(self.group.tasks)
 
     @property
@@ -109,6 +110,7 @@ def _rows(regions: Sequence[str], fleet: Fleet, shares: dict[str, list[_Share]],
 def _header(
     plan: Plan, evaluation: Evaluation, fleet: Fleet, shares: dict[str, list[_Share]]
 ) -> tuple[list[str], float]:
+    """Return the shapes of title, facts and legend, and the height below them."""
     shapes = [svg.text(_MARGIN, 42, _step_words(evaluation), size=22, bold=True)]
     facts = [f"method {plan.method}"]
     if plan.rates:
@@ -149,6 +151,7 @@ def _step_words(evaluation: Evaluation) -> str:
 def _region(
     plan: Plan, evaluation: Evaluation, fleet: Fleet, name: str, shares: dict[str, list[_Share]], x: float, y: float
 ) -> tuple[list[str], float]:
+    """Return the shapes of a region's card, and its height."""
     inner = _CARD - 2 * _PAD
     home = name == plan.trainer_region
     shapes = [svg.text(x + _PAD, y + 26, svg.fitted(name, inner - 70, 15), size=15, bold=True)]
@@ -190,6 +193,7 @@ def _kind(at: DeviceClass) -> str:
 
 
 def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> tuple[list[str], float]:
+    """Return the shapes of one class on a card, and the height below them."""
     price = f", ${at.usd_per_gpu_hour:.2f}/h a device" if at.usd_per_gpu_hour is not None else ""
     name = f"{at.num_gpus:,} {_kind(at)}"
     machines = "1 machine" if at.num_machines == 1 else f"{at.num_machines:,} machines"

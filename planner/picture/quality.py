@@ -48,8 +48,10 @@ def quality_svg(traces: Mapping[str, Trace], *, unit: str, bound: float | None, 
         shapes.append(
             svg.line([(_LEFT, place(1, bound)[1]), (WIDTH - _RIGHT, place(1, bound)[1])], _BOUND[0], dashes=_BOUND[1])
         )
-    ends = [(place(*steps[-1])[1], name, steps[-1][1], _LINES[i % len(_LINES)], steps) for i, (name, steps) in
-            enumerate(found.items())]  # fmt: skip
+    ends = [
+        (place(*steps[-1])[1], name, steps[-1][1], _LINES[i % len(_LINES)], steps)
+        for i, (name, steps) in enumerate(found.items())
+    ]
     for _, _, _, (colour, dashes), steps in ends:
         shapes.append(svg.line([place(*step) for step in steps], colour, width=2.2, dashes=dashes))
     marks = [(y, f"{name} {units.short(value)}", style) for y, name, value, style, _ in ends]
@@ -110,6 +112,7 @@ class _Axis:
 def _axes(
     x_range: tuple[float, float], axis: _Axis, budget_s: float, place: Callable[[float, float], tuple[float, float]]
 ) -> list[str]:
+    """Return the shapes of both axes with their labels."""
     shapes = []
     for value in axis.ticks():
         y = place(1, value)[1]

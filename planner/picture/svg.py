@@ -12,6 +12,7 @@ _LIGHT = {
     "actor_training": "#2456a6", "critic_training": "#4b8a36", "weights": "#8b2f6b", "bad": "#c0353a",
     "idling": "#a9d3da", "waits": "#efc3c5", "pink": "#e275b5",
 }  # fmt: skip
+"""Colours of the light scheme by name; `_DARK` has those of the dark scheme."""
 _DARK = {
     "bg": "#0c141f", "card": "#121d2b", "ink": "#dbe4ec", "soft": "#93a3b3", "line": "#26364a", "idle": "#223144",
     "generation": "#3fa6b8", "reward": "#d98b57", "reference": "#a68bdc", "critic_inference": "#d3ad45",

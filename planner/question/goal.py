@@ -86,7 +86,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the runtime can execute, as far as placements are concerned.
+    """Limits of the runtime, as far as they concern placements.
 
     `STUDY` stands for a runtime that can execute the whole plan space.
     """

@@ -88,6 +88,7 @@ def _kept_free(prices: Prices, placement: Placement, links: MachineLinks, key: s
     share = trains / at.num_gpus
     if rates is None or not 0 < share < 1:
         return plain
+    # METIS cuts the class into a training part and the rest; the better connected part trains.
     bare = np.minimum(rates, rates.T) * (1 - np.eye(len(rates)))
     parts = metis.partition(bare, [share, 1 - share])
     means = [float(bare[np.ix_(parts == p, parts == p)].mean()) if (parts == p).any() else 0.0 for p in (0, 1)]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 try:
     import pymetis
-except ImportError:  # the extra `metis` is not installed: partitions are coarser, nothing else changes
+except ImportError:  # without the extra `metis` partitions are coarser; nothing else changes
     pymetis = None
 
 Floats = npt.NDArray[np.float64]

@@ -90,7 +90,7 @@ def _grown(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> Ints:
         if not free[slot]:
             continue
         fresh = -tightness(slot)
-        if fresh > stale:  # neighbours have gone since: tightness only falls, so what is still first is best
+        if fresh > stale:  # neighbours were taken since; tightness only falls, so an unchanged first is best
             heappush(heap, (fresh, slot))
             continue
         pipelines.append(nearest(slot))

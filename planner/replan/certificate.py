@@ -90,7 +90,7 @@ def _of(network: Network, src: str, dst: str) -> Route | None:
 
 def _cap(was: float | None, now: float | None) -> float:
     """Return the factor by which a cap was raised; inf if it was lifted."""
-    if not was or was == now:  # without a cap nothing gets better
+    if not was or was == now:  # a gateway without a cap cannot get better
         return 1.0
     return now / was if now else np.inf
 

@@ -24,7 +24,7 @@ def judged(prices: Prices, placement: Placement) -> Evaluation | Violation:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a re-plan starts from."""
+    """State that a re-plan starts from."""
 
     prices: Prices
     """Cost tables of the fleet as it is now."""

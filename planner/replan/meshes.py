@@ -39,7 +39,13 @@ def repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
     at = tuple(prices.classes.get(pool.device_class) for pool in group.pools)
     if len({each.region.name for each in at if each is not None}) != 1 or None in at:
         return _repairs(prices, group)
-    key = ("repairs", group, at, prices.problem.rules, prices.problem.goal)  # no link matters inside a region
+    key = (
+        "repairs",
+        group,
+        at,
+        prices.problem.rules,
+        prices.problem.goal,
+    )  # all pools are in one region: no link matters
     return prices.known(key, lambda: _repairs(prices, group), lasts=True)
 
 

@@ -115,6 +115,7 @@ def _reload_s(prices: Prices, stays: Uses, group: Group, home: str, policy: Poli
         new = max(0, pool.num_gpus - _had(stays, group, pool)) / pool.unit_gpus
         if new > 0:
             rate = unit_rate(prices, group.tasks, pool)
+            # Rate that is missing x seconds for which it is missing.
             lacking += new * rate * unit_start_s(prices, group.tasks, pool, home, policy)
     return lacking / max(group_rate(prices, group), 1e-12)
 

@@ -18,12 +18,12 @@ from planner.question.workload import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Use:
-    """What one device does."""
+    """Use of one device: the work that it does."""
 
     tasks: tuple[Task, ...]
     unit_gpus: int
     cuts: tuple[tuple[Task, int, int], ...]
-    """For each task: (task, tensor, pipeline)."""
+    """Triples (task, tensor, pipeline), one per task."""
 
 
 Uses = Mapping[str, Mapping[Use, int]]

@@ -127,12 +127,14 @@ class Replanner:
         began_s = self._now_s()
         has_same_machines = fleet.regions == self.problem.fleet.regions
         self._prices = self._prices.moved_to(replace(self.problem, fleet=fleet))
+        # The running plan itself, if it still runs; free devices replace lost ones.
         kept = self._option(self.incumbent, lost)
         if kept is not None:
             self._last = kept.evaluation
         runs = kept if kept is not None and self._is_few(kept) else None
         limit_s = _LINK_LIMIT_S if has_same_machines and runs is not None else _LIMIT_S
         best = self._best(filter(self._is_few, self._options(self._within(runs, lost, limit_s), lost)))
+        # Hysteresis: a change must beat the running plan by a margin.
         if runs is not None and (best is None or best.value * (1 + self.policy.hysteresis) > runs.value):
             best = runs
         if best is None:
@@ -214,7 +216,7 @@ class Replanner:
         yield from self._searched(self._prices, _SEARCH_S, 0)
 
     def _searched(self, prices: Prices, budget_s: float, seed: int) -> Iterator[Placement]:
-        until_s = self._now_s() + budget_s  # for the smallest conflict too, which nobody reads here
+        until_s = self._now_s() + budget_s  # limits the search for a smallest conflict too, which is not used here
         found: Outcome = search(
             prices, seed=seed, budget_s=budget_s, now_s=self._now_s, should_stop=lambda: self._now_s() >= until_s
         )

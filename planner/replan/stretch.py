@@ -31,10 +31,10 @@ def stretch(was: Prices, now: Prices) -> float:
     if new[-1] != old[-1] or new[0] != old[0] or not np.isin(new, old).all():
         return np.inf
     gone, cap_per_s = np.setdiff1d(old, new), _least_cap(now.problem)
-    distinct: dict[int, tuple[FloatArray, Overlap]] = {}  # `was` keeps a table for all classes that share it
+    distinct: dict[int, tuple[FloatArray, Overlap]] = {}  # classes may share one table
     for at in now.classes.values():
         for samples, overlap in tables(was, at):
-            # where a cap on samples cuts a table, it does so at knots: nothing is known of what is between them
+            # A cap on samples cuts tables at their knots, so nothing is known about the samples between knots.
             if float((samples / old).max()) * at.num_gpus > cap_per_s:
                 return np.inf
             distinct[id(samples)] = samples, overlap

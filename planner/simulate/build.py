@@ -89,8 +89,10 @@ class Builder:
         return changed * (min(per_param, 2.0) if src == dst else per_param)
 
     def _gen_pool(self, pool: Pool, num_remote: int, quota: float) -> GenPool:
+        """Return one pool that generates, with an engine for each replica."""
         workload, at, layout = self._workload, self._classes[pool.device_class], pool.layout(Task.GENERATION)
         tokens = cache_tokens(workload, at.gpu, layout.tensor, resident_bytes(workload, pool))
+        # Engines without a batch run as many sequences as their caches hold of mean context.
         most = layout.batch or max(1, min(MAX_RUNNING, int(tokens / running_tokens(workload))))
         # Pools with equal engines share one speed and one phase curve.
         key = (at.gpu.name, layout.tensor, most, tokens)

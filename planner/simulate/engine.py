@@ -94,6 +94,7 @@ class Engine:
         clock, context = self._clock, self._context
         while queue and num < most and running + num < self.max_running:
             sample = queue[0]
+            # Room is needed for its tokens so far, and for `GROWTH_TOKENS` of each running sequence.
             there = sample.prompt + sample.done
             if running + num and context + there + (running + num + 1) * GROWTH_TOKENS > self._cache_tokens:
                 break

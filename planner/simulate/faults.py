@@ -16,7 +16,7 @@ from planner.question.fleet import Fleet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """From `time_s` on, this fraction of the units on devices of `subject` is present."""
+    """Fraction of the units on devices of `subject` that is present from `time_s` on."""
 
     time_s: float
     subject: str
@@ -26,7 +26,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateChange:
-    """From `time_s` on, a link carries `factor` times its measured rate."""
+    """Change of a link's rate to `factor` times its measured rate, from `time_s` on."""
 
     time_s: float
     src_region: str

@@ -102,12 +102,14 @@ class Learner:
         self._form()
 
     def _form(self) -> None:
+        """Form the next batch of the oldest finished groups, if none is waiting and the window allows it."""
         size = self._window.batch
         if self._batch or len(self._ready) < size:
             return
         now_s = self._agenda.now_s
         taken = self._ready[:size]
         if not self._window.may_take([version for version, _, _ in taken]):
+            # The batch is complete but taking it would leave older groups too stale. This counts as holding.
             if self._held_since_s is None and not self._is_training:
                 self._held_since_s = now_s
             return
@@ -124,6 +126,7 @@ class Learner:
         self._formed()
 
     def _score(self, batch: _Batch) -> None:
+        """Send a batch to all groups that score. It is trained on when all of them have answered."""
         crews = [crew for crew in self._crews if crew.scoring]
         batch.waits_for = len(crews)
         if not crews:
@@ -163,6 +166,7 @@ class Learner:
         self._train()
 
     def _train(self) -> None:
+        """Train on the scored batch if the mesh is free, and form the next batch meanwhile."""
         batch = self._batch
         if batch is None or not batch.is_scored or self._is_training:
             return
@@ -176,6 +180,7 @@ class Learner:
         self._form()
 
     def _one_trained(self, batch: _Batch) -> None:
+        """Note that one group has trained on the batch. After the last one, publish the new version."""
         batch.waits_for -= 1
         if batch.waits_for:
             return

@@ -68,6 +68,7 @@ class Publisher:
         self._rollouts.arrive([pool for pool in self._pools if pool.region == region], version)
 
     def _publish_critic(self, version: int) -> None:
+        """Send the critic's weights, if one group trains it and another infers with it."""
         tasks = (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
         known = [group for task in tasks for group in self._placement.groups if task in group.tasks]
         if len(known) < len(tasks) or known[0] is known[1]:
@@ -91,6 +92,7 @@ class Publisher:
             self._send_next(task, src, dst)
 
     def _send_next(self, task: Task, src: str, dst: str) -> None:
+        """Send the first waiting version, and the next one when it has arrived."""
         began_s = self._agenda.now_s
         waiting = self._waiting[src, dst, task]
         version, on_arrival = waiting[0]

@@ -14,7 +14,7 @@ class Span:
 
     region: str
     place: str
-    """For a pool: its class and the number of the unit. For a link: `SRC>DST`."""
+    """Class and number of the unit for a pool, `SRC>DST` for a link."""
     what: str
     """Name of a task, or `weights`."""
     begin_s: float

@@ -18,11 +18,13 @@ def resident_bytes(workload: Workload, pool: Pool) -> float:
 
 
 def _of_task(workload: Workload, pool: Pool, task: Task, layout: Layout) -> float:
+    """Return the bytes of one task's weights, gradients and optimizer state on one device."""
     params = stage_params(workload, task, layout)
     if task not in TRAINING:
         return _HALF * params
     data = pool.num_units // layout.pipeline
     trained = params * trained_fraction(workload, task)
+    # Deltas need a copy of the published weights.
     published = _HALF if workload.weights.is_delta and task is Task.ACTOR_TRAINING else 0
     weights = _HALF * (params + trained if workload.lora_rank else params)
     gradients = _HALF * trained

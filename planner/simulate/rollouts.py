@@ -166,7 +166,7 @@ class Rollouts:
         return self._workload.eta == 0 or any(pool.has_leased for pool in self.pools if pool.region == region)
 
     def take_turns(self, turns: Turns) -> None:
-        """From now on generate a whole step at once, when it is generation's turn on the devices."""
+        """Generate a whole step at once from now on, when it is generation's turn on the devices."""
         self._by_turns = turns
         self._ask_for_turn()
 
@@ -311,6 +311,7 @@ class Rollouts:
             self._agenda.at(due_s, lambda: self._due(worker, epoch))
 
     def _due(self, worker: Worker, epoch: int) -> None:
+        """Handle the next completion of an engine, or full caches, and refill its slots."""
         engine, pool = worker.engine, worker.pool
         if engine.epoch != epoch:
             return
@@ -344,6 +345,7 @@ class Rollouts:
             del self._runs[run.index]
             self.group_s[region].append(self._agenda.now_s - run.leased_s)
             self._deliver(run, region)
+        # Generation's turn ends when all groups of the step are complete.
         if self._release and not self._runs and not any(pool.left_to_lease for pool in self.pools):
             release, self._release, self._has_turn = self._release, None, False
             self._agenda.at(self._agenda.now_s, release)

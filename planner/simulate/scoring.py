@@ -67,7 +67,8 @@ def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
     kinds = sorted(idle.items(), reverse=True)
     loads = kinds[0][1] if kinds else []
     for num in sorted(tokens, reverse=True):
-        if len(kinds) > 1:  # of workers that would end at the same time, the faster one
+        # If several workers would finish at the same time, the faster one gets the sample.
+        if len(kinds) > 1:
             least_s = math.inf
             for speed, each in kinds:
                 end_s = (each[0][0] + num) / speed

@@ -73,6 +73,8 @@ class _Snapshot:
 
 
 class _Simulation:
+    """One run: it builds all parts, connects them, and keeps the sums at the end of the warm-up."""
+
     def __init__(
         self,
         problem: Problem,
@@ -132,9 +134,10 @@ class _Simulation:
             crews.append(self._builder.crew(group, turns))
         return crews
 
-    # ---- playing ----
+    # ---- events ----
 
     def play(self, should_stop: Callable[[], bool]) -> None:
+        """Handle events until enough steps are done, no event is left, or `should_stop` returns True."""
         if self._workload.eta == 0:
             self._rollouts.deal(0)
         elif not self._builder.is_continuous:
@@ -153,6 +156,7 @@ class _Simulation:
                 return
 
     def _deliver(self, run: Run, region: str) -> None:
+        """Send a finished group to the trainer's region."""
         num_bytes = sum(run.tokens) * self._workload.trajectory_bytes_per_token
         took_s = self._links.send_s(region, self._builder.home, num_bytes)
         self._agenda.at(self._agenda.now_s + took_s, lambda: self._learner.receive(run))
@@ -162,9 +166,10 @@ class _Simulation:
             self._rollouts.deal(version)
         self._publisher.publish(version)
 
-    # ---- devices that come and go ----
+    # ---- availability of devices ----
 
     def _enter_faults(self, spot_regions: Mapping[str, str]) -> None:
+        """Schedule all changes of availability; fractions are rounded down to whole units."""
         for change in sorted(self._faults.availability, key=lambda each: each.time_s):
             for pool in self._pools:
                 if change.subject in (pool.key, spot_regions.get(pool.key)):
@@ -188,9 +193,10 @@ class _Simulation:
             is_paused = self._builder.is_continuous and self._generating_turns.is_busy
             self._rollouts.set_available(pool, num, is_paused)
 
-    # ---- what it was ----
+    # ---- results ----
 
     def _snapshot(self) -> _Snapshot:
+        """Return the sums from the start of the run to now."""
         engines = [worker.engine for pool in self._pools for worker in pool.workers]
         totals = self._learner.totals
         generating_s = sum(engine.busy_s for engine in engines) / len(engines)
@@ -208,6 +214,7 @@ class _Simulation:
         )
 
     def result(self) -> Simulated:
+        """Return the means over the steps after the warm-up."""
         before, after = self._warm or self._snapshot(), self._snapshot()
         num = after.num_trained - before.num_trained
         stalled = "" if num == self._num_steps or self._is_cut else self._why_stalled(after.num_trained)

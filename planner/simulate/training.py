@@ -92,7 +92,7 @@ class Block:
         backward = layer.backward_s(gpu, arch, tensor=layout.tensor, tokens=tokens, sequence=sequence)
         # LoRA skips the gradients of the frozen weights.
         if self._workload.lora_rank:
-            backward -= layer.dense_s(gpu, arch, tensor=layout.tensor, tokens=tokens)  # the inputs' gradients only
+            backward -= layer.dense_s(gpu, arch, tensor=layout.tensor, tokens=tokens)
         payload = _HALF * tokens * arch.hidden_size
         both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=layout.tensor)
         passes = 2 if layout.recompute else 1
@@ -124,7 +124,7 @@ class Block:
 def _micro_batches(samples: Sequence[int], size: int) -> list[float]:
     """Return the tokens of each micro-batch: as few as hold the samples, of about equal size.
 
-    Samples are dealt from the first to the last micro-batch and back again.
+    Samples are assigned from the first to the last micro-batch and back again.
     """
     num = math.ceil(len(samples) / size)
     tokens = [0.0] * num
