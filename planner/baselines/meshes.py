@@ -5,8 +5,8 @@ the same layout for each role. So for a given footprint only the sum of the task
 the layout with the least sum is best, whatever runs next to it. Samples are split in proportion to the classes' speed,
 which favours static pools: the original systems split evenly.
 
-For one class and for two, every number of units is tried. For three or more, which only a raised
-`Limits.max_train_blocks` allows, each class takes part with as many whole pipelines as it has.
+For one class and for two, every number of pipelines that the plan space has is tried. For three or more classes, which
+only a raised `Limits.max_train_blocks` allows, only the largest number that fits into each class is tried.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from planner.cost.pools import PoolPrice, Prices, phase_end_s
 from planner.question.workload import SCORING, TRAINING, Task
 
 MANY = 3
-"""Number of classes from which each takes part with all of its devices or not at all."""
+"""Number of classes from which each takes part with as many pipelines as fit, or not at all. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Source: verl's default `RayResourcePool` with all roles mapped to it (`single_co
 
 *Family*: placements of one group with all tasks, on devices of one class or several, as many as
 `Limits.max_train_blocks`, in one region or several. All classes run the same layouts; only the number of data-parallel
-replicas differs. For one or two classes every number of devices is tried, for more classes all of their devices. The
+replicas differs. For one or two classes every number of replicas is tried, for more classes the largest that fits. The
 whole family is searched for the best placement under the oracle: what a user would find who tries every pool and every
 parallelism.
 

@@ -31,7 +31,8 @@ _CPU_ROW = {
 def efficiency_rows(series: Sequence[Series], fit: Fit, traits: Mapping[str, Traits]) -> list[dict[str, str]]:
     """Return one row for each packaged type, then `cpu` and `default`.
 
-    The row `default` has the mean of the types that inform each parameter.
+    The row `default` has the mean over the types that inform each parameter; it is a geometric mean for parameters that
+    are fitted as logarithms.
     """
     rows = [
         _row(gpu, parameters.decoded(parameters.DEVICE, completed(gpu, fit, traits)), _source(gpu, series, fit))

@@ -33,7 +33,10 @@ def regions_without_cores(fleet: Fleet, needs: Needs) -> tuple[str, ...]:
 
 
 def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> Iterator[tuple[str, Problem]]:
-    """Yield (region, problem with the trainer there) for each region that has the memory for the trainer, by name."""
+    """Yield (region, problem with the trainer there), by name, for each region that may host the trainer.
+
+    Regions that fail a check of `refusals.obstacle` are left out.
+    """
     for home in sorted(fleet.regions, key=lambda region: region.name):
         if not needs.may_train(home.name) or obstacle(fleet, needs, home):
             continue

@@ -75,7 +75,10 @@ class Engine:
         return self.at_s + self._prefill_s + self._to_next()[1]
 
     def has_room(self, sample: Sample) -> bool:
-        """Return whether there is a free slot, and room in the caches. An empty engine takes any sample."""
+        """Return whether there is a free slot and room in the caches; False while paused or without devices.
+
+        An empty engine takes any sample.
+        """
         num = len(self._running)
         if num >= self.max_running or self.is_paused or not self.is_alive:
             return False

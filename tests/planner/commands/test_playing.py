@@ -118,7 +118,7 @@ SPOT = "eu/L40S/4/spot"
         (["--trace", "TRACE", "--trace-of", "us"], ["--trace-of us: us has no spot machines"]),
         (["--trace", "EMPTY", "--trace-of", "eu"], ["empty.csv: a spot trace needs at least one row"]),
         (["--trace", "HEAD", "--trace-of", "eu"], ["head.csv: a spot trace needs at least one row"]),
-        (["--trace", "NAN", "--trace-of", "eu"], ["nan.csv: counts of a spot trace must be finite and at least 0, but one is nan at 1 s"]),
+        (["--trace", "NAN", "--trace-of", "eu"], ["finite and at least 0, but one is nan at 1 s"]),
         (["--trace", "NONE", "--trace-of", "eu"], ["none.json: a spot trace needs at least one row"]),
         (["--wander", "nan"], ["Invalid value for '--wander'"]),
         (["--wander", "50"], ["Invalid value for '--wander'"]),
