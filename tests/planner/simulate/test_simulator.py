@@ -257,7 +257,7 @@ def test_spans_are_bounded_in_order_and_show_two_steps() -> None:
 
 def test_regions_that_cannot_reach_each_other_are_refused() -> None:
     world = replace(fleet("a", "b"), links=())
-    with pytest.raises(ValueError, match="no way"):
+    with pytest.raises(ValueError, match="no route"):
         play(world, workload(GRPO, 0), apart(0, ("a", 1), ("b", 1)))
 
 
