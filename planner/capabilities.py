@@ -1,8 +1,8 @@
-"""What the runtime executes today, read from `capabilities.json` (`periplus.capabilities/1`).
+"""Capabilities: what the runtime can execute today, read from `capabilities.json` (`periplus.capabilities/1`).
 
-The file is `docs/capabilities.json`, of which a wheel holds a copy beside this module. Every change that widens the
-runtime edits it, with a test that runs what it claims. `max_staleness` 0 is synchronous; all roles but those listed are
-absent; a parallelism of 1 is none.
+The file is `docs/capabilities.json`; a wheel holds a copy next to this module. Every change that widens the runtime
+edits it, together with a test that runs what it claims. A `max_staleness` of 0 is synchronous. Roles that are not
+listed do not exist. A parallelism of 1 is none.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from planner.question.goal import Limits
 from planner.question.workload import Task
 
 SCHEMA = "periplus.capabilities/1"
+"""Name and version of the format."""
 
 
 _TASKS = {
@@ -25,24 +26,24 @@ _TASKS = {
     "actor_training": Task.ACTOR_TRAINING,
     "critic_training": Task.CRITIC_TRAINING,
 }
-"""The document's roles as the planner's tasks. A reward is a rule there, which workers apply: no task."""
+"""Task of each role in the document. A reward that is a rule is applied by workers and is not a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the runtime executes: a plan for a job uses nothing else."""
+    """What the runtime executes. A plan for a job uses nothing else."""
 
     algorithms: frozenset[str]
     topologies: frozenset[str]
     max_trainers: int
     max_staleness: int
     devices: frozenset[str]
-    """Where its engines run: `cpu`, `cuda`."""
+    """Devices on which its engines run: `cpu`, `cuda`."""
     limits: Limits
 
 
 class Parallelism(Config):
-    """Largest degree of each kind within one task."""
+    """Largest degree of each kind of parallelism within one task."""
 
     tensor: int
     pipeline: int
@@ -50,14 +51,14 @@ class Parallelism(Config):
 
 
 class Engine(Config):
-    """An inference engine and where it runs."""
+    """An inference engine and the devices on which it runs."""
 
     name: str
     devices: tuple[str, ...]
 
 
 class CapabilitiesFile(Config):
-    """The whole document; `Capabilities` has what the planner asks about."""
+    """The whole document. `Capabilities` has the part that the planner uses."""
 
     algorithms: tuple[str, ...]
     roles: dict[str, Literal["rollout_worker", "trainer"]]
@@ -70,7 +71,7 @@ class CapabilitiesFile(Config):
 
 
 def load_capabilities() -> Capabilities:
-    """What this installation can execute. Raises: ConfigError if the installation is damaged."""
+    """Return what this installation can execute. Raises: ConfigError if the installation is damaged."""
     file = read_file(_path())
     return Capabilities(
         algorithms=frozenset(file.algorithms),
@@ -91,7 +92,7 @@ def load_capabilities() -> Capabilities:
 
 
 def read_file(path: Path) -> CapabilitiesFile:
-    """The document at `path`. Raises: ConfigError."""
+    """Return the document at `path`. Raises: ConfigError."""
     return config.validate(CapabilitiesFile, config.check_schema(config.read_yaml(path), SCHEMA, str(path)), str(path))
 
 

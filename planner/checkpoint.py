@@ -1,8 +1,8 @@
-"""What a job's model is, as far as it can be seen from here: its shape, and how large a published version is.
+"""Architecture and published size of a job's model, as far as its checkpoint is visible from this machine.
 
-Sizes are read from the headers of safetensors files, and no tensor is. The format: eight bytes of little-endian header
-length, then a JSON object of name -> dtype, shape and offsets (huggingface.co/docs/safetensors). Published weights are
-bf16, whatever the files hold.
+Sizes are read from the headers of safetensors files; no tensor is read. The format is eight bytes of little-endian
+header length, then a JSON object of name -> dtype, shape and offsets (huggingface.co/docs/safetensors). Published
+weights are bf16, whatever the files contain.
 """
 
 import json
@@ -16,11 +16,14 @@ from planner.question.architecture import Architecture
 
 _BF16_BYTES = 2
 _MAX_HEADER_BYTES = 100 << 20
-"""The format's own limit."""
+"""Largest header in bytes, as the format defines it."""
 
 
 def visible_architecture(model_path: str) -> Architecture | None:
-    """The model's shape; None if no configuration is visible at that path, or one of another family of models."""
+    """Return the architecture of the model at that path.
+
+    None if no configuration is visible there, or if it is of an unknown family of models.
+    """
     if model_path not in architectures() and not (Path(model_path) / "config.json").exists():
         return None
     try:
@@ -30,9 +33,9 @@ def visible_architecture(model_path: str) -> Architecture | None:
 
 
 def published_bytes(model_path: str) -> int | None:
-    """Bytes of one uncompressed bf16 version; None if no checkpoint is visible at that path from here.
+    """Return the bytes of one uncompressed bf16 version; None if no checkpoint is visible at that path.
 
-    Raises: ConfigError for a file that is no safetensors file.
+    Raises: ConfigError for a file that is not in the safetensors format.
     """
     files = sorted(Path(model_path).glob("*.safetensors"))
     return sum(_num_elements(path) for path in files) * _BF16_BYTES if files else None

@@ -1,4 +1,4 @@
-"""Equivalence classes of devices: region, type, machine shape, price, fabric. Members are interchangeable."""
+"""Device classes: devices of equal region, type, machine size, price, spot and fabric. Members are interchangeable."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from planner.question.hardware import GpuType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClass:
-    """Equal machines of one region. `region` holds what links inside it carry."""
+    """Equal machines of one region. `region` has the rates of its networks."""
 
     key: str
-    """`REGION/GPU/SIZE`, then `/spot` and `/FABRIC` where they apply."""
+    """Name of the class: `REGION/GPU/SIZE`, then `/spot` and `/FABRIC` if they apply."""
     region: Region
     gpu: GpuType
     gpus_per_machine: int
@@ -20,25 +20,30 @@ class DeviceClass:
     is_spot: bool
     fabric: str
     fabric_bytes_per_s: float
-    """Of one device to other machines of the region, one direction."""
+    """Rate of one device to other machines of the region, in one direction."""
 
     @property
     def num_gpus(self) -> int:
+        """Number of devices of the class."""
         return self.gpus_per_machine * self.num_machines
 
     def num_units(self, unit_gpus: int) -> int:
-        """How many units of that size an empty class holds."""
+        """Return how many units of that size the class holds when it is empty."""
         return self.num_machines * (self.gpus_per_machine // unit_gpus)
 
 
 def classes_of(fleet: Fleet) -> tuple[DeviceClass, ...]:
-    """Sorted by key. Machines that differ in price only are classes of their own, numbered by price (`#2`...)."""
+    """Return the device classes of a fleet, sorted by key.
+
+    Machines that differ only in price or network rate are classes of their own, numbered in order (`#2`, ...).
+    """
     merged: dict[tuple[str, str, int, bool, str, float | None, float], int] = {}
     for region in fleet.regions:
         for machines in region.machines:
             price = machines.usd_per_gpu_hour
             rate = min(region.fabric_bytes_per_s, machines.network_bytes_per_s or region.fabric_bytes_per_s)
             at = (region.name, machines.gpu, machines.gpus_per_machine, machines.is_spot, machines.fabric, price, rate)
+            # Equal machines of several entries are one class.
             merged[at] = merged.get(at, 0) + machines.num_machines
     regions = {region.name: region for region in fleet.regions}
     classes: list[DeviceClass] = []
@@ -49,16 +54,25 @@ def classes_of(fleet: Fleet) -> tuple[DeviceClass, ...]:
         taken[plain] = taken.get(plain, 0) + 1
         classes.append(
             DeviceClass(
-                key=plain if taken[plain] == 1 else f"{plain}#{taken[plain]}", region=regions[name],
-                gpu=fleet.gpu_types[gpu], gpus_per_machine=size, num_machines=num, usd_per_gpu_hour=price,
-                is_spot=is_spot, fabric=fabric, fabric_bytes_per_s=rate,
+                key=plain if taken[plain] == 1 else f"{plain}#{taken[plain]}",
+                region=regions[name],
+                gpu=fleet.gpu_types[gpu],
+                gpus_per_machine=size,
+                num_machines=num,
+                usd_per_gpu_hour=price,
+                is_spot=is_spot,
+                fabric=fabric,
+                fabric_bytes_per_s=rate,
             )
-        )  # fmt: skip
+        )
     return tuple(sorted(classes, key=lambda each: each.key))
 
 
 def fits(device_class: DeviceClass, units: dict[int, int]) -> bool:
-    """Whether so many units of each size (powers of two) fit into the class's machines together."""
+    """Return whether so many units of each size fit into the class's machines together. Sizes are powers of two.
+
+    `units` maps size to number. See `planner.answer.placement` for the rule.
+    """
     held = 0
     for size in sorted(units, reverse=True):
         held += units[size] * size

@@ -1,4 +1,4 @@
-"""Which tasks share devices: the set partitions of a job's tasks that the runtime can execute."""
+"""Task groupings: the set partitions of a job's tasks, by which devices they share, that the runtime can execute."""
 
 from collections.abc import Iterator
 
@@ -6,20 +6,22 @@ from planner.question.goal import Problem
 from planner.question.workload import TASKS, Task
 
 Tasks = tuple[Task, ...]
+"""Tasks of one group."""
 Grouping = tuple[Tasks, ...]
-"""Groups in the order of their first tasks, tasks in the order of `Task`."""
+"""Groups in the order of their first tasks, with tasks in the order of `Task`."""
 FEW_GROUPINGS = 15
-"""All of four tasks; six have 203."""
+"""Number of partitions of four tasks. Problems with no more are called problems of few groupings; six tasks have
+203."""
 
 
 def groupings(problem: Problem) -> tuple[Grouping, ...]:
-    """All of them, at most Bell(6) = 203, those with the most groups last."""
+    """Return all groupings that can be executed, at most Bell(6) = 203, those with fewest groups first."""
     found = [each for each in _partitions(problem.workload.tasks) if all(executable(problem, tasks) for tasks in each)]
     return tuple(sorted(found, key=lambda each: (len(each), _order(each))))
 
 
 def executable(problem: Problem, tasks: Tasks) -> bool:
-    """Whether the runtime runs just these tasks by turns on one group's devices."""
+    """Return whether the runtime can run exactly these tasks by turns on the devices of one group."""
     limits = problem.limits
     on_trainer = limits.roles_on_trainer & set(problem.workload.tasks)
     if Task.ACTOR_TRAINING in tasks:

@@ -1,4 +1,4 @@
-"""The shape of a model from its Hugging Face `config.json`."""
+"""Architecture of a model from its Hugging Face `config.json`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +8,10 @@ from planner.question.architecture import Architecture
 
 
 def architecture_of_config(tree: object, name: str) -> Architecture:
-    """What a parsed `config.json` says. Raises: ConfigError naming the model and what is unknown or missing."""
+    """Return the architecture that a parsed `config.json` describes.
+
+    Raises: ConfigError, which names the model and what is unknown or missing.
+    """
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{name}: its config.json must hold a mapping, not {type(tree).__name__}")
     kind = tree.get("model_type")
@@ -25,6 +28,7 @@ def architecture_of_config(tree: object, name: str) -> Architecture:
 
 
 def _llama_like(tree: Mapping[str, Any], name: str) -> Architecture:
+    """Return the architecture of the Llama and Qwen families."""
     kind, heads, hidden = tree["model_type"], _whole(tree, "num_attention_heads", name), _hidden(tree, name)
     return Architecture(
         name=name,
@@ -55,6 +59,7 @@ def _gpt_neo(tree: Mapping[str, Any], name: str) -> Architecture:
 def _plain(
     tree: Mapping[str, Any], name: str, *, layers: str, heads: str, inner: str, bias: bool = False
 ) -> Architecture:
+    """Return the architecture of a model with a plain MLP, as many key heads as query heads, and these key names."""
     num_heads, hidden = _whole(tree, heads, name), _hidden(tree, name)
     return Architecture(
         name=name,
@@ -79,7 +84,8 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Architecture]] = {
     "qwen2": _llama_like,
     "qwen3": _llama_like,
 }
-"""By `model_type`. Where embeddings are tied is each family's default in transformers, unless the file says so."""
+"""Reader of each `model_type`. Embeddings are tied by the default of each family in transformers, unless the file says
+otherwise."""
 
 
 def _hidden(tree: Mapping[str, Any], name: str) -> int:
@@ -87,6 +93,10 @@ def _hidden(tree: Mapping[str, Any], name: str) -> int:
 
 
 def _whole(tree: Mapping[str, Any], key: str, name: str, default: int | None = None) -> int:
+    """Return an integer of at least 1.
+
+    Raises: KeyError if it is missing without a default, ConfigError for other values.
+    """
     value = tree.get(key)
     if value is None and default is not None:
         return default

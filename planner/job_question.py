@@ -1,8 +1,8 @@
-"""What a job asks of the planner: its workload and the operator's rules, in the planner's newer values.
+"""Problem of a job: its workload and the operator's rules as values of the planner.
 
-A job says neither how long its completions will be nor how much of the weights a step changes. Until someone has
-measured them, every completion is as long as it may get and every version costs a full copy: a plan that holds then
-holds afterwards.
+A job states neither the lengths of its completions nor how much of the weights changes per step. Until these are
+measured, every completion has its maximum length and every version costs a full copy. A plan that is valid under these
+assumptions remains valid.
 """
 
 from periplus.job import JobFile
@@ -13,13 +13,17 @@ from planner.question.workload import TASKS, Lengths, Task, WeightTransfer, Work
 from planner.workload_file import CRITIC_ALGORITHMS, FULL_COPY_BYTES
 
 UNMEASURED_WEIGHTS = WeightTransfer(bytes_per_param=FULL_COPY_BYTES, is_delta=True)
-"""Versions travel as lossless deltas, which are never larger than a full copy by more than their framing."""
+"""Weight transfer of jobs without measurements. Versions travel as lossless deltas, which exceed a full copy by no more
+than their framing."""
 ON_TRAINER = tuple(task for task in TASKS if task not in (Task.GENERATION, Task.REWARD))
-"""Tasks that the trainer's process does."""
+"""Tasks that the trainer's process runs."""
 
 
 def tasks_of_job(job: JobFile) -> tuple[Task, ...]:
-    """Rewards are rules and run beside generation; a reference is kept if the job is penalised for leaving it."""
+    """Return the job's tasks.
+
+    Rewards are rules and run next to generation. A reference is needed if the job has a KL penalty.
+    """
     used = {Task.GENERATION, Task.ACTOR_TRAINING}
     if job.algorithm.kl_coefficient > 0:
         used.add(Task.REFERENCE)
@@ -35,7 +39,7 @@ def workload_of_job(
     completion_tokens: Lengths | None = None,
     weights: WeightTransfer = UNMEASURED_WEIGHTS,
 ) -> Workload:
-    """The workload of a resolved job; all its roles have the actor's `architecture`."""
+    """Return the workload of a resolved job. All its roles have the actor's `architecture`."""
     return Workload(
         algorithm=job.algorithm.name,
         models=dict.fromkeys(tasks_of_job(job), architecture),
@@ -51,7 +55,7 @@ def workload_of_job(
 
 
 def rules_of_job(job: JobFile) -> Rules:
-    """Its pins of regions. Regions named for rollouts must have them all, and others none."""
+    """Return the job's pins of regions. Every region named for rollouts must generate, and no other may."""
     pins: list[tuple[Task, frozenset[str]]] = []
     rollout = frozenset(job.regions.rollout or ())
     if rollout:

@@ -1,7 +1,8 @@
-"""What a heuristic keeps: how often it asked the oracle, the best valid placement, the budget that is left.
+"""Evaluation budget of a heuristic: count calls of the oracle, keep the best valid placement, limit the search.
 
-A placement that misses only the goal's deadline or budget is no answer, but it has a loss: a search needs to know how
-far away it is.
+Heuristics minimise a *loss*. For a valid placement it is the objective value. A placement that only misses the goal's
+deadline or budget is not an answer, but it has a finite loss that says by how much, so that a search can approach the
+valid ones. All other placements have the loss `INFEASIBLE`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,21 +17,26 @@ from planner.cost.pools import Prices
 from planner.question.goal import Objective
 
 INFEASIBLE = float("inf")
+"""Loss of a placement that violates a constraint."""
 _MISSED = 1e12
-"""Loss of a placement that misses the goal's limit, times by how much: more than of any that does not."""
+"""Factor of the loss of a placement that misses the goal's limit: such losses are above those of all valid
+placements."""
 
 
 def ignore(incumbent: Incumbent) -> None:
-    """A report that nobody reads."""
+    """Ignore a reported incumbent."""
 
 
 def never() -> bool:
-    """A stop that nobody asks for."""
+    """Never ask to stop."""
     return False
 
 
 class Judge:
-    """One search's view of the oracle. Its budget is of evaluations if `max_evals` is given, else of seconds."""
+    """Budget and incumbent of one search.
+
+    The budget is a number of evaluations if `max_evals` is given, otherwise seconds.
+    """
 
     def __init__(
         self,
@@ -53,25 +59,28 @@ class Judge:
 
     @property
     def best(self) -> Incumbent | None:
+        """Best valid placement so far, or None."""
         return self.trace[-1] if self.trace else None
 
     @property
     def best_loss(self) -> float:
+        """Objective value of the best valid placement; `INFEASIBLE` if there is none."""
         return self.best.value(self.goal) if self.best else INFEASIBLE
 
     @property
     def is_over(self) -> bool:
+        """Whether the budget is used up or the caller asked to stop."""
         return self.spent() >= 1
 
     @property
     def ceiling_s(self) -> float:
-        """A group whose tasks take so long together is in no placement that is better than the best so far."""
+        """Seconds that a group of tasks may take at most in a placement that is better than the best so far."""
         if self.goal.objective is Objective.COST_AT_THROUGHPUT:
             return self.goal.max_step_s * (1 + 1e-6) if self.goal.max_step_s is not None else INFEASIBLE
         return self.best_loss
 
     def spent(self) -> float:
-        """Share of the budget, 1 or more when it is over."""
+        """Return the share of the budget that is used, 1 or more when it is over."""
         if self._should_stop():
             return 1.0
         if self._max_evals is not None:
@@ -79,7 +88,7 @@ class Judge:
         return (self._now_s() - self._started_s) / self._budget_s if self._budget_s > 0 else 1.0
 
     def evaluations_within(self, share: float) -> float:
-        """How many evaluations that share of the budget may hold, by the rate so far."""
+        """Return an estimate of how many evaluations fit into that share of the budget, from the rate so far."""
         if self._max_evals is not None:
             return share * self._max_evals
         elapsed_s = self._now_s() - self._started_s
@@ -87,7 +96,10 @@ class Judge:
         return share * self._budget_s * rate
 
     def losses(self, placements: Sequence[Placement | None]) -> list[float]:
-        """Of each, in order; of None, and of what the oracle refuses, INFEASIBLE."""
+        """Return the loss of each placement, in order.
+
+        It is `INFEASIBLE` for None and for placements that the oracle rejects.
+        """
         asked = [placement for placement in placements if placement is not None]
         self.num_evaluations += len(asked)
         batch = evaluate_many(self.prices, asked)
@@ -95,11 +107,14 @@ class Judge:
         return [INFEASIBLE if each is None else self._loss(each, *next(judged)) for each in placements]
 
     def offer(self, placement: Placement) -> float:
-        """The loss of one placement."""
+        """Return the loss of one placement."""
         return self.losses([placement])[0]
 
     def judge(self, placement: Placement) -> float:
-        """The objective value of one placement, by the oracle itself and not its batched form; else INFEASIBLE."""
+        """Return the objective value of one placement by the oracle instead of its batched form.
+
+        The value is `INFEASIBLE` for a placement that the oracle rejects.
+        """
         self.num_evaluations += 1
         judged = evaluate(self.prices, placement)
         if isinstance(judged, Violation):
@@ -108,12 +123,12 @@ class Judge:
         return objective_value(self.goal, judged)
 
     def explain(self, placement: Placement) -> Evaluation | None:
-        """All terms of a placement whose loss is finite, whether or not it misses the goal's limits."""
+        """Return the evaluation of a placement with a finite loss, even if it misses the goal's limits."""
         judged = evaluate(self.prices, placement, goal=self._unlimited)
         return None if isinstance(judged, Violation) else judged
 
     def outcome(self, method: str) -> Found | BudgetExhausted:
-        """The best so far, of a heuristic: nothing is proved."""
+        """Return the best placement so far as a heuristic's outcome, without a bound."""
         if self.best is None:
             return BudgetExhausted(best=None, bound=None, num_evaluations=self.num_evaluations, method=method)
         return Found(best=self.best, trace=tuple(self.trace), num_evaluations=self.num_evaluations, method=method)
@@ -132,7 +147,7 @@ class Judge:
                 return INFEASIBLE
 
     def _missed(self, step_s: float, usd_per_hour: float) -> float:
-        """How many times the goal's limit, at least 1."""
+        """Return by which factor the goal's limits are exceeded, at least 1."""
         missed = 1.0
         if self.goal.max_step_s is not None:
             missed = max(missed, step_s / self.goal.max_step_s)
@@ -141,7 +156,7 @@ class Judge:
         return missed
 
     def _keep(self, placement: Placement, judged: Evaluation) -> None:
-        """Every incumbent has the oracle's own word, `judged`."""
+        """Keep a placement as incumbent if it is better. `judged` must be the oracle's own evaluation."""
         if objective_value(self.goal, judged) >= self.best_loss:
             return
         elapsed_s = self._now_s() - self._started_s

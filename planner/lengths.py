@@ -1,4 +1,4 @@
-"""Distributions of token counts as quantiles: of samples, or of a formula."""
+"""Distributions of token counts as quantiles, made from samples or from a formula."""
 
 import math
 from collections.abc import Sequence
@@ -9,16 +9,19 @@ import numpy as np
 from planner.question.workload import Lengths
 
 NUM_QUANTILES = 64
-"""Enough for the 99th percentile; more slow every cost evaluation down."""
+"""Number of quantiles. 64 resolve the 99th percentile; more would slow down every cost evaluation."""
 
 
 def constant(tokens: float) -> Lengths:
-    """Every sample has this length."""
+    """Return the distribution in which every sample has this length."""
     return Lengths(quantiles=(float(tokens),))
 
 
 def lognormal(*, median_tokens: float, sigma: float, cap_tokens: float) -> Lengths:
-    """`sigma` is the standard deviation of the logarithm; longer samples are cut at the cap."""
+    """Return a log-normal distribution in which longer samples are cut at the cap.
+
+    `sigma` is the standard deviation of the logarithm.
+    """
     normal = NormalDist()
     places = ((i + 0.5) / NUM_QUANTILES for i in range(NUM_QUANTILES))
     return Lengths(
@@ -27,8 +30,8 @@ def lognormal(*, median_tokens: float, sigma: float, cap_tokens: float) -> Lengt
 
 
 def of_samples(samples: Sequence[float], cap_tokens: float = math.inf) -> Lengths:
-    """Of at least one sample; longer ones are cut at the cap."""
+    """Return the distribution of these samples, cut at the cap. Raises: ValueError if there are none."""
     if not len(samples):
-        raise ValueError("no samples")
+        raise ValueError("a distribution of lengths needs at least one sample, but there is none")
     places = (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
     return Lengths(quantiles=tuple(float(q) for q in np.quantile(np.minimum(samples, cap_tokens), places)))

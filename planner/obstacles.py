@@ -1,9 +1,8 @@
-"""Conflicts that need no search: a task that nothing may do or that fits nowhere, and regions that cannot reach each
-other.
+"""Conflicts that are found without a search: tasks that may run nowhere or fit nowhere, and regions without routes.
 
-They are the commonest, and found in milliseconds where proving the same by search may take minutes. What passes may
-still have no placement. A conflict is minimal: facts are left out one by one as long as the rest still contradicts
-itself.
+They are the most common ones, and are found in milliseconds where a search may need minutes to prove the same. A
+problem that passes may still have no placement. Conflicts are minimal: facts are dropped one by one as long as the
+remaining ones still contradict each other.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,15 +22,17 @@ from planner.question.goal import Problem
 from planner.question.workload import TRAINING, Task
 
 MOST_GPUS = 2048
-"""Of a fleet whose memory is looked at before a search: listing what fits takes seconds for more."""
+"""Largest fleet, in devices, whose memory is checked before a search. For larger fleets, listing what fits takes
+seconds."""
 
 _Conflict = tuple[Fact, ...]
+"""Facts that contradict each other; empty if there is no conflict."""
 _Liftable = tuple[Fact, Callable[[Problem], Problem]]
-"""A fact, and how to leave it out of a problem."""
+"""A fact, with a function that returns the problem without it."""
 
 
 def obstacle(prices: Prices) -> _Conflict:
-    """The first conflict that is found; empty if there is none of these kinds."""
+    """Return the first conflict that is found; empty if there is none of these kinds."""
     problem = prices.problem
     for task in problem.workload.tasks:
         if not allowed(problem, task):
@@ -46,7 +47,7 @@ def _is_homeless(task: Task, problem: Problem) -> bool:
 
 
 def memory_obstacle(prices: Prices) -> _Conflict:
-    """A task that alone fits on nothing that it may use."""
+    """Return the conflict of a task that by itself fits on no devices that it may use, or of all tasks together."""
     problem = prices.problem
     for task in problem.workload.tasks:
         if not _fits(prices, task):
@@ -57,7 +58,10 @@ def memory_obstacle(prices: Prices) -> _Conflict:
 
 
 def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
-    """Of devices that the task would fit on: of any one class, else of all together."""
+    """Return the missing prices that keep a task from devices on which it fits.
+
+    They are those of single classes, or of all together if no single class is enough.
+    """
     lifts = list(unpriced(problem))
     enough = [fact for fact, lift in lifts if _fits(Prices(lift(problem)), task)]
     if enough or len(lifts) < 2:
@@ -68,7 +72,7 @@ def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
 
 
 def _crowd(prices: Prices) -> _Conflict:
-    """Tasks of which one copy each is more than all devices together hold: the fewest, the largest first."""
+    """Return the fewest tasks, largest first, of which one copy each exceeds the memory of all devices together."""
     workload, held = prices.problem.workload, 0.0
     usable = sum(at.num_gpus * max(0.0, usable_bytes(at.gpu)) for at in prices.classes.values())
     sizes = {task: resident_bytes(workload, task, Layout(tensor=1), 1) for task in workload.tasks}
@@ -88,7 +92,7 @@ def _crowd(prices: Prices) -> _Conflict:
 def _fits(prices: Prices, task: Task) -> bool:
     if task not in TRAINING:
         return bool(unit_columns(prices, (task,)))
-    # where tasks do not take turns at will, the trainer's roles still share its devices: alone, each of them must fit
+    # If tasks may not share devices freely, the trainer's roles still share its devices. Each must fit by itself.
     return bool(mesh_columns(prices, (task,), blocks=1)) or bool(mesh_columns(prices, (task,), blocks=2))
 
 
@@ -105,7 +109,7 @@ def _shortage(problem: Problem, task: Task) -> str:
 
 
 def allowed(problem: Problem, task: Task) -> list[DeviceClass]:
-    """Classes whose devices may do that task, by the rules and for lack of a price."""
+    """Return the classes whose devices may run that task, by rules and by prices."""
     return [
         at
         for at in classes_of(problem.fleet)
@@ -115,7 +119,10 @@ def allowed(problem: Problem, task: Task) -> list[DeviceClass]:
 
 
 def _joined(problem: Problem) -> bool:
-    """Whether some region that may train reaches one that may generate, and all that must, there and back."""
+    """Return whether some region that may train has routes to and from one that may generate.
+
+    The routes must exist to all regions in which generation is demanded.
+    """
     network = Network(problem.fleet)
     homes = {at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)}
     makers = {at.region.name for at in allowed(problem, Task.GENERATION)}
@@ -140,7 +147,7 @@ def _apart(problem: Problem) -> Fact:
                     more = " nor between other regions that could be used" if len(homes) * len(makers) > 1 else ""
                     what = f"no link was measured from {src} to {dst}{more}"
                     return Fact(kind="link", name=f"link:{src}>{dst}", what=what)
-    raise AssertionError("regions that are apart have a pair without a way")
+    raise AssertionError("regions that are not joined have a pair without a route")
 
 
 def _nowhere(task: Task) -> Fact:
@@ -149,7 +156,10 @@ def _nowhere(task: Task) -> Fact:
 
 
 def _least(problem: Problem, fails: Callable[[Problem], bool], fact: Fact) -> _Conflict:
-    """The fact with those rules without which there would be no conflict, rather the operator's own than defaults."""
+    """Return the fact with those rules without which there is no conflict.
+
+    Rules are dropped from the last on, so that the operator's own rules are kept rather than defaults.
+    """
     kept = []
     for each, lift in reversed(list(_liftables(problem))):
         candidate = lift(problem)
@@ -161,7 +171,10 @@ def _least(problem: Problem, fails: Callable[[Problem], bool], fact: Fact) -> _C
 
 
 def unpriced(problem: Problem) -> Iterator[_Liftable]:
-    """Classes that a goal in dollars cannot use, since nobody said what they cost; without the fact they are free."""
+    """Yield the classes that a goal in dollars cannot use because their price is unknown.
+
+    Without the fact they are free.
+    """
     for at in classes_of(problem.fleet) if problem.goal.needs_prices else ():
         if at.usd_per_gpu_hour is None:
             what = f"{at.key} has no price (add usd_per_gpu_hour)"
@@ -169,7 +182,7 @@ def unpriced(problem: Problem) -> Iterator[_Liftable]:
 
 
 def _free(at: DeviceClass, problem: Problem) -> Problem:
-    """With machines of that class for nothing."""
+    """Return the problem with machines of that class for free."""
 
     def paid(machines: Machines) -> Machines:
         of = (machines.gpu, machines.gpus_per_machine, machines.is_spot, machines.fabric, machines.usd_per_gpu_hour)
@@ -184,6 +197,7 @@ def _free(at: DeviceClass, problem: Problem) -> Problem:
 
 
 def _liftables(problem: Problem) -> Iterator[_Liftable]:
+    """Yield the rules and missing prices that can be dropped."""
     rules = problem.rules
     for i, pair in enumerate(rules.pins):
         fact = Fact(kind="rules", name=f"pins:{pair[0].value}:{i}", what=_says(pair[0], "is pinned to", pair[1]))
@@ -218,5 +232,5 @@ def _says(task: Task, verb: str, regions: frozenset[str]) -> str:
 
 
 def _concerns(fact: Fact, task: Task) -> bool:
-    """Of a task that fits nowhere: its pins, which keep it from other devices."""
+    """Return whether the fact is a rule that keeps the task from other devices."""
     return fact.name.startswith((f"pins:{task.value}:", f"forbidden:{task.value}:")) or fact.name == "forbidden_regions"

@@ -1,8 +1,9 @@
-"""What the planner answers: a plan (`periplus.plan/1`), that there is none and why, or the best so far.
+"""Plans (`periplus.plan/1`): the planner's answer in the form that the coordinator, workers and files use.
 
 A plan is a proposal: the coordinator checks it against the newest state before anything starts. What the coordinator
-needs (`assignments`, the trees and routes, `predictions`) follows from the placement and is written out beside it. A
-plan that was made by the static method has no placement, no evaluation and no bound.
+needs (`assignments`, trees, routes, `predictions`) follows from the placement and is written out next to it. A plan of
+the static method has no placement, no evaluation and no bound. `Outcome` is a plan, a proof that there is none, or the
+best plan when time ran out.
 """
 
 import json
@@ -20,16 +21,19 @@ from planner.answer.placement import Placement
 from planner.question.goal import Goal, Problem
 
 SCHEMA = "periplus.plan/1"
+"""Name and version of the format of plans."""
 
 
 class TaskKind(StrEnum):
+    """Kind of process that a region runs."""
+
     TRAINER = "trainer"
     ROLLOUT = "rollout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """So many processes of one kind in one region."""
+    """Number of processes of one kind in one region."""
 
     task: TaskKind
     region: str
@@ -38,7 +42,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """A directed use of the link between two regions."""
+    """Directed use of the link between two regions."""
 
     src_region: str
     dst_region: str
@@ -46,17 +50,17 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the plan expects of one region: seconds from a publication to its last byte there."""
+    """Expected transfer to one region: seconds from a publication to the last byte there."""
 
     region: str
     weights_s: float | None
-    """None where the size of the model is not known."""
+    """Seconds of one version. None if the size of the model is unknown."""
     rtt_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """The evaluation's step time in other units."""
+    """The evaluation's step time expressed as rates."""
 
     samples_per_s: float
     completion_tokens_per_s: float
@@ -64,11 +68,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What the simulator made of the plan: means over `num_steps` steps. `stalled`: why it came to a stand."""
+    """Result of simulating the plan: means over `num_steps` steps. `stalled` says why the run stalled, if it did."""
 
     step_s: float | None
+    """Seconds per step. None if the run stalled."""
     samples_per_s: float
     max_age: int
+    """Largest age of a token that was trained on, in versions."""
     num_steps: int
     seed: int
     stalled: str = ""
@@ -76,7 +82,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who runs where, which way the bytes go, what to expect of it and what was proved."""
+    """A plan: processes by region, data flows, expectations, and what was proved."""
 
     method: str
     trainer_region: str
@@ -85,19 +91,20 @@ class Plan:
     trajectory_routes: tuple[Edge, ...]
     predictions: tuple[Prediction, ...]
     binding: str
-    """What keeps the plan from being better, for a person."""
+    """Sentence on what keeps the plan from being better."""
     seed: int | None = None
     goal: Goal | None = None
     placement: Placement | None = None
     evaluation: Evaluation | None = None
     rates: Rates | None = None
     bound: float | None = None
-    """Proved: no placement has less of what the goal minimises (`step_s`, or dollars an hour)."""
+    """Proved lower bound on what the goal minimises (`step_s`, or dollars per hour) over all placements."""
     gap: float | None = None
-    """1 - bound / value: how much less the best placement may have. None where nothing is proved."""
+    """1 - bound / value: by which fraction the best placement may be better. None if nothing is proved."""
     simulated: Played | None = None
+    """Result of simulating the plan. None if it was not simulated."""
     question: Problem | None = None
-    """What was asked. Left out of plans that travel to workers."""
+    """The problem that the plan answers. It is left out of plans that are sent to workers."""
 
     @property
     def rollout_regions(self) -> tuple[str, ...]:
@@ -110,7 +117,7 @@ class Plan:
         return tuple(dict.fromkeys(a.region for a in self.assignments))
 
     def to_tree(self) -> dict[str, Any]:
-        """The plan as plain JSON values, with its schema. What is not known is left out."""
+        """Return the plan as plain JSON values with its schema. Unknown values are left out."""
         known: dict[str, Any] = {
             "seed": self.seed,
             "goal": self.goal and asdict(self.goal),
@@ -135,17 +142,17 @@ class Plan:
         }
 
     def to_json(self) -> str:
-        """The plan on one line."""
+        """Return the plan as JSON on one line."""
         return json.dumps(self.to_tree(), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """The inverse of to_json. Raises: ConfigError for what is no plan."""
+        """Return the plan of a text that `to_json` made. Raises: ConfigError if it is not a plan."""
         return cls.from_tree(config.parse_json(text, "plan"), "plan")
 
     @classmethod
     def from_tree(cls, tree: object, source: str) -> "Plan":
-        """The inverse of to_tree. Raises: ConfigError naming `source` for what is no plan."""
+        """Return the plan of values that `to_tree` made. Raises: ConfigError, which names `source`."""
         values = config.check_schema(tree, SCHEMA, source)
         try:
             return _plan_of(values, source)
@@ -181,21 +188,22 @@ def _plan_of(tree: Mapping[str, Any], source: str) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """No plan exists. `conflict` is one sentence with the fewest facts that exclude each other."""
+    """Proof that no plan exists. `conflict` is one sentence with the fewest facts that contradict each other."""
 
     conflict: str
     facts: tuple[Fact, ...] = ()
-    """The same, one by one, where a search found them."""
+    """The same facts one by one, if a search found them."""
     is_minimal: bool = False
-    """Whether it was found by search that a plan exists without any one of them."""
+    """Whether a search found that a plan exists if any one of the facts is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetExhausted:
-    """Time ran out: the best plan so far, if any, and what was proved by then, in the objective's unit."""
+    """Time ran out: the best plan so far, if any, and the bound that was proved by then, in the objective's unit."""
 
     incumbent: Plan | None
     bound: float | None
 
 
 Outcome = Plan | Infeasible | BudgetExhausted
+"""Answer of the planner, one of three types, to be matched."""

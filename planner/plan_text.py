@@ -1,7 +1,7 @@
-"""Placements, evaluations and questions as plain JSON values within `periplus.plan/1`, and back.
+"""Conversion of placements, evaluations and problems to plain JSON values within `periplus.plan/1`, and back.
 
-The readers raise KeyError, TypeError or ValueError for what is none, and ConfigError for a fleet or workload that is
-none.
+Readers raise KeyError, TypeError or ValueError for values of the wrong form, and ConfigError for an invalid fleet or
+workload.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,24 @@ from planner.question.goal import Goal, Limits, Objective, Problem, Rules
 from planner.question.workload import TASKS, Task
 
 Tree = dict[str, Any]
+"""A JSON object."""
 
 _PLAIN = Layout(tensor=1)
+"""Layout whose values are left out of trees."""
 
 
 def placement_tree(placement: Placement) -> Tree:
-    """Layouts without what is as in a plain one."""
+    """Return a placement as JSON values. Layouts omit values that equal those of a plain layout."""
     return {"groups": [_group_tree(group) for group in placement.groups]}
 
 
 def placement_of(tree: Mapping[str, Any]) -> Placement:
+    """Return the placement of a tree."""
     return Placement(groups=tuple(_group_of(group) for group in tree["groups"]))
 
 
 def evaluation_tree(evaluation: Evaluation) -> Tree:
+    """Return an evaluation as JSON values."""
     tree = asdict(evaluation)
     task_s = {task.value: seconds for task, seconds in evaluation.task_s}
     return {
@@ -42,6 +46,7 @@ def evaluation_tree(evaluation: Evaluation) -> Tree:
 
 
 def evaluation_of(tree: Mapping[str, Any]) -> Evaluation:
+    """Return the evaluation of a tree."""
     return Evaluation(
         **{
             **tree,
@@ -54,10 +59,12 @@ def evaluation_of(tree: Mapping[str, Any]) -> Evaluation:
 
 
 def goal_of(tree: Mapping[str, Any]) -> Goal:
+    """Return the goal of a tree."""
     return Goal(**{**tree, "objective": Objective(tree["objective"])})
 
 
 def question_tree(question: Problem) -> Tree:
+    """Return a problem as JSON values."""
     return {
         "fleet": fleet_file.to_tree(question.fleet),
         "workload": workload_file.to_tree(question.workload),
@@ -68,7 +75,7 @@ def question_tree(question: Problem) -> Tree:
 
 
 def question_of(tree: Mapping[str, Any], source: str) -> Problem:
-    """Raises: ConfigError, too."""
+    """Return the problem of a tree. Raises: ConfigError too, which names `source`."""
     sources = workload_file.Sources(config_json=_no_file, rows=_no_file)
     limits = tree["limits"]
     return Problem(
@@ -81,7 +88,7 @@ def question_of(tree: Mapping[str, Any], source: str) -> Problem:
 
 
 def _no_file(name: str) -> NoReturn:
-    raise ConfigError(f"a plan's question refers to no file, this one to {name}")
+    raise ConfigError(f"a plan's problem must not refer to files, but this one refers to {name}")
 
 
 def _group_tree(group: Group) -> Tree:
@@ -118,6 +125,7 @@ def _layout_of(tree: Mapping[str, Any]) -> Layout:
 
 
 def _check_whole(tree: Mapping[str, Any], *keys: str) -> None:
+    """Check that these values are integers and not, for example, booleans. Raises: ValueError."""
     for key in keys:
         if key in tree and type(tree[key]) is not int:
             raise ValueError(f"{key} is {tree[key]!r}, but must be a whole number")

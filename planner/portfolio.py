@@ -1,7 +1,8 @@
-"""All methods by name, one interface; and `auto`, which gives the exact method most of the time and the others a slice.
+"""Portfolio of methods: all search methods by name with one interface, and `auto`, which combines several.
 
-A method searches one problem's plan space within a budget of seconds, tells each better incumbent, and returns an
-`Outcome`. Whatever a method returns, `auto` has the oracle judge again.
+A method searches one problem's plan space within a budget of seconds, reports each better incumbent, and returns an
+`Outcome`. `auto` starts with a short descent, gives the exact method most of the time, and gives the rest to heuristics
+if nothing was proved. Whatever a method returns, `auto` evaluates its placement with the oracle again.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-import numpy.ma  # `np.unique` imports it when first called, and a first answer would wait 10 ms for that
+import numpy.ma  # `np.unique` imports it on its first call, which would delay a first answer by 10 ms
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
@@ -32,21 +33,23 @@ from planner.hetrl.method import search_bounded as hetrl_bounded
 from planner.judge import INFEASIBLE, Judge, ignore, never
 
 _OPENING_S, _SHORT_OPENING_S = 0.6, 0.3
-"""A good placement saves the exact method most of its work; on fleets of many classes its own first ones are better.
-Where dollars count and groupings are few there is none: what a descent finds is twice as dear as what relaxations are
-rounded to a moment later."""
+"""Largest number of seconds of the opening descent, and (`_SHORT_OPENING_S`) that on fleets of many classes, where the
+exact method's own first placements are better. A good opening saves the exact method most of its work. If dollars count
+and there are few groupings there is no opening: a descent's placement costs twice as much as what relaxations are
+rounded to a moment later. Chosen by hand."""
 _PATIENCE, _GROUPINGS = 3, 30
-"""The opening ends when nothing better came for so many rounds, and one more for each so many groupings."""
+"""Rounds without improvement after which the opening ends, plus one for each `_GROUPINGS` groupings. Chosen by hand."""
 _CLOSER_S = 0.5
-"""Once the gap is proved, the best within it is looked for, as long again as that took and so much more."""
+"""After the gap is proved, the best placement within it is searched for as long again as the proof took, plus these
+seconds. Chosen by hand."""
 _HEURISTICS_SHARE = 0.25
-"""Of a budget, and only of what the exact method leaves without a proof."""
+"""Share of the budget that is left to heuristics if the exact method proves nothing. Chosen by hand."""
 _LEAST_S = 0.2
-"""Before that a search has hardly begun."""
+"""Seconds below which starting another search is not worth it. Chosen by hand."""
 
 
 class Method(Protocol):
-    """Searches within `budget_s` by the clock `now_s`; `report` hears of each better incumbent."""
+    """Search of a problem within `budget_s` seconds by the clock `now_s`. `report` receives each better incumbent."""
 
     def __call__(
         self,
@@ -62,7 +65,7 @@ class Method(Protocol):
 
 @dataclass(slots=True)
 class _Known:
-    """What all methods together know: placements that the oracle accepts, each better or better proved than before."""
+    """Trace of accepted placements of all methods, each better or with a better bound than the one before."""
 
     prices: Prices
     now_s: Callable[[], float]
@@ -72,21 +75,25 @@ class _Known:
 
     @property
     def best(self) -> Incumbent | None:
+        """Best incumbent so far, or None."""
         return self.trace[-1] if self.trace else None
 
     @property
     def value(self) -> float:
+        """Objective value of the best incumbent; `INFEASIBLE` if there is none."""
         return self.trace[-1].value(self.prices.problem.goal) if self.trace else INFEASIBLE
 
     @property
     def placements(self) -> tuple[Placement, ...]:
+        """The best placement as a tuple; empty if there is none."""
         return tuple(each.placement for each in self.trace[-1:])
 
     def elapsed_s(self) -> float:
+        """Return the seconds since the start."""
         return self.now_s() - self.began_s
 
     def hear(self, new: Incumbent) -> None:
-        """Whatever a method says of its placement, the oracle judges it again."""
+        """Evaluate a reported placement with the oracle and extend the trace if value or bound improve."""
         before = self.best
         judged = evaluate(self.prices, new.placement)
         if not isinstance(judged, Evaluation):
@@ -103,15 +110,13 @@ class _Known:
         self.report(self.trace[-1])
 
     def outcome(self, proved: Found | BudgetExhausted, num_evaluations: int) -> Outcome:
-        """Of all of them, after what the exact method `proved`."""
+        """Return the outcome of all methods together; `proved` is what the exact method returned."""
         trace, best = tuple(self.trace), self.best
         if best is None:
             return replace(proved, num_evaluations=num_evaluations, method="auto")
         if best.gap(self.prices.problem.goal) <= DEFAULT_GAP * (1 + BOUND_TOLERANCE):
             return Found(best=best, trace=trace, num_evaluations=num_evaluations, method="auto")
-        return BudgetExhausted(
-            best=best, bound=best.bound, trace=trace, num_evaluations=num_evaluations, method="auto"
-        )  # fmt: skip
+        return BudgetExhausted(best=best, bound=best.bound, trace=trace, num_evaluations=num_evaluations, method="auto")
 
 
 def auto(
@@ -124,7 +129,10 @@ def auto(
     should_stop: Callable[[], bool] = never,
     start: tuple[Placement, ...] = (),
 ) -> Outcome:
-    """The best of all methods: exact after a quick opening; where it proves nothing in time, the heuristics again."""
+    """Return the best of all methods: exact after a quick opening, then heuristics if nothing was proved in time.
+
+    `start` holds placements that are already known.
+    """
     known = _Known(prices=prices, now_s=now_s, report=report, began_s=now_s())
     descent = Descent(prices, np.random.default_rng(seed))
 
@@ -139,7 +147,7 @@ def auto(
         return judge.num_evaluations
 
     def opening() -> tuple[Placement, ...]:
-        """A descent, for as long as it goes on to find something better."""
+        """Run the descent while it improves, and return the best placement."""
         num = len(groupings(prices.problem))
         if prices.problem.goal.counts_usd and num <= FEW_GROUPINGS:
             return ()
@@ -178,4 +186,4 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "genetic": genetic,
     }
 )
-"""By the name that `--method` takes."""
+"""Search methods by the name that `--method` takes."""

@@ -1,12 +1,12 @@
-"""What one core of this host does: measured with numpy in a few seconds, as a device type for `planner.device`.
+"""Measurement of one core of this host with numpy, in a few seconds, as a device type for `planner.device`.
 
-The measured work is what those functions price: products of so many rows with a matrix, one row with a matrix that no
-cache holds (decoding), attention over short and long sequences, operations too small to be anything but overhead.
-Clocks come in. With a clock of the process's own CPU time, rates are of one core however many threads the library has
-and whatever else runs; with a wall clock they are of what the process gets.
+The measured work is what the functions of `planner.device` predict: products of several rows with a matrix, one row
+with a matrix that no cache holds (decoding), attention over short and long sequences, and operations so small that they
+are only overhead. Clocks are passed in. With a clock of the process's CPU time, rates are those of one core, however
+many threads the library has and whatever else runs; with a wall clock they are what the process gets.
 
-Engines on CPUs compute in float32, and `planner.device` counts two bytes an element: a fraction of half the memory's
-rate makes up for that.
+Engines on CPUs compute in float32 while `planner.device` counts two bytes per element. A memory fraction of one half
+compensates for that.
 """
 
 from collections.abc import Callable
@@ -18,47 +18,60 @@ import numpy.typing as npt
 from planner.question.hardware import Efficiency, GpuType
 
 Clock = Callable[[], float]
+"""Function that returns the current time in seconds."""
 NAME = "cpu"
+"""Name of the measured type."""
 MEMORY_BYTES = 4 << 30
-"""Of one worker process where nobody says."""
+"""Memory of one worker process if it is not stated."""
 OPERATIONS_PER_LAYER = 950
-"""Numpy's smallest operations (0.5 us) in the time of one layer of `transformers`' Qwen3 in torch (470 us), 128 wide,
-of one token, in one thread: there is hardly any arithmetic in it."""
+"""Number of numpy's smallest operations (0.5 us) that take as long as one layer of `transformers`' Qwen3 in torch (470
+us, hidden size 128, one token, one thread). Such a layer has hardly any arithmetic."""
 ROWS = (2, 8, 32, 128, 512)
+"""Numbers of rows of the measured products."""
 _SIDE = 1024
+"""Side of the square matrix in products."""
 _STREAM_SIDE = 4096
+"""Side of the square matrix that is multiplied with one row; 64 MiB, larger than caches."""
 _HEADS, _WIDTH = 4, 64
 _SEQUENCES = (64, 512)
+"""Sequence lengths of the measured attention."""
 _COLLECTIVE_S = 100e-6
-"""Start of a collective between processes of one host (gloo over loopback): of this order, not measured."""
+"""Latency of a collective between processes of one host (gloo over loopback). The order of magnitude is assumed, not
+measured."""
 _SHARES = {"products": 0.4, "stream": 0.2, "attention": 0.25, "operations": 0.05}
-"""Of the time limit; the rest is for making arrays."""
+"""Shares of the time limit by kind of work; the rest is for making arrays."""
 _LEAST_REPEATS = 3
+"""Least number of repetitions of each kind of work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Seconds of each kind of work, the best of several."""
+    """Least seconds of each kind of work over several repetitions."""
 
     product_s: tuple[tuple[int, float], ...]
-    """(rows, seconds) of float32 products with a square matrix of `_SIDE`."""
+    """Pairs (rows, seconds) of float32 products with a square matrix of side `_SIDE`."""
     stream_bytes_per_s: float
-    """Of a matrix that is multiplied with one row."""
+    """Rate at which a matrix is read that is multiplied with one row."""
     attention_s: tuple[tuple[int, float], ...]
-    """(sequence, seconds) of attention of a whole sequence, the upper triangle included."""
+    """Pairs (length, seconds) of attention over a whole sequence, masked part included."""
     operation_s: float
+    """Seconds of one smallest operation."""
 
 
 def probe(limit_s: float, now_s: Clock, *, cpu_s: Clock | None = None, memory_bytes: int = MEMORY_BYTES) -> GpuType:
-    """Measures for at most about `limit_s` seconds of `now_s`. `cpu_s`: what work is timed with; None: `now_s`."""
+    """Measure for about `limit_s` seconds of the clock `now_s` and return the device type.
+
+    `cpu_s` is the clock that times the work; None stands for `now_s`.
+    """
     return cpu_of(measure(limit_s, now_s, cpu_s or now_s), memory_bytes=memory_bytes)
 
 
 def cpu_of(measured: Measured, *, memory_bytes: int) -> GpuType:
-    """The device type that explains such times."""
+    """Return the device type whose predictions match these times."""
     flop = 2.0 * _SIDE * _SIDE
     rates = [(rows, flop * rows / seconds) for rows, seconds in measured.product_s]
     peak = max(rate for _, rate in rates)
+    # A product of n rows reaches peak n / (n + saturation): solve for the saturation at each n and take the median.
     saturation = float(np.median([rows * (peak / rate - 1) for rows, rate in rates]))
     fraction, attention_saturation = _attention(measured.attention_s, peak)
     efficiency = Efficiency(
@@ -84,9 +97,9 @@ def cpu_of(measured: Measured, *, memory_bytes: int) -> GpuType:
 
 
 def _attention(times: tuple[tuple[int, float], ...], peak: float) -> tuple[float, float]:
-    """Fraction of the peak, of the lower triangle's arithmetic, and the length at which half of it is reached.
+    """Return (fraction of the peak for the unmasked half, sequence length at which half of it is reached).
 
-    Seconds are a + b x length for each token: b is the fraction's, a / b is the length.
+    Seconds per token are fitted as a + b x length: b gives the fraction, and a / b the length.
     """
     (short, short_s), (long, long_s) = times
     slope = max((long_s / long - short_s / short) / (long - short), 1e-15)
@@ -96,7 +109,7 @@ def _attention(times: tuple[tuple[int, float], ...], peak: float) -> tuple[float
 
 
 def measure(limit_s: float, now_s: Clock, cpu_s: Clock) -> Measured:
-    """Runs each kind of work for its share of the limit, several times."""
+    """Run each kind of work several times for its share of the limit."""
     draw = np.random.default_rng(0)
 
     def array(*shape: int) -> npt.NDArray[np.float32]:
@@ -140,7 +153,7 @@ def _attend(qkv: npt.NDArray[np.float32]) -> Callable[[], object]:
 
 
 def _best_s(work: Callable[[], object], now_s: Clock, cpu_s: Clock, share_s: float) -> float:
-    """The least seconds of one run; the first does not count."""
+    """Return the least seconds of one run. The first run is a warm-up and does not count."""
     until = now_s() + share_s
     work()
     best, repeats = float("inf"), 0

@@ -1,4 +1,4 @@
-"""From a placement to a plan: what the coordinator needs of it, and what is known of it."""
+"""Conversion of a placement to a plan: processes per region, trees, routes, predictions, and what is proved."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from planner.question.workload import Task
 
 
 def plan_of(prices: Prices, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:
-    """The plan that a search's best placement is. `incumbent.evaluation` must be the oracle's."""
+    """Return the plan of a search's best placement. `incumbent.evaluation` must come from the oracle."""
     placement, evaluation, goal = incumbent.placement, incumbent.evaluation, prices.problem.goal
     home = trainer_region(prices, placement)
     replicas = rollout_replicas(prices, placement)
@@ -46,7 +46,7 @@ def plan_of(prices: Prices, incumbent: Incumbent, *, method: str, seed: int | No
 
 
 def rollout_replicas(prices: Prices, placement: Placement) -> dict[str, int]:
-    """Replicas that generate, by region, sorted by name."""
+    """Return the number of generating replicas by region, sorted by name."""
     found: dict[str, int] = {}
     for pool in placement.group_of(Task.GENERATION).pools:
         region = prices.classes[pool.device_class].region.name
@@ -56,17 +56,17 @@ def rollout_replicas(prices: Prices, placement: Placement) -> dict[str, int]:
 
 
 def limited_pools(plan: Plan) -> tuple[tuple[int, float], ...]:
-    """Places of generating pools that their window limits, with the samples a step that they make in it."""
+    """Return (index of pool, samples per step) of generating pools that their window limits."""
     return plan.evaluation.limited if plan.evaluation else ()
 
 
 def idle_pools(plan: Plan) -> frozenset[int]:
-    """Places in the generating group's pools of those that are too slow or too far to help."""
+    """Return the indices of generating pools that idle because they are too slow or too far to help."""
     return frozenset(plan.evaluation.idle if plan.evaluation else ())
 
 
 def without_question(plan: Plan) -> Plan:
-    """What travels to workers: they need not know what else was possible."""
+    """Return the plan as it is sent to workers, without its problem."""
     return replace(plan, question=None)
 
 
@@ -75,7 +75,7 @@ def _gap(value: float, bound: float) -> float:
 
 
 def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[Edge, ...]:
-    """Each hop of the routes between these pairs once, in the order of first use."""
+    """Return each hop of the routes between these pairs once, in the order of first use."""
     hops: dict[Edge, None] = {}
     for src, dst in pairs:
         route = network.route(src, dst)
@@ -89,5 +89,5 @@ def _prediction(prices: Prices, evaluation: Evaluation, home: str, region: str) 
     route = prices.network.route(home, region)
     assert route is not None
     times = next((each for each in evaluation.regions if each.region == region), None)
-    alone_s = weights_s(prices.problem.workload, route)  # of a region that idles, since it is too far to help
+    alone_s = weights_s(prices.problem.workload, route)  # for a region that idles, which the evaluation leaves out
     return Prediction(region=region, weights_s=times.weights_s if times else alone_s, rtt_s=route.rtt_s)

@@ -1,8 +1,8 @@
-"""The one question, in two forms: `plan` for any problem, `plan_job` for a job that this runtime is to execute.
+"""Entry points of the planner: `plan` for any problem, `plan_job` for a job that this runtime is to execute.
 
-Both are functions of their arguments: the same question with the same seed gets the same answer, in any order of
-regions and links, as long as thinking time, of openings too, does not run out. The clock comes in. What the runtime
-cannot execute is refused here, before any method looks at it.
+Both are functions of their arguments. The same problem with the same seed gets the same plan, in any order of regions
+and links, as long as no search (openings included) runs out of time. The clock is passed in. What the runtime cannot
+execute is rejected here, before any method sees it.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,17 +30,18 @@ from planner.question.goal import Problem
 from planner.trim import trimmed
 
 AUTO = "auto"
+"""Name of the default method."""
 
 _EXTRAS = {"deap": "bench", "pymetis": "metis"}
-"""Of the installation, by what some methods import."""
+"""Optional dependency group of this package that installs a module, by the module's name."""
 
 Method = Callable[..., outcome.Outcome]
-"""As in `planner.portfolio.METHODS`."""
+"""Search with the interface of `planner.portfolio.METHODS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """How long a search may think and whom it tells. `now_s` is a monotonic clock."""
+    """Time budget, seed and callbacks of a search. `now_s` is a monotonic clock."""
 
     budget_s: float
     now_s: Callable[[], float]
@@ -50,7 +51,7 @@ class Thinking:
 
 
 def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
-    """The best plan in the plan space. Raises: ValueError for an unknown method."""
+    """Return the best plan in the plan space. Raises: ValueError for an unknown method."""
     prices = Prices(problem)
     if facts := obstacle(prices):
         return Infeasible(conflict=sentence(facts), facts=facts)
@@ -58,13 +59,20 @@ def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
 
 
 def searched(prices: Prices, thinking: Thinking, method: str) -> outcome.Outcome:
-    """What a method answers. Raises: ValueError for an unknown one, ConfigError for one that needs an extra."""
+    """Return the outcome of a method.
+
+    Raises: ValueError for an unknown method, ConfigError for one whose optional dependency is missing.
+    """
     search = method_of(method)
     try:
         return search(
-            prices, seed=thinking.seed, budget_s=thinking.budget_s, now_s=thinking.now_s, report=thinking.report,
+            prices,
+            seed=thinking.seed,
+            budget_s=thinking.budget_s,
+            now_s=thinking.now_s,
+            report=thinking.report,
             should_stop=thinking.should_stop,
-        )  # fmt: skip
+        )
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(error.name or "", "")
         if not extra:
@@ -73,11 +81,11 @@ def searched(prices: Prices, thinking: Thinking, method: str) -> outcome.Outcome
 
 
 def method_of(name: str) -> Method:
-    """Raises: ValueError."""
+    """Return the method of that name. Raises: ValueError."""
     from planner.portfolio import METHODS  # the solver takes a second to load
 
     if name not in METHODS:
-        raise ValueError(f"{name!r} is no method; take one of {', '.join(METHODS)}")
+        raise ValueError(f"{name!r} is not a method; choose one of {', '.join(METHODS)}")
     method: Method = METHODS[name]
     return method
 
@@ -92,9 +100,10 @@ def plan_job(
     thinking: Thinking,
     method: str = "",
 ) -> Outcome:
-    """The best plan that the runtime can execute on a fleet of hosts, by the job's `plan.method` or another one.
+    """Return the best plan that the runtime can execute on a fleet of hosts.
 
-    `architecture`: of the job's model; None where it cannot be seen, and then only the static layout is possible.
+    `method` overrides the job's `plan.method`. `architecture` is that of the job's model; None if it is not visible,
+    and then only the static layout is possible.
     """
     needs = needs_of(job, model_bytes)
     if conflict := refusal(fleet, needs, capabilities):
@@ -109,7 +118,7 @@ def plan_job(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """With the trainer in one region. `bound` is None where nothing is proved."""
+    """Best placement with the trainer in one region. `bound` is None if nothing is proved."""
 
     prices: Prices
     best: Incumbent
@@ -119,14 +128,18 @@ class _Answer:
 def _best_home(
     fleet: Fleet, needs: Needs, questions: Sequence[tuple[str, Problem]], method: str, thinking: Thinking
 ) -> Outcome:
-    """Of one answer for each region that may train: least step, then most regions that help, then the shortest paths to
-    all of them together, then most cores, then name."""
+    """Return the best of one plan per region that may train.
+
+    Plans are ranked by step, then by the number of regions that help, then by the sum of the steps that these regions
+    need (short paths first), then by cores of the trainer's region, then by its name.
+    """
     cores = {region.name: region.num_cores for region in fleet.regions}
     answers: list[tuple[tuple[float, int, float, int, str], _Answer]] = []
     conflicts: list[outcome.Infeasible] = []
     complete, end_s = True, thinking.now_s() + thinking.budget_s
     for i, (home, problem) in enumerate(questions):
         prices = Prices(problem)
+        # Each problem gets an equal share of the time that is left.
         share_s = max(0.0, end_s - thinking.now_s()) / (len(questions) - i)
         found = searched(prices, replace(thinking, budget_s=share_s), method)
         match found:
@@ -152,6 +165,7 @@ def _best_home(
             return _infeasible(min(conflicts, key=lambda each: len(each.conflict)))
         return BudgetExhausted(incumbent=None, bound=None)
     chosen = min(answers, key=lambda pair: pair[0])[1]
+    # The least bound holds over all regions, if each problem was searched to its end.
     bounds = [answer.bound for _, answer in answers]
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
     made = plan_of(chosen.prices, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
@@ -178,5 +192,5 @@ def _infeasible(found: outcome.Infeasible) -> Infeasible:
 
 
 def sentence(facts: Sequence[Fact]) -> str:
-    """A conflict in one sentence."""
+    """Return a conflict as one sentence."""
     return "; and ".join(fact.what.rstrip(".") for fact in facts) or "no placement was found"

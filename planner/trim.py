@@ -1,4 +1,4 @@
-"""A placement without the devices that it rents for nothing."""
+"""Removal of rented devices that do nothing from a placement."""
 
 from dataclasses import replace
 
@@ -10,12 +10,13 @@ from planner.cost.pools import Prices
 from planner.question.workload import Task
 
 _TOLERANCE = 1e-12
+"""Relative tolerance within which a value counts as no worse."""
 
 
 def trimmed(prices: Prices, found: Incumbent) -> Incumbent:
-    """Without pools that idle in generation's windows, as far as its objective's value is then no worse.
+    """Return the incumbent without pools that idle in generation's windows, if its objective value is no worse then.
 
-    Methods that look at seconds alone keep them: they make nothing slower, and cost.
+    Methods that only look at seconds keep such pools: they slow nothing down, but they cost money.
     """
     best = found
     for place in sorted(found.evaluation.idle, reverse=True):

@@ -1,7 +1,7 @@
-"""What a search returns: an incumbent with its bound; out of time, with what was found; or the smallest conflict.
+"""Outcomes of a search: found, out of time with the incumbent so far, or infeasible with a smallest conflict.
 
-*Objective value* is `step_s` for throughput with or without a budget, dollars an hour for cost at a throughput. Every
-`bound` is of that value, and valid for the oracle over the plan space: no placement has less.
+The *objective value* of a placement is its dollars per hour if the goal minimises cost, otherwise its seconds per step.
+Every `bound` is a lower bound on that value for the oracle over the plan space: no placement has less.
 """
 
 from dataclasses import dataclass
@@ -11,37 +11,46 @@ from planner.answer.placement import Placement
 from planner.question.goal import Goal, Objective
 
 BOUND_TOLERANCE = 2e-5
-"""Relative: by so much rounding may put a bound above the value of a placement."""
+"""Relative tolerance: rounding may put a bound above the value of a known placement by this much. Chosen by hand."""
 
 
 def credible(bound: float | None, value: float) -> float | None:
-    """The bound, where a placement of that value is known. One above it is an error of ours: then nothing is proved."""
+    """Return a bound that is consistent with a placement of that value, or None.
+
+    A bound above the value of a known placement is an error of the method, so nothing counts as proved then. A bound
+    above the value by less than `BOUND_TOLERANCE` is lowered to the value.
+    """
     if bound is None or bound > value * (1 + BOUND_TOLERANCE):
         return None
     return min(bound, value)
 
 
 def objective_value(goal: Goal, evaluation: Evaluation) -> float:
-    """What the goal minimises: seconds a step, or dollars an hour."""
+    """Return the value that the goal minimises: dollars per hour, or seconds per step."""
     return evaluation.usd_per_hour if goal.objective is Objective.COST_AT_THROUGHPUT else evaluation.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incumbent:
-    """The best placement at one moment of a search, and what was proved by then."""
+    """Best placement at one moment of a search, with the bound that was proved by then."""
 
     placement: Placement
     evaluation: Evaluation
-    """By the oracle, of exactly this placement."""
+    """Evaluation of exactly this placement by the oracle."""
     bound: float | None
-    """No placement's objective value is less; None: nothing is proved (heuristics)."""
+    """Lower bound on the objective value of all placements. None if nothing is proved, as with heuristics."""
     elapsed_s: float
+    """Seconds since the search began."""
 
     def value(self, goal: Goal) -> float:
+        """Return the objective value of the placement."""
         return objective_value(goal, self.evaluation)
 
     def gap(self, goal: Goal) -> float:
-        """`1 - bound / value`: how much less the best placement may have; 1 where nothing is proved."""
+        """Return `1 - bound / value`: the fraction by which a better placement may be below this one.
+
+        The gap is 1 if nothing is proved.
+        """
         value = self.value(goal)
         if self.bound is None:
             return 1.0
@@ -53,16 +62,19 @@ class Fact:
     """One constraint of a problem, as a conflict names it."""
 
     kind: str
-    """As of `Violation`: `inventory`, `memory`, `rules`, `limits`, `link`, `budget`, `deadline`."""
+    """Kind of constraint, as in `Violation`: `inventory`, `memory`, `rules`, `limits`, `link`, `budget`, `deadline`."""
     name: str
-    """Stable within one problem, such as `pin:reward` or `inventory:eu/A100/8`."""
+    """Name that is stable within one problem, such as `pin:reward` or `inventory:eu/A100/8`."""
     what: str
     """One sentence for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A search that ended by itself: `best` within the gap asked, or for a heuristic its best."""
+    """Outcome of a search that ended by itself.
+
+    `best` is within the requested gap of the bound. For a heuristic it is the best placement that it found.
+    """
 
     best: Incumbent
     trace: tuple[Incumbent, ...]
@@ -73,7 +85,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetExhausted:
-    """Time ended, or the caller asked to stop, before the gap asked was proved or anything was found."""
+    """Outcome of a search that ran out of time, or that the caller stopped, before it proved the requested gap.
+
+    `best` is None if it found nothing.
+    """
 
     best: Incumbent | None
     bound: float | None
@@ -84,12 +99,16 @@ class BudgetExhausted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """No placement holds all constraints. Without any one fact of `conflict` there is a placement."""
+    """Outcome of a search that proved that no placement satisfies all constraints.
+
+    If any one fact of `conflict` is dropped, the others allow a placement.
+    """
 
     conflict: tuple[Fact, ...]
     is_minimal: bool = True
-    """False where time ended while facts were still being left out."""
+    """False if time ended before all facts of the conflict were tested."""
     method: str = ""
 
 
 Outcome = Found | BudgetExhausted | Infeasible
+"""Result of a search, one of three types, to be matched."""

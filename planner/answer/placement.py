@@ -1,19 +1,19 @@
-"""Who runs where: the plan space that every method searches. `docs/planner.md` writes it down.
+"""Placements: which devices run which task, with which parallelism. They span the plan space of `docs/planner.md`.
 
 The job's tasks are partitioned into *groups*. A group has devices of its own, and its tasks use them by turns. The
-devices come as *pools*: devices of one class, cut into equal *units* of `unit_gpus` devices of one machine.
+devices of a group form *pools*: devices of one class, divided into equal *units* of `unit_gpus` devices of one machine.
 
-- A group without training: any number of pools. Each unit serves each of the group's tasks: scoring with `tensor` equal
-  to the unit, generation with `unit_gpus / tensor` replicas. A task's work is spread over all units in proportion to
-  their rates.
-- A group with training: one or two pools (`Limits.max_train_blocks`), which together are the mesh. Each pool is
-  `data` pipelines of `pipeline` stages, a stage is one unit (`tensor == unit_gpus`). Samples are spread over the pools
-  in proportion to their speed. The group's other tasks run on the same units as in a group without training;
-  generation, which takes turns with training, is a phase then, with `batch` 0.
+- A group without training has any number of pools. Each unit serves each of the group's tasks. Scoring uses the whole
+  unit (`tensor` equals `unit_gpus`); generation uses it as `unit_gpus / tensor` replicas. The work of a task is spread
+  over all units in proportion to their rates.
+- A group with training has one or two pools (`Limits.max_train_blocks`), which together are the mesh. Each pool is
+  `data` pipelines of `pipeline` stages, and a stage is one unit (`tensor == unit_gpus`). Samples are spread over the
+  pools in proportion to their speed. The group's other tasks run on the same units as in a group without training.
+  Generation takes turns with training there: it is a phase of each step, with `batch` 0.
 
-A pool's units never cross a machine. Pools of one class, in whatever groups, share the class's machines: units of sizes
-that divide each other fit if and only if, for each size k, the units of size at least k, counted in multiples of k, are
-at most num_machines x floor(gpus_per_machine / k). Sizes are powers of two.
+Invariants: units of a pool never cross a machine. Pools of one class share the machines of the class, whatever groups
+they belong to. Unit sizes are powers of two. Units of several sizes fit if and only if, for each size k, the units of
+size k or more, counted in multiples of k, are at most num_machines x floor(gpus_per_machine / k).
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from planner.question.workload import TRAINING, Task
 
 
 class Sharding(StrEnum):
-    """Of the training state over data-parallel replicas (ZeRO; FSDP is `FULL`)."""
+    """Sharding of the training state over data-parallel replicas (the stages of ZeRO; `FULL` is FSDP)."""
 
     NONE = "none"
     OPTIMIZER = "optimizer"
@@ -32,62 +32,70 @@ class Sharding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How one task uses the units of one pool."""
+    """Parallelism of one task on the units of one pool."""
 
     tensor: int
-    """Devices of one replica of one stage, in one machine."""
+    """Tensor-parallel degree: devices of one replica of one stage, in one machine."""
     pipeline: int = 1
-    """Stages; more than 1 for training only."""
+    """Number of pipeline stages. Only training has more than 1."""
     sharding: Sharding = Sharding.NONE
+    """Sharding of the training state."""
     recompute: bool = False
-    """Training: activations of a layer are computed again in the backward pass."""
+    """Whether training recomputes the activations of a layer in the backward pass."""
     micro_batch: int = 1
-    """Training: samples a pipeline takes at once."""
+    """Samples that a pipeline takes at a time in training."""
     batch: int = 0
-    """Generation with eta >= 1 apart from training: sequences that a replica keeps running. 0: as many as fit."""
+    """Sequences that a replica keeps running, for generation with eta >= 1 apart from training; 0 means as many as
+    fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Units of one device class, and how each of the group's tasks uses them."""
+    """Units of one device class, with the layout of each of the group's tasks."""
 
     device_class: str
-    """`DeviceClass.key`."""
+    """Key of the device class (`DeviceClass.key`)."""
     unit_gpus: int
+    """Number of devices of one unit."""
     num_units: int
     layouts: tuple[tuple[Task, Layout], ...]
-    """One for each task of the group, in the order of `Task`."""
+    """One pair for each task of the group, in the order of `Task`."""
 
     @property
     def num_gpus(self) -> int:
+        """Number of devices of all units."""
         return self.unit_gpus * self.num_units
 
     def layout(self, task: Task) -> Layout:
+        """Return the layout of a task of the group."""
         return next(layout for of, layout in self.layouts if of is task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Tasks that share devices by turns."""
+    """Tasks that share devices by turns, with these devices."""
 
     tasks: tuple[Task, ...]
-    """In the order of `Task`."""
+    """Tasks in the order of `Task`."""
     pools: tuple[Pool, ...]
 
     @property
     def trains(self) -> bool:
+        """Whether one of the tasks is training."""
         return any(task in TRAINING for task in self.tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Every task of the job, once."""
+    """A complete placement: every task of the job is in exactly one group."""
 
     groups: tuple[Group, ...]
 
     def group_of(self, task: Task) -> Group:
+        """Return the group that runs a task."""
         return next(group for group in self.groups if task in group.tasks)
 
     @property
     def num_gpus(self) -> int:
+        """Number of devices of all groups."""
         return sum(pool.num_gpus for group in self.groups for pool in group.pools)

@@ -1,5 +1,6 @@
-"""AReaL-Hex's two phases: a MILP for strategy and assignment, then graph partitioning. Re-implemented.
+"""AReaL-Hex's two-phase search, re-implemented: a MILP for strategy and assignment, then graph partitioning.
 
-Two disjoint pools: rollouts, and training with everything that scores. `strategy` is phase 1, `machines` the graph of
-concrete devices, `partition` phase 2, `method` alternates. `docs/planner-reimplementations.md` has what is published.
+A placement has two disjoint pools: one generates rollouts, the other trains and scores. `strategy` is phase 1,
+`partition` is phase 2 on the graph of machines, and `method` alternates between them.
+`docs/planner-reimplementations.md` says what is published and what was chosen here.
 """

@@ -1,4 +1,4 @@
-"""AReaL-Hex's method: phase 1, phase 2, and again without the meshes that were tried, until nothing new comes."""
+"""Search of AReaL-Hex: phase 1, phase 2, and again without the meshes that were tried, until nothing is left."""
 
 from collections.abc import Callable
 
@@ -20,12 +20,15 @@ def search(
     should_stop: Callable[[], bool] = never,
     max_evals: int | None = None,
 ) -> Outcome:
-    """Two disjoint pools. Nothing is drawn: `seed` is the interface's, and unused. `max_evals` replaces the clock."""
+    """Return the best placement with two disjoint pools, by the oracle.
+
+    Nothing is random: `seed` belongs to the methods' common interface and is unused. `max_evals` replaces the clock.
+    """
     judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
     menu = menu_of(prices)
     limits = prices.problem.limits
     if not limits.colocates and len(set(training_tasks(menu)) - limits.roles_on_trainer) > 1:
-        return judge.outcome("areal_hex")  # the pool that trains also scores, which this runtime does not do
+        return judge.outcome("areal_hex")  # this runtime cannot train and score in one pool
 
     def is_over() -> bool:
         return judge.spent() >= 1

@@ -1,8 +1,8 @@
-"""Phase 2: which concrete devices train and which roll out, so that links are used well and both pools end together.
+"""Phase 2: assign concrete devices to training and rollouts such that links are used well and both pools end together.
 
-Nodes are machines (or bundles of them in a large fleet), edges what they reach each other at. METIS cuts the graph into
-two pools of phase 1's sizes, and phase 1's own counts are laid onto the classes that are best connected. Then devices
-move between the pools, across the cut that costs least first, as long as the oracle's value falls.
+The nodes of the graph are machines (bundles of them in large fleets), and edge weights are rates between them. METIS
+cuts the graph into two pools of phase 1's sizes. A second start lays phase 1's own counts onto the best connected
+classes. Then devices move between the pools, those with the lightest cut first, while the oracle's value falls.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,14 @@ from planner.ranks import metis
 from planner.ranks.links import fleet_rate
 
 Counts = tuple[int, ...]
-"""Devices by class, in the order of their keys."""
+"""Devices by class, in the order of the classes' keys."""
 _MAX_NODES = 256
+"""Number of graph nodes beyond which machines are bundled. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The two pools. What neither has is not rented."""
+    """The two pools. Devices in neither are not rented."""
 
     train: Counts
     rollout: Counts
@@ -34,7 +35,7 @@ class Split:
 
 @dataclass(slots=True)
 class PhaseTwo:
-    """Of one problem."""
+    """Phase 2 of one problem, with the values of the splits that were tried."""
 
     menu: Menu
     judge: Judge
@@ -48,14 +49,18 @@ class PhaseTwo:
         self._rates = np.array([[fleet_rate(prices, a, b) for b in self.classes] for a in self.classes])
 
     def run(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> None:
-        """Offer the oracle everything between phase 1's pools and a local optimum."""
+        """Improve both starts by local search and offer every split on the way to the oracle."""
         starts = [self._laid_out(strategy, kinds), self._cut(strategy, kinds)]
         for split in sorted(dict.fromkeys(starts), key=self._value):
             if self.judge.spent() < 1:
                 self._balance(split)
 
     def _laid_out(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> Split:
-        """Each block of the mesh on a class of its kind that is near the others and the fleet; rollouts near it."""
+        """Return phase 1's counts on concrete classes.
+
+        Each block of the mesh goes to a class of its kind that is near the other blocks and the fleet; rollouts go near
+        it.
+        """
         train = np.zeros(len(self.classes), dtype=int)
         for k, num in sorted(strategy.mesh.held, key=lambda each: -each[1]):
             of_kind = [c for c in self._of_kind(kinds[k]) if self.classes[c].num_gpus - train[c] >= num]
@@ -73,7 +78,7 @@ class PhaseTwo:
         return _split(train, rollout)
 
     def _cut(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> Split:
-        """METIS's two parts of all machines; the part that trains is the one with more of phase 1's training kinds."""
+        """Return METIS's two parts of all machines. The part with more devices of phase 1's training kinds trains."""
         bundle = -(-sum(at.num_machines for at in self.classes) // _MAX_NODES)
         nodes = [c for c, at in enumerate(self.classes) for _ in range(-(-at.num_machines // bundle))]
         weights = self._rates[np.ix_(nodes, nodes)]
@@ -93,7 +98,7 @@ class PhaseTwo:
         return [c for c, at in enumerate(self.classes) if at.key in kind.classes]
 
     def _balance(self, split: Split) -> None:
-        """Repartition until no move helps: the first that does, those of the lightest cut first."""
+        """Take the first move that lowers the oracle's value, until none does."""
         value = self._value(split)
         improved = True
         while improved and self.judge.spent() < 1:
@@ -106,7 +111,11 @@ class PhaseTwo:
                     break
 
     def _moves(self, split: Split) -> Iterator[Split]:
-        """Some devices of one class to the other pool, to nobody, or from nobody; and the whole class at once."""
+        """Yield splits in which devices of one class change pool or become idle or used.
+
+        Amounts are a machine, a quarter of a machine, half a pool's devices of the class, and all of them. Classes with
+        the most lopsided links come first.
+        """
         train, rollout = np.array(split.train), np.array(split.rollout)
         pull = self._rates @ (train > 0) - self._rates @ (rollout > 0)
         order = sorted(range(len(self.classes)), key=lambda c: (-abs(float(pull[c])), c))
@@ -127,7 +136,10 @@ class PhaseTwo:
         return self._known[split]
 
     def _placement(self, split: Split) -> Placement | None:
-        """The best parallelism for each pool's devices: a mesh on the two largest classes, units on each class."""
+        """Return the best layouts for a split: a mesh on the two largest classes, and units on each class.
+
+        None if nothing fits.
+        """
         tasks = training_tasks(self.menu)
         most = self.menu.prices.problem.limits.max_train_blocks
         held = [(at.key, n) for at, n in zip(self.classes, split.train, strict=True) if n]
@@ -140,14 +152,15 @@ class PhaseTwo:
         return None
 
     def _rollout(self, split: Split, mesh: tuple[Pool, ...], busy_s: float) -> tuple[Pool, ...]:
-        """On each class the units that make most in the staleness bound's window, so far as it is known."""
+        """Return, on each class, the units that make most in the window that the staleness bound leaves."""
         options = {
             at.key: self.menu.units(ROLLOUT, at.key) for at, n in zip(self.classes, split.rollout, strict=True) if n
         }
         rate = sum(
-            each[0].speed * n for at, n in zip(self.classes, split.rollout, strict=True)
+            each[0].speed * n
+            for at, n in zip(self.classes, split.rollout, strict=True)
             if n and (each := options[at.key])
-        )  # fmt: skip
+        )
         if rate <= 0:
             return ()
         workload = self.menu.prices.problem.workload
@@ -175,9 +188,7 @@ def _units(at: DeviceClass, mesh: tuple[Pool, ...], size: int, num: int) -> dict
 
 
 def _of(pool: Pool, num_units: int) -> Pool:
-    return Pool(
-        device_class=pool.device_class, unit_gpus=pool.unit_gpus, num_units=num_units, layouts=pool.layouts
-    )  # fmt: skip
+    return Pool(device_class=pool.device_class, unit_gpus=pool.unit_gpus, num_units=num_units, layouts=pool.layouts)
 
 
 def _amount(name: str, at: DeviceClass, held: int) -> int:

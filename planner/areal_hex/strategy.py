@@ -1,10 +1,11 @@
-"""Phase 1: how many devices of which types train, how many roll out, and with which parallelism.
+"""Phase 1: choose how many devices of which types train and roll out, and with which parallelism.
 
-A constrained search over C = max(C_T, C_I), the seconds of a step: for each C tried, a MILP chooses one training mesh
-and numbers of rollout units that hold it within inventory, dollars and the staleness bound. As published, links do not
-count yet, every episode has the mean length, and rollouts are what binds; where eta enters the rows is not published,
-so it is our rule: what rollouts make of a version counts within eta + 1 steps, less training and scoring, and at
-eta >= 1 engines work C seconds a step at most.
+The search is over C = max(C_T, C_I), the seconds of a step, by bisection. For each C a MILP chooses one training mesh
+and numbers of rollout units that attain it within inventory, dollars and staleness bound.
+
+As published, links do not count, every episode has the mean length, and rollouts are assumed to bind. Where eta enters
+the rows is not published, so it is our rule: what rollout units make of a version counts within eta + 1 steps, less
+training and scoring, and at eta >= 1 engines work at most C seconds per step.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,47 +23,52 @@ from planner.question.goal import Objective
 from planner.question.workload import Lengths, Task
 
 ROLLOUT = (Task.GENERATION,)
+"""Tasks of the rollout pool."""
 _SOLVE_S = 2.0
-"""Of one MILP; they take milliseconds."""
+"""Seconds for one MILP; they take milliseconds."""
 _STEPS = 9
-"""Bisections: C is known to a few thousandths of its first bracket."""
+"""Number of bisection steps: C is then known to a few thousandths of its first bracket."""
 _HALVINGS = 10
-"""The same, of one strategy's seconds."""
+"""Number of bisection steps for the seconds of one chosen strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Equal devices that may do the same, wherever they are. Phase 1 sees only their number, priced like the largest
-    class of them."""
+    """Equal devices with equal permissions, wherever they are. Phase 1 sees only their number."""
 
     name: str
     like: DeviceClass
+    """The largest class of the kind, whose cost tables stand for all."""
     classes: frozenset[str]
-    """Keys of all of them."""
+    """Keys of all classes of the kind."""
     num_gpus: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """A way to train and score."""
+    """A candidate for the pool that trains and scores."""
 
     held: tuple[tuple[int, int], ...]
-    """Kind and devices of each block."""
+    """Pairs (kind, number of devices) of each block."""
     busy_s: float
+    """Seconds per step of training and scoring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """What phase 1 says: devices by kind."""
+    """Result of phase 1: the mesh, and rollout devices by kind."""
 
     mesh: Mesh
     rollout: tuple[int, ...]
     seconds: float
-    """C, as far as bisection and inventory tell."""
+    """C, to the precision of bisection."""
 
 
 class PhaseOne:
-    """Of one problem. `given`: its menu; rollouts are priced by one of its own, with episodes of the mean length."""
+    """Phase 1 of one problem.
+
+    `given` is the problem's candidate list. Rollouts are priced by a second list with all episodes at the mean length.
+    """
 
     def __init__(self, given: Menu) -> None:
         problem = given.prices.problem
@@ -75,7 +81,7 @@ class PhaseOne:
         self._units: list[tuple[int, UnitOption]] = []
 
     def prepare(self, is_over: Callable[[], bool]) -> None:
-        """Price what the MILP chooses from; stops early, with less to choose from, when `is_over`."""
+        """Compute the costs that the MILP chooses among. Stop early, with fewer candidates, when `is_over`."""
         self._units = [(k, option) for k, kind in enumerate(self.kinds) for option in self._rollouts(kind)]
         for held in self._candidates():
             if is_over() and self._meshes:
@@ -86,7 +92,7 @@ class PhaseOne:
                 self._meshes.append(Mesh(held=held, busy_s=options[0].busy_s))
 
     def solve(self, banned: frozenset[Mesh], is_over: Callable[[], bool]) -> Strategy | None:
-        """The best strategy without the banned meshes, by bisection over C."""
+        """Return the best strategy without the banned meshes, by bisection over C. None if there is none."""
         meshes = [mesh for mesh in self._meshes if mesh not in banned]
         if not meshes or not self._units:
             return None
@@ -109,17 +115,17 @@ class PhaseOne:
         return best
 
     def _at(self, seconds: float, meshes: list[Mesh]) -> Strategy | None:
-        """A strategy of at most so many seconds, else None: the MILP."""
+        """Return a strategy of at most `seconds` seconds per step, or None: one MILP."""
         workload, goal = self._problem.workload, self._problem.goal
         fitting = [mesh for mesh in meshes if mesh.busy_s < seconds]
         if not fitting:
             return None
+        # One binary per mesh, of which exactly one is chosen, and one integer per kind of rollout unit.
         model = LinearModel()
         pays = goal.objective is Objective.COST_AT_THROUGHPUT
-        chosen = [
-            model.variable(0, 1, self._usd(mesh.held) if pays else 0.0, whole=True) for mesh in fitting
-        ]  # fmt: skip
+        chosen = [model.variable(0, 1, self._usd(mesh.held) if pays else 0.0, whole=True) for mesh in fitting]
         model.row([(z, 1.0) for z in chosen], 1.0, 1.0)
+        # Samples of one unit beside each mesh, `[num_meshes, num_units]`.
         made = np.array([[self._made(option, mesh, seconds) for _, option in self._units] for mesh in fitting])
         most_made = made.max(axis=0)
         numbers = []
@@ -127,6 +133,7 @@ class PhaseOne:
             most = self.kinds[k].num_gpus // option.pool.unit_gpus if best > 0 else 0
             cost = self._usd(((k, option.pool.unit_gpus),)) if pays else -best / workload.samples_per_step
             numbers.append(model.variable(0, most, cost, whole=True))
+        # If mesh z is chosen, its units must make a step's samples: sum(n made / samples) >= z.
         for z, each in zip(chosen, (made / workload.samples_per_step).tolist(), strict=True):
             model.row([(z, -1.0), *zip(numbers, each, strict=True)], low=0.0)
         self._inventory(model, chosen, fitting, numbers)
@@ -134,13 +141,13 @@ class PhaseOne:
         return None if found is None else self._read(found, seconds, chosen, fitting, numbers)
 
     def _made(self, option: UnitOption, mesh: Mesh, seconds: float) -> float:
-        """Samples of a unit in its window beside that mesh, in steps of so many seconds."""
+        """Return the samples of a unit in its window beside that mesh, for steps of `seconds` seconds."""
         eta = self._problem.workload.eta
         window_s = (eta + 1) * seconds - mesh.busy_s
         return option.made(window_s, seconds if eta else window_s) * option.pool.unit_gpus
 
     def _inventory(self, model: LinearModel, chosen: list[int], meshes: list[Mesh], numbers: list[int]) -> None:
-        """Devices of each kind, and dollars."""
+        """Add rows for the devices of each kind and for the budget in dollars."""
         for k, kind in enumerate(self.kinds):
             terms = [(z, float(dict(mesh.held).get(k, 0))) for z, mesh in zip(chosen, meshes, strict=True)]
             terms += [(n, float(o.pool.unit_gpus)) for n, (i, o) in zip(numbers, self._units, strict=True) if i == k]
@@ -153,7 +160,7 @@ class PhaseOne:
     def _read(
         self, found: np.ndarray, seconds: float, chosen: list[int], meshes: list[Mesh], numbers: list[int]
     ) -> Strategy | None:
-        """With the least seconds of what was chosen."""
+        """Return the chosen strategy with the least seconds that it attains."""
         mesh = meshes[int(np.argmax(found[chosen]))]
         rollout = [0] * len(self.kinds)
         used: list[tuple[int, UnitOption]] = []
@@ -174,13 +181,13 @@ class PhaseOne:
         return sum(n * (self.kinds[k].like.usd_per_gpu_hour or 0.0) for k, n in held)
 
     def _rollouts(self, kind: Kind) -> Iterator[UnitOption]:
-        """Units whose caches fit for the real lengths too."""
+        """Yield units whose caches fit for the real length distribution too."""
         for option in self._uniform.units(ROLLOUT, kind.like.key):
             if isinstance(self._menu.prices.pool(ROLLOUT, option.pool), PoolPrice):
                 yield option
 
     def _candidates(self) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Blocks to train on: each kind alone in powers of two and whole, then two kinds. Largest first."""
+        """Yield devices to train on, largest first: one kind in powers of two or whole, then two kinds."""
         able = [k for k, kind in enumerate(self.kinds) if self._menu.allowed(self._tasks, kind.like)]
         counts = {k: _counts(self.kinds[k].like) for k in able}
         for place in range(max((len(each) for each in counts.values()), default=0)):
@@ -191,7 +198,7 @@ class PhaseOne:
 
 
 def kinds_of(menu: Menu) -> tuple[Kind, ...]:
-    """Classes merged over regions and fabrics, where the rules and the regions' hosts let them do the same."""
+    """Return the classes merged over regions and fabrics, if rules and the regions' hosts allow them the same tasks."""
     merged: dict[object, list[DeviceClass]] = {}
     for _, at in sorted(menu.prices.classes.items()):
         trains = menu.allowed(training_tasks(menu), at)
@@ -200,20 +207,22 @@ def kinds_of(menu: Menu) -> tuple[Kind, ...]:
         merged.setdefault(like, []).append(at)
     return tuple(
         Kind(
-            name=classes[0].gpu.name, like=max(classes, key=lambda at: at.num_gpus),
-            classes=frozenset(at.key for at in classes), num_gpus=sum(at.num_gpus for at in classes),
+            name=classes[0].gpu.name,
+            like=max(classes, key=lambda at: at.num_gpus),
+            classes=frozenset(at.key for at in classes),
+            num_gpus=sum(at.num_gpus for at in classes),
         )
         for classes in merged.values()
-    )  # fmt: skip
+    )
 
 
 def training_tasks(menu: Menu) -> tuple[Task, ...]:
-    """Of the pool that does not roll out."""
+    """Return the tasks of the pool that does not roll out."""
     return tuple(task for task in menu.prices.problem.workload.tasks if task is not Task.GENERATION)
 
 
 def _counts(at: DeviceClass) -> list[int]:
-    """Devices of one class that may train: all, then powers of two."""
+    """Return the numbers of devices of one class that may train: all, then powers of two, descending."""
     return sorted({at.num_gpus, *(1 << i for i in range(at.num_gpus.bit_length()) if 1 << i < at.num_gpus)})[::-1]
 
 

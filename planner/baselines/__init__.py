@@ -1,6 +1,6 @@
-"""What the searches are compared with: today's static layouts, chance, and a genetic algorithm as it comes in a box.
+"""Baselines that the searches are compared with: static layouts of other systems, random search, a genetic algorithm.
 
-Each family was written down, in the docstring of its module, before anything was compared with it: `verl`, `streamrl`
-(`static_pools`), `random` (`random_search`), `genetic`. All are judged by the one oracle, and search the one plan space
-or a named part of it.
+Each family of placements is written down in the docstring of its module: `verl` (`verl_like`), `streamrl`
+(`streamrl_like`), `random` (`random_search`), `genetic`. This was done before anything was compared. All are judged by
+the same oracle and search the plan space or a named part of it.
 """

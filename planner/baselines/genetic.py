@@ -1,11 +1,11 @@
 """`genetic`: DEAP's genetic algorithm over the genomes that `random` draws.
 
 Source: DEAP 1.4 (https://github.com/DEAP/deap), `algorithms.eaMuPlusLambda` with the operators of its documentation:
-two-point crossover, tournaments of three, and a mutation that draws each key anew with a small chance. HetRL compares
-with DEAP as well, and says nothing of its settings: population, rates and mutation (`POPULATION`, `MATE`, `MUTATE`,
-`REDRAWN`) are the best of six that were tried on two generated fleets which are not among those compared.
+two-point crossover, tournaments of three, and a mutation that draws each key again with a small probability. HetRL
+compares with DEAP too but publishes no settings. Population, rates and mutation (`POPULATION`, `MATE`, `MUTATE`,
+`REDRAWN`) are the best of six settings that were tried on two generated fleets, which are not among those compared.
 
-Placements that the oracle refuses have an infinite value. DEAP is an extra: without it `search` says so.
+Placements that the oracle rejects have an infinite value. DEAP is an optional dependency.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,11 +20,13 @@ from planner.cost.pools import Prices
 from planner.judge import Judge, ignore, never
 
 POPULATION = 50
+"""Number of individuals."""
 MATE, MUTATE = 0.3, 0.6
-"""Chance of a child by crossover, of one by mutation; else a parent is kept as it is."""
+"""Probability of a child by crossover and (`MUTATE`) by mutation; otherwise a parent is kept."""
 REDRAWN = 0.05
-"""Share of keys that a mutation draws anew, at least one."""
+"""Share of keys that a mutation draws again; at least one."""
 _REFUSED = float("inf")
+"""Value of a placement that the oracle rejects, or that is decoded after the budget has ended."""
 
 
 def search(
@@ -36,9 +38,9 @@ def search(
     report: Callable[[Incumbent], None] = ignore,
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
-    """Breeds until time is over.
+    """Breed until the budget ends.
 
-    Raises: ModuleNotFoundError where DEAP is not installed.
+    Raises: ModuleNotFoundError if DEAP is not installed.
     """
     judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     with _seeded(seed):
@@ -47,13 +49,15 @@ def search(
 
 
 def _breed(judge: Judge, rng: np.random.Generator) -> None:
+    """Run generations of DEAP's algorithm on random keys until the budget ends."""
     from deap import algorithms, base, tools
 
+    # DEAP maximises weighted values, so the objective value has the weight -1.
     class Fitness(base.Fitness):  # type: ignore[misc]
         weights = (-1.0,)
 
     class Individual(list[float]):
-        """A genome, as DEAP wants it."""
+        """A genome in the form that DEAP needs."""
 
         fitness: Any
 
@@ -89,7 +93,7 @@ def _breed(judge: Judge, rng: np.random.Generator) -> None:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """DEAP draws from the interpreter's one generator: seeded for the search, and put back as it was."""
+    """Seed the interpreter's global generator, from which DEAP draws, and restore it afterwards."""
     from deap import algorithms
 
     state = algorithms.random.getstate()

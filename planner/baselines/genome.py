@@ -1,15 +1,17 @@
-"""Placements as vectors of numbers in [0, 1): what chance draws and the genetic algorithm breeds.
+"""Genomes: placements as vectors of numbers in [0, 1), which random search draws and the genetic algorithm breeds.
 
-A genome has, for each of as many group slots as the job has tasks, and for each class, a few *keys*; reading them in a
-fixed order gives one placement. Each part of the plan space is reached: any partition of the tasks, any choice of
-regions and classes, one or two pools in a mesh, up to two pools of a class in a group without training, any layout
-that fits. What a genome asks for may still be no placement (no room left, no route, too dear): then it says nothing.
+There are as many group slots as the job has tasks. A genome has a few *keys* for each slot, and for each slot and
+class; decoding them in a fixed order gives one placement. Every part of the plan space can be reached: any partition of
+the tasks, any choice of regions and classes, one or two pools in a mesh, up to two pools of a class in a group without
+training, any layout that fits. A genome may still ask for what is no placement (no room left, no route, too expensive);
+it then decodes to None or is rejected by the oracle.
 
-- Task i is in the slot floor(key x tasks); tasks in one slot are a group.
-- The regions with the smallest keys are used; one more key says how many.
-- A slot's first key says how many classes it wants, and those it wants most have the smallest *use* keys.
-- Groups that want a class divide its devices in proportion to their *weight* keys; training is served first.
-- A *layout* key picks from the list of what fits, a fourth key a second pool of the class for a fifth of genomes.
+- Task i is in the slot floor(key x number of tasks). Tasks in the same slot are a group.
+- The regions with the smallest keys are used; one more key gives their number.
+- A slot's first key gives the number of classes that it wants. It wants those with the smallest *use* keys.
+- Groups that want the same class divide its devices in proportion to their *weight* keys; training is served first.
+- A *layout* key chooses from the list of layouts that fit. A fourth key adds a second pool of the class in a fifth of
+  all cases.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,17 +28,18 @@ from planner.cost.pools import Prices
 from planner.question.workload import TRAINING, Task
 
 Keys = npt.NDArray[np.float64]
+"""Array of keys in [0, 1)."""
 
 _USE, _WEIGHT, _LAYOUT, _SECOND = range(4)
 _TWO_BLOCKS = 0.35
-"""Share of meshes with two pools."""
+"""Share of meshes with two pools. Chosen by hand."""
 _TWO_POOLS = 0.2
-"""Share of classes of which a group without training has two pools."""
+"""Share of classes of which a group without training has two pools. Chosen by hand."""
 
 
 @dataclass(slots=True)
 class Genome:
-    """Reads vectors of `length` keys for one problem."""
+    """Decoder of vectors of `length` keys for one problem."""
 
     prices: Prices
     tasks: tuple[Task, ...] = field(init=False)
@@ -53,8 +56,10 @@ class Genome:
         self.length = 2 * len(self.tasks) + len(self.regions) + 1 + len(self.tasks) * len(self.classes) * 4
 
     def placement(self, keys: Keys) -> Placement | None:
-        """What the keys say; None if they ask for what is not there."""
+        """Return the placement that the keys describe; None if they ask for more than there is."""
         num, num_regions = len(self.tasks), len(self.regions)
+        # Layout of a genome: slot of each task, classes wanted by each slot, regions, then `[num_slots, num_classes,
+        # 4]`.
         labels, wants = keys[:num], keys[num : 2 * num]
         near, rest = keys[2 * num : 2 * num + num_regions + 1], keys[2 * num + num_regions + 1 :]
         per_class = rest.reshape(num, len(self.classes), 4)
@@ -86,15 +91,16 @@ class Genome:
         return frozenset(self.regions[i] for i in order[:count])
 
     def _wanted(self, tasks: tuple[Task, ...], want: float, keys: Keys, usable: frozenset[str]) -> list[int]:
-        """Indices of the classes that a group asks for, the dearest wish first."""
+        """Return the indices of the classes that a group asks for, the most wanted first."""
         able = [
-            i for i, at in enumerate(self.classes)
+            i
+            for i, at in enumerate(self.classes)
             if at.region.name in usable and self._templates.allowed(tasks, at) and self._templates.of(tasks, at)
-        ]  # fmt: skip
+        ]
         able.sort(key=lambda i: float(keys[i, _USE]))
         if any(task in TRAINING for task in tasks):
             two = want < _TWO_BLOCKS and self.prices.problem.limits.max_train_blocks > 1
-            if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks:  # such a mesh is of one region
+            if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks:  # such a mesh must be in one region
                 able = [i for i in able if self.classes[i].region is self.classes[able[0]].region]
             return able[: 2 if two else 1]
         return able[: 1 + int(want * len(able))]
@@ -102,6 +108,10 @@ class Genome:
     def _divide(
         self, groups: dict[int, tuple[Task, ...]], wanted: dict[int, list[int]], keys: Keys
     ) -> Placement | None:
+        """Give each group its share of the classes that it wants, groups with training first.
+
+        None if a group gets nothing.
+        """
         held: dict[str, dict[int, int]] = {}
         found: dict[int, Group] = {}
         for slot in sorted(groups, key=lambda s: not any(task in TRAINING for task in groups[s])):
@@ -124,6 +134,10 @@ class Genome:
         num_pools: int,
         held: dict[str, dict[int, int]],
     ) -> Iterator[Pool]:
+        """Yield one or two pools of a class for a group, as far as there is room.
+
+        `held` counts the units of each class that are taken.
+        """
         templates: Sequence[Template] = self._templates.of(tasks, at)
         trains = any(task in TRAINING for task in tasks)
         if trains and num_pools > 1:
@@ -144,7 +158,7 @@ class Genome:
                 yield template.pool(at.key, num)
 
     def _num_units(self, template: Template, trains: bool, asked: int, left: int) -> int:
-        """So many units as are asked for, at least the fewest that do, at most what is left."""
+        """Return the number of units asked for, but at least the fewest that work and at most what is left."""
         if not trains:
             return min(max(asked, 1), left)
         most = min(max(asked // template.pipeline, template.min_data), left // template.pipeline)
@@ -154,7 +168,7 @@ class Genome:
 
 
 def room(at: DeviceClass, held: dict[int, int], unit: int) -> int:
-    """How many more units of that size fit beside what is held."""
+    """Return how many more units of that size fit beside those in `held`, by binary search."""
     low, high = 0, at.num_units(unit)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,12 +1,12 @@
-"""The static meshes of a few classes: for each footprint, the layout that takes the least time.
+"""Static meshes on a few classes: for each footprint, the layout with the least time.
 
-A *footprint* is the classes, the units' size, and how many units of each class. All of a static pool's devices run the
-same layout for each role; so with the footprint given, only the sum of the tasks' seconds depends on the layout, and
-the least sum is the best placement's, whatever runs beside it. Samples are split in proportion to the classes' speed,
-which is kinder to a static pool than the equal split that these systems make.
+A *footprint* is the classes, the size of units, and the number of units of each class. All devices of a static pool run
+the same layout for each role. So for a given footprint only the sum of the tasks' seconds depends on the layout, and
+the layout with the least sum is best, whatever runs next to it. Samples are split in proportion to the classes' speed,
+which favours static pools: the original systems split evenly.
 
-Of one class and of two every number of units is tried; of three and more, which only a raised `Limits.max_train_blocks`
-allows, all that make whole pipelines.
+For one class and for two, every number of pipelines that the plan space has is tried. For three or more classes, which
+only a raised `Limits.max_train_blocks` allows, only the largest number that fits into each class is tried.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,19 +21,22 @@ from planner.cost.pools import PoolPrice, Prices, phase_end_s
 from planner.question.workload import SCORING, TRAINING, Task
 
 MANY = 3
-"""Classes from which on each takes part with all of its devices or not at all."""
+"""Number of classes from which each takes part with as many pipelines as fit, or not at all. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """A training group's pools, and the seconds a step of all its tasks together."""
+    """Pools of a training group, with the seconds per step of all its tasks together."""
 
     pools: tuple[Pool, ...]
     total_s: float
 
 
 def class_sets(prices: Prices, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:
-    """Sets of as many classes as one mesh may have, of those that may do the tasks: small, then strong ones first."""
+    """Return sets of classes that may run the tasks, up to as many as one mesh may have.
+
+    Small sets come first, and strong ones first among equal sizes.
+    """
     able = [at for _, at in sorted(prices.classes.items()) if templates.allowed(tasks, at) and templates.of(tasks, at)]
     most = min(prices.problem.limits.max_train_blocks, len(able))
     sets = [chosen for size in range(1, most + 1) for chosen in combinations(able, size)]
@@ -42,7 +45,7 @@ def class_sets(prices: Prices, templates: Templates, tasks: tuple[Task, ...]) ->
 
 @dataclass(slots=True)
 class Meshes:
-    """Finds them for one problem and one group of tasks, with training among them."""
+    """Search for the meshes of one problem and one group of tasks that includes training."""
 
     prices: Prices
     templates: Templates
@@ -50,7 +53,10 @@ class Meshes:
     _speeds: dict[object, float] = field(init=False, default_factory=dict)
 
     def best(self, classes: tuple[DeviceClass, ...], ceiling_s: float) -> Iterator[Mesh]:
-        """One of each footprint on exactly these classes, less those that take `ceiling_s`; most devices first."""
+        """Yield the fastest mesh of each footprint on exactly these classes, those with most devices first.
+
+        Meshes that take `ceiling_s` seconds or more are left out.
+        """
         found: dict[tuple[int, ...], Mesh] = {}
         for shared in self._shared(classes):
             for counts in self._counts(shared, classes):
@@ -63,7 +69,7 @@ class Meshes:
         yield from sorted(found.values(), key=lambda mesh: (-sum(p.num_gpus for p in mesh.pools), mesh.total_s))
 
     def _shared(self, classes: Sequence[DeviceClass]) -> Iterator[tuple[Template, ...]]:
-        """Templates that each class has, one entry a class: they differ in the fewest pipelines only."""
+        """Yield templates that every class has, one entry per class. They differ only in the fewest pipelines."""
         lists = [self.templates.of(self.tasks, at) for at in classes]
         others = [{(each.unit_gpus, each.layouts): each for each in listed} for listed in lists[1:]]
         for first in lists[0]:
@@ -83,7 +89,7 @@ class Meshes:
         return product(*choices)
 
     def _least_s(self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]) -> float:
-        """No mesh of these units takes less: no bubbles, no communication, no generation."""
+        """Return a lower bound on the seconds of meshes of these units: no bubbles, no communication, no generation."""
         workload = self.prices.problem.workload
         total = 0.0
         for task, _ in template.layouts:
@@ -93,7 +99,7 @@ class Meshes:
         return total
 
     def _speed(self, template: Template, task: Task, at: DeviceClass) -> float:
-        """Samples a second of one unit; 0 for generation."""
+        """Return the samples per second of one unit; 0 for generation."""
         layout = next(layout for of, layout in template.layouts if of is task)
         key = (task, layout, at.key)
         if key not in self._speeds:

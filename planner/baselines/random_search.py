@@ -1,4 +1,4 @@
-"""`random`: the best of as many random placements as the time allows (`genome`: what is drawn)."""
+"""`random`: the best of as many random placements as the budget allows (`genome` defines the distribution)."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def search(
     report: Callable[[Incumbent], None] = ignore,
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
-    """Draws until time is over."""
+    """Draw placements until the budget ends."""
     judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     genome, rng = Genome(prices), np.random.default_rng(seed)
     while not judge.is_over:

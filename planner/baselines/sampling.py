@@ -1,6 +1,7 @@
-"""Valid placements by chance: keys are drawn evenly (`genome`), and what the oracle refuses is drawn again.
+"""Random valid placements: keys are drawn uniformly (`genome`), and placements that the oracle rejects are drawn again.
 
-Even in the keys, not over placements: each partition, region, class and layout comes up, the good ones rarely.
+The distribution is uniform in the keys, not over placements. Each partition, region, class and layout occurs, but good
+ones are rare.
 """
 
 from collections.abc import Iterator
@@ -14,11 +15,11 @@ from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 
 MOST_TRIES = 2000
-"""Draws for one placement. On small fleets with tight memory one in some hundred is valid."""
+"""Number of draws for one placement. On small fleets with tight memory one draw in a few hundred is valid."""
 
 
 def sample(prices: Prices, rng: np.random.Generator, count: int) -> list[Placement]:
-    """`count` placements that the oracle accepts; fewer, perhaps none, where they are too rare to be drawn."""
+    """Return `count` placements that the oracle accepts; fewer, possibly none, if they are too rare."""
     found: list[Placement] = []
     for placement, _ in drawn(prices, rng, MOST_TRIES * count):
         found.append(placement)
@@ -28,7 +29,7 @@ def sample(prices: Prices, rng: np.random.Generator, count: int) -> list[Placeme
 
 
 def drawn(prices: Prices, rng: np.random.Generator, tries: int) -> Iterator[tuple[Placement, Evaluation]]:
-    """The valid ones of so many draws, each with what the oracle says of it."""
+    """Yield the valid placements among so many draws, each with its evaluation."""
     genome = Genome(prices)
     for _ in range(tries):
         placement = genome.placement(rng.random(genome.length))

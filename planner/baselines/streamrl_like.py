@@ -1,17 +1,18 @@
-"""`streamrl`: two pools, one generates, all other roles take turns on the other; the best split.
+"""`streamrl`: two pools, of which one generates and all other roles take turns on the other; the best split.
 
-Source: StreamRL (arXiv 2504.15930) separates a generation stage from a training stage, which may have other devices
-and be in another data centre, streams samples between them, and chooses how many devices each stage gets.
+Source: StreamRL (arXiv 2504.15930) separates a generation stage from a training stage, which may have other devices and
+be in another data centre. It streams samples between them and chooses the number of devices of each stage.
 
-*Family*: placements of two groups, generation alone and all other tasks. Each has devices of one class or of two, or
-of as many as a raised `Limits.max_train_blocks` allows, and one layout for each role: the second group as `verl`'s pool
-(`meshes`), generation with one tensor parallelism and one batch on all its replicas, which is as many sequences as fit:
-fewer are never better. Every split of the fleet's devices is searched, exhaustively for throughput: generation gets all
-that is left of its classes, as more never hurts. In dollars its size is a power of two, or all that is left; of three
-classes and more always all that is left.
+*Family*: placements of two groups, generation alone and all other tasks. Each has devices of one class or two, or of as
+many as a raised `Limits.max_train_blocks` allows, and one layout for each role. The second group is as in `verl`
+(`meshes`). Generation has one tensor-parallel degree on all replicas and runs as many sequences as fit; fewer are never
+better. For throughput every split of the fleet's devices is searched: generation gets all that is left of its classes,
+since more never hurts. In dollars its size is a power of two or all that is left; with three or more classes it is
+always all that is left.
 
-*Kinder than the system*: as `verl`; and training's samples are the plan space's, so nothing is lost to skew. *Less*: as
-`verl`; comparisons raise the limit for this family, too, so that both of its stages together may be the whole fleet.
+*Better than the original*: as for `verl`; and samples are split as in the plan space, so nothing is lost to skew.
+*Worse*: as for `verl`; comparisons raise the limit for this family too, so that both stages together may use the whole
+fleet.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ def search(
     report: Callable[[Incumbent], None] = ignore,
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
-    """All of the family, or what time allows; `seed` changes nothing."""
+    """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
     judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates = Templates(prices)
     rest = tuple(task for task in prices.problem.workload.tasks if task is not Task.GENERATION)
@@ -57,7 +58,7 @@ def search(
 
 
 def _split(judge: Judge, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: Mesh) -> None:
-    """The best generation beside one mesh, by rising bounds until none can be better than the incumbent."""
+    """Try the generation pools beside one mesh, by ascending lower bounds, until none can beat the incumbent."""
     if _least_usd(judge.prices, mesh.pools) >= judge.best_loss or mesh.total_s >= judge.ceiling_s:
         return
     options = [
@@ -75,6 +76,7 @@ def _split(judge: Judge, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: Me
 
 
 def _least_usd(prices: Prices, pools: tuple[Pool, ...]) -> float:
+    """Return a lower bound on the dollars per hour of placements with these pools; 0 if dollars are not minimised."""
     if prices.problem.goal.objective is not Objective.COST_AT_THROUGHPUT:
         return 0.0
     return sum(pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in pools)
@@ -82,7 +84,7 @@ def _least_usd(prices: Prices, pools: tuple[Pool, ...]) -> float:
 
 @dataclass(slots=True)
 class _Rollouts:
-    """Generation's pools."""
+    """Candidates for the pools that generate."""
 
     prices: Prices
     templates: Templates
@@ -93,7 +95,7 @@ class _Rollouts:
         self._sets = list(self._list_sets())
 
     def _list_sets(self) -> Iterator[tuple[tuple[DeviceClass, Template], ...]]:
-        """One class, two, or as many as a mesh may have, with the same layout; a unit is one replica."""
+        """Yield sets of classes with the same layout, up to as many as a mesh may have; a unit is one replica."""
         most = max(2, self.prices.problem.limits.max_train_blocks)
         single: dict[object, list[tuple[DeviceClass, Template]]] = {}
         for _, at in sorted(self.prices.classes.items()):
@@ -107,6 +109,7 @@ class _Rollouts:
                 yield from combinations(each, size)
 
     def beside(self, mesh: Mesh) -> Iterator[tuple[Pool, ...]]:
+        """Yield the pools that generate in the devices that a mesh leaves."""
         held = {pool.device_class: {pool.unit_gpus: pool.num_units} for pool in mesh.pools}
         is_dollars = self.prices.problem.goal.needs_prices
         for chosen in self._sets:
@@ -120,7 +123,7 @@ class _Rollouts:
                 yield tuple(template.pool(at.key, n) for (at, template), n in zip(chosen, counts, strict=True))
 
     def least_value(self, rest_s: float, mesh: tuple[Pool, ...], pools: tuple[Pool, ...]) -> float:
-        """No placement of the two has a lower objective value."""
+        """Return a lower bound on the objective value of placements of this mesh and these pools."""
         if self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
             return _least_usd(self.prices, mesh + pools)
         workload = self.prices.problem.workload
@@ -132,13 +135,12 @@ class _Rollouts:
         return max(rest_s, path) if workload.eta == 0 else max(rest_s, path, busy_s)
 
     def _generation_s(self, pools: tuple[Pool, ...]) -> tuple[float, float]:
-        """Busy seconds a step, and the least window in which they make a step's samples."""
+        """Return (busy seconds per step, least window in which the pools make a step's samples)."""
         if pools not in self._times:
             samples = self.prices.problem.workload.samples_per_step
             priced = [
-                (pool, price) for pool in pools
-                if isinstance(price := self.prices.pool(_GENERATION, pool), PoolPrice)
-            ]  # fmt: skip
+                (pool, price) for pool in pools if isinstance(price := self.prices.pool(_GENERATION, pool), PoolPrice)
+            ]
             tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
             if len(priced) < len(pools):
                 times = (float("inf"), float("inf"))

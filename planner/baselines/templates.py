@@ -1,4 +1,4 @@
-"""How one unit of a class can serve a group's tasks, as far as memory goes: what samplers choose among."""
+"""Templates: how one unit of a class can serve a group's tasks, as far as memory allows. Samplers choose among them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -18,27 +18,29 @@ class Template:
     unit_gpus: int
     layouts: tuple[tuple[Task, Layout], ...]
     pipeline: int
-    """Units of one pipeline; 1 in groups without training."""
+    """Number of units of one pipeline; 1 in groups without training."""
     min_data: int
-    """Fewest pipelines whose shards of the training state fit; 1 in groups without training."""
+    """Fewest pipelines whose shards of the training state fit memory; 1 in groups without training."""
     is_fully_sharded: bool = False
 
     def pool(self, device_class: str, num_units: int) -> Pool:
-        return Pool(
-            device_class=device_class, unit_gpus=self.unit_gpus, num_units=num_units, layouts=self.layouts
-        )  # fmt: skip
+        """Return the pool of `num_units` units of a class."""
+        return Pool(device_class=device_class, unit_gpus=self.unit_gpus, num_units=num_units, layouts=self.layouts)
 
 
 @dataclass(slots=True)
 class Templates:
-    """Lists them by group and class; equal devices in equal machines share a list, unless a region's
-    host has no room for the versions that generation there is given."""
+    """Lists of templates by group and class.
+
+    Classes with equal devices in equal machines share a list, unless a region's host lacks the room for the versions
+    that generation needs there.
+    """
 
     prices: Prices
     _listed: dict[object, tuple[Template, ...]] = field(init=False, default_factory=dict)
 
     def of(self, tasks: tuple[Task, ...], at: DeviceClass) -> tuple[Template, ...]:
-        """All that fit a class with no other group on it, the operator's rules apart."""
+        """Return all templates that fit a class without other groups on it. The operator's rules are not considered."""
         has_room = Task.GENERATION not in tasks or host_violation(self.prices, at) is None
         key = (tasks, at.gpu.name, at.gpus_per_machine, at.num_machines, has_room)
         if key not in self._listed:
@@ -46,7 +48,7 @@ class Templates:
         return self._listed[key]
 
     def allowed(self, tasks: tuple[Task, ...], at: DeviceClass) -> bool:
-        """Whether the operator's rules let the group use the class."""
+        """Return whether rules and prices allow the group to use the class."""
         problem = self.prices.problem
         if problem.goal.needs_prices and at.usd_per_gpu_hour is None:
             return False
@@ -57,7 +59,7 @@ class Templates:
         limits = self.prices.problem.limits
         most = min(at.gpus_per_machine, limits.max_tensor)
         for unit in (size for size in shape.TENSOR if size <= most):
-            # tasks that train on one pool are laid out alike
+            # Tasks that train on one pool have the same layout.
             trained = [task for task in tasks if task in TRAINING]
             free = [task for task in tasks if task not in trained[1:]]
             for layouts in product(*(self._layouts(task, unit, trains) for task in free)):
@@ -71,13 +73,13 @@ class Templates:
         return all(layout.pipeline <= models[task].num_layers for task, layout in layouts if task in TRAINING)
 
     def _smallest(self, unit: int, layouts: tuple[tuple[Task, Layout], ...], at: DeviceClass) -> Template | None:
-        """With as few pipelines as fit; none if all that the class holds do not."""
+        """Return the template with as few pipelines as fit memory; None if all that the class holds do not fit."""
         pipeline = max(layout.pipeline for _, layout in layouts)
         shardings = {layout.sharding for _, layout in layouts} - {Sharding.NONE}
         most = min(at.num_units(unit) // pipeline, self.prices.problem.limits.max_data)
         template = Template(
             unit_gpus=unit, layouts=layouts, pipeline=pipeline, min_data=1, is_fully_sharded=Sharding.FULL in shardings
-        )  # fmt: skip
+        )
         if not shardings:
             return template if most and self._fits(template, at, 1) else None
         listed = [n for n in shape.DATA if 1 < n <= most]

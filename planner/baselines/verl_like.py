@@ -1,16 +1,17 @@
-"""`verl`: one pool of devices, all roles take turns on it, one (tensor, pipeline, data) a role.
+"""`verl`: one pool of devices on which all roles take turns, with one (tensor, pipeline, data) per role.
 
 Source: verl's default `RayResourcePool` with all roles mapped to it (`single_controller/ray/base.py`,
-`trainer/main_ppo.py`): the user writes the pool down, each role has one parallelism, all phases follow each other.
+`trainer/main_ppo.py`). The user writes the pool down, each role has one parallelism, and all phases follow each other.
 
-*Family*: placements of one group that has all tasks, on devices of one class or of several, as many as
-`Limits.max_train_blocks`, in one region or several. All classes run the same layouts, only the number of data-parallel
-replicas differs. Of one class or two every number of devices is tried, of more of them all devices. All of these are
-searched, and the best under the oracle is taken: what a user would find who tries every pool and every parallelism.
+*Family*: placements of one group with all tasks, on devices of one class or several, as many as
+`Limits.max_train_blocks`, in one region or several. All classes run the same layouts; only the number of data-parallel
+replicas differs. For one or two classes every number of replicas is tried, for more classes the largest that fits. The
+whole family is searched for the best placement under the oracle: what a user would find who tries every pool and every
+parallelism.
 
-*Kinder than the system*: samples are split by speed, not evenly (`meshes`), and the pool is chosen best. *Less*: the
-plan space has meshes of at most two classes; comparisons raise the limit for this family, so that its pool may be the
-whole fleet.
+*Better than the original*: samples are split by speed, not evenly (`meshes`), and the pool is the best one. *Worse*:
+the plan space has meshes of at most two classes. Comparisons raise the limit for this family, so that its pool may be
+the whole fleet.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def search(
     report: Callable[[Incumbent], None] = ignore,
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
-    """All of the family, or what time allows; `seed` changes nothing."""
+    """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
     judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates, tasks = Templates(prices), prices.problem.workload.tasks
     meshes = Meshes(prices, templates, tasks)
@@ -48,13 +49,16 @@ def search(
 
 
 def least_value(prices: Prices, mesh: Mesh) -> float:
-    """No placement with that mesh has a lower objective value, if its tasks are all of the job's."""
+    """Return a lower bound on the objective value of placements with that mesh, if its tasks are all of the job's."""
     if prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
         return sum(pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in mesh.pools)
     return mesh.total_s
 
 
 def orders(prices: Prices, mesh: Mesh) -> tuple[tuple[Pool, ...], ...]:
-    """The mesh's pools with each of its regions as the one where versions are published."""
+    """Return the mesh's pools once for each of its regions, with a pool of that region first.
+
+    Versions are published from the region of the first pool.
+    """
     firsts = {prices.classes[pool.device_class].region.name: i for i, pool in reversed(tuple(enumerate(mesh.pools)))}
     return tuple((mesh.pools[i], *mesh.pools[:i], *mesh.pools[i + 1 :]) for i in sorted(firsts.values()))

@@ -1,7 +1,9 @@
-"""Fits efficiencies of device types, and what measured programs have in common, to series of measured times.
+"""Fit of the efficiencies of device types, and of parameters that measured programs share, to measured seconds.
 
-All numbers at once: a residual depends on those of its own type and on the programs', so derivatives by the same number
-of every type come from one evaluation. Each kind of time of a type weighs the same, however many rows it has.
+The residual of a row is log(predicted / measured). All parameters are fitted at once, since a residual depends on the
+parameters of its own device type and on those of the programs. The Jacobian is cheap: the derivatives by one parameter
+of every type come from one evaluation. All rows of one kind of time (`Term`) of one type together have weight 1,
+however many they are.
 """
 
 from collections import Counter
@@ -16,32 +18,46 @@ from planner.calibration.predict import predicted_s
 from planner.question.hardware import GpuType
 
 STRENGTH = 0.004
-"""Of priors against the mean error of a kind of time: one spread off weighs as 0.4 % of error."""
+"""Weight of the priors relative to the mean error of one kind of time: a parameter that is one spread from its centre
+counts as much as 0.4 % of error. Chosen by hand."""
 _ITERATIONS = 40
+"""Largest number of Gauss-Newton steps."""
 _INFORMED = 0.5
+"""A parameter counts as informed by its rows if they have more than this share of its curvature. Chosen by hand."""
 _SHARED, _OWN = len(parameters.PROGRAM), len(parameters.DEVICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Of all types at once. Vectors are `parameters.PROGRAM` and `parameters.DEVICE`."""
+    """Fitted parameters of all device types.
+
+    Vectors are encoded and ordered as `parameters.PROGRAM` and `parameters.DEVICE`.
+    """
 
     program: FloatArray
+    """Parameters that the measured programs share."""
     devices: Mapping[str, FloatArray]
+    """Parameters of each device type."""
     informed: Mapping[str, frozenset[str]]
-    """Which numbers of a type its own rows say; the others are priors."""
+    """Names of the parameters that the rows of each type determine. The others stayed near their priors."""
 
 
 def fit_all(series: Sequence[Series], gpus: Mapping[str, GpuType]) -> Fit:
-    """Everything begins at its prior."""
+    """Fit all types of these series at once. Every parameter starts at the centre of its prior."""
     names = sorted({one.gpu for one in series})
     rows = _Rows(series, gpus, names)
     every = parameters.PROGRAM + parameters.DEVICE * len(names)
     centre, spread = parameters.centres(every), parameters.spreads(every)
     x = robust.minimise(
-        rows.residuals, centre, centre=centre, spread=spread, weights=rows.weights, strength=STRENGTH,
-        iterations=_ITERATIONS, slopes=rows.slopes,
-    )  # fmt: skip
+        rows.residuals,
+        centre,
+        centre=centre,
+        spread=spread,
+        weights=rows.weights,
+        strength=STRENGTH,
+        iterations=_ITERATIONS,
+        slopes=rows.slopes,
+    )
     r = rows.residuals(x)
     shares = robust.informed(r, rows.slopes(x, r), spread=spread, weights=rows.weights, strength=STRENGTH)
     own = {gpu: slice(_SHARED + at * _OWN, _SHARED + (at + 1) * _OWN) for at, gpu in enumerate(names)}
@@ -57,7 +73,10 @@ def _said(shares: FloatArray) -> frozenset[str]:
 
 
 class _Rows:
-    """Residuals and their derivatives by a vector of the programs' numbers and then each type's."""
+    """Residuals of all rows and their Jacobian.
+
+    A parameter vector holds the parameters of the programs first, then those of each type in the order of `names`.
+    """
 
     def __init__(self, series: Sequence[Series], gpus: Mapping[str, GpuType], names: Sequence[str]) -> None:
         self._series = series
@@ -70,15 +89,22 @@ class _Rows:
         self.weights = np.concatenate([np.full(len(one), 1 / num[one.gpu, one.term]) for one in series])
 
     def residuals(self, x: FloatArray) -> FloatArray:
+        """Return log(predicted / measured) of every row, `[num_rows]`."""
         return self._residuals(x[:_SHARED], x[_SHARED:].reshape(-1, _OWN))
 
     def slopes(self, x: FloatArray, there: FloatArray) -> FloatArray:
+        """Return the Jacobian by forward differences, `[num_rows, num_parameters]`.
+
+        `there` are the residuals at `x`.
+        """
         shared, own = x[:_SHARED], x[_SHARED:].reshape(-1, _OWN)
         found = np.zeros((len(there), len(x)))
+        # Parameters of the programs: each moves every row.
         for j in range(_SHARED):
             moved = shared.copy()
             moved[j] += robust.STEP
             found[:, j] = (self._residuals(moved, own) - there) / robust.STEP
+        # Parameters of the types: one evaluation moves the same parameter of every type, and each row has one type.
         every = np.arange(len(there))
         for j in range(_OWN):
             moved = own.copy()

@@ -1,11 +1,12 @@
-"""Predictions of rows that the numbers behind them were not fitted to.
+"""Cross-validation: predict rows with parameters that were not fitted to them.
 
-- Leaving out one model: the type's numbers come from its rows of all other models. A type that has rows of one model
-  only has nothing left then; its rows count in the other split alone. Matrix products and attention kernels belong to
-  no model: a quarter of their shapes is left out at a time.
-- Leaving out one type: none of its rows are seen, in any table; its numbers are those of its kin (`kin`).
+- Leaving out one model (`without_model`): a type's parameters come from its rows of all other models. Rows of a type
+  that has one model only are skipped, since nothing would be left to fit. Matrix products and attention kernels belong
+  to no model; there a quarter of their shapes is left out at a time.
+- Leaving out one device type (`without_gpu`): the fit sees none of its rows, and its parameters are estimated from
+  similar types (`kin`).
 
-Everything is fitted again each time, what programs have in common too, without what is left out.
+Each time everything is fitted again without the rows that are left out, including what the programs share.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +26,19 @@ _KINDS: tuple[frozenset[Term], ...] = (
     frozenset({Term.PREFILL_ATTENTION, Term.DECODE_ATTENTION}),
     frozenset({Term.COLLECTIVE}),
 )
-"""Terms that inform each other."""
+"""Sets of terms that inform each other: a row can be predicted if the type has other rows of the same set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """One series and its predictions."""
+    """One series with its predicted seconds."""
 
     series: Series
     seconds: FloatArray
 
 
 def in_sample(series: Sequence[Series], gpus: Mapping[str, GpuType], fit: Fit) -> Iterator[Predicted]:
-    """By the numbers that were fitted to the same rows."""
+    """Yield predictions of all series by the parameters that were fitted to the same rows."""
     for one in series:
         yield _predicted(one, gpus, fit, fit.devices[one.gpu])
 
@@ -45,7 +46,7 @@ def in_sample(series: Sequence[Series], gpus: Mapping[str, GpuType], fit: Fit) -
 def without_model(
     series: Sequence[Series], gpus: Mapping[str, GpuType], traits: Mapping[str, Traits]
 ) -> Iterator[Predicted]:
-    """Leaving out one model at a time."""
+    """Yield predictions of all series, leaving out one model at a time."""
     for model in sorted({one.model for one in series if one.model}):
         rest = [one for one in series if one.model != model]
         left = [one for one in series if one.model == model and _has_kind(rest, one)]
@@ -63,7 +64,10 @@ def without_gpu(
     *,
     by_silicon: bool = False,
 ) -> Iterator[Predicted]:
-    """Leaving out one device type at a time, or all types with the same chip."""
+    """Yield predictions of all series, leaving out one device type at a time.
+
+    With `by_silicon`, all types with the same chip are left out together.
+    """
     groups: dict[str, list[Series]] = {}
     for one in series:
         groups.setdefault(traits[one.gpu].silicon if by_silicon else one.gpu, []).append(one)

@@ -1,7 +1,7 @@
-"""Reads the tables of `gpu_profiles/` (its README says where each comes from), and the packaged table of datasheets.
+"""Reader of the profiles in `gpu_profiles/` (its README names their sources) and of the packaged datasheets.
 
-What the tables do not say and their sources do, and which rows are left out and why: `serving_tables` (Helix, Vidur),
-`training_tables` (Sailor), `kernel_tables` (aiconfigurator, collectives).
+The modules `serving_tables` (Helix, Vidur), `training_tables` (Sailor) and `kernel_tables` (aiconfigurator,
+collectives) turn the rows into series. They say what the tables leave out, and which rows are dropped and why.
 """
 
 import csv
@@ -23,11 +23,14 @@ _SILICON = {
     **dict.fromkeys(("RTX-2080-Ti", "Titan-RTX"), "TU102"),
     **dict.fromkeys(("A40", "RTX-3090"), "GA102"),
 }
-"""Of profiled types."""
+"""Chip of each profiled type that shares its chip with another type."""
 
 
 def load_profiles(data: Path) -> tuple[Series, ...]:
-    """All series of the tables in `data`/gpu_profiles, with the links of `data`/network_sailor."""
+    """Return all series of the tables in `data`/gpu_profiles.
+
+    Measured links of Sailor's machines come from `data`/network_sailor.
+    """
     folder = data / "gpu_profiles"
     links = training_tables.measured_links(_rows(data / "network_sailor" / "intra_node_bandwidth.csv"))
     loads: tuple[tuple[str, Callable[[Iterable[Row]], Iterator[Series]]], ...] = (
@@ -43,7 +46,7 @@ def load_profiles(data: Path) -> tuple[Series, ...]:
 
 
 def load_traits() -> dict[str, Traits]:
-    """Of all packaged types."""
+    """Return the traits of all packaged types by name."""
     gpus = gpu_types()
     return {
         row["name"]: Traits(
@@ -57,7 +60,7 @@ def load_traits() -> dict[str, Traits]:
 
 
 def load_memory(data: Path) -> tuple[LayerMemory, ...]:
-    """Sailor's memory of layers."""
+    """Return Sailor's measured bytes of layers."""
     return training_tables.memory_of_layers(_rows(data / "gpu_profiles" / "sailor_layer_memory.csv"))
 
 

@@ -1,7 +1,8 @@
-"""What published profiles measured, as series that `planner.device` can be asked for.
+"""Observations: measured seconds of published profiles, in a form that `planner.device` can predict.
 
-A series is what one table has of one kind of time, on one device type, for one model: arrays of what varied and of the
-measured seconds. Nothing here knows where a table lies (`loaders`) or how a time is predicted (`predict`).
+A *series* holds the rows of one table for one kind of time, one device type and one model: arrays of the sizes that
+varied, and an array of measured seconds. This module knows neither where tables lie (`loaders`) nor how seconds are
+predicted (`predict`).
 """
 
 from collections.abc import Mapping
@@ -14,15 +15,19 @@ import numpy.typing as npt
 from planner.question.architecture import Architecture
 
 FloatArray = npt.NDArray[np.float64]
+"""Array of float64."""
 
 
 class Term(StrEnum):
-    """Kinds of times. Layers are what plans are made of; kernels are parts of layers, collectives are beside them."""
+    """Kind of measured time.
+
+    Plans are made of times of layers. Kernels are parts of layers; collectives come in addition.
+    """
 
     PREFILL_LAYER = "prefill layer"
     DECODE_LAYER = "decode layer"
     DENSE_LAYER = "dense layer"
-    """A layer without attention: every kernel of it, measured one by one."""
+    """A layer without attention, as the sum of its kernels, each measured by itself."""
     TRAIN_FORWARD = "training forward"
     TRAIN_BACKWARD = "training backward"
     HEAD = "head and loss"
@@ -34,13 +39,19 @@ class Term(StrEnum):
 
 
 LAYERS = (
-    Term.PREFILL_LAYER, Term.DECODE_LAYER, Term.DENSE_LAYER, Term.TRAIN_FORWARD, Term.TRAIN_BACKWARD, Term.HEAD,
+    Term.PREFILL_LAYER,
+    Term.DECODE_LAYER,
+    Term.DENSE_LAYER,
+    Term.TRAIN_FORWARD,
+    Term.TRAIN_BACKWARD,
+    Term.HEAD,
     Term.UPDATE,
-)  # fmt: skip
+)
+"""Terms that are whole layers, heads or updates."""
 
 
 class Numerics(StrEnum):
-    """What matrices are multiplied in. Float32 runs may use tensor cores at reduced precision (TF32)."""
+    """Precision of matrix products. Runs in float32 may use tensor cores at reduced precision (TF32)."""
 
     HALF = "half"
     TENSOR32 = "tf32"
@@ -49,24 +60,26 @@ class Numerics(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Rows of one table that differ in numbers only."""
+    """Rows of one table that differ only in their numbers."""
 
     term: Term
     source: str
     gpu: str
-    """A name of `planner.catalogue.gpu_types`."""
+    """Name of the device type in `planner.catalogue.gpu_types`."""
     model: str
-    """What is left out at a time: a language model, a shape of heads or matrices; empty: of no model."""
+    """Unit that cross-validation leaves out at a time: a language model, or a set of shapes. Empty if there is none."""
     arch: Architecture | None
     tensor: int
+    """Number of devices that share the work."""
     numerics: Numerics
     columns: Mapping[str, FloatArray]
-    """`tokens`, `sequence`, `context`...: as the term's prediction asks for them."""
+    """Arrays by name, `[num_rows]` each: `tokens`, `sequence`, `context` and others, as the term's prediction needs."""
     seconds: FloatArray
+    """Measured seconds, `[num_rows]`."""
     link_bytes_per_s: float | None = None
-    """What was measured from one device of that machine to another; None: take the type's nominal link."""
+    """Measured rate from one device of that machine to another. None if the nominal link of the type applies."""
     variant: str = ""
-    """What tells two kinds of rows of a term apart: which collective, forward or backward."""
+    """Distinguishes rows of one term: the kind of collective, or forward from backward."""
 
     def __len__(self) -> int:
         return len(self.seconds)

@@ -1,4 +1,8 @@
-"""What `planner.device` says of a series: the same functions, on arrays, that cost model and simulator call."""
+"""Predicted seconds of a series, by the functions of `planner.device` that the cost model and the simulator call.
+
+The functions are called with arrays, one entry per row. Only what belongs to the profiled programs is added here: their
+precision (float32, TF32), eager kernels and measured links.
+"""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,15 +16,17 @@ from planner.question.architecture import Architecture
 from planner.question.hardware import Efficiency, GpuType
 
 EAGER_ROTARY_PASSES = 32.0
-"""Counted in Sailor's `llama_model.py`: rotary embedding of queries and keys in ten passes each, copies of all three,
-two normalisations in seven passes rather than two."""
+"""Passes over the hidden states in Sailor's `llama_model.py` beyond those of its other models, counted in the source:
+rotary embedding of queries and keys in ten passes each, copies of all three, two normalisations in seven passes rather
+than two."""
 KERNELS_PER_LAYER = 9
-"""Whose fixed times are a layer's overhead: four products, two normalisations, rotary embedding, activation, cache."""
+"""Number of kernels whose fixed times make up a layer's overhead: four products, two normalisations, rotary embedding,
+activation, cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What belongs to a measured program rather than to a device: passes of its kernels over memory."""
+    """Properties of the measured programs, rather than of a device: passes of their kernels over memory."""
 
     eager_hidden_passes: float = 14.0
     score_passes: float = 6.0
@@ -28,31 +34,33 @@ class Program:
     logit_passes: float = 6.0
     logit_passes_backward: float = 4.0
     host_s: float = 1e-3
+    """Seconds that the host needs to launch the kernels of one layer."""
     grouped_cache_reads: float = 0.2
-    """Extra reads of caches for each further query head of a group: paged attention before grouped kernels."""
+    """Extra reads of caches per further query head of a group, in paged attention before kernels for grouped
+    queries."""
     pair_fraction: float = 0.5
-    """In a ring of two on a shared bus: of what one device sends another while nothing comes back."""
+    """Fraction of a one-way transfer's rate that a ring of two devices reaches on a shared bus."""
     ring_fraction: float = 0.9
-    """In longer rings: twice as many flows as were measured, but only two of them cross between the machine's halves,
-    as all that were measured did."""
+    """The same fraction in longer rings. They have twice as many flows as the measurement, but only two of them cross
+    between the halves of the machine, where all measured flows did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFit:
-    """What is fitted of one device type."""
+    """Fitted parameters of one device type."""
 
     efficiency: Efficiency
     tensor32_fraction: float = 0.6
-    """Of TF32's peak."""
+    """Fraction of the TF32 peak."""
     tensor32_fraction_backward: float = 0.6
-    """The same in products for gradients: their operands are transposed, which TF32 does at a loss."""
+    """Fraction of the TF32 peak in products for gradients, whose operands are transposed. TF32 is slower with these."""
     float32_fraction: float = 0.9
-    """Of the peak without tensor cores."""
+    """Fraction of the peak without tensor cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """Of float32 products, which `GpuType` does not have: the runtime trains in half precision."""
+    """Peak rates of float32 products. `GpuType` does not have them, because the runtime trains in half precision."""
 
     tensor32_flop_per_s: float
     float32_flop_per_s: float
@@ -67,11 +75,12 @@ PEAKS = {
     "RTX-3090": Peaks(tensor32_flop_per_s=35.6e12, float32_flop_per_s=35.6e12),
     "Titan-RTX": Peaks(tensor32_flop_per_s=16.3e12, float32_flop_per_s=16.3e12),
 }
-"""Source: the vendor's data sheets, dense. A card without TF32 has its float32 rate twice."""
+"""Peak rates of the types that were profiled in float32. Source: the vendor's datasheets, dense. For a card without
+TF32 both are its float32 rate."""
 
 
 def predicted_s(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) -> FloatArray:
-    """Seconds of each row."""
+    """Return the predicted seconds of each row of a series, `[num_rows]`."""
     device = _fitted(gpu, fit.efficiency)
     of = series.columns
     match series.term:
@@ -87,6 +96,7 @@ def predicted_s(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) 
             return np.array([layer.update_s(device, params=p, bytes_per_param=16.0) for p in of["params"]])
         case _:
             if series.link_bytes_per_s is not None:
+                # Machines on a shared bus have measured links, which replace the nominal ones.
                 fraction = program.pair_fraction if series.tensor == 2 else program.ring_fraction
                 device = _linked(device, series.link_bytes_per_s, fraction)
             return _layer_s(series, _arch(series), device, _kernels(series, gpu, fit, program))
@@ -111,7 +121,7 @@ def _layer_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels)
 
 
 def _attention_s(series: Series, gpu: GpuType) -> FloatArray:
-    """One kernel, with its share of a layer's fixed time."""
+    """Return the seconds of one attention kernel, with its share of a layer's fixed time."""
     arch, tensor, of = _arch(series), series.tensor, series.columns
     fixed = gpu.efficiency.layer_overhead_s / KERNELS_PER_LAYER
     if series.term is Term.PREFILL_ATTENTION:
@@ -127,7 +137,10 @@ def _matmul_s(series: Series, gpu: GpuType) -> FloatArray:
 
 
 def _head_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) -> FloatArray:
-    """Forward; or backward with twice the arithmetic, and gradients of the hidden states are summed over devices."""
+    """Return the seconds of the output head and the loss.
+
+    The backward pass has twice the arithmetic and sums the gradients of the hidden states over devices.
+    """
     tokens = series.columns["tokens"]
     if series.variant == "forward":
         return layer.head_s(gpu, arch, tensor=series.tensor, tokens=tokens, kernels=kernels)
@@ -150,12 +163,13 @@ def _fitted(gpu: GpuType, efficiency: Efficiency) -> GpuType:
 
 @lru_cache(maxsize=256)
 def _linked(gpu: GpuType, bytes_per_s: float, fraction: float) -> GpuType:
-    """With a measured link in the nominal one's place."""
+    """Return the type with a measured link in place of the nominal one."""
     efficiency = replace(gpu.efficiency, link_fraction=fraction, link_sharing=0.0)
     return replace(gpu, link_bytes_per_s=bytes_per_s, efficiency=efficiency)
 
 
 def _kernels(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) -> Kernels:
+    """Return how the profiled program runs a layer: eager float32 kernels for Sailor, fused kernels for the others."""
     arch = _arch(series)
     if series.numerics is Numerics.HALF:
         reads = 1 + program.grouped_cache_reads * (arch.num_heads / arch.num_kv_heads - 1)
@@ -170,6 +184,9 @@ def _kernels(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) -> 
         matmul_fraction_backward=fit.tensor32_fraction_backward if tensor32 else None,
         hidden_passes=program.eager_hidden_passes + (EAGER_ROTARY_PASSES if gated else 0.0),
         width_passes=5.0 if gated else 2.0,
-        score_passes=program.score_passes, score_passes_backward=program.score_passes_backward,
-        logit_passes=program.logit_passes, logit_passes_backward=program.logit_passes_backward, host_s=program.host_s,
-    )  # fmt: skip
+        score_passes=program.score_passes,
+        score_passes_backward=program.score_passes_backward,
+        logit_passes=program.logit_passes,
+        logit_passes_backward=program.logit_passes_backward,
+        host_s=program.host_s,
+    )

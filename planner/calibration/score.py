@@ -1,4 +1,4 @@
-"""How far predictions are from measurements: mean and worst relative error, and whether they rank alike."""
+"""Errors of predictions against measurements: mean and worst relative error, and rank correlation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,27 +10,35 @@ from planner.calibration.observations import FloatArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Of some rows. Errors are |predicted / measured - 1|."""
+    """Errors over a set of rows. The error of a row is |predicted / measured - 1|."""
 
     num_rows: int
     mean_error: float
     worst_error: float
     worst: str
-    """Which row that is."""
+    """Label of the row with the worst error."""
     spearman: float
+    """Rank correlation of predictions and measurements."""
 
 
 def score(predicted: FloatArray, measured: FloatArray, labels: Sequence[str]) -> Score:
+    """Return the errors of predictions, `[num_rows]` each; `labels` name the rows."""
     errors = np.abs(predicted / measured - 1)
     worst = int(np.argmax(errors))
     return Score(
-        num_rows=len(errors), mean_error=float(np.mean(errors)), worst_error=float(errors[worst]),
-        worst=labels[worst], spearman=spearman(predicted, measured),
-    )  # fmt: skip
+        num_rows=len(errors),
+        mean_error=float(np.mean(errors)),
+        worst_error=float(errors[worst]),
+        worst=labels[worst],
+        spearman=spearman(predicted, measured),
+    )
 
 
 def spearman(a: FloatArray, b: FloatArray) -> float:
-    """Rank correlation, ties sharing their mean rank; 1 for fewer than two values."""
+    """Return the rank correlation of two arrays; ties share their mean rank.
+
+    The result is 1 for fewer than two values, and 0 if one of the arrays is constant.
+    """
     if len(a) < 2:
         return 1.0
     x, y = ranks(a), ranks(b)
@@ -40,6 +48,7 @@ def spearman(a: FloatArray, b: FloatArray) -> float:
 
 
 def ranks(values: FloatArray) -> FloatArray:
+    """Return the rank of each value, from 1; equal values share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     means: FloatArray = ends - (counts - 1) / 2

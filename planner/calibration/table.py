@@ -1,4 +1,4 @@
-"""The rows of `planner/data/efficiency.csv`: what was fitted, and for types that nobody profiled what their kin has."""
+"""Rows of `planner/data/efficiency.csv`: fitted efficiencies, and estimates for types without profiles."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,20 +8,36 @@ from planner.calibration.kin import Traits, completed
 from planner.calibration.observations import FloatArray, Series
 
 DEFAULT = "default"
+"""Name of the row for types that have no row of their own."""
 CPU = "cpu"
+"""Name of the row for cores of a host."""
 _DIGITS = 3
+"""Significant digits of the table."""
 _CPU_ROW = {
-    "matmul_fraction": 0.5, "saturation_tokens": 8.0, "memory_fraction": 0.7, "link_fraction": 0.5,
-    "layer_overhead_s": 200e-6, "collective_latency_s": 100e-6, "attention_fraction": 0.1,
-    "attention_saturation_tokens": 64.0, "attention_overhead_s": 20e-6, "link_sharing": 0.0,
-}  # fmt: skip
-"""Until the cores at hand are probed."""
+    "matmul_fraction": 0.5,
+    "saturation_tokens": 8.0,
+    "memory_fraction": 0.7,
+    "link_fraction": 0.5,
+    "layer_overhead_s": 200e-6,
+    "collective_latency_s": 100e-6,
+    "attention_fraction": 0.1,
+    "attention_saturation_tokens": 64.0,
+    "attention_overhead_s": 20e-6,
+    "link_sharing": 0.0,
+}
+"""Efficiency of a core until the cores at hand are measured. Chosen by hand."""
 
 
 def efficiency_rows(series: Sequence[Series], fit: Fit, traits: Mapping[str, Traits]) -> list[dict[str, str]]:
-    """One for each packaged type, then `cpu` and `default`."""
-    rows = [_row(gpu, parameters.decoded(parameters.DEVICE, completed(gpu, fit, traits)), _source(gpu, series, fit))
-            for gpu in traits]  # fmt: skip
+    """Return one row for each packaged type, then `cpu` and `default`.
+
+    The row `default` has the mean over the types that inform each parameter; it is a geometric mean for parameters that
+    are fitted as logarithms.
+    """
+    rows = [
+        _row(gpu, parameters.decoded(parameters.DEVICE, completed(gpu, fit, traits)), _source(gpu, series, fit))
+        for gpu in traits
+    ]
     means = {
         each.name: _mean(each, [fit.devices[gpu] for gpu in sorted(fit.devices) if each.name in fit.informed[gpu]])
         for each in parameters.EFFICIENCY

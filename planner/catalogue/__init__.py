@@ -1,4 +1,7 @@
-"""What is known beforehand: accelerators with their efficiencies, and the shapes of published models."""
+"""Built-in knowledge: accelerator types with their efficiencies, and shapes of published models.
+
+Everything comes from the packaged tables of `planner/data`. Fleet and workload files refer to entries by name.
+"""
 
 from planner.catalogue.architectures import architecture, architectures
 from planner.catalogue.gpus import CPU, gpu_name, gpu_types, is_whole

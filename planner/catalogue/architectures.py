@@ -1,4 +1,4 @@
-"""The models whose shapes are known here (`architectures.csv`)."""
+"""Shapes of known models, read from the packaged table `architectures.csv`."""
 
 import difflib
 from collections.abc import Mapping
@@ -21,18 +21,21 @@ BUILTIN = Architecture(
     tied_embeddings=True,
     qk_norm=True,
 )
-"""What `trainer.model` makes; a test holds it to the checkpoint."""
+"""Shape of the model that `trainer.model` makes. A test compares it with the checkpoint."""
 
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
-    """Every packaged architecture by its name, and the built-in one."""
+    """Return all packaged architectures by name, with the built-in one."""
     shapes = [_of_row(row) for row in packaged_rows("architectures.csv")]
     return MappingProxyType({shape.name: shape for shape in (*shapes, BUILTIN)})
 
 
 def architecture(name: str) -> Architecture:
-    """The packaged one of that name, in whatever case. Raises: ConfigError naming the nearest."""
+    """Return the packaged architecture of that name, in any case and with or without an organisation before `/`.
+
+    Raises: ConfigError for an unknown name; the message lists the nearest known ones.
+    """
     known = {shape.name.lower(): shape for shape in architectures().values()}
     key = name.lower().rpartition("/")[2]
     if key in known:

@@ -1,9 +1,9 @@
-"""The accelerators that fleets may name: datasheet facts (`gpus.csv`) with fitted efficiencies (`efficiency.csv`).
+"""Accelerator types that fleets may name: datasheets (`gpus.csv`) with fitted efficiencies (`efficiency.csv`).
 
-Rates are dense half-precision ones: bf16, and fp16 for cards without it. Memory is counted in units of 10^9 bytes,
-which is less than each driver reports: the rest is for drivers and error correction.
+Rates are dense and in half precision: bf16, or fp16 for cards without it. Memory is in units of 10^9 bytes. That is
+less than what drivers report; the difference is left to the driver and to error correction.
 
-An efficiency is looked up by the type's name, then by its architecture (`arch:Ampere`), then as `default`.
+The efficiency of a type is looked up by its name, then by its architecture (`arch:Ampere`), then as `default`.
 """
 
 import difflib
@@ -18,6 +18,7 @@ from planner.catalogue.loaders import Row, packaged_rows
 from planner.question.hardware import Efficiency, GpuType
 
 CPU = "cpu"
+"""Name of the type whose devices are cores of a host."""
 DEFAULT_EFFICIENCY = Efficiency(
     matmul_fraction=0.6,
     saturation_tokens=128.0,
@@ -26,7 +27,7 @@ DEFAULT_EFFICIENCY = Efficiency(
     layer_overhead_s=20e-6,
     collective_latency_s=20e-6,
 )
-"""Where no table says better."""
+"""Efficiency of types without a row in the table. Chosen by hand."""
 
 _CPU_EFFICIENCY = Efficiency(
     matmul_fraction=0.5,
@@ -36,6 +37,7 @@ _CPU_EFFICIENCY = Efficiency(
     layer_overhead_s=200e-6,
     collective_latency_s=100e-6,
 )
+"""Efficiency of a core until the cores at hand are measured. Chosen by hand."""
 CPU_CORE = GpuType(
     name=CPU,
     memory_bytes=4 << 30,
@@ -45,18 +47,19 @@ CPU_CORE = GpuType(
     efficiency=_CPU_EFFICIENCY,
     is_cpu=True,
 )
-"""One core of a server: 32 float32 operations a cycle (two 256-bit fused multiply-adds) at 2.5 GHz, and its share of
-the memory and of the memory's bandwidth. A stand-in until the cores at hand are measured."""
+"""One core of a server: 32 float32 operations per cycle (two 256-bit fused multiply-adds) at 2.5 GHz, with its share of
+memory and memory bandwidth. It stands in until the cores at hand are measured (`planner.probe`)."""
 
 _SAME_CARD = (0.9, 1.25)
-"""Memory that drivers report over the packaged type's, which is in units of 10^9 bytes and before error correction."""
+"""Range of the ratio of the memory that a driver reports to that of the packaged type, within which the card is of that
+type. The packaged value is in units of 10^9 bytes and without error correction. Chosen by hand."""
 CPU_MIN_BYTES = 1 << 30
-"""Of a worker process: half of it is libraries."""
+"""Least memory of a worker process in bytes: half of it is libraries. Chosen by hand."""
 
 
 @cache
 def gpu_types() -> Mapping[str, GpuType]:
-    """Every packaged type by its name, `cpu` among them."""
+    """Return all packaged types by name, including `cpu`."""
     fits = {row["gpu"]: _efficiency(row) for row in packaged_rows("efficiency.csv")}
     types = [gpu_type_of_row(row, fits) for row in packaged_rows("gpus.csv")]
     cpu = replace(CPU_CORE, efficiency=fits.get(CPU, CPU_CORE.efficiency))
@@ -64,7 +67,7 @@ def gpu_types() -> Mapping[str, GpuType]:
 
 
 def gpu_type_of_row(row: Row, fits: Mapping[str, Efficiency]) -> GpuType:
-    """One row of the table of datasheets."""
+    """Return the type that one row of the datasheet table describes; `fits` are the efficiencies by name."""
     name, arch = row["name"], f"arch:{row['arch']}"
     return GpuType(
         name=name,
@@ -77,9 +80,10 @@ def gpu_type_of_row(row: Row, fits: Mapping[str, Efficiency]) -> GpuType:
 
 
 def cpu_type(core: GpuType, *, num_cores: int, memory_bytes: int) -> tuple[int, GpuType]:
-    """A host's cores as devices: how many, and what one of them is. Each is one worker process.
+    """Return (number of devices, type of one device) that a host's cores make. Each device is one worker process.
 
-    One core each, or several where memory would be below a GiB; memory 0: as much as the core says.
+    A device is one core, or several if each would have less than `CPU_MIN_BYTES` of memory. A `memory_bytes` of 0
+    stands for the memory of `core` per core.
     """
     num = num_cores if memory_bytes == 0 else max(1, min(num_cores, memory_bytes // CPU_MIN_BYTES))
     cores = num_cores // num
@@ -95,14 +99,17 @@ def cpu_type(core: GpuType, *, num_cores: int, memory_bytes: int) -> tuple[int, 
 
 
 def is_whole(gpu: GpuType, memory_bytes: int) -> bool:
-    """Whether a card whose driver reports so much memory is that type, neither another nor cut into partitions."""
+    """Return whether a card whose driver reports that much memory is a whole card of that type.
+
+    The card may instead be another type, or cut into partitions.
+    """
     return _SAME_CARD[0] < memory_bytes / gpu.memory_bytes < _SAME_CARD[1]
 
 
 def gpu_name(text: str, also: Iterable[str] = ()) -> str:
-    """The type that a name, an alias or a product name stands for; `also` are types that a fleet defines itself.
+    """Return the type that a name, an alias or a product name stands for.
 
-    Raises: ConfigError naming the nearest known ones.
+    `also` names types that a fleet file defines itself. Raises: ConfigError; the message lists the nearest known names.
     """
     if text in (own := frozenset(also)):
         return text
@@ -122,14 +129,15 @@ def _names_by_key() -> Mapping[str, str]:
 
 
 _NOISE = re.compile(r"\b(nvidia|amd|tesla|geforce|instinct|quadro)\b")
+"""Words in product names that do not distinguish accelerators."""
 
 
 def _key(text: str) -> str:
-    """Makes `NVIDIA A100-SXM4-40GB` and `a100 sxm4 40gb` one."""
+    """Reduce `NVIDIA A100-SXM4-40GB` and `a100 sxm4 40gb` to the same key."""
     words = _NOISE.sub(" ", re.sub(r"[^a-z0-9]+", " ", text.lower()))
     return "".join(words.split())
 
 
 def _efficiency(row: Row) -> Efficiency:
-    """An empty cell, or a column that is not there, is the field's default."""
+    """Return the efficiency of a row. An empty cell or a missing column stands for the default of its field."""
     return Efficiency(**{field.name: float(row[field.name]) for field in fields(Efficiency) if row.get(field.name)})

@@ -1,14 +1,18 @@
-"""Reads the packaged tables of `planner/data/`. Each has a header line and says where its rows come from."""
+"""Reader of the packaged tables in `planner/data`.
+
+Each table is a CSV file with a header line. Most have a column that names the source of each row.
+"""
 
 import csv
 from pathlib import Path
 
 Row = dict[str, str]
+"""One row of a table: column name to text."""
 _DATA = Path(__file__).parent.parent / "data"
 
 
 def packaged_rows(name: str) -> tuple[Row, ...]:
-    """The rows of one packaged table; none if this installation has no such table."""
+    """Return the rows of one packaged table; none if this installation does not have the table."""
     path = _DATA / name
     if not path.exists():
         return ()

@@ -1,4 +1,6 @@
-"""Time and memory of what one device, or one machine's devices, do: the physics that cost model and simulator share.
+"""Device physics: seconds and bytes of one device, or of the devices of one machine.
 
-Both compose it in their own way; it is validated on its own against published profiles (`bench/planner_cost.py`).
+The cost model and the simulator share these functions; each composes them in its own way. The package is validated by
+itself against published profiles (`planner.calibration`, `bench/planner_cost.py`). It knows nothing about placements,
+regions or steps.
 """

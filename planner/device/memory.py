@@ -1,39 +1,46 @@
-"""Bytes of training's activations and of caches, on one device."""
+"""Bytes of training activations, logits and key-value caches on one device.
+
+Model state (weights, gradients, moments) is not counted here, since it depends on how it is sharded
+(`planner.cost.memory`, `planner.simulate.resident`).
+"""
 
 from dataclasses import dataclass
 
 from planner.question.architecture import Architecture
 
 BYTES = 2
+"""Bytes of one half-precision element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a program keeps of one layer's forward pass for its backward pass, in copies of a tensor's elements.
+    """Tensors that a program keeps of one layer's forward pass for the backward pass, as numbers of copies.
 
-    A float32 copy beside half-precision ones counts twice.
+    A float32 copy next to half-precision ones counts twice.
     """
 
     hidden: float
-    """Of the hidden states, whole on every device."""
+    """Copies of the hidden states, which are whole on every device."""
     queries: float = 2.0
-    """Of what is as wide as all query heads: queries and attention's result."""
+    """Copies of tensors as wide as all query heads: the queries and the result of attention."""
     caches: float = 2.0
-    """Of what is as wide as all key heads: keys and values."""
+    """Copies of tensors as wide as all key heads: keys and values."""
     normed: float = 0.0
-    """More copies of queries and of keys where an architecture normalises them."""
+    """Additional copies of queries and keys in architectures that normalise them."""
     width: float | None = None
-    """Of what is as wide as the MLP's inside; None: the results of its matrices and functions, one more than matrices
-    (gated: gate, its activation, up, their product)."""
+    """Copies of tensors as wide as the inside of the MLP. None stands for the results of its matrices and functions,
+    which are one more than its matrices (with a gate: gate, its activation, up, and their product)."""
     scores: float = 0.0
-    """Of the attention scores; 0 where attention is fused."""
+    """Copies of the attention scores; 0 if attention is fused."""
 
 
 TRANSFORMERS = Kept(hidden=8.0, normed=3.0)
-"""Source: counted by autograd's own hooks in `transformers`' Qwen3 and Llama layers in bf16 (a test does it again): a
-normalisation keeps its input in float32, the normalised and the scaled copy."""
+"""Tensors that the layers of `transformers` keep. Source: counted by autograd's saved-tensor hooks in its Qwen3 and
+Llama layers in bf16, which a test repeats. A normalisation keeps its input in float32, the normalised copy and the
+scaled copy."""
 FUSED = Kept(hidden=4.0)
-"""Source: Korthikanti et al., arXiv 2205.05198, without the scores: a normalisation keeps its input and its result."""
+"""Tensors that fused kernels keep. Source: Korthikanti et al., arXiv 2205.05198, without the scores. A normalisation
+keeps its input and its result."""
 
 
 def activation_bytes_per_layer(
@@ -46,7 +53,10 @@ def activation_bytes_per_layer(
     kept: Kept = TRANSFORMERS,
     sequence: float = 0.0,
 ) -> float:
-    """What one layer keeps of `tokens` tokens for its backward pass; `sequence` matters where scores are kept."""
+    """Return the bytes that one layer keeps of `tokens` tokens for its backward pass, on one device.
+
+    With `recompute` it is only the layer's input. `sequence` matters only if the attention scores are kept.
+    """
     if recompute:
         return tokens * arch.hidden_size * element_bytes
     query, cache = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
@@ -59,10 +69,13 @@ def activation_bytes_per_layer(
 
 
 def logits_bytes(arch: Architecture, *, tensor: int, tokens: float) -> float:
-    """Float32 logits and their gradient."""
+    """Return the bytes of the float32 logits of `tokens` tokens and of their gradient, on one of `tensor` devices."""
     return 8 * tokens * arch.vocab_size / tensor
 
 
 def kv_bytes_per_token(arch: Architecture, *, tensor: int) -> float:
-    """On each of `tensor` devices; heads that cannot be split further are copied."""
+    """Return the cache bytes of one token on each of `tensor` devices.
+
+    Heads that cannot be split any further are copied to several devices.
+    """
     return BYTES * arch.kv_elements_per_token / min(tensor, arch.num_kv_heads)

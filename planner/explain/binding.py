@@ -14,7 +14,7 @@ from planner.question.goal import Objective
 
 
 def binding_sentence(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:
-    """What equals the step time, with its terms; then what the goal's number does, if it has one."""
+    """Return a sentence on what equals the step time, with its terms, and on the goal's limit if there is one."""
     kind, _, subject = evaluation.binding.partition(":")
     match kind:
         case "path" if subject == "critic":
@@ -35,12 +35,12 @@ def binding_sentence(prices: Prices, placement: Placement, evaluation: Evaluatio
 
 
 def seconds(value: float) -> str:
-    """`12.3 ms`, `1.23 s`, `123 s`."""
+    """Format seconds as `12.3 ms`, `1.23 s` or `123 s`."""
     return f"{units.short(value * 1e3)} ms" if 0 < value < 1 else f"{units.short(value)} s"
 
 
 def names(tasks: str) -> str:
-    """`reward+critic_inference` for a person."""
+    """Format `reward+critic_inference` as `reward and critic inference`."""
     words = [task.replace("_", " ") for task in tasks.split("+")]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
@@ -55,10 +55,10 @@ def _path(prices: Prices, placement: Placement, evaluation: Evaluation, region: 
         ("scoring", placed.scoring_s),
         ("weights", at.weights_s),
         ("generation", at.window_s),
-        ("what generation's devices do beside it", others_s(prices, placed)),
+        ("other tasks on generation's devices", others_s(prices, placed)),
         ("trajectories", at.trajectories_s),
     ]
-    return f"the way of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
+    return f"the path of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 
 def _critic_path(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:
@@ -68,11 +68,11 @@ def _critic_path(prices: Prices, placement: Placement, evaluation: Evaluation) -
     weights_s = evaluation.step_s * (eta + 1) - placed.training_s - placed.critic_scoring_s
     terms = [("training", placed.training_s), ("the critic's weights", weights_s)]
     terms += [("scoring where the critic infers", placed.critic_scoring_s)]
-    return f"the way of the critic's weights: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
+    return f"the path of the critic's weights: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 
 def _sum(terms: Sequence[tuple[str, float]]) -> str:
-    """Without terms that nobody would notice."""
+    """Format the terms as a sum, without negligible ones."""
     total = sum(value for _, value in terms)
     return " + ".join(f"{what} {seconds(value)}" for what, value in terms if value > 1e-6 * total)
 

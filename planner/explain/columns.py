@@ -1,10 +1,13 @@
-"""Aligned columns for a terminal."""
+"""Aligned columns of text for a terminal."""
 
 from collections.abc import Sequence
 
 
 def columns(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Rows under their headings; `right`: indices of columns whose texts end together. Empty without rows."""
+    """Return rows under their headings; empty if there are no rows.
+
+    `right` holds the indices of columns that are aligned to the right.
+    """
     if not rows:
         return ""
     table = [list(headings), *(list(row) for row in rows)]

@@ -1,4 +1,4 @@
-"""What each method found on one question, and how soon."""
+"""Comparison of methods on one problem: what each found, how soon, and what was proved."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from planner.question.goal import Goal, Objective, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One method's run."""
+    """Result of one method."""
 
     method: str
     best: Incumbent | None
@@ -24,13 +24,13 @@ class Compared:
     elapsed_s: float
     num_evaluations: int
     note: str = ""
-    """Why there is no placement."""
+    """Why there is no placement, or why the method did not finish."""
     simulated: Played | None = None
-    """What the simulator made of the best one; None where it was not asked."""
+    """The simulator's result for the best placement. None if it was not requested."""
 
 
 def compared(method: str, found: outcome.Outcome, elapsed_s: float) -> Compared:
-    """From a method's answer."""
+    """Return the row of a method from its outcome."""
     match found:
         case outcome.Infeasible(conflict=conflict):
             why = "; and ".join(fact.what for fact in conflict) or "it found no placement"
@@ -42,41 +42,52 @@ def compared(method: str, found: outcome.Outcome, elapsed_s: float) -> Compared:
             if isinstance(found, outcome.BudgetExhausted) and found.bound is not None:
                 bound = found.bound
             return Compared(
-                method=method, best=found.best, trace=found.trace, bound=bound, elapsed_s=elapsed_s,
-                num_evaluations=found.num_evaluations, note="" if found.best else "nothing in time",
-            )  # fmt: skip
+                method=method,
+                best=found.best,
+                trace=found.trace,
+                bound=bound,
+                elapsed_s=elapsed_s,
+                num_evaluations=found.num_evaluations,
+                note="" if found.best else "nothing in time",
+            )
 
 
 def failed(method: str, best: Incumbent | None, why: str, elapsed_s: float) -> Compared:
-    """Of a method that could not begin, or did not end."""
+    """Return the row of a method that could not start or did not finish."""
     trace = (best,) if best else ()
     return Compared(
-        method=method, best=best, trace=trace, bound=best.bound if best else None, elapsed_s=elapsed_s,
-        num_evaluations=0, note=why,
-    )  # fmt: skip
+        method=method,
+        best=best,
+        trace=trace,
+        bound=best.bound if best else None,
+        elapsed_s=elapsed_s,
+        num_evaluations=0,
+        note=why,
+    )
 
 
 def best_bound(runs: Sequence[Compared]) -> float | None:
-    """The highest of what was proved."""
+    """Return the highest proved lower bound. None if nothing was proved."""
     return max((run.bound for run in runs if run.bound is not None), default=None)
 
 
 def best_value(runs: Sequence[Compared], goal: Goal) -> float | None:
+    """Return the least objective value that was found. None if nothing was found."""
     return min((run.best.value(goal) for run in runs if run.best), default=None)
 
 
 def traces(runs: Sequence[Compared], goal: Goal) -> Mapping[str, list[tuple[float, float]]]:
-    """(seconds, objective value) of each improvement."""
+    """Return pairs (seconds, objective value) of each improvement, by method."""
     return {run.method: [(each.elapsed_s, each.value(goal)) for each in run.trace] for run in runs}
 
 
 def unit_of(goal: Goal) -> str:
-    """Of the objective value."""
+    """Return the unit of the objective value."""
     return "dollars an hour" if goal.objective is Objective.COST_AT_THROUGHPUT else "seconds a step"
 
 
 def comparison_tree(runs: Sequence[Compared], problem: Problem) -> dict[str, Any]:
-    """For programs. Dollars are null where nothing has a price."""
+    """Return the comparison as plain JSON values. Dollars are null if nothing has a price."""
     goal = problem.goal
     return {
         "schema": "periplus.plan-comparison/1",
@@ -103,7 +114,10 @@ def comparison_tree(runs: Sequence[Compared], problem: Problem) -> dict[str, Any
 
 
 def comparison_text(runs: Sequence[Compared], problem: Problem) -> str:
-    """For a person: the best method first; how far each is from what is proved, and what the simulator says of it."""
+    """Return the comparison as a table with the best method first.
+
+    It shows how far each method is from the proved bound, and the simulator's result.
+    """
     goal = problem.goal
     bound, best = best_bound(runs), best_value(runs, goal)
     order = sorted(runs, key=lambda run: (run.best is None, run.best.value(goal) if run.best else 0.0, run.method))
@@ -120,10 +134,16 @@ def comparison_text(runs: Sequence[Compared], problem: Problem) -> str:
         first_s = next((each.elapsed_s for each in run.trace if each.value(goal) <= value * (1 + 1e-9)), run.elapsed_s)
         rows.append(
             (
-                run.method, f"{units.short(found.step_s)} s", _simulated(run), money, ratio,
-                "-" if bound is None else f"{max(0.0, 1 - bound / value) * 100:.2f} %", f"{first_s:.2f} s", "",
+                run.method,
+                f"{units.short(found.step_s)} s",
+                _simulated(run),
+                money,
+                ratio,
+                "-" if bound is None else f"{max(0.0, 1 - bound / value) * 100:.2f} %",
+                f"{first_s:.2f} s",
+                "",
             )
-        )  # fmt: skip
+        )
     heading = ["METHOD", "STEP", "SIMULATED", "DOLLARS/H", "TO BEST", "GAP", "FOUND AFTER", ""]
     if not any(run.simulated for run in runs):
         heading, rows = _without(2, heading), [_without(2, row) for row in rows]
@@ -133,11 +153,11 @@ def comparison_text(runs: Sequence[Compared], problem: Problem) -> str:
 
 
 def _simulated(run: Compared) -> str:
-    """With how far it is from the prediction."""
+    """Format the simulated step and its difference from the prediction."""
     if run.simulated is None or run.best is None:
         return "-"
     if run.simulated.step_s is None:
-        return "came to a stand"
+        return "stalled"
     error = run.simulated.step_s / run.best.evaluation.step_s - 1
     return f"{units.short(run.simulated.step_s)} s ({error * 100:+.0f} %)"
 

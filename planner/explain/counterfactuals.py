@@ -1,7 +1,9 @@
-"""What if: one more machine, a faster link, a larger bound, a region that is not used. Each question is planned anew.
+"""Counterfactuals: plan a problem again with one thing changed, to find what would shorten the step.
 
-A resource more never makes the best placement worse, so what the plan does with the changed resources counts as well as
-what a short search finds: a gain is never negative, and one that is smaller than the searches' gap may be none.
+A change is one more machine, a faster link, a larger staleness bound, a looser limit, or an unused region that must
+generate. More of a resource never makes the best placement worse. So the plan's own value with the changed resource
+counts as well as what a short search finds. A gain is therefore never negative, and one below the searches' gap may be
+none.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,21 +26,23 @@ from planner.question.goal import Goal, Problem
 from planner.question.workload import Task
 
 Solve = Callable[[Problem], outcome.Outcome]
+"""Function that searches a problem for the best placement."""
 
 MAX_MACHINES, MAX_LINKS, MAX_REGIONS = 12, 12, 12
-"""Questions of one kind; those about what is in use come first."""
+"""Largest number of changes of one kind (machines, `MAX_LINKS`, `MAX_REGIONS`). Resources in use come first."""
 UNANSWERED = "no placement was found in time"
+"""Reason of an effect whose search found nothing in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One question: the problem with one thing changed."""
+    """One change: the problem with one thing changed."""
 
     kind: str
-    """`machine`, `link`, `eta`, `limit` or `region`."""
+    """One of `machine`, `link`, `eta`, `limit`, `region`."""
     subject: str
     what: str
-    """For a person."""
+    """Description of the change for a person."""
     problem: Problem
     keeps: bool
     """Whether every placement stays feasible."""
@@ -46,9 +50,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """The answer. `value` is the objective's; None where there is no placement, and `why` says why.
+    """Effect of a change on the objective value.
 
-    `bound`: proved, with the change nothing is less; None where nothing is proved.
+    `value` is None if there is no placement; `why` says why. `bound` is a proved lower bound with the change, or None.
     """
 
     kind: str
@@ -56,15 +60,15 @@ class Effect:
     what: str
     value: float | None
     gain: float | None
-    """1 - value / the plan's: at least so much."""
+    """1 - value / the plan's value: a lower bound on the gain."""
     why: str = ""
     bound: float | None = None
     room: float | None = None
-    """1 - bound / the plan's: at most so much."""
+    """1 - bound / the plan's value: an upper bound on the gain."""
 
 
 def lifts(problem: Problem, placement: Placement) -> tuple[Change, ...]:
-    """More of each thing that might bind."""
+    """Return changes that add a little of each thing that may bind."""
     return (
         *_machines(problem, placement),
         *_links(problem, placement),
@@ -73,7 +77,7 @@ def lifts(problem: Problem, placement: Placement) -> tuple[Change, ...]:
 
 
 def unused_regions(problem: Problem, placement: Placement) -> tuple[Change, ...]:
-    """Each region that the placement leaves out, made to generate."""
+    """Return, for each region that the placement leaves out, the change in which it must generate."""
     regions = {each.key: each.region.name for each in classes_of(problem.fleet)}
     used = {regions[pool.device_class] for group in placement.groups for pool in group.pools}
     changes = []
@@ -81,15 +85,18 @@ def unused_regions(problem: Problem, placement: Placement) -> tuple[Change, ...]
         rules = replace(problem.rules, generating=problem.rules.generating | {name})
         changes.append(
             Change(
-                kind="region", subject=name, what=f"generating in {name} too",
-                problem=replace(problem, rules=rules), keeps=False,
+                kind="region",
+                subject=name,
+                what=f"generating in {name} too",
+                problem=replace(problem, rules=rules),
+                keeps=False,
             )
-        )  # fmt: skip
+        )
     return tuple(changes)
 
 
 def effect(change: Change, placement: Placement, base: float, solve: Solve) -> Effect:
-    """What the change would do to a plan whose objective value is `base`."""
+    """Return the effect of a change on a plan whose objective value is `base`."""
     goal = change.problem.goal
     values = []
     if change.keeps:
@@ -108,16 +115,24 @@ def effect(change: Change, placement: Placement, base: float, solve: Solve) -> E
                 why = UNANSWERED
     value = min(values, default=None)
     return Effect(
-        kind=change.kind, subject=change.subject, what=change.what, value=value, gain=_less(value, base),
-        why=why if value is None else "", bound=bound, room=_less(bound, base),
-    )  # fmt: skip
+        kind=change.kind,
+        subject=change.subject,
+        what=change.what,
+        value=value,
+        gain=_less(value, base),
+        why=why if value is None else "",
+        bound=bound,
+        room=_less(bound, base),
+    )
 
 
 def _less(value: float | None, base: float) -> float | None:
+    """Return 1 - value / base: the relative improvement."""
     return None if value is None else 1 - value / base if base > 0 else 0.0
 
 
 def _bound(found: outcome.Outcome) -> float | None:
+    """Return the lower bound that an outcome proves, or None."""
     match found:
         case outcome.Found(best=best):
             return best.bound
@@ -128,15 +143,19 @@ def _bound(found: outcome.Outcome) -> float | None:
 
 
 def unanswered(change: Change) -> Effect:
-    """Of a question whose search did not end."""
+    """Return the effect of a change whose search did not end."""
     return Effect(
-        kind=change.kind, subject=change.subject, what=change.what, value=None, gain=None,
+        kind=change.kind,
+        subject=change.subject,
+        what=change.what,
+        value=None,
+        gain=None,
         why=UNANSWERED,
-    )  # fmt: skip
+    )
 
 
 def _forbidden(change: Change, placement: Placement) -> str:
-    """What keeps a region from generating whatever a search finds: a rule, a missing price, a missing link."""
+    """Return what keeps a region from generating in any case: a rule, a missing price or a missing link; else empty."""
     problem, name = change.problem, change.subject
     classes = [each for each in classes_of(problem.fleet) if each.region.name == name]
     if not any(problem.rules.allows(Task.GENERATION, name, each.is_spot) for each in classes):
@@ -147,7 +166,10 @@ def _forbidden(change: Change, placement: Placement) -> str:
 
 
 def _unlinked(problem: Problem, home: str, name: str) -> str:
-    """The missing ways between a region and the trainer's, where it has none to any other that may train either."""
+    """Return the missing routes between a region and the trainer's.
+
+    The result is empty if the region has routes to and from any region that may train.
+    """
     network = Network(problem.fleet)
     homes = {each.region.name for each in allowed(problem, Task.ACTOR_TRAINING)} | {home}
     if any(network.joins(each, name) for each in homes):
@@ -157,21 +179,30 @@ def _unlinked(problem: Problem, home: str, name: str) -> str:
 
 
 def _machines(problem: Problem, placement: Placement) -> Iterator[Change]:
+    """Yield one more machine of each class, classes in use first."""
     used = {pool.device_class for group in placement.groups for pool in group.pools}
     classes = sorted(classes_of(problem.fleet), key=lambda at: (at.key not in used, at.key))
     for at in classes[:MAX_MACHINES]:
         more = Machines(
-            gpu=at.gpu.name, gpus_per_machine=at.gpus_per_machine, num_machines=1, is_spot=at.is_spot, fabric=at.fabric,
-            usd_per_gpu_hour=at.usd_per_gpu_hour, network_bytes_per_s=at.fabric_bytes_per_s,
-        )  # fmt: skip
+            gpu=at.gpu.name,
+            gpus_per_machine=at.gpus_per_machine,
+            num_machines=1,
+            is_spot=at.is_spot,
+            fabric=at.fabric,
+            usd_per_gpu_hour=at.usd_per_gpu_hour,
+            network_bytes_per_s=at.fabric_bytes_per_s,
+        )
         yield Change(
-            kind="machine", subject=at.key, what=f"one more machine of {_machine_words(at)} in {at.region.name}",
-            problem=replace(problem, fleet=with_machine(problem.fleet, at.region.name, more)), keeps=True,
-        )  # fmt: skip
+            kind="machine",
+            subject=at.key,
+            what=f"one more machine of {_machine_words(at)} in {at.region.name}",
+            problem=replace(problem, fleet=with_machine(problem.fleet, at.region.name, more)),
+            keeps=True,
+        )
 
 
 def _machine_words(at: DeviceClass) -> str:
-    """No two classes of a region have the same."""
+    """Describe a class in words that differ between any two classes of a region."""
     size = "one device" if at.gpus_per_machine == 1 else f"{at.gpus_per_machine} devices"
     name = "CPU" if at.gpu.is_cpu else at.gpu.name
     kind = f"{size} {name}{' spot' if at.is_spot else ''}{f' of {at.fabric}' if at.fabric else ''}"
@@ -179,7 +210,7 @@ def _machine_words(at: DeviceClass) -> str:
 
 
 def with_machine(fleet: Fleet, region: str, machines: Machines) -> Fleet:
-    """A fleet with these machines beside the region's own."""
+    """Return the fleet with these machines added to a region."""
     regions = (
         replace(each, machines=(*each.machines, machines)) if each.name == region else each for each in fleet.regions
     )
@@ -187,6 +218,7 @@ def with_machine(fleet: Fleet, region: str, machines: Machines) -> Fleet:
 
 
 def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
+    """Yield each used link and the trainer's uplink at twice the rate."""
     prices = Prices(problem)
     home = trainer_region(prices, placement)
     away = {region for region in rollout_replicas(prices, placement) if region != home}
@@ -199,9 +231,12 @@ def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
         )
         if links != problem.fleet.links:
             yield Change(
-                kind="link", subject=f"{src}>{dst}", what=f"twice the rate from {src} to {dst}",
-                problem=replace(problem, fleet=replace(problem.fleet, links=links)), keeps=True,
-            )  # fmt: skip
+                kind="link",
+                subject=f"{src}>{dst}",
+                what=f"twice the rate from {src} to {dst}",
+                problem=replace(problem, fleet=replace(problem.fleet, links=links)),
+                keeps=True,
+            )
     if away and prices.network.up_bytes_per_s(home):
         regions = tuple(
             replace(each, wan_up_bytes_per_s=2 * each.wan_up_bytes_per_s)
@@ -210,18 +245,25 @@ def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
             for each in problem.fleet.regions
         )
         yield Change(
-            kind="link", subject=f"{home}>", what=f"twice the uplink of {home}",
-            problem=replace(problem, fleet=replace(problem.fleet, regions=regions)), keeps=True,
-        )  # fmt: skip
+            kind="link",
+            subject=f"{home}>",
+            what=f"twice the uplink of {home}",
+            problem=replace(problem, fleet=replace(problem.fleet, regions=regions)),
+            keeps=True,
+        )
 
 
 def _looser(problem: Problem) -> Iterator[Change]:
+    """Yield a larger staleness bound, and each limit of the goal loosened by 10 %."""
     eta, goal = problem.workload.eta, problem.goal
     if eta < problem.limits.max_eta:
         yield Change(
-            kind="eta", subject=str(eta + 1), what=f"a staleness bound of {eta + 1}", keeps=eta > 0,
+            kind="eta",
+            subject=str(eta + 1),
+            what=f"a staleness bound of {eta + 1}",
+            keeps=eta > 0,
             problem=replace(problem, workload=replace(problem.workload, eta=eta + 1)),
-        )  # fmt: skip
+        )
     if goal.max_step_s is not None:
         looser: Goal = replace(goal, max_step_s=1.1 * goal.max_step_s)
         what = f"{seconds(looser.max_step_s or 0.0)} a step allowed"

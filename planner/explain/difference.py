@@ -1,4 +1,4 @@
-"""Two plans side by side: what they promise, and what would have to move to go from the first to the second."""
+"""Difference of two plans: what they promise, and which devices would have to move from the first to the second."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,34 +14,38 @@ from planner.question.workload import TRAINING, Task
 from planner.replan.moves import num_moved
 
 _Counts = dict[tuple[str, str], int]
+"""Number by (what, where)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """`devices`, `layouts` and `workers`: where the two differ, with both numbers."""
+    """Differences of two plans.
+
+    `devices`, `layouts` and `workers` hold the entries that differ, with both numbers.
+    """
 
     facts: tuple[tuple[str, str, str], ...]
-    """(name, of the first, of the second)."""
+    """Triples (name, value in the first plan, value in the second plan)."""
     questions: tuple[str, ...] = ()
-    """What the two were asked differently: `workload`, `fleet`, `goal`, `rules`, `limits`."""
+    """Parts of the problem that differ: `workload`, `fleet`, `goal`, `rules`, `limits`."""
     workers: tuple[tuple[str, str, int, int], ...]
-    """(kind, region, before, after)."""
+    """Tuples (kind, region, number before, number after)."""
     devices: tuple[tuple[str, str, int, int], ...]
-    """(task, device class, before, after)."""
+    """Tuples (task, device class, number before, number after)."""
     layouts: tuple[tuple[str, str, int, int], ...] = ()
-    """(tasks and how they use the devices, device class, devices before, after)."""
+    """Tuples (tasks with their layouts, device class, devices before, devices after)."""
     moved: int | None = None
-    """Devices that start a use that they did not have (`planner.replan.moves`); None without placements."""
+    """Number of devices that start another use (`planner.replan.moves`). None without placements."""
     in_use: int | None = None
-    """Devices that the first plan uses."""
+    """Number of devices that the first plan uses. None without a placement."""
 
     @property
     def moved_fraction(self) -> float | None:
-        """Of the devices that the first plan uses."""
+        """Share of the first plan's devices that move."""
         return self.moved / self.in_use if self.moved is not None and self.in_use else None
 
     def to_tree(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the difference as plain JSON values."""
         rows = ("device_class", "before", "after")
         return {
             "schema": "periplus.plan-difference/1",
@@ -55,7 +59,7 @@ class Difference:
         }
 
     def text(self) -> str:
-        """For a person."""
+        """Return the difference as text for a person."""
         blocks = []
         if self.questions:
             blocks.append(_asked_words(self.questions))
@@ -77,11 +81,11 @@ class Difference:
 def _asked_words(questions: Sequence[str]) -> str:
     if others := [name for name in questions if name in ("workload", "fleet")]:
         return f"the plans are of different {'s and '.join(others)}s: their numbers do not compare"
-    return f"the plans were asked for under different {' and '.join(questions)}"
+    return f"the plans were made under different {' and '.join(questions)}"
 
 
 def difference(before: Plan, after: Plan) -> Difference:
-    """What changes from one plan to another."""
+    """Return what changes from one plan to another."""
     was, will = before.placement, after.placement
     both = was is not None and will is not None
 
@@ -144,7 +148,7 @@ def _devices(plan: Plan) -> _Counts:
 
 
 def _layouts(plan: Plan) -> _Counts:
-    """Each pool with all that tells its layouts apart: two plans with the same rows use devices alike."""
+    """Return the devices of each pool by its layouts and class. Plans with equal entries use devices alike."""
     found: _Counts = {}
     for _, pool in _pools(plan):
         words = "; ".join(f"{names(task)} {_layout(task, layout)}" for task, layout in pool.layouts)
@@ -154,7 +158,7 @@ def _layouts(plan: Plan) -> _Counts:
 
 
 def _layout(task: Task, layout: Layout) -> str:
-    """Without how many copies there are, which the devices tell."""
+    """Format a layout without the number of replicas, which follows from the devices."""
     parts = [("tensor", layout.tensor), ("pipeline", layout.pipeline)]
     shown = " x ".join(f"{what} {num}" for what, num in parts if num > 1 or what == "tensor")
     extras = [f"{layout.sharding.value} sharded"] if layout.sharding is not Sharding.NONE else []

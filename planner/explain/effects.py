@@ -1,4 +1,4 @@
-"""Counterfactuals in lines and as a tree."""
+"""Effects of counterfactuals as text and as plain JSON values."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from planner.explain.counterfactuals import UNANSWERED, Effect
 from planner.question.goal import Goal, Objective
 
 NEGLIGIBLE = 1e-3
-"""Gains below are called none."""
+"""Relative gain below which the text says that there is none. Chosen by hand."""
 SETTLED = 0.0101
-"""A question is answered where no more than this can be gained: the gap at which searches end."""
+"""An effect is settled if no more than this can be gained in addition: the gap of 1 % at which searches end."""
 
 
 def effects_tree(changes: Sequence[Effect], regions: Sequence[Effect]) -> dict[str, Any]:
-    """For programs."""
+    """Return the effects as plain JSON values."""
     return {
         "lifts": [_effect_tree(each) for each in changes],
         "unused_regions": [_effect_tree(each) for each in regions],
@@ -36,9 +36,10 @@ def effects_text(
     budget_s: float | None = None,
     plan_s: float | None = None,
 ) -> str:
-    """For a person: the largest gain first. `gap`: of the plan; None: nothing is proved of it.
+    """Return the effects as text for a person, the largest gain first.
 
-    `budget_s`: what all questions shared; `plan_s`: what each should have had, as the plan did.
+    `gap` is that of the plan, None if nothing is proved. `budget_s` is the time that all changes shared, and `plan_s`
+    what each should have had, as the plan did.
     """
     helps = sorted((e for e in changes if _helps(e)), key=lambda e: (-(e.gain or 0.0), e.what))
     none = [each for each in changes if not _helps(each) and _settled(each)]
@@ -64,7 +65,7 @@ def effects_text(
 
 
 def percent(share: float) -> str:
-    """`0.25 %`, `3.2 %`, `32 %`: never in powers of ten."""
+    """Format a share as `0.25 %`, `3.2 %` or `32 %`, never with powers of ten."""
     value = share * 100
     return f"{value:.2f} %" if value < 0.995 else f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
 
@@ -74,7 +75,7 @@ def _helps(each: Effect) -> bool:
 
 
 def _settled(each: Effect) -> bool:
-    """Whether it is known, to the gap at which searches end, how much the change gains."""
+    """Return whether the gain of the change is known, to the gap at which searches end."""
     if each.kind == "region" and each.value is None:
         return each.why != UNANSWERED
     return each.room is not None and each.room - max(0.0, each.gain or 0.0) <= SETTLED

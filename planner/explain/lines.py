@@ -1,4 +1,4 @@
-"""A plan in lines, for a terminal."""
+"""A plan as lines of text for a terminal."""
 
 from periplus.view import units
 from planner.answer.evaluation import Evaluation
@@ -11,13 +11,13 @@ from planner.propose import idle_pools
 from planner.question.workload import TRAINING, Task
 
 NOTHING = 0.95
-"""A gap above says nothing that helps."""
+"""Gap above which the bound is called of no help. Chosen by hand."""
 _DISAGREES = 0.1
-"""A difference between prediction and simulation that is said in words."""
+"""Relative difference between prediction and simulation from which the text mentions it. Chosen by hand."""
 
 
 def explain(plan: Plan) -> str:
-    """What to expect, then a line a region: what runs there and when new weights arrive; then what binds."""
+    """Return the plan as text: expectations, a line per region with its processes, groups of tasks, and what binds."""
     width = max(len(region) for region in plan.regions)
     lines = [f"method {plan.method}, trainer in {plan.trainer_region}", *_expectations(plan)]
     for region in plan.regions:
@@ -29,7 +29,7 @@ def explain(plan: Plan) -> str:
 
 
 def proof(plan: Plan) -> str:
-    """What is known of better placements, in a few words; empty for the static method."""
+    """Return in a few words what is proved about better placements; empty for the static method."""
     if plan.evaluation is None:
         return ""
     if plan.gap is None:
@@ -58,7 +58,7 @@ def _expectations(plan: Plan) -> list[str]:
 
 
 def _usd(plan: Plan, evaluation: Evaluation) -> list[str]:
-    """What is paid, and for how many devices nobody knows it."""
+    """Return the dollars per hour, and for how many devices the price is unknown."""
     if plan.question is None or plan.placement is None:
         return [f"{evaluation.usd_per_hour:,.2f} dollars an hour"] if evaluation.usd_per_hour > 0 else []
     words = usd_words(plan.question.fleet, plan.placement, evaluation)
@@ -67,12 +67,12 @@ def _usd(plan: Plan, evaluation: Evaluation) -> list[str]:
 
 
 def _cheaper(plan: Plan, evaluation: Evaluation) -> list[str]:
-    """Where dollars could count and do not."""
+    """Return a hint if prices are known but the goal ignores them."""
     question, placement = plan.question, plan.placement
     if question is None or placement is None or question.goal.needs_prices or not has_prices(question.fleet):
         return []
     limit = rounded_up(evaluation.step_s)
-    text = f"dollars were not looked at: --objective cost --max-step-s {limit} finds the least for this speed"
+    text = f"dollars were not considered: --objective cost --max-step-s {limit} finds the least for this speed"
     return [f"{text}, of devices with a price only" if num_unpriced(question.fleet, placement) else text]
 
 
@@ -88,7 +88,7 @@ def _simulated(plan: Plan) -> str:
     assert plan.evaluation is not None
     played = plan.simulated
     if played.step_s is None:
-        return f"came to a stand: {played.stalled}"
+        return f"stalled: {played.stalled}"
     error = played.step_s / plan.evaluation.step_s - 1
     age = f", oldest token {played.max_age} version{'s' if played.max_age != 1 else ''} old"
     return f"{seconds(played.step_s)} a step over {played.num_steps} steps ({error * 100:+.1f} %){age}"
@@ -110,7 +110,7 @@ def _arrival(plan: Plan, region: str) -> str:
 
 
 def _groups(plan: Plan) -> list[str]:
-    """What the devices do, where tasks have more than one device."""
+    """Return lines on the tasks of each group and their layouts, if any pool has more than one device."""
     if (
         plan.placement is None
         or plan.evaluation is None

@@ -1,4 +1,4 @@
-"""Dollars as far as they are known: devices without a price cost nobody knows what, not nothing."""
+"""Dollars of a plan as far as prices are known. Devices without a price are counted and never taken as free."""
 
 import math
 
@@ -9,20 +9,20 @@ from planner.question.fleet import Fleet
 
 
 def num_unpriced(fleet: Fleet, placement: Placement) -> int:
-    """Devices of a placement that nobody named a price for."""
+    """Return the number of a placement's devices without a price."""
     known = {each.key: each.usd_per_gpu_hour for each in classes_of(fleet)}
     return sum(p.num_gpus for group in placement.groups for p in group.pools if known.get(p.device_class) is None)
 
 
 def known_usd(fleet: Fleet, placement: Placement, evaluation: Evaluation) -> float | None:
-    """Dollars an hour of what has a price, egress included; None where nothing has."""
+    """Return the dollars per hour of everything with a price, egress included. None if nothing has a price."""
     if evaluation.usd_per_hour <= 0 and num_unpriced(fleet, placement) == placement.num_gpus:
         return None
     return evaluation.usd_per_hour
 
 
 def usd_words(fleet: Fleet, placement: Placement, evaluation: Evaluation) -> str:
-    """`12.34 + 8 devices without a price`; empty where nothing has a price."""
+    """Format the dollars as `12.34 + 8 devices without a price`; empty if nothing has a price."""
     usd, num = known_usd(fleet, placement, evaluation), num_unpriced(fleet, placement)
     if usd is None:
         return ""
@@ -31,11 +31,11 @@ def usd_words(fleet: Fleet, placement: Placement, evaluation: Evaluation) -> str
 
 
 def has_prices(fleet: Fleet) -> bool:
-    """Whether anything of it has one."""
+    """Return whether any machines of the fleet have a price."""
     return any(machines.usd_per_gpu_hour is not None for region in fleet.regions for machines in region.machines)
 
 
 def rounded_up(value: float) -> str:
-    """A limit in three digits that the value just keeps: 283.61 becomes 284."""
+    """Format a limit in three digits that the value just satisfies: 283.61 becomes 284."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return f"{math.ceil(value / unit - 1e-9) * unit:.12g}"

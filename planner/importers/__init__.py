@@ -1,5 +1,5 @@
-"""From measured tables, price lists and inventories to fleets: pure functions of parsed rows.
+"""Importers: turn measured tables, price lists and inventories into fleets. They are pure functions of parsed rows.
 
-`loaders` reads the files. What a row lacks is left out and named, never guessed; where a published setting leaves a
-figure open, the one taken stands in `guesses`.
+Only `loaders` reads files. Rows with missing values are left out and named; missing values are never guessed. If a
+published setting leaves a figure open, the figure that was chosen is named in `guesses`.
 """

@@ -1,8 +1,9 @@
-"""A fleet of whatever tables are at hand: what `periplus fleet import` asks for.
+"""Assembly of a fleet from whatever tables are given, for `periplus fleet import`.
 
-Links come from network tables, machines from price lists and from `nvidia-smi`, prices of links from egress tables.
-A price list says what can be rented, not how many one gets: the caller says. Of the instance types with one
-accelerator the one with most of them in a machine is taken, on demand and on spot.
+Links come from network tables, machines from price lists and from `nvidia-smi`, and egress prices from egress tables. A
+price list states what can be rented but not how many machines are available: the caller gives that number. Of several
+instance types with the same accelerator, the one with most accelerators per machine is chosen, for on-demand and for
+spot machines.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,21 +29,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What an importer is told beside the tables."""
+    """Options of an import, beside the tables."""
 
     regions: Sequence[str] = ()
-    """Only these, by the names of the network table or without zones; none: all that have machines."""
+    """Regions to import, by the names of the network table or without zones. Empty stands for all that have
+    machines."""
     gpus: Sequence[str] = ()
-    """Only these accelerators of price lists; none: all."""
+    """Accelerators to take from price lists. Empty stands for all."""
     num_machines: int = 1
-    """Of each instance type that is taken, in each region, and of each output of nvidia-smi."""
+    """Number of machines of each chosen instance type in each region, and of each output of nvidia-smi."""
     with_spot: bool = True
+    """Whether spot machines are imported."""
     home_region: str = "local"
-    """Where the machines of nvidia-smi's outputs are."""
+    """Region of the machines that nvidia-smi describes."""
 
 
 def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Imported:
-    """The fleet of these texts, by their file names. Raises: ConfigError."""
+    """Return the fleet that these texts describe; keys are file names. Raises: ConfigError."""
     tables = _Tables.of(texts)
     measured, offers, home = tables.network(), tables.prices(), tables.home(choice.num_machines)
     wanted = frozenset(gpu_name(gpu) for gpu in choice.gpus)
@@ -75,21 +78,26 @@ def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Importe
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
+    """The given texts by kind of table."""
+
     texts: tuple[tuple[Kind, str, str], ...]
-    """Kind, file name, text."""
+    """Triples (kind, file name, text)."""
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> "_Tables":
+        """Recognise each text. Raises: ConfigError for an unknown kind."""
         return cls(tuple((kind_of(text, source), source, text) for source, text in texts.items()))
 
     def rows(self, kind: Kind) -> list[tuple[Row, ...]]:
+        """Return the rows of each table of this kind."""
         return [rows_of(text, source) for each, source, text in self.texts if each is kind]
 
     def plain(self, kind: Kind) -> list[tuple[str, str]]:
+        """Return (file name, text) of each text of this kind."""
         return [(source, text) for each, source, text in self.texts if each is kind]
 
     def read(self, kind: Kind, reader: Callable[[Sequence[Row]], T]) -> list[T]:
-        """Each table of this kind by its reader, whose refusals name the file."""
+        """Apply a reader to each table of this kind; its errors name the file."""
         found = []
         for each, source, text in self.texts:
             if each is kind:
@@ -99,6 +107,7 @@ class _Tables:
         return found
 
     def network(self) -> Measured:
+        """Return the measured links of all network tables."""
         parts = self.read(Kind.GRID, network.skyplane_grid)
         rates = [row for rows in self.rows(Kind.THROUGHPUT) for row in rows]
         round_trips = [row for rows in self.rows(Kind.ROUND_TRIPS) for row in rows]
@@ -113,6 +122,7 @@ class _Tables:
         return network.merged(parts)
 
     def prices(self) -> Prices:
+        """Return the offers of all price lists."""
         readers: tuple[tuple[Kind, Callable[[Sequence[Row]], Prices]], ...] = (
             (Kind.AWS_SPOT, prices.aws_spot),
             (Kind.AWS_PRICES, prices.aws_on_demand),
@@ -122,7 +132,7 @@ class _Tables:
         return prices.merged([part for kind, reader in readers for part in self.read(kind, reader)])
 
     def home(self, num_machines: int) -> Inventory:
-        """So many machines of each output."""
+        """Return the inventory of nvidia-smi's outputs, with so many machines of each."""
         topologies = self.plain(Kind.TOPOLOGY)
         if len(topologies) > 1:
             raise ConfigError("two outputs of nvidia-smi topo -m were given; give the one of the machines at hand")
@@ -134,6 +144,7 @@ class _Tables:
         return nvidia_smi.together(found)
 
     def priced(self, links: Sequence[Link]) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+        """Return the links with egress prices, and a sentence for each link without a known price."""
         parts = self.read(Kind.AWS_EGRESS, egress.aws)
         parts += self.read(Kind.GCP_EGRESS, egress.gcp_internet)
         parts += self.read(Kind.EGRESS, egress.skyplane)
@@ -142,7 +153,7 @@ class _Tables:
 
 @contextmanager
 def _named(source: str) -> Iterator[None]:
-    """Refusals name the file."""
+    """Prefix the messages of ConfigError with the file's name."""
     try:
         yield
     except ConfigError as error:
@@ -152,6 +163,7 @@ def _named(source: str) -> Iterator[None]:
 def _stock(
     places: Sequence[str], offers: Prices, home: Inventory, choice: Choice, wanted: Collection[str]
 ) -> dict[str, tuple[Machines, ...]]:
+    """Return the machines of each place that the choice leaves. Raises: ConfigError for an unknown region."""
     unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
     if unknown:
         raise ConfigError(f"no table has the region {', '.join(unknown)}; they have {', '.join(places)}")
@@ -172,6 +184,7 @@ def _stock(
 
 
 def _largest(offers: Sequence[Offer]) -> list[Offer]:
+    """Return, for each accelerator on demand and on spot, the offer with most accelerators, then the cheapest."""
     best: dict[tuple[str, bool], Offer] = {}
     for offer in offers:
         at = (offer.gpu, offer.is_spot)

@@ -1,4 +1,4 @@
-"""Cells of imported tables: numbers that are numbers, columns that are there."""
+"""Checked access to the cells of imported tables."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from periplus.errors import ConfigError
 
 Row = Mapping[str, str]
+"""One row of a table: column name to text."""
 
 
 def need_columns(rows: Sequence[Row], names: Sequence[str], what: str) -> None:
-    """Raises: ConfigError if the table is empty or lacks a column."""
+    """Check that a table has rows and these columns. Raises: ConfigError."""
     if not rows:
         raise ConfigError(f"{what}: the table has no rows")
     if missing := [name for name in names if name not in rows[0]]:
@@ -17,7 +18,10 @@ def need_columns(rows: Sequence[Row], names: Sequence[str], what: str) -> None:
 
 
 def number(row: Row, name: str, what: str) -> float | None:
-    """A finite number from 0, or None where the cell is empty. Raises: ConfigError naming the cell."""
+    """Return a finite number of at least 0, or None if the cell is empty.
+
+    Raises: ConfigError, which names the cell.
+    """
     text = row[name].strip()
     if not text:
         return None

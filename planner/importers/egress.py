@@ -1,4 +1,7 @@
-"""What sending a gigabyte out of a region costs: 1 GB is 10^9 bytes; list prices at the first volume tier."""
+"""Egress prices: dollars per gigabyte (10^9 bytes) that leaves a region.
+
+List prices of the first volume tier are used.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,17 +11,21 @@ from planner.importers.names import cloud_of, region_of
 from planner.question.fleet import Link
 
 _GB_PER_GIB = (1 << 30) / 1e9
+"""10^9 bytes per GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """Prices between regions, and to the internet, which is what other clouds are."""
+    """Prices between regions, and to the internet. The internet's price holds for regions of other clouds."""
 
     usd_per_gbyte: Mapping[tuple[str, str], float]
     internet_usd_per_gbyte: Mapping[str, float]
 
     def price(self, src: str, dst: str) -> float | None:
-        """That of the pair as named, or of its regions; else across clouds the internet's; None: nobody said."""
+        """Return the price of the pair as named, or of its regions, or across clouds that to the internet.
+
+        None means that the price is unknown.
+        """
         pairs = ((src, dst), (region_of(src), region_of(dst)))
         if (known := next((p for pair in pairs if (p := self.usd_per_gbyte.get(pair)) is not None), None)) is not None:
             return known
@@ -28,7 +35,7 @@ class Egress:
 
 
 def skyplane(rows: Sequence[Row]) -> Egress:
-    """Of `egress_prices/skyplane_egress_usd_per_gb.csv`: the newest date of each pair."""
+    """Read `egress_prices/skyplane_egress_usd_per_gb.csv`: the newest date of each pair."""
     need_columns(rows, ("src_region", "dst_region", "usd_per_gb", "date"), "egress prices")
     prices: dict[tuple[str, str], float] = {}
     for row in sorted(rows, key=lambda row: row["date"]):
@@ -39,7 +46,7 @@ def skyplane(rows: Sequence[Row]) -> Egress:
 
 
 def aws(rows: Sequence[Row]) -> Egress:
-    """Of `egress_prices/aws_transfer_usd_per_gb_*.csv`."""
+    """Read `egress_prices/aws_transfer_usd_per_gb_*.csv`."""
     need_columns(rows, ("src_region", "dst_region", "usd_per_gb"), "AWS's transfer prices")
     prices: dict[tuple[str, str], float] = {}
     internet: dict[str, float] = {}
@@ -54,7 +61,7 @@ def aws(rows: Sequence[Row]) -> Egress:
 
 
 def gcp_internet(rows: Sequence[Row]) -> Egress:
-    """Of `egress_prices/gcp_internet_egress_*.csv`: worldwide, first tier, from dollars a GiB."""
+    """Read `egress_prices/gcp_internet_egress_*.csv`: worldwide, first tier, converted from dollars per GiB."""
     need_columns(rows, ("src_region", "destination", "tier_tib_per_month", "usd_per_gib"), "GCP's egress prices")
     internet: dict[str, float] = {}
     for row in rows:
@@ -67,7 +74,7 @@ def gcp_internet(rows: Sequence[Row]) -> Egress:
 
 
 def merged(parts: Iterable[Egress]) -> Egress:
-    """All together; where two say something the later counts."""
+    """Merge several tables; later ones take precedence."""
     prices: dict[tuple[str, str], float] = {}
     internet: dict[str, float] = {}
     for part in parts:
@@ -77,7 +84,7 @@ def merged(parts: Iterable[Egress]) -> Egress:
 
 
 def with_prices(links: Iterable[Link], egress: Egress) -> tuple[tuple[Link, ...], tuple[str, ...]]:
-    """The links with their prices, and a sentence for each whose price is unknown, which stays free."""
+    """Return (links with their prices, a sentence for each link without a known price). The latter stay free."""
     priced, unknown = [], []
     for link in links:
         usd = egress.price(link.src_region, link.dst_region)

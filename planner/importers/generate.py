@@ -1,7 +1,7 @@
-"""Fleets for benchmarks: measured links and listed prices, with made-up numbers of machines.
+"""Generated fleets for benchmarks: measured links and listed prices, with random numbers of machines.
 
-How many machines anyone gets is what no table says: that is drawn, from a seed. Everything else is taken from the
-tables as it is; what they lack is named in `guesses`. The same tables and the same seed give the same fleet.
+No table states how many machines anybody gets, so the numbers are drawn from a seed. Everything else is taken from the
+tables; what they lack is named in `guesses`. The same tables and seed give the same fleet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,11 @@ from planner.importers.prices import Offer, Prices
 from planner.question.fleet import Fleet, Machines, Region
 
 CLOUDS = ("aws", "azure", "gcp")
+"""Clouds whose regions are used."""
 DEFAULT_NETWORK_BYTES_PER_S = 100e9 / 8
-"""Of a whole machine, where its list does not say: 100 Gbit/s."""
+"""Network rate of a whole machine whose list does not state it: 100 Gbit/s. Chosen by hand."""
 _LARGE = 8
-"""Accelerators of the machines that training wants; drawn this many times as often as single ones."""
+"""Accelerators of a machine from which it counts as large; large machines are drawn this many times as often."""
 
 _AZURE: tuple[tuple[str, str, int, float], ...] = (
     ("Standard_ND96asr_v4", "A100-40GB-SXM", 8, 1600.0),
@@ -31,12 +32,13 @@ _AZURE: tuple[tuple[str, str, int, float], ...] = (
     ("Standard_ND96isr_H100_v5", "H100-SXM", 8, 3200.0),
     ("Standard_NC64as_T4_v3", "T4", 4, 32.0),
 )
-"""Instance type, accelerator, how many, and Gbit/s of the machine; recalled from the vendor's pages."""
+"""Azure's instance types: (type, accelerator, accelerators per machine, Gbit/s of the machine). They are recalled from
+the vendor's pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """What fleets are made of."""
+    """Tables from which fleets are generated."""
 
     network: Measured
     prices: Prices
@@ -46,9 +48,10 @@ class Tables:
 def generated_fleet(
     tables: Tables, *, seed: int, num_regions: int, num_gpus: int, clouds: Sequence[str] = CLOUDS
 ) -> Imported:
-    """So many accelerators in so many regions, all pairs of which were measured; the clouds take turns.
+    """Return a fleet of so many accelerators in so many regions whose links were all measured.
 
-    Raises: ValueError if the tables do not have so many regions, or there are more regions than accelerators.
+    Clouds take turns in the choice of regions. Raises: ValueError if the tables have too few regions, or if there are
+    more regions than accelerators.
     """
     if num_gpus < num_regions:
         raise ValueError(f"{num_gpus} accelerators cannot fill {num_regions} regions")
@@ -66,13 +69,13 @@ def generated_fleet(
 
 
 def benchmark_fleets(tables: Tables) -> tuple[Imported, ...]:
-    """Twenty of 3 to 20 regions of three clouds, 32 accelerators a region."""
+    """Return twenty fleets of 3 to 20 regions of three clouds, with 32 accelerators per region."""
     sizes = [3 + 17 * i // 19 for i in range(20)]
     return tuple(generated_fleet(tables, seed=i, num_regions=n, num_gpus=32 * n) for i, n in enumerate(sizes))
 
 
 def scaled_fleet(tables: Tables, num_gpus: int, seed: int = 0) -> Imported:
-    """64 accelerators in 4 regions, 1,024 in 16, 10,000 in 32."""
+    """Return a fleet of 4 regions up to 64 accelerators, of 16 up to 1,024, otherwise of 32."""
     num_regions = 4 if num_gpus <= 64 else 16 if num_gpus <= 1024 else 32
     return generated_fleet(tables, seed=seed, num_regions=num_regions, num_gpus=num_gpus)
 
@@ -84,13 +87,14 @@ _GUESSES = (
     "network of a machine, where no list says: 100 Gbit/s",
     "caps of a region's gateway: the largest rate measured out of it and into it, as one gateway measured them all",
 )
+"""Figures that no table states, and what is used instead."""
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
 def _stock(tables: Tables, clouds: Sequence[str]) -> Mapping[str, tuple[Offer, ...]]:
-    """What each measured place rents, sorted; places that rent nothing are absent."""
+    """Return the offers of each measured place. Places without offers are absent."""
     by_region: dict[str, list[Offer]] = {}
     for offer in tables.prices.offers:
         by_region.setdefault(offer.region, []).append(offer)
@@ -105,16 +109,21 @@ def _stock(tables: Tables, clouds: Sequence[str]) -> Mapping[str, tuple[Offer, .
 
 
 def _azure_offers(others: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Return Azure's instance types at the median on-demand price of the same accelerator in other clouds."""
     offers = []
     for instance, gpu, count, gbit in _AZURE:
         prices = [offer.usd_per_gpu_hour for offer in others if offer.gpu == gpu and not offer.is_spot]
         if prices:
             offers.append(
                 Offer(
-                    region="azure", instance_type=instance, gpu=gpu, gpus_per_machine=count,
-                    usd_per_gpu_hour=median(prices), network_bytes_per_s=gbit * 1e9 / 8,
+                    region="azure",
+                    instance_type=instance,
+                    gpu=gpu,
+                    gpus_per_machine=count,
+                    usd_per_gpu_hour=median(prices),
+                    network_bytes_per_s=gbit * 1e9 / 8,
                 )
-            )  # fmt: skip
+            )
     return tuple(offers)
 
 
@@ -125,6 +134,7 @@ def _places(
     clouds: Sequence[str],
     rng: np.random.Generator,
 ) -> tuple[str, ...]:
+    """Draw regions, one cloud after the other, such that all pairs were measured."""
     measured = {(link.src_region, link.dst_region) for link in network.links}
     queues = {cloud: [place for place in sorted(stock) if cloud_of(place) == cloud] for cloud in sorted(clouds)}
     for queue in queues.values():
@@ -145,7 +155,7 @@ def _places(
 
 
 def _chosen(offers: Sequence[Offer], rng: np.random.Generator) -> tuple[Offer, ...]:
-    """One to three instance types on demand, of different accelerators, and what is had of them on spot."""
+    """Draw one to three on-demand instance types with different accelerators, and some of their spot offers."""
     on_demand = [offer for offer in offers if not offer.is_spot]
     spot = {(offer.instance_type, offer.gpus_per_machine): offer for offer in offers if offer.is_spot}
     weights = np.array([_LARGE if offer.gpus_per_machine >= _LARGE else 1 for offer in on_demand], dtype=float)
@@ -162,20 +172,23 @@ def _chosen(offers: Sequence[Offer], rng: np.random.Generator) -> tuple[Offer, .
 def _counts(
     stock: Mapping[str, tuple[Offer, ...]], num_gpus: int, rng: np.random.Generator
 ) -> Mapping[str, list[Machines]]:
-    """Machines of each place: one of its first offer, then drawn until all accelerators are placed."""
+    """Draw the machines of each place: one of its first offer, then more until all accelerators are placed."""
     slots = [(place, offer) for place, offers in stock.items() for offer in offers]
+    # Popularity of each offer, by which further machines are drawn.
     weights = rng.dirichlet(np.full(len(slots), 2.0))
     num_machines = dict.fromkeys(range(len(slots)), 0)
     partial: dict[int, int] = {}
     firsts = [next(i for i, slot in enumerate(slots) if slot[0] == place) for place in stock]
     left = num_gpus
     for i, first in enumerate(firsts):
+        # Every place gets at least one accelerator: a whole machine, or part of one if the others would get none.
         size, spare = slots[first][1].gpus_per_machine, left - (len(firsts) - 1 - i)
         if size <= spare:
             num_machines[first] += 1
         else:
             partial[first] = spare
         left -= min(size, spare)
+    # Fill up with whole machines that fit; the remainder becomes part of a machine of a random place.
     while left:
         fitting = [i for i, (_, offer) in enumerate(slots) if offer.gpus_per_machine <= left]
         if not fitting:
@@ -199,6 +212,7 @@ def _with_network(offer: Offer) -> Offer:
 
 
 def _caps(network: Measured) -> Mapping[tuple[str, str], float]:
+    """Return the largest measured rate out of ("up") and into ("down") each region, as caps of its gateway."""
     caps: dict[tuple[str, str], float] = {}
     for link in network.links:
         for end in (("up", link.src_region), ("down", link.dst_region)):

@@ -1,4 +1,4 @@
-"""What an importer returns: the fleet, and what a reader must know about it."""
+"""Result of an importer: the fleet, and what a reader must know about it."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from planner.question.fleet import Fleet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A fleet with its caveats, one sentence each, sorted as found."""
+    """A fleet with its caveats, one sentence each."""
 
     fleet: Fleet
     left_out: tuple[str, ...] = ()
-    """Rows that hold too little to be used."""
+    """One sentence for each thing that was left out because the tables hold too little."""
     guesses: tuple[str, ...] = ()
-    """Figures that nobody published, and what was taken instead."""
+    """Figures that are not published, and what was chosen instead."""

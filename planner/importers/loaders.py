@@ -1,4 +1,4 @@
-"""Reads what the planner is asked from files: fleets, workloads, checkpoints' shapes, measured tables."""
+"""Readers of the planner's input files: fleets, workloads, architectures of checkpoints, measured tables."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from planner.workload_file import Sources, workload_of
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
-    """The rows of a CSV file with a header. Raises: ConfigError."""
+    """Return the rows of a CSV file with a header. Raises: ConfigError."""
     return rows_of(read_text(path), str(path))
 
 
 def read_text(path: Path) -> str:
-    """A file's text. Raises: ConfigError."""
+    """Return the text of a file. Raises: ConfigError."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -35,14 +35,14 @@ def read_text(path: Path) -> str:
 
 
 def load_fleet(path: Path, cpu_core: GpuType = CPU_CORE) -> Fleet:
-    """A fleet file. Raises: ConfigError."""
+    """Return the fleet of a fleet file. Raises: ConfigError."""
     tree = config.read_yaml(path)
     file_kinds.need_kind(tree, str(path), ("fleet",))
     return fleet_of(tree, str(path), cpu_core)
 
 
 def load_workload(path: Path) -> Workload:
-    """A workload file, and what it refers to. Raises: ConfigError."""
+    """Return the workload of a workload file and of the files that it refers to. Raises: ConfigError."""
     folder = path.parent
     sources = Sources(config_json=lambda name: _config_json(folder / name), rows=lambda name: read_rows(folder / name))
     tree = config.read_yaml(path)
@@ -51,7 +51,7 @@ def load_workload(path: Path) -> Workload:
 
 
 def load_architecture(model_path: str) -> Architecture:
-    """The shape of a job's model: a built-in, or a local checkpoint. Raises: ConfigError."""
+    """Return the architecture of a job's model: a known name or a local checkpoint. Raises: ConfigError."""
     known = architectures()
     if model_path in known:
         return known[model_path]
@@ -64,7 +64,7 @@ def _config_json(path: Path) -> object:
 
 
 def load_tables(data: Path) -> Tables:
-    """The measured tables below one folder, laid out as the data sets are. Raises: ConfigError."""
+    """Return the measured tables below one folder, which is laid out like the data sets. Raises: ConfigError."""
 
     def rows(name: str) -> tuple[Row, ...]:
         return read_rows(data / name)

@@ -1,12 +1,14 @@
-"""Names of places: the network tables say `gcp:us-central1-a`, price lists `us-central1`.
+"""Names of places. Network tables say `gcp:us-central1-a` where price lists say `us-central1`.
 
-A place is `cloud:region` or, where a table is of zones, `cloud:zone`. Joins are made on cloud and region.
+A place is `cloud:region`, or `cloud:zone` if a table is by zone. Tables are joined by cloud and region.
 """
 
 import re
 
 _GCP_ZONE = re.compile(r"^(?P<region>[a-z]+-[a-z]+\d+)-[a-z]$")
+"""Pattern of a zone of GCP, with its region."""
 _AWS_ZONE = re.compile(r"^(?P<region>[a-z]+-[a-z]+(-[a-z]+)?-\d+)[a-z]$")
+"""Pattern of a zone of AWS, with its region."""
 
 DTFM_CITIES = {
     "California": "aws:us-west-1",
@@ -21,11 +23,11 @@ DTFM_CITIES = {
     "Tokyo": "aws:ap-northeast-1",
     "Virginia": "aws:us-east-1",
 }
-"""AWS's regions by the names that DT-FM's table uses."""
+"""AWS region of each city in DT-FM's table."""
 
 
 def region_of(place: str) -> str:
-    """`gcp:us-central1` of `gcp:us-central1-a`, `aws:us-east-1` of `aws:us-east-1a`; others as they are."""
+    """Return `gcp:us-central1` for `gcp:us-central1-a` and `aws:us-east-1` for `aws:us-east-1a`; others unchanged."""
     cloud, colon, name = place.partition(":")
     pattern = {"gcp": _GCP_ZONE, "aws": _AWS_ZONE}.get(cloud)
     match = pattern.match(name) if pattern else None
@@ -33,6 +35,6 @@ def region_of(place: str) -> str:
 
 
 def cloud_of(place: str) -> str:
-    """`aws` of `aws:us-east-1`; empty where a name says no cloud."""
+    """Return `aws` for `aws:us-east-1`; empty if the name has no cloud."""
     cloud, colon, _ = place.partition(":")
     return cloud if colon else ""

@@ -1,8 +1,8 @@
 """Measured links between regions, from published tables.
 
-A direction is a link only if both its throughput and its round trip were measured: what lacks one is named in
-`gaps`, and the other direction's figure is never taken for it. Throughput is in Gbit/s (10^9 bit/s) in all of
-them but Sailor's, which has 10^9 byte/s.
+A direction becomes a link only if both its throughput and its round trip were measured. Otherwise it is named in
+`gaps`; the figure of the opposite direction is never used. Throughputs are in Gbit/s (10^9 bit/s) in all tables but
+Sailor's, which has 10^9 bytes per second.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,36 +16,37 @@ from planner.importers.names import DTFM_CITIES, region_of
 from planner.question.fleet import Link
 
 Pair = tuple[str, str]
+"""Source and destination of a direction."""
 _BYTES_PER_GBIT = 1e9 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Links sorted by their ends, and all round trips, also of pairs whose throughput nobody measured."""
+    """Links sorted by their ends, and all round trips, including those of pairs without throughput."""
 
     links: tuple[Link, ...]
     rtt_s: Mapping[Pair, float]
     gaps: tuple[tuple[Pair, str], ...] = ()
-    """Directions that are no link, and why."""
+    """Directions that are not links, with the reason."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """A sentence a gap."""
+        """One sentence per gap."""
         return tuple(f"{src} to {dst}: {why}" for (src, dst), why in self.gaps)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Every end of a link."""
+        """All ends of links, sorted."""
         return tuple(sorted({end for link in self.links for end in (link.src_region, link.dst_region)}))
 
     def among(self, places: Iterable[str]) -> tuple[Link, ...]:
-        """The links between these places."""
+        """Return the links between these places."""
         chosen = frozenset(places)
         return tuple(link for link in self.links if {link.src_region, link.dst_region} <= chosen)
 
 
 def skyplane_grid(rows: Sequence[Row]) -> Measured:
-    """Of a table with src_region, dst_region, throughput_gbps, rtt_ms: `network_skyplane/grid.csv` and its like."""
+    """Read a table with src_region, dst_region, throughput_gbps and rtt_ms, such as `network_skyplane/grid.csv`."""
     need_columns(rows, ("src_region", "dst_region", "throughput_gbps", "rtt_ms"), "network grid")
     cells = []
     for row in rows:
@@ -57,22 +58,26 @@ def skyplane_grid(rows: Sequence[Row]) -> Measured:
 
 
 def skyplane_runs(throughput_rows: Sequence[Row], rtt_rows: Sequence[Row]) -> Measured:
-    """Of Skyplane's runs (`throughput_*.csv`, `rtt_*.csv`), which have a row a run, joined by pair.
+    """Read Skyplane's runs (`throughput_*.csv`, `rtt_*.csv`), one row per run, joined by pair.
 
-    Premium tier only. Of several dates the newest counts, and of several runs on it the tenth percentile.
+    Only the premium network tier counts. Of several dates the newest counts, and of its runs the tenth percentile of
+    throughput and the least round trip.
     """
     rates = _newest_runs(throughput_rows, "throughput_gbps", "throughput runs")
     rtts = {pair: min(values) for pair, values in _newest_runs(rtt_rows, "rtt_ms", "round-trip runs").items()}
     found = _measured(
-        ((pair, _BYTES_PER_GBIT * float(np.quantile(rates[pair], 0.1)) if pair in rates else None, rtts.get(pair))
-         for pair in sorted(rates.keys() | rtts.keys())),
+        (
+            (pair, _BYTES_PER_GBIT * float(np.quantile(rates[pair], 0.1)) if pair in rates else None, rtts.get(pair))
+            for pair in sorted(rates.keys() | rtts.keys())
+        ),
         "Skyplane's runs",
-    )  # fmt: skip
+    )
     links = tuple(_with_samples(link, rates[link.src_region, link.dst_region]) for link in found.links)
     return replace(found, links=links)
 
 
 def _newest_runs(rows: Sequence[Row], column: str, what: str) -> dict[Pair, list[float]]:
+    """Return the values of each pair on its newest date. Rows of the standard network tier are skipped."""
     need_columns(rows, ("src_region", "dst_region", column, "date"), what)
     dates: dict[Pair, str] = {}
     values: dict[Pair, list[float]] = {}
@@ -100,7 +105,7 @@ def _with_samples(link: Link, gbit_per_s: Sequence[float]) -> Link:
 
 
 def dtfm(rows: Sequence[Row], scenario: str = "worldwide_10_regions") -> Measured:
-    """Of `network_dtfm/aws_delay_bandwidth.csv`, whose pairs hold both ways; cities become AWS's names."""
+    """Read `network_dtfm/aws_delay_bandwidth.csv`. Its pairs hold in both directions; cities become AWS regions."""
     need_columns(rows, ("src_region", "dst_region", "throughput_gbps", "rtt_ms", "scenario"), "DT-FM's table")
     cells = []
     for row in rows:
@@ -118,9 +123,9 @@ def dtfm(rows: Sequence[Row], scenario: str = "worldwide_10_regions") -> Measure
 
 
 def sailor(rows: Sequence[Row], rtt_s: Mapping[Pair, float]) -> Measured:
-    """Of `network_sailor/vm_to_vm_bandwidth.csv`: links between zones, of the largest measured machines.
+    """Read `network_sailor/vm_to_vm_bandwidth.csv`: links between zones, measured with the largest machines.
 
-    The table has no round trips: `rtt_s` gives those of zones or regions. Rows of private clusters are not used.
+    The table has no round trips: `rtt_s` gives those of zones or regions. Rows of private clusters are skipped.
     """
     names = ("src_zone", "dst_zone", "src_gpus_per_vm", "dst_gpus_per_vm", "max_gbytes_per_s", "cluster")
     need_columns(rows, names, "Sailor's table")
@@ -142,7 +147,7 @@ def sailor(rows: Sequence[Row], rtt_s: Mapping[Pair, float]) -> Measured:
 
 
 def ibm_round_trips(rows: Sequence[Row]) -> Measured:
-    """Of `network_ibm/rtt_monthly_mean.csv`: the newest month's round trips. Without throughput none is a link."""
+    """Read `network_ibm/rtt_monthly_mean.csv`: round trips of the newest month. Without throughput none is a link."""
     need_columns(rows, ("src_region", "dst_region", "rtt_ms", "month_ending"), "IBM's table")
     newest = max(row["month_ending"] for row in rows)
     cells: list[tuple[Pair, float | None, float | None]] = []
@@ -154,7 +159,7 @@ def ibm_round_trips(rows: Sequence[Row]) -> Measured:
 
 
 def merged(parts: Sequence[Measured]) -> Measured:
-    """All together; where two measured one direction the later counts."""
+    """Merge several tables; later ones take precedence."""
     links = {(link.src_region, link.dst_region): link for part in parts for link in part.links}
     return Measured(
         links=tuple(links[pair] for pair in sorted(links)),
@@ -164,13 +169,14 @@ def merged(parts: Sequence[Measured]) -> Measured:
 
 
 def _measured(cells: Iterable[tuple[Pair, float | None, float | None]], what: str) -> Measured:
+    """Return the links of (pair, bytes per second, round trip in ms) cells. Raises: ConfigError for a repeated pair."""
     links: list[Link] = []
     gaps: list[tuple[Pair, str]] = []
     rtt_s: dict[Pair, float] = {}
     seen: set[Pair] = set()
     for pair, bytes_per_s, rtt_ms in sorted(cells, key=lambda cell: cell[0]):
         if pair in seen:
-            raise ConfigError(f"{what}: {pair[0]} to {pair[1]} is there twice; leave one row")
+            raise ConfigError(f"{what}: {pair[0]} to {pair[1]} occurs twice; keep one row")
         seen.add(pair)
         if rtt_ms is not None:
             rtt_s[pair] = rtt_ms / 1e3

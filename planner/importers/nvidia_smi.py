@@ -1,8 +1,8 @@
-"""What `nvidia-smi` prints on one machine: its accelerators, and how they are linked.
+"""Reader of what `nvidia-smi` prints on one machine: its accelerators, and how they are linked.
 
-Four outputs are read: `--query-gpu=name,memory.total --format=csv`, `-L`, the table that it prints when asked for
-nothing, and `topo -m`. Partitions (MIG) are not planned for: a card that is cut is left out and named. The table cuts
-long names off; such a name is refused, since cards differ in their last letters.
+Four outputs are understood: `--query-gpu=name,memory.total --format=csv`, `-L`, the table that it prints without
+arguments, and `topo -m`. Partitions (MIG) are not planned for: a card that is partitioned is left out and named. The
+table truncates long names; a truncated name is rejected, since cards differ in their last letters.
 """
 
 import re
@@ -17,7 +17,7 @@ from planner.question.fleet import Machines
 from planner.question.hardware import GpuType
 
 PCIE_BYTES_PER_S = 32e9
-"""One direction of a fourth-generation slot of 16 lanes."""
+"""Bytes per second in one direction of a fourth-generation PCIe slot with 16 lanes."""
 
 OUTPUTS = (
     "`nvidia-smi`",
@@ -25,37 +25,42 @@ OUTPUTS = (
     "`nvidia-smi --query-gpu=name,memory.total --format=csv`",
     "`nvidia-smi topo -m`",
 )
-"""What is read, as one would type it."""
+"""Commands whose output is understood."""
 
 _CARD = re.compile(r"\|\s+\d+\s+(?P<name>\S.*?)\s+(?:On|Off|N/A|WDDM|TCC)\s*\|")
-"""A card's first line in the plain table: its number, name, and persistence mode or kind of driver."""
+"""Pattern of a card's first line in the table: its number, name, and persistence mode or kind of driver."""
 _MEMORY = re.compile(r"/\s*(?P<mib>\d+)MiB\s*\|")
+"""Pattern of the total memory in the table's second line of a card."""
 _CUT = "..."
+"""End of a truncated name."""
 _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
+"""Pattern of a cell of the topology matrix."""
 
 
 class LinkClass(StrEnum):
-    """How the accelerators of a machine reach each other."""
+    """Kind of links between the accelerators of a machine."""
 
     NVLINK = "nvlink"
-    """Every pair."""
+    """Every pair has NVLink."""
     MIXED = "mixed"
-    """Some pairs: what crosses all of them is as slow as PCIe."""
+    """Some pairs have NVLink. A ring over all devices is then as slow as PCIe."""
     PCIE = "pcie"
+    """No pair has NVLink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Of one machine, or of several equal ones."""
+    """Machines of one kind or of several."""
 
     machines: tuple[Machines, ...]
     gpu_types: tuple[GpuType, ...]
-    """Types that differ from the packaged ones, as the links say."""
+    """Types that differ from the packaged ones because of their links."""
     left_out: tuple[str, ...] = ()
+    """A sentence for each card that was left out."""
 
 
 def inventory(text: str, topology_text: str | None = None, num_machines: int = 1) -> Inventory:
-    """Of the output of the query or of `-L`, and of `topo -m` where there is one. Raises: ConfigError."""
+    """Read the output of the query, of `-L` or of the table, and of `topo -m` if given. Raises: ConfigError."""
     reader = _listing if re.search(r"^GPU \d+:", text, re.MULTILINE) else _table if is_table(text) else _query
     names, left_out = reader(text)
     if not names and not left_out:
@@ -73,7 +78,7 @@ def inventory(text: str, topology_text: str | None = None, num_machines: int = 1
 
 
 def link_class(text: str) -> LinkClass:
-    """Of the matrix that `nvidia-smi topo -m` prints. Raises: ConfigError."""
+    """Read the matrix that `nvidia-smi topo -m` prints. Raises: ConfigError."""
     rows = [line.split() for line in _plain(text).splitlines()]
     lines = [row for row in rows if row and re.fullmatch(r"GPU\d+", row[0]) and "X" in row]
     if len(lines) < 2:
@@ -88,12 +93,12 @@ def link_class(text: str) -> LinkClass:
 
 
 def is_table(text: str) -> bool:
-    """Whether it is the table that `nvidia-smi` prints when asked for nothing."""
+    """Return whether the text is the table that `nvidia-smi` prints without arguments."""
     return bool(re.search(r"^\|\s*NVIDIA-SMI\s", text, re.MULTILINE))
 
 
 def _table(text: str) -> tuple[list[str], list[str]]:
-    """Three lines a card: name; memory; whether it is cut into partitions."""
+    """Return (names, what was left out) of the table. A card has three lines: name, memory, partitions."""
     names: list[str] = []
     left_out: list[str] = []
     lines = _plain(text).splitlines()
@@ -127,7 +132,7 @@ def _query(text: str) -> tuple[list[str], list[str]]:
 
 
 def _sort(text_name: str, mib: str, names: list[str], left_out: list[str]) -> None:
-    """Into one of the two lists."""
+    """Add a card to the names, or to what is left out if its memory does not match its type."""
     name = gpu_name(text_name)
     if is_whole(gpu_types()[name], int(mib) << 20):
         names.append(name)
@@ -151,12 +156,12 @@ def _listing(text: str) -> tuple[list[str], list[str]]:
 
 
 def _plain(text: str) -> str:
-    """Without the colours that `topo -m` prints even into files."""
+    """Return the text without the colour codes that `topo -m` prints even into files."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def together(inventories: Iterable[Inventory]) -> Inventory:
-    """Of several machines of one region; equal ones are counted."""
+    """Merge the inventories of several machines in one region, counting equal machines."""
     counts: dict[Machines, int] = {}
     types: dict[str, GpuType] = {}
     left_out: list[str] = []

@@ -1,8 +1,8 @@
-"""What can be rented where and at which price: instance types of price lists, per accelerator and hour.
+"""Offers of price lists: which instance types can be rented where, with dollars per accelerator and hour.
 
-Price lists are per whole instance. Regions are `cloud:region`. Accelerators that the catalogue does not know are left
-out and named. A spot price that is empty or equals the price on demand means that there is no spot capacity; of several
-zones the cheapest speaks for its region.
+Price lists are per whole instance. Regions are written `cloud:region`. Accelerators that the catalogue does not know
+are left out and named. If a spot price is empty or equals the on-demand price, there is no spot capacity. The cheapest
+zone stands for its region.
 """
 
 import re
@@ -29,42 +29,46 @@ class Offer:
     usd_per_gpu_hour: float
     is_spot: bool = False
     network_bytes_per_s: float | None = None
-    """Of the whole machine, one direction; None where the list does not say."""
+    """Network rate of the whole machine in one direction. None if the list does not state it."""
 
     def machines(self, num_machines: int) -> Machines:
-        """So many of them, as a fleet has them."""
+        """Return so many of these machines as a fleet describes them."""
         whole = self.network_bytes_per_s
         network = None if whole is None else whole / self.gpus_per_machine
         return Machines(
-            gpu=self.gpu, gpus_per_machine=self.gpus_per_machine, num_machines=num_machines,
-            usd_per_gpu_hour=self.usd_per_gpu_hour, is_spot=self.is_spot, network_bytes_per_s=network,
-        )  # fmt: skip
+            gpu=self.gpu,
+            gpus_per_machine=self.gpus_per_machine,
+            num_machines=num_machines,
+            usd_per_gpu_hour=self.usd_per_gpu_hour,
+            is_spot=self.is_spot,
+            network_bytes_per_s=network,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Offers sorted by region, instance type, and spot last; each once."""
+    """Offers sorted by region, instance type, and on-demand before spot; each occurs once."""
 
     offers: tuple[Offer, ...]
     unknown_gpus: tuple[tuple[str, str], ...] = ()
-    """Cloud and name of accelerators that the catalogue lacks."""
+    """Pairs (cloud, name) of accelerators that the catalogue does not know."""
     other_regions: tuple[str, ...] = ()
-    """Local zones and the like."""
+    """Local zones and other special regions that were left out."""
     guesses: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """A sentence for each of both."""
+        """One sentence for each unknown accelerator and special region."""
         unknown = (f"{cloud}: no facts are known of {name}" for cloud, name in self.unknown_gpus)
         return (*unknown, *(f"{name}: not an ordinary region" for name in self.other_regions))
 
     def in_region(self, region: str) -> tuple[Offer, ...]:
-        """What `cloud:region` rents."""
+        """Return the offers of `cloud:region`."""
         return tuple(offer for offer in self.offers if offer.region == region)
 
 
 def aws_on_demand(rows: Sequence[Row]) -> Prices:
-    """Of `gpu_prices/aws_ondemand_*.csv`. Local zones and government regions are left out."""
+    """Read `gpu_prices/aws_ondemand_*.csv`. Local zones and government regions are left out."""
     need_columns(rows, (*_INSTANCE, "RegionKind", "Network"), "AWS's price list")
     usable = [row for row in rows if row["RegionKind"] == "region"]
     others = sorted({row["Region"] for row in rows if row["RegionKind"] != "region"})
@@ -72,16 +76,16 @@ def aws_on_demand(rows: Sequence[Row]) -> Prices:
 
 
 def aws_spot(rows: Sequence[Row]) -> Prices:
-    """Of `gpu_prices/aws_spot_by_az.csv`: both prices."""
+    """Read `gpu_prices/aws_spot_by_az.csv`, which has on-demand and spot prices."""
     need_columns(rows, (*_INSTANCE, "SpotPrice"), "AWS's spot prices")
     return _prices(rows, "aws", lambda row: None)
 
 
 def gcp(rows: Sequence[Row]) -> Prices:
-    """Of `gpu_prices/gcp_gpu_prices.csv`: each machine type's newest prices, where the type is offered.
+    """Read `gpu_prices/gcp_gpu_prices.csv`: the newest prices of each machine type, where the type is offered.
 
-    The list has a price also where a type is not offered: a row counts unless ZonesInSkyPilotCatalog is 0. Where that
-    is empty nobody looked, and the type is taken to be offered.
+    The list also has prices where a type is not offered: rows with ZonesInSkyPilotCatalog 0 are skipped. If the cell is
+    empty, nobody checked, and the type is assumed to be offered.
     """
     need_columns(rows, (*_INSTANCE, "SpotPrice", "date", "ZonesInSkyPilotCatalog"), "GCP's price list")
     newest: dict[tuple[str, str], Row] = {}
@@ -101,7 +105,7 @@ def _family(instance_type: str) -> str:
 
 
 def neoclouds(rows: Sequence[Row]) -> Prices:
-    """Of `gpu_prices/neoclouds_*.csv`, whose column Provider names the cloud."""
+    """Read `gpu_prices/neoclouds_*.csv`, whose column Provider names the cloud."""
     need_columns(rows, (*_INSTANCE, "SpotPrice", "Provider"), "neoclouds' price list")
     parts = [
         _prices([row for row in rows if row["Provider"] == name], name, lambda row: None)
@@ -111,9 +115,9 @@ def neoclouds(rows: Sequence[Row]) -> Prices:
 
 
 def merged(parts: Sequence[Prices]) -> Prices:
-    """All offers together. Of two for the same thing the later part's price counts.
+    """Merge offers. For the same instance type, region and kind the later price counts.
 
-    What one of them says of an instance type's network holds for all offers of that type.
+    The network rate that any part states for an instance type holds for all offers of that type.
     """
     best = {_key(offer): offer for part in parts for offer in part.offers}
     networks = {
@@ -135,6 +139,7 @@ def merged(parts: Sequence[Prices]) -> Prices:
 
 
 _INSTANCE = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+"""Columns that every price list has."""
 
 GCP_NETWORK_GBIT_PER_S: Mapping[str, float] = {
     "a2-highgpu-1g": 24, "a2-highgpu-2g": 32, "a2-highgpu-4g": 50, "a2-highgpu-8g": 100, "a2-megagpu-16g": 100,
@@ -143,10 +148,12 @@ GCP_NETWORK_GBIT_PER_S: Mapping[str, float] = {
     "g2-standard-4": 10, "g2-standard-8": 16, "g2-standard-12": 16, "g2-standard-16": 32, "g2-standard-24": 32,
     "g2-standard-32": 32, "g2-standard-48": 50, "g2-standard-96": 100,
 }  # fmt: skip
-"""Largest rate of each machine type, as the vendor states it; recalled, as its price list has no such column."""
+"""Network rate of each machine type in Gbit/s, as stated by the vendor. The values are recalled, since the price list
+has no such column."""
 
 
 def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | None]) -> Prices:
+    """Return the offers of a price list's rows; of several rows for the same offer the cheapest counts."""
     best: dict[tuple[str, str, int, bool], Offer] = {}
     unknown: set[str] = set()
     for row in rows:
@@ -162,13 +169,19 @@ def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | No
             raise ConfigError(f"{where}: AcceleratorCount is {row['AcceleratorCount']!r}, but must be a whole number")
         price = number(row, "Price", where)
         spot = number(row, "SpotPrice", where) if "SpotPrice" in row else None
+        # A spot price that does not undercut the on-demand price means that there is no spot capacity.
         has_spot = spot is not None and spot > 0 and (price is None or spot < price)
         for usd, is_spot in ((price, False), (spot if has_spot else None, True)):
             if usd:
                 offer = Offer(
-                    region=region, instance_type=instance, gpu=gpu, gpus_per_machine=int(count),
-                    usd_per_gpu_hour=usd / count, is_spot=is_spot, network_bytes_per_s=network(row) or None,
-                )  # fmt: skip
+                    region=region,
+                    instance_type=instance,
+                    gpu=gpu,
+                    gpus_per_machine=int(count),
+                    usd_per_gpu_hour=usd / count,
+                    is_spot=is_spot,
+                    network_bytes_per_s=network(row) or None,
+                )
                 before = best.get(_key(offer))
                 if before is None or offer.usd_per_gpu_hour < before.usd_per_gpu_hour:
                     best[_key(offer)] = offer
@@ -182,6 +195,7 @@ def _key(offer: Offer) -> tuple[str, str, int, bool]:
 
 
 _RATE = re.compile(r"(\d+) *(?:Gigabit|Gbps)")
+"""Pattern of a rate in AWS's description of a network."""
 
 
 def _network_of_text(row: Row) -> float | None:

@@ -1,9 +1,9 @@
-"""The fleets of two published planners, as far as they are published; every figure that is not is a named guess.
+"""Fleets of two published planners, as far as they are published. Every figure that is not published is a named guess.
 
-HetRL (arXiv 2512.12476, MLSys 2026 and its slides): 24 A100 of 40 GB, 24 L40S, 16 L4, and four networks of which some
-latencies and rates are known. AReaL-Hex (arXiv 2511.00796): H800 and H20; their hourly prices are those of Step-3
-(arXiv 2507.19427, table 4). Delays that HetRL leaves open are those of DT-FM's ten-region matrix (github DS3Lab/DT-FM,
-MIT, `scheduler/generate_sim_com_matrices.py`).
+HetRL (arXiv 2512.12476, MLSys 2026 and its slides): 24 A100 with 40 GB, 24 L40S and 16 L4, in four networks of which
+some latencies and rates are known. AReaL-Hex (arXiv 2511.00796): H800 and H20; their hourly prices are those of Step-3
+(arXiv 2507.19427, table 4). Delays that HetRL leaves open are taken from DT-FM's ten-region matrix (github
+DS3Lab/DT-FM, MIT, `scheduler/generate_sim_com_matrices.py`).
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,18 @@ from planner.question.fleet import Fleet, Link, Machines, Region
 A100, L40S, L4 = "A100-40GB-SXM", "L40S", "L4"
 H800, H20 = "H800-SXM", "H20"
 _GBIT = 1e9 / 8
+"""Bytes per second of one Gbit/s."""
 _PER_MACHINE = 8
+"""Devices per machine in all published fleets."""
 _FAST_FABRIC = 400 * _GBIT / _PER_MACHINE
-"""One device's share of the network of a p4d.24xlarge or g6e.48xlarge."""
+"""One device's share of the network of a p4d.24xlarge or g6e.48xlarge, in bytes per second."""
 _SLOW_FABRIC = 100 * _GBIT / _PER_MACHINE
-"""Of a g6.48xlarge."""
+"""One device's share of the network of a g6.48xlarge, in bytes per second."""
 
 
 class HetrlScenario(StrEnum):
+    """The four networks of HetRL."""
+
     SINGLE_REGION = "single-region"
     MULTI_REGION_HYBRID = "multi-region-hybrid"
     MULTI_COUNTRY = "multi-country"
@@ -42,7 +46,7 @@ _DTFM_MS_GBPS: Mapping[tuple[str, str], tuple[float, float]] = {
     ("aws:eu-west-2", "aws:eu-central-1"): (14.0, 1.14),
     ("aws:eu-central-1", "aws:eu-west-1"): (24.0, 1.08),
 }
-"""Round trip and rate between Virginia, Ohio, Ireland, London and Frankfurt."""
+"""Round trip in ms and rate in Gbit/s between Virginia, Ohio, Ireland, London and Frankfurt."""
 
 _COMMON_GUESSES = (
     "machines: eight devices each, as AWS rents these types (p4d.24xlarge, g6e.48xlarge, g6.48xlarge)",
@@ -50,11 +54,12 @@ _COMMON_GUESSES = (
     "A100: the data sheet's 1555 GB/s of memory, not the 2039 GB/s of the slides, which is the 80 GB card",
     "all 24 A100 share one region, as they form the homogeneous pool that HetRL compares with",
 )
+"""Guesses that hold for all four networks of HetRL."""
 _ONE_WAY = "latency: the published figures are taken as one way"
 
 
 def hetrl_fleet(scenario: HetrlScenario) -> Imported:
-    """HetRL's 64 devices in one of its four networks."""
+    """Return HetRL's 64 devices in one of its four networks."""
     match scenario:
         case HetrlScenario.SINGLE_REGION:
             return _single_region()
@@ -67,7 +72,7 @@ def hetrl_fleet(scenario: HetrlScenario) -> Imported:
 
 
 def areal_hex_fleet(*, num_h800_machines: int, num_h20_machines: int) -> Imported:
-    """One data centre with machines of eight H800 at 2.0 dollars an hour each, and of eight H20 at 0.8."""
+    """Return one data centre with machines of eight H800 at 2.0 dollars per hour each, and of eight H20 at 0.8."""
     stock = ((H800, num_h800_machines, 2.0), (H20, num_h20_machines, 0.8))
     region = Region(
         name="dc",
@@ -98,6 +103,7 @@ def _single_region() -> Imported:
 
 
 def _hybrid() -> Imported:
+    """Return two cloud regions and two edge sites."""
     regions = (
         _region("cloud-a", A100, 3),
         _region("cloud-b", L40S, 3),
@@ -121,6 +127,7 @@ def _hybrid() -> Imported:
 
 
 def _multi_country() -> Imported:
+    """Return three regions in Europe."""
     regions = (_region("aws:eu-west-2", A100, 3), _region("aws:eu-central-1", L40S, 3), _region("aws:eu-west-1", L4, 2))
     names = {region.name for region in regions}
     links = [
@@ -140,6 +147,7 @@ def _multi_country() -> Imported:
 
 
 def _multi_continent() -> Imported:
+    """Return five regions in the United States and Europe."""
     regions = (
         _region("aws:us-east-1", A100, 3),
         _region("aws:us-east-2", L40S, 1),

@@ -1,9 +1,9 @@
-"""The workloads of two published planners, as far as they are published; what is not is a named guess.
+"""Workloads of two published planners, as far as they are published. What is not published is a named guess.
 
-HetRL: Qwen of 4B, 8B and 14B, PPO and GRPO, synchronous and not, prompts and responses of at most 1024 tokens, 8
-responses a prompt, a global batch of 1024, every role of the same size. AReaL-Hex: reasoning models of 1.5B, 7B and 14B
-on mathematics. How long completions are, neither says: the shapes here are those of reasoning models' answers to
-competition problems (github zzli2022/TLDR, evaluation logs).
+HetRL: Qwen with 4B, 8B and 14B parameters, PPO and GRPO, synchronous and asynchronous, prompts and responses of at most
+1024 tokens, 8 responses per prompt, a global batch of 1024, all roles of the same size. AReaL-Hex: reasoning models
+with 1.5B, 7B and 14B parameters on mathematics. Neither publishes the lengths of completions: the distributions here
+are those of reasoning models' answers to competition problems (github zzli2022/TLDR, evaluation logs).
 """
 
 from dataclasses import dataclass
@@ -13,22 +13,25 @@ from planner.catalogue import architecture
 from planner.question.workload import Task, WeightTransfer, Workload
 
 HETRL_MODELS = ("Qwen3-4B", "Qwen3-8B", "Qwen3-14B")
+"""Models of HetRL's experiments."""
 AREAL_HEX_MODELS = ("DeepSeek-R1-Distill-Qwen-1.5B", "DeepSeek-R1-Distill-Qwen-7B", "DeepSeek-R1-Distill-Qwen-14B")
+"""Models of AReaL-Hex's experiments."""
 ALGORITHMS = ("ppo", "grpo")
+"""Algorithms of HetRL's experiments."""
 _PPO = tuple(Task)
 _GRPO = (Task.GENERATION, Task.REWARD, Task.REFERENCE, Task.ACTOR_TRAINING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A workload, and what about it nobody published."""
+    """A workload, with a sentence for each figure that is not published."""
 
     workload: Workload
     guesses: tuple[str, ...]
 
 
 def hetrl_workload(model: str, algorithm: str, *, is_async: bool) -> Setting:
-    """HetRL's job: `algorithm` is ppo (six tasks) or grpo (four)."""
+    """Return HetRL's job; `algorithm` is ppo (six tasks) or grpo (four tasks)."""
     shape = architecture(model)
     workload = Workload(
         algorithm=algorithm,
@@ -49,7 +52,7 @@ def hetrl_workload(model: str, algorithm: str, *, is_async: bool) -> Setting:
 
 
 def areal_hex_workload(model: str, *, eta: int = 4) -> Setting:
-    """AReaL-Hex's job: GRPO with rewards by rule and no reference, so generation and training alone."""
+    """Return AReaL-Hex's job: GRPO with rewards by rule and no reference, so only generation and training."""
     shape = architecture(model)
     workload = Workload(
         algorithm="grpo",

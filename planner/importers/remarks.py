@@ -1,6 +1,6 @@
-"""What a reader must know of a fleet that was put together of tables: what is not in it, and why.
+"""Remarks on an assembled fleet: what is not in it, and why.
 
-Of regions that nobody asked for nothing is said, once some were asked for.
+If the caller asked for certain regions, nothing is said about others.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -10,17 +10,18 @@ from planner.importers.network import Measured
 from planner.importers.prices import Prices
 
 NO_LINKS = "links: 0 between these regions, so no plan will cross them; add a table with throughputs and round trips"
+"""Remark on a fleet without any link between its regions."""
 
 
 def of_network(measured: Measured, stocked: Collection[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """Directions that are no link; without any asked region also places without machines."""
+    """Return remarks on directions that are not links; if no region was asked for, also on places without machines."""
     if asked:
         return tuple(f"{src} to {dst}: {why}" for (src, dst), why in measured.gaps if {src, dst} <= {*stocked})
     return (*measured.left_out, *(f"{place}: no machines" for place in measured.places if place not in stocked))
 
 
 def of_prices(offers: Prices, asked: Sequence[str], wanted: Collection[str]) -> tuple[str, ...]:
-    """Accelerators that nobody knows, and regions that are none; `wanted`: the accelerators that were asked for."""
+    """Return remarks on unknown accelerators and special regions; `wanted` are the accelerators that were asked for."""
     if not asked and not wanted:
         return offers.left_out
     clouds = {cloud_of(name) for name in asked}
@@ -32,7 +33,7 @@ def of_prices(offers: Prices, asked: Sequence[str], wanted: Collection[str]) -> 
 def of_asked(
     offers: Prices, places: Sequence[str], stocked: Collection[str], asked: Sequence[str], wanted: Collection[str]
 ) -> Iterator[str]:
-    """Each asked region that has no machines, and why. `places`: all that the tables have."""
+    """Yield each requested region that has no machines, with the reason; `places` are all places of the tables."""
     for name in asked:
         for place in (place for place in places if name in (place, region_of(place))):
             if place not in stocked:

@@ -1,4 +1,4 @@
-"""Which of the tables that are understood a text is, by its header; and its rows."""
+"""Recognition of tables by their header, and their rows."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from planner.importers.nvidia_smi import OUTPUTS, is_table
 
 
 class Kind(StrEnum):
-    """Tables that are understood."""
+    """Kinds of tables that are understood."""
 
     GRID = "network grid"
     THROUGHPUT = "throughput runs"
@@ -45,11 +45,11 @@ _HEADERS: tuple[tuple[Kind, frozenset[str]], ...] = (
     (Kind.AWS_EGRESS, frozenset({"src_region", "dst_region", "usd_per_gb"})),
     (Kind.GCP_EGRESS, frozenset({"src_region", "destination", "usd_per_gib"})),
 )
-"""The first that fits counts."""
+"""Columns that identify each kind; the first match counts."""
 
 
 def kind_of(text: str, source: str) -> Kind:
-    """Raises: ConfigError naming what is known, if it is none of it."""
+    """Return the kind of a text. Raises: ConfigError, which lists the known kinds."""
     if not text.strip("\ufeff \n\r\t"):
         raise ConfigError(f"{source}: is empty")
     first = text.lstrip("\ufeff\n ").partition("\n")[0].strip()
@@ -69,7 +69,7 @@ def kind_of(text: str, source: str) -> Kind:
 
 
 def rows_of(text: str, source: str) -> tuple[Row, ...]:
-    """Rows of a CSV text. Raises: ConfigError."""
+    """Return the rows of a CSV text. Raises: ConfigError."""
     try:
         rows = tuple(csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline="")))
     except csv.Error as error:

@@ -1,6 +1,10 @@
-"""How a job of this runtime is planned: processes on hosts.
+"""Planning of jobs of this runtime: processes on hosts, rather than workloads on accelerators.
 
-`needs` says what a job's processes take, `hosts` turns the offered regions into the planner's devices, `refusals`
-names what no search needs to look for, `polish` gives the best placement every worker that costs no time, and `static`
-is the closed form for models that cannot be seen from here. `planner.solve.plan_job` puts them together.
+- `needs`: memory that a job's processes take, and the operator's constraints.
+- `hosts`: turn the regions' hosts into devices of the planner, with one problem per region of the trainer.
+- `refusals`: conflicts that can be named without a search.
+- `polish`: give the best placement every worker that does not lengthen the step.
+- `static`: closed-form layout for models whose architecture is not visible to the coordinator.
+
+`planner.solve.plan_job` combines them. The package reads no files and talks to no agents.
 """

@@ -1,9 +1,9 @@
-"""From offered hosts to the planner's devices: one device is what one worker process computes with.
+"""Turn hosts into devices: one device is what one worker process computes with.
 
-There is one question for each region that may host the trainer: there, the host runs the trainer beside its rollout
-workers, if it has the memory for both; the others run workers alone. A process has one thread by default, so a device
-is one core, or less where a host has fewer cores than processes. Its memory is the host's: what processes take
-together is no property of a device, and is held here.
+There is one problem for each region that may host the trainer. There, the host runs the trainer next to its rollout
+workers, if it has the memory for both; the other hosts run workers only. A process has one thread by default, so a
+device is one core, or a fraction of one if a host has fewer cores than processes. A device gets the whole host's
+memory: what several processes take together is not a property of a device, so it is checked here instead.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from planner.question.hardware import GpuType
 from planner.question.workload import Task, Workload
 
 _UNBOUNDED_BYTES = 1 << 50
-"""Memory of a host that does not say how much it has."""
+"""Memory in bytes that is assumed of a host that does not state it."""
 
 
 def regions_without_cores(fleet: Fleet, needs: Needs) -> tuple[str, ...]:
-    """Regions that a job may use but that say nothing of their hosts: neither cores nor machines of cores."""
+    """Return the regions that a job may use but that state neither cores nor machines of cores."""
     return tuple(
         region.name
         for region in fleet.regions
@@ -33,7 +33,10 @@ def regions_without_cores(fleet: Fleet, needs: Needs) -> tuple[str, ...]:
 
 
 def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> Iterator[tuple[str, Problem]]:
-    """Each region that the trainer fits into, by name, and the question with the trainer there."""
+    """Yield (region, problem with the trainer there), by name, for each region that may host the trainer.
+
+    Regions that fail a check of `refusals.obstacle` are left out.
+    """
     for home in sorted(fleet.regions, key=lambda region: region.name):
         if not needs.may_train(home.name) or obstacle(fleet, needs, home):
             continue
@@ -59,7 +62,7 @@ def _problem(
 
 
 def _processes(fleet: Fleet, needs: Needs, home: str) -> Fleet:
-    """The fleet with worker processes for devices, whatever machines its regions have."""
+    """Return the fleet with worker processes as devices, whatever machines its regions have."""
     types: dict[str, GpuType] = {}
     core = fleet.gpu_types.get(CPU) or gpu_types()[CPU]
     regions = []
@@ -73,7 +76,7 @@ def _processes(fleet: Fleet, needs: Needs, home: str) -> Fleet:
 
 
 def _process(core: GpuType, region: Region, num: int) -> GpuType:
-    """What each of `num` processes has of the host."""
+    """Return the device type of one of `num` processes on a host."""
     share = min(1.0, region.num_cores / num) if region.num_cores else 1.0
     memory = region.memory_bytes or _UNBOUNDED_BYTES
     return replace(

@@ -1,8 +1,8 @@
-"""What a job's best placement gets beyond what it needs: every worker that costs no time.
+"""Polishing of a job's best placement: add every worker that does not lengthen the step.
 
 A search stops at the fewest workers that reach its step time. Lengths and speeds are estimates, and hosts that a job
-does not use earn nothing, so each region that generates gets all of its workers, and each region that may generate and
-is not too far to help joins. The oracle judges each change.
+leaves unused gain nothing. So each region that generates gets all of its workers, and each region that may generate and
+is not too far to help joins. The oracle evaluates each change.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from planner.cost.pools import PoolPrice, Prices
 from planner.question.workload import Task
 
 _TOLERANCE = 1e-9
-"""A step that is longer by less is as long."""
+"""Relative tolerance within which two steps count as equally long."""
 
 
 def polished(prices: Prices, found: Incumbent, workers_per_region: int) -> Incumbent:
-    """As good or better, with all workers in each region that generates."""
+    """Return a placement that is at least as good and has all workers in each region that generates."""
     rules = prices.problem.rules
     for at in sorted(prices.classes.values(), key=lambda at: at.key):
         if not rules.allows(Task.GENERATION, at.region.name, at.is_spot):
@@ -31,6 +31,7 @@ def polished(prices: Prices, found: Incumbent, workers_per_region: int) -> Incum
         evaluation = None if placement is None else evaluate(prices, placement)
         if placement is None or not isinstance(evaluation, Evaluation):
             continue
+        # A new region joins only if it would not idle at this step.
         taken = at.key in {pool.device_class for pool in found.placement.group_of(Task.GENERATION).pools}
         idles = needs_s(prices, placement)[at.region.name] > evaluation.step_s * (1 + _TOLERANCE)
         if (taken or not idles) and evaluation.step_s <= found.evaluation.step_s * (1 + _TOLERANCE):
@@ -39,7 +40,7 @@ def polished(prices: Prices, found: Incumbent, workers_per_region: int) -> Incum
 
 
 def needs_s(prices: Prices, placement: Placement) -> Mapping[str, float]:
-    """Of each region that generates: the least seconds a step in which it makes anything that comes in time."""
+    """Return, for each region that generates, the least step in seconds in which it makes samples in time."""
     placed = place(prices, placement)
     assert isinstance(placed, Placed), placed
     found: dict[str, float] = {}
@@ -49,7 +50,7 @@ def needs_s(prices: Prices, placement: Placement) -> Mapping[str, float]:
 
 
 def _with_all_workers(prices: Prices, placement: Placement, key: str, num_workers: int) -> Placement | None:
-    """The placement with so many workers of one class; None where they do not fit."""
+    """Return the placement with so many workers of one class; None if they do not fit."""
     group = placement.group_of(Task.GENERATION)
     others = tuple(pool for pool in group.pools if pool.device_class != key)
     layouts = ((Task.GENERATION, Layout(tensor=1)),)

@@ -1,8 +1,8 @@
-"""What rules a job out on a fleet before any search: one sentence with the fewest facts that exclude each other.
+"""Conflicts that rule a job out on a fleet before any search, as one sentence with the fewest contradicting facts.
 
-The order is from the runtime's limits and the operator's pins outwards: regions that are not there, memory, links that
-nobody measured, too few regions. Where each region that might train fails for its own reason, the one that came
-furthest speaks.
+Checks go from the runtime's limits and the operator's pins outwards: regions that do not exist, memory, links that were
+not measured, too few regions. If each region that may train fails for a reason of its own, the reason of the region
+that passed most checks is reported.
 """
 
 from planner.capabilities import Capabilities
@@ -11,10 +11,14 @@ from planner.jobs.needs import Needs
 from planner.question.fleet import Fleet, Region
 
 TOPOLOGY = "star"
+"""Name of the only topology that jobs use: one trainer in the centre."""
 
 
 def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> str | None:
-    """None if every one of these facts allows a plan; a search may still find that they do not all together."""
+    """Return the conflict as a sentence, or None if each of these facts allows a plan.
+
+    A search may still find that all of them together allow none.
+    """
     return _beyond(needs, capabilities) or _pins(fleet, needs) or _hosts(fleet, needs)
 
 
@@ -51,7 +55,7 @@ def _hosts(fleet: Fleet, needs: Needs) -> str | None:
 
 
 def obstacle(fleet: Fleet, needs: Needs, home: Region) -> tuple[int, str] | None:
-    """Why the trainer cannot be in `home`, where it may be, and how many checks it passed before; None if it can."""
+    """Return (number of checks passed, conflict) of a region `home` for the trainer; None if it passes all checks."""
     regions = sorted(fleet.regions, key=lambda region: region.name)
     workers = [region for region in regions if needs.may_roll_out(region.name)]
     if not needs.has_room(home, trains=True, rolls_out=False):
@@ -78,7 +82,7 @@ def obstacle(fleet: Fleet, needs: Needs, home: Region) -> tuple[int, str] | None
 
 
 def _unmeasured(network: Network, home: Region, region: Region) -> tuple[str, str] | None:
-    """The direction between the two that has neither a link nor a relay."""
+    """Return the direction between the two regions that has neither a link nor a relay; None if both have one."""
     ways = ((home.name, region.name), (region.name, home.name))
     return next((way for way in ways if network.route(*way) is None), None)
 

@@ -1,9 +1,10 @@
-"""The static layout, for a model that cannot be seen from here: a closed form, not a search.
+"""Static layout for a model whose architecture is not visible: a closed form instead of a search.
 
-For each region that may host the trainer, rollout workers go to every allowed region with memory for them and a
-measured way there and back. The time of a version to a region is `model_bytes / rate + rtt / 2`, and 0 within the
-trainer's region. The winner serves the most regions; then the slowest of these times is shortest; then it has most
-cores; then the first name. Regions are sorted by name first, so no answer depends on the order of the fleet.
+For each region that may host the trainer, rollout workers go to every allowed region that has memory for them and
+measured routes in both directions. A version takes `model_bytes / rate + rtt / 2` seconds to a region, and 0 within the
+trainer's region. The layout with the most regions wins; ties go to the shortest of the slowest transfers, then to the
+most cores in the trainer's region, then to the first name. Regions are sorted by name first, so no answer depends on
+the fleet's order.
 """
 
 from dataclasses import dataclass
@@ -15,18 +16,21 @@ from planner.propose import edges
 from planner.question.fleet import Fleet, Region
 
 METHOD = "static"
+"""Name of this method in plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
+    """A layout with the trainer in region `home`."""
+
     home: Region
     rollouts: tuple[str, ...]
     routes: tuple[Route, ...]
-    """From the trainer's region to each other region with rollout workers."""
+    """Routes from the trainer's region to each other region with rollout workers."""
 
 
 def plan_static(fleet: Fleet, needs: Needs) -> Plan:
-    """The static plan of a job that nothing rules out (`refusals.refusal`)."""
+    """Return the static plan of a job that `refusals.refusal` does not rule out."""
     network = Network(fleet)
     regions = sorted(fleet.regions, key=lambda region: region.name)
     homes = [r for r in regions if needs.may_train(r.name) and needs.has_room(r, trains=True, rolls_out=False)]
@@ -35,12 +39,12 @@ def plan_static(fleet: Fleet, needs: Needs) -> Plan:
 
 
 def weights_s(route: Route, model_bytes: int) -> float:
-    """Seconds of one uncompressed version over a route: its bytes at the route's rate, and one way of the round
-    trip."""
+    """Return the seconds of one uncompressed version over a route: transfer and half a round trip."""
     return model_bytes / route.bytes_per_s + route.rtt_s / 2
 
 
 def _layout(network: Network, regions: list[Region], needs: Needs, home: Region) -> _Layout | None:
+    """Return the layout with the trainer in `home`; None if it breaks a rule or has no rollout region."""
     able: dict[str, Route] = {}
     for region in regions:
         there, back = network.route(home.name, region.name), network.route(region.name, home.name)
@@ -48,6 +52,7 @@ def _layout(network: Network, regions: list[Region], needs: Needs, home: Region)
         if there is not None and back is not None and needs.may_roll_out(region.name) and has_room:
             able[region.name] = there
     pinned = needs.rollout_regions or ()
+    # Pinned regions come first, then the trainer's own, then the nearest.
     nearest = sorted(able, key=lambda name: (name not in pinned, name != home.name, weights_s(able[name], 0), name))
     if needs.max_regions is not None:
         nearest = nearest[: needs.max_regions - (home.name not in nearest[: needs.max_regions])]
@@ -59,6 +64,7 @@ def _layout(network: Network, regions: list[Region], needs: Needs, home: Region)
 
 
 def _rank(layout: _Layout, needs: Needs) -> tuple[int, float, int, str]:
+    """Return the sort key of a layout; the least is best."""
     slowest_s = max((weights_s(route, needs.model_bytes or 0) for route in layout.routes), default=0.0)
     return -len(layout.rollouts), slowest_s, -layout.home.num_cores, layout.home.name
 

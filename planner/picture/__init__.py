@@ -1,5 +1,5 @@
-"""Pictures of plans as SVG: placement by region, a played step, quality against time, a fleet's links.
+"""Pictures of plans as SVG: placement by region, Gantt chart of a simulated run, quality against time, matrix of links.
 
-Each is one document that refers to nothing outside itself, with a title and a description for those who cannot see it,
-in light or dark as the reader's system is.
+Each picture is one self-contained document with a title and a description for screen readers. It follows the reader's
+light or dark colour scheme. Values go in and text comes out; nothing is written here.
 """

@@ -1,4 +1,4 @@
-"""Who was busy when, in the simulator: a row for each unit, bars coloured by task, over a few steps."""
+"""Gantt chart of a simulated run: a row for each unit, with bars coloured by task, over a few steps."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -10,22 +10,23 @@ from planner.question.workload import TASKS, TRAINING
 from planner.simulate.record import Simulated, Span
 
 WIDTH = 980.0
+"""Width of the picture in pixels. `_MARGIN`, `_LABELS` and `_ROW` are pixels too."""
 _MARGIN = 28.0
 _LABELS = 210.0
 _ROW = 16.0
 _MAX_ROWS_A_PLACE = 6
-"""Rows of one class or link in a region; more units look alike."""
+"""Largest number of rows of one class or link in a region; further units look the same."""
 _SHORTEST_WAIT = 0.003
-"""Of a row; shorter ones are not drawn."""
+"""Shortest wait that is drawn, as a share of its row."""
 
 
 def gantt_svg(simulated: Simulated, title: str = "") -> str:
-    """The spans that the simulator kept, moved to begin at 0. Without a title it says how many steps they are."""
+    """Return the chart of the recorded bars, shifted to begin at 0. The default title gives the number of steps."""
     spans = simulated.spans
     title = title or _title(spans)
     if not spans:
-        shapes = [svg.text(_MARGIN, 42, title, size=18, bold=True), svg.text(_MARGIN, 76, "nothing was played")]
-        return svg.document(title, "nothing was played", WIDTH, 100, shapes)
+        shapes = [svg.text(_MARGIN, 42, title, size=18, bold=True), svg.text(_MARGIN, 76, "no step was simulated")]
+        return svg.document(title, "no step was simulated", WIDTH, 100, shapes)
     begin_s, end_s = min(s.begin_s for s in spans), max(s.end_s for s in spans)
     plot = WIDTH - 2 * _MARGIN - _LABELS
 
@@ -57,10 +58,11 @@ def gantt_svg(simulated: Simulated, title: str = "") -> str:
 
 def _title(spans: Sequence[Span]) -> str:
     num = len({span.step for span in spans if span.what in TRAINING})
-    return "nothing" if not spans else "one step as it was played" if num <= 1 else f"{num} steps as they were played"
+    return "nothing" if not spans else "one simulated step" if num <= 1 else f"{num} simulated steps"
 
 
 def _rows(spans: Sequence[Span], y: float, place: Callable[[float], float]) -> tuple[list[str], float]:
+    """Return the shapes of all rows from `y` on, and the height below them."""
     shapes: list[str] = []
     first_s = min(span.begin_s for span in spans)
     for region in dict.fromkeys(sorted(span.region for span in spans)):
@@ -91,7 +93,7 @@ def _label(place: str, region: str) -> str:
 
 
 def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
-    """Spans that do not overlap, each in the first lane that is free: groups of tasks share the name of their class."""
+    """Distribute bars over lanes without overlap. Several groups may share the name of a class."""
     lanes: list[list[Span]] = []
     for span in sorted(spans, key=lambda each: (each.begin_s, each.end_s)):
         free = next((lane for lane in lanes if lane[-1].end_s <= span.begin_s + 1e-9), None)
@@ -103,7 +105,7 @@ def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def _gaps(lane: Sequence[Span], first_s: float) -> list[tuple[float, float]]:
-    """When devices that train had nothing to do: before a bar of a lane, from `first_s` on."""
+    """Return the times in which devices that train were idle: before each bar of a lane, from `first_s` on."""
     if not any(span.what in TRAINING for span in lane):
         return []
     shortest_s = _SHORTEST_WAIT * (lane[-1].end_s - first_s)
@@ -123,7 +125,7 @@ def _wait(begin_s: float, end_s: float, y: float, place: Callable[[float], float
 
 
 def _grouped(places: Iterable[str]) -> list[list[str]]:
-    """Names of units of one pool together: `us/A100/8#0`, `us/A100/8#1`."""
+    """Group the names of units by pool: `us/A100/8#0`, `us/A100/8#1`."""
     found: dict[str, list[str]] = {}
     for name in sorted(set(places), key=lambda n: (n.rpartition("#")[0], len(n), n)):
         found.setdefault(name.rpartition("#")[0] or name, []).append(name)

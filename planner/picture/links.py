@@ -1,4 +1,4 @@
-"""A fleet's links as a matrix: from each region (rows) to each other (columns), darker the more they carry."""
+"""Matrix of a fleet's links: from each region (rows) to each other (columns), darker for higher throughput."""
 
 import math
 
@@ -7,15 +7,18 @@ from planner.picture import svg
 from planner.question.fleet import Fleet, Link
 
 _CELL_W, _CELL_H = 74.0, 40.0
+"""Width and height (`_CELL_H`) of a cell in pixels."""
 _SLOWEST, _FASTEST = 7, 11
-"""Powers of ten of bit/s at both ends of the scale of colours: 10 Mbit/s and 100 Gbit/s."""
+"""Ends of the colour scale as powers of ten of bit/s: 10 Mbit/s and (`_FASTEST`) 100 Gbit/s."""
 _MAX_REGIONS = 40
-"""More make a picture that nobody reads."""
+"""Largest number of regions that are drawn; more are unreadable."""
 
 
 def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
-    """Throughput (upper line) and round trip (lower line) of each measured pair; a pair that nobody measured is
-    empty."""
+    """Return the matrix with throughput (upper line) and round trip (lower line) of each measured pair.
+
+    Cells of pairs that were not measured are empty.
+    """
     names = sorted(region.name for region in fleet.regions)[:_MAX_REGIONS]
     links = {(link.src_region, link.dst_region): link for link in fleet.links}
     label = max(90.0, max(svg.text_width(name) for name in names) + 16)
@@ -44,27 +47,36 @@ def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
 
 
 def _cell(link: Link | None, is_self: bool, x: float, y: float) -> list[str]:
+    """Return the shapes of one cell of the matrix."""
     if link is None:
         colour = "idle" if is_self else "card"
         words = [] if is_self else [svg.text(x + _CELL_W / 2, y + 24, "-", colour="soft", anchor="middle")]
         return [svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, colour, radius=3), *words]
     return [
         svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, "card", radius=3),
-        svg.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, "generation", radius=3, tip=_tip(link),
-                more=_opacity(link.bytes_per_s * 8)),
+        svg.box(
+            x + 1,
+            y + 1,
+            _CELL_W - 2,
+            _CELL_H - 2,
+            "generation",
+            radius=3,
+            tip=_tip(link),
+            more=_opacity(link.bytes_per_s * 8),
+        ),
         svg.text(x + _CELL_W / 2, y + 18, units.mbit(link.bytes_per_s * 8), size=12, anchor="middle"),
         svg.text(x + _CELL_W / 2, y + 33, f"{link.rtt_s * 1e3:.0f} ms", size=11, colour="soft", anchor="middle"),
-    ]  # fmt: skip
+    ]
 
 
 def _opacity(bits_per_s: float) -> str:
-    """The same for the same rate in every picture, in equal steps for each factor of ten."""
+    """Return the opacity of a rate: equal in every picture, and linear in the rate's logarithm."""
     power = min(max(math.log10(bits_per_s), _SLOWEST), _FASTEST)
     return f' fill-opacity="{0.06 + 0.54 * (power - _SLOWEST) / (_FASTEST - _SLOWEST):.2f}"'
 
 
 def _scale(y: float) -> list[str]:
-    """What the colours mean, a swatch for each factor of ten."""
+    """Return the legend, with one swatch per power of ten."""
     shapes, x = [], 28.0
     for power in range(_SLOWEST, _FASTEST + 1):
         words = units.quantity(10.0**power, "bit/s")

@@ -1,4 +1,4 @@
-"""Who runs where: a card a region, a strip of devices for each class, coloured by the task group that has them."""
+"""Picture of a placement: a card per region with a strip of devices per class, coloured by task group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,17 +18,18 @@ from planner.question.fleet import Fleet
 from planner.question.workload import Task
 
 WIDTH = 980.0
+"""Width of the picture in pixels. The other lengths are pixels too."""
 _MARGIN = 28.0
 _GAP = 16.0
 _CARD = (WIDTH - 2 * _MARGIN - _GAP) / 2
 _PAD = 16.0
 _STRIP = 22.0
 _MAX_CELLS = 64
-"""Devices that are drawn one by one; of larger classes only shares are."""
+"""Largest class whose devices are drawn one by one; larger classes are drawn as shares."""
 _MAX_CARDS = 8
-"""Regions that are drawn class by class; of the others only the numbers of devices are said."""
+"""Number of regions that get a card; the others get a line with numbers of devices."""
 _MAX_UNUSED = 8
-"""Kinds of unused devices that a card names."""
+"""Number of kinds of unused devices that a card names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,18 @@ class _Share:
 
     @property
     def colour(self) -> str:
+        """Name of the colour."""
         return "idling" if self.idles else svg.colour_of(self.group.tasks)
 
     @property
     def words(self) -> str:
-        """`generation: 3 units of 2`; layouts in short."""
+        """Description such as `generation: 24 devices, 12 x tensor 2`."""
         names = " + ".join(svg.task_name(task) for task in self.group.tasks)
         return f"{names}: {_layout_words(self.group, self.pool)}{', idles' if self.idles else ''}"
 
 
 def placement_svg(plan: Plan) -> str:
-    """The picture of a plan that has a placement and its question. Raises: ValueError for others."""
+    """Return the picture of a plan. Raises: ValueError if the plan has no placement or does not hold its problem."""
     if plan.placement is None or plan.evaluation is None or plan.question is None:
         raise ValueError("this plan has no placement to draw")
     fleet = plan.question.fleet
@@ -79,7 +81,7 @@ def placement_svg(plan: Plan) -> str:
 
 
 def _order(home: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Share]]) -> list[str]:
-    """The trainer's region, then by name; where not all get a card, those with the most devices at work do."""
+    """Return the used regions, the trainer's first and then by name; regions with most busy devices get the cards."""
     num = dict.fromkeys(used, 0)
     for at in classes_of(fleet):
         busy = sum(share.pool.num_gpus for share in shares.get(at.key, []) if not share.idles)
@@ -90,7 +92,7 @@ def _order(home: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Shar
 
 
 def _rows(regions: Sequence[str], fleet: Fleet, shares: dict[str, list[_Share]], y: float) -> tuple[list[str], float]:
-    """Regions beyond those with a card: a line each, so many devices for each group."""
+    """Return a line for each region without a card, with the number of devices per group."""
     shapes, label = [], max((svg.text_width(name) for name in regions), default=0.0) + 16
     for name in regions:
         num: dict[tuple[str, str], int] = {}
@@ -108,6 +110,7 @@ def _rows(regions: Sequence[str], fleet: Fleet, shares: dict[str, list[_Share]],
 def _header(
     plan: Plan, evaluation: Evaluation, fleet: Fleet, shares: dict[str, list[_Share]]
 ) -> tuple[list[str], float]:
+    """Return the shapes of title, facts and legend, and the height below them."""
     shapes = [svg.text(_MARGIN, 42, _step_words(evaluation), size=22, bold=True)]
     facts = [f"method {plan.method}"]
     if plan.rates:
@@ -148,6 +151,7 @@ def _step_words(evaluation: Evaluation) -> str:
 def _region(
     plan: Plan, evaluation: Evaluation, fleet: Fleet, name: str, shares: dict[str, list[_Share]], x: float, y: float
 ) -> tuple[list[str], float]:
+    """Return the shapes of a region's card, and its height."""
     inner = _CARD - 2 * _PAD
     home = name == plan.trainer_region
     shapes = [svg.text(x + _PAD, y + 26, svg.fitted(name, inner - 70, 15), size=15, bold=True)]
@@ -171,7 +175,7 @@ def _region(
 
 
 def _unused(classes: Sequence[DeviceClass], x: float, y: float, width: float) -> tuple[list[str], float]:
-    """Classes that nothing uses, in a few lines of text."""
+    """Return a few lines of text on classes that nothing uses."""
     if not classes:
         return [], y
     kinds: dict[str, int] = {}
@@ -189,6 +193,7 @@ def _kind(at: DeviceClass) -> str:
 
 
 def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> tuple[list[str], float]:
+    """Return the shapes of one class on a card, and the height below them."""
     price = f", ${at.usd_per_gpu_hour:.2f}/h a device" if at.usd_per_gpu_hour is not None else ""
     name = f"{at.num_gpus:,} {_kind(at)}"
     machines = "1 machine" if at.num_machines == 1 else f"{at.num_machines:,} machines"
@@ -209,7 +214,7 @@ def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
 
 
 def _cells(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> list[str]:
-    """Each device; those of a machine stand together."""
+    """Return a box per device; devices of one machine are drawn together."""
     owners = [share for share in shares for _ in range(share.pool.num_gpus)]
     gap = 5.0 if at.num_machines > 1 else 0.0
     cell = min(_STRIP, (width - gap * (at.num_machines - 1)) / at.num_gpus)
@@ -233,7 +238,7 @@ def _strip(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
 
 
 def _layout_words(group: Group, pool: Pool) -> str:
-    """`24 devices, tensor 4 x pipeline 2 x data 3`."""
+    """Format a layout as `24 devices, tensor 4 x pipeline 2 x data 3`."""
     layout = pool.layout(next((task for task in group.tasks if task.value.endswith("training")), group.tasks[0]))
     devices = f"{pool.num_gpus:,} device{'s' if pool.num_gpus != 1 else ''}"
     if group.trains:

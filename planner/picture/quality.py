@@ -1,4 +1,4 @@
-"""How good the best placement of each method was after how much thinking, and the bound that no placement beats."""
+"""Chart of solution quality: the best objective value of each method over time, and the proved lower bound."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,24 +9,26 @@ from periplus.view.blocks import nice_range, ticks
 from planner.picture import svg
 
 WIDTH, _HEIGHT = 980.0, 470.0
+"""Width of the picture in pixels. The other lengths are pixels too."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 190.0, 74.0, 58.0
 _LINES = (
     ("generation", ""), ("reward", "9 3"), ("actor_training", ""), ("critic_training", "9 3"), ("reference", "3 3"),
     ("critic_inference", ""), ("weights", "9 3"), ("pink", ""), ("ink", "3 3"),
 )  # fmt: skip
-"""Colour and dashes of each method, so that one sees what lies under another."""
+"""Colour and dashes of each method, which keep lines apart that lie on each other."""
 _BOUND = ("bad", "4 4")
+"""Colour and dashes of the proved bound."""
 _APART = 17.0
-"""Between the baselines of two labels."""
+"""Least distance between the baselines of two labels, in pixels."""
 _FIRST_S = 1e-3
-"""Nothing is drawn before a millisecond."""
+"""Start of the axis of time: one millisecond."""
 
 Trace = Sequence[tuple[float, float]]
-"""(seconds of thinking, objective value), improving."""
+"""Pairs (seconds of search, objective value) with falling values."""
 
 
 def quality_svg(traces: Mapping[str, Trace], *, unit: str, bound: float | None, budget_s: float, title: str) -> str:
-    """One line a method, on a logarithmic axis of time; methods that found nothing are only named."""
+    """Return one line per method on a logarithmic axis of time. Methods that found nothing are only named."""
     found = {name: _steps(trace, budget_s) for name, trace in traces.items() if trace}
     shapes = [svg.text(28, 40, title, size=18, bold=True), svg.text(28, 62, unit, size=12, colour="soft")]
     if not found:
@@ -46,8 +48,10 @@ def quality_svg(traces: Mapping[str, Trace], *, unit: str, bound: float | None, 
         shapes.append(
             svg.line([(_LEFT, place(1, bound)[1]), (WIDTH - _RIGHT, place(1, bound)[1])], _BOUND[0], dashes=_BOUND[1])
         )
-    ends = [(place(*steps[-1])[1], name, steps[-1][1], _LINES[i % len(_LINES)], steps) for i, (name, steps) in
-            enumerate(found.items())]  # fmt: skip
+    ends = [
+        (place(*steps[-1])[1], name, steps[-1][1], _LINES[i % len(_LINES)], steps)
+        for i, (name, steps) in enumerate(found.items())
+    ]
     for _, _, _, (colour, dashes), steps in ends:
         shapes.append(svg.line([place(*step) for step in steps], colour, width=2.2, dashes=dashes))
     marks = [(y, f"{name} {units.short(value)}", style) for y, name, value, style, _ in ends]
@@ -62,7 +66,7 @@ def quality_svg(traces: Mapping[str, Trace], *, unit: str, bound: float | None, 
 
 
 def _steps(trace: Trace, budget_s: float) -> list[tuple[float, float]]:
-    """A staircase: an answer stands until a better one is found."""
+    """Return the trace as a staircase: a value holds until a better one is found."""
     points: list[tuple[float, float]] = []
     for at_s, value in trace:
         if points:
@@ -73,7 +77,10 @@ def _steps(trace: Trace, budget_s: float) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Of objective values: logarithmic where the answers lie far apart. First guesses above its end are cut."""
+    """Axis of objective values, logarithmic if the final values differ by more than three times.
+
+    Early values beyond its upper end are cut off.
+    """
 
     low: float
     high: float
@@ -81,19 +88,21 @@ class _Axis:
 
     @classmethod
     def over(cls, answers: Sequence[float]) -> "_Axis":
+        """Return the axis that shows these final values."""
         low, high = min(answers), max(answers)
         if high > 3 * low > 0:
             return cls(0.8 * low, 1.25 * high, True)
         return cls(*nice_range([low, high, low + 1.3 * (high - low)]), False)
 
     def share(self, value: float) -> float:
-        """From 0 to 1."""
+        """Return the position of a value on the axis, from 0 to 1."""
         value = min(max(value, self.low), self.high)
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
+        """Return the values at which the axis has labels."""
         if not self.is_log:
             return ticks((self.low, self.high), 5)
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)))
@@ -103,6 +112,7 @@ class _Axis:
 def _axes(
     x_range: tuple[float, float], axis: _Axis, budget_s: float, place: Callable[[float, float], tuple[float, float]]
 ) -> list[str]:
+    """Return the shapes of both axes with their labels."""
     shapes = []
     for value in axis.ticks():
         y = place(1, value)[1]
@@ -116,13 +126,13 @@ def _axes(
             svg.line([(x, _TOP), (x, _HEIGHT - _BOTTOM)], "line"),
             svg.text(x, _HEIGHT - _BOTTOM + 18, f"{10.0**power:g}", size=12, colour="soft", anchor="middle"),
         ]
-    words = f"seconds of thinking, of {budget_s:g} allowed"
+    words = f"seconds of search, of {budget_s:g} allowed"
     shapes.append(svg.text(WIDTH - _RIGHT, _HEIGHT - _BOTTOM + 38, words, size=12, colour="soft", anchor="end"))
     return shapes
 
 
 def _labels(marks: Sequence[tuple[float, str, tuple[str, str]]]) -> list[str]:
-    """At the lines' ends, moved apart where they would overlap, and never below the plot."""
+    """Return labels at the ends of the lines, moved apart so that they do not overlap."""
     shapes, order, left = [], sorted(marks), WIDTH - _RIGHT
     for (y, words, (colour, dashes)), at in zip(order, _apart([y for y, _, _ in order]), strict=True):
         shapes.append(svg.line([(left + 2, y), (left + 12, at)], colour, width=1.2))
@@ -132,7 +142,7 @@ def _labels(marks: Sequence[tuple[float, str, tuple[str, str]]]) -> list[str]:
 
 
 def _apart(wanted: Sequence[float]) -> list[float]:
-    """Heights near those that are wanted, which ascend: pushed down first, then up from the plot's lower edge."""
+    """Return heights near the ascending wanted ones: first pushed down, then up from the plot's lower edge."""
     places: list[float] = []
     for y in wanted:
         places.append(max(y, places[-1] + _APART) if places else y)

@@ -1,4 +1,4 @@
-"""The few shapes that pictures are made of, and the document around them. Numbers are pixels."""
+"""SVG shapes and the document around them. Lengths are pixels; colours are names of the two palettes."""
 
 from collections.abc import Iterable
 from html import escape
@@ -12,6 +12,7 @@ _LIGHT = {
     "actor_training": "#2456a6", "critic_training": "#4b8a36", "weights": "#8b2f6b", "bad": "#c0353a",
     "idling": "#a9d3da", "waits": "#efc3c5", "pink": "#e275b5",
 }  # fmt: skip
+"""Colours of the light scheme by name; `_DARK` has those of the dark scheme."""
 _DARK = {
     "bg": "#0c141f", "card": "#121d2b", "ink": "#dbe4ec", "soft": "#93a3b3", "line": "#26364a", "idle": "#223144",
     "generation": "#3fa6b8", "reward": "#d98b57", "reference": "#a68bdc", "critic_inference": "#d3ad45",
@@ -19,12 +20,11 @@ _DARK = {
     "idling": "#235661", "waits": "#5a2b30", "pink": "#f5a3d3",
 }  # fmt: skip
 _LETTER = 0.56
-"""Mean width of a letter of these fonts, in sizes; a little more than measured, so that texts keep clear of each
-other."""
+"""Mean width of a letter relative to the font size. It is slightly above the measured one, which keeps texts apart."""
 
 
 def document(title: str, description: str, width: float, height: float, shapes: Iterable[str]) -> str:
-    """The whole file."""
+    """Return a whole SVG file."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
@@ -43,7 +43,7 @@ def document(title: str, description: str, width: float, height: float, shapes: 
 def text(
     x: float, y: float, words: str, *, size: float = 13, colour: str = "ink", anchor: str = "start", bold: bool = False
 ) -> str:
-    """One line of text, its baseline at `y`."""
+    """Return one line of text with its baseline at `y`."""
     weight = ' font-weight="650"' if bold else ""
     where = f' text-anchor="{anchor}"' if anchor != "start" else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" class="{colour}"{where}{weight}>{escape(words)}</text>'
@@ -52,7 +52,7 @@ def text(
 def box(
     x: float, y: float, width: float, height: float, colour: str, *, radius: float = 2, tip: str = "", more: str = ""
 ) -> str:
-    """A filled rectangle; `tip` is shown where the reader points."""
+    """Return a filled rectangle; `tip` is its tooltip."""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.0):.1f}" height="{height:.1f}" rx="{radius:g}"'
     if not tip:
         return f'<rect class="{colour}" {place}{more}/>'
@@ -62,7 +62,7 @@ def box(
 def line(
     points: Iterable[tuple[float, float]], colour: str, *, width: float = 1.0, dashed: bool = False, dashes: str = ""
 ) -> str:
-    """Joined points. `dashes`: lengths of strokes and gaps, where they should not be equal."""
+    """Return joined points as a line. `dashes` gives the lengths of strokes and gaps if they differ."""
     dashes = dashes or ("4 4" if dashed else "")
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     broken = f' stroke-dasharray="{dashes}"' if dashes else ""
@@ -70,12 +70,12 @@ def line(
 
 
 def text_width(words: str, size: float = 13) -> float:
-    """About how wide a line of text is."""
+    """Return the approximate width of a line of text."""
     return len(words) * size * _LETTER
 
 
 def fitted(words: str, width: float, size: float = 13) -> str:
-    """The text, cut with an ellipsis where it is wider; empty where not even a few letters fit."""
+    """Return the text, cut with an ellipsis if it is too wide; empty if not even a few letters fit."""
     most = int(width / (size * _LETTER))
     if len(words) <= most:
         return words
@@ -83,7 +83,7 @@ def fitted(words: str, width: float, size: float = 13) -> str:
 
 
 def wrapped(words: str, width: float, size: float = 13) -> list[str]:
-    """The text in lines of at most that width."""
+    """Return the text in lines of at most that width."""
     lines, current = [], ""
     for word in words.split():
         longer = f"{current} {word}" if current else word
@@ -95,7 +95,7 @@ def wrapped(words: str, width: float, size: float = 13) -> list[str]:
 
 
 def legend(x: float, y: float, entries: Iterable[tuple[str, str]], width: float) -> tuple[list[str], float]:
-    """(colour, words) side by side, in as many rows as they need: the shapes, and the baseline of the last row."""
+    """Return (shapes, baseline of the last row) of a legend of (colour, words) in as many rows as needed."""
     shapes, at = [], x
     for colour, words in entries:
         wide = 26 + text_width(words, 12)
@@ -107,13 +107,13 @@ def legend(x: float, y: float, entries: Iterable[tuple[str, str]], width: float)
 
 
 def colour_of(tasks: Iterable[Task]) -> str:
-    """Of a group: its first task that trains, else its first."""
+    """Return the colour of a group: that of its first task that trains, otherwise of its first task."""
     tasks = tuple(tasks)
     return next((task for task in tasks if task in TRAINING), tasks[0]).value
 
 
 def task_name(task: str) -> str:
-    """For a person."""
+    """Return the task's name with spaces."""
     return task.replace("_", " ")
 
 

@@ -1,6 +1,7 @@
-"""A decoder-only transformer's shape, and what follows from it by counting.
+"""Shape of a decoder-only transformer, and the parameter and cache counts that follow from it.
 
-Counts are of Llama's and Qwen's family: grouped-query attention, a gated MLP of three matrices, RMSNorm.
+The counts hold for the Llama and Qwen families: grouped-query attention, an MLP of three matrices with a gate, and
+RMSNorm. An MLP of two matrices (OPT, GPT-Neo) is counted too, with the same norms.
 """
 
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """As a Hugging Face `config.json` says it."""
+    """Shape of a transformer, with the meaning that a Hugging Face `config.json` gives to each field."""
 
     name: str
     hidden_size: int
@@ -22,31 +23,33 @@ class Architecture:
     qkv_bias: bool = False
     qk_norm: bool = False
     num_mlp_matrices: int = 3
-    """3: gated (Llama, Qwen); 2: plain (OPT, GPT-Neo)."""
+    """Matrices of one MLP: 3 with a gate (Llama, Qwen), 2 without (OPT, GPT-Neo)."""
 
     @property
     def matmul_params_per_layer(self) -> int:
-        """Entries of the matrices that a token is multiplied with in one layer."""
+        """Number of entries in the weight matrices of one layer, which every token is multiplied with."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         return attention + self.num_mlp_matrices * self.hidden_size * self.intermediate_size
 
     @property
     def params_per_layer(self) -> int:
+        """Number of parameters of one layer: matrices, norms and biases."""
         norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
         biases = self.head_dim * (self.num_heads + 2 * self.num_kv_heads) if self.qkv_bias else 0
         return self.matmul_params_per_layer + norms + biases
 
     @property
     def embedding_params(self) -> int:
-        """Of one embedding matrix; an untied head has as many again."""
+        """Number of parameters of one embedding matrix. An untied output head has as many again."""
         return self.vocab_size * self.hidden_size
 
     @property
     def num_params(self) -> int:
+        """Number of parameters of the whole model, with embedding, output head and final norm."""
         heads = 1 if self.tied_embeddings else 2
         return self.num_layers * self.params_per_layer + heads * self.embedding_params + self.hidden_size
 
     @property
     def kv_elements_per_token(self) -> int:
-        """Keys and values of one token in all layers."""
+        """Number of cached key and value elements of one token, over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim

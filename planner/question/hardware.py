@@ -1,7 +1,7 @@
-"""One kind of accelerator: its datasheet, and which part of it real programs get.
+"""One accelerator type: its datasheet, and the fraction of the datasheet that programs reach.
 
-Rates are those of dense half-precision matrix multiplication (bf16 where the card has it, else fp16). A CPU is a device
-too: one *device* is then the cores that one worker process has.
+Rates are those of dense matrix multiplication in half precision (bf16 where the card has it, otherwise fp16). A CPU is
+a type too: one *device* is then the set of cores that one worker process has.
 """
 
 from dataclasses import dataclass
@@ -9,40 +9,48 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """What is left of the datasheet; data, fitted to published profiles (`planner/data/efficiency.csv`)."""
+    """Fractions of the datasheet that programs reach, and fixed times of their kernels.
+
+    The values are fitted to published profiles (`planner/data/efficiency.csv`, made by `planner.calibration`).
+    """
 
     matmul_fraction: float
-    """Of the peak rate, for matrices large enough to fill the device."""
+    """Fraction of the peak rate in products of matrices that are large enough to fill the device."""
     saturation_tokens: float
-    """Rows of a matrix product at which half of that fraction is reached: n rows reach n / (n + saturation_tokens)."""
+    """Number of rows of a matrix product at which half of `matmul_fraction` is reached. A product of n rows reaches n /
+    (n + saturation_tokens) of it."""
     memory_fraction: float
-    """Of the memory's bandwidth, streaming weights or caches."""
+    """Fraction of the memory bandwidth when weights or caches are streamed."""
     link_fraction: float
-    """Of the link inside a machine, for large collectives of two devices."""
+    """Fraction of the link inside a machine, in large collectives of two devices."""
     layer_overhead_s: float
-    """Fixed time of one transformer layer's forward pass: launches, normalisations, what is not modelled."""
+    """Fixed seconds of one transformer layer's forward pass: kernel launches, normalisations, and what is not
+    modelled."""
     collective_latency_s: float
-    """Fixed time of one collective inside a machine."""
+    """Fixed seconds of one collective inside a machine."""
     attention_fraction: float = 0.5
-    """Of the peak rate, in fused attention over long sequences."""
+    """Fraction of the peak rate in fused attention over long sequences."""
     attention_saturation_tokens: float = 600.0
-    """Length of the sequences at which half of that fraction is reached."""
+    """Sequence length at which half of `attention_fraction` is reached."""
     attention_overhead_s: float = 10e-6
-    """Fixed time of one attention kernel beside what `layer_overhead_s` has for every kernel."""
+    """Fixed seconds of one attention kernel, in addition to the share of `layer_overhead_s` that every kernel has."""
     link_sharing: float = 0.0
-    """How the rate of n devices compares with that of two: (2 / n) ** link_sharing. 1 and more where all share one bus;
-    below 0 behind a switch or in a mesh, where a ring of more devices uses more links at once."""
+    """Exponent of the rate of n devices relative to two: (2 / n) ** link_sharing. It is 1 or more if all devices
+    share one bus. It is below 0 behind a switch or in a mesh, where a ring of more devices uses more links at the
+    same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """Datasheet facts of one accelerator, and its efficiency."""
+    """Datasheet of one accelerator type, with its efficiency."""
 
     name: str
     memory_bytes: int
     memory_bytes_per_s: float
     matmul_flop_per_s: float
+    """Peak rate of dense matrix products in half precision."""
     link_bytes_per_s: float
-    """Of one device, one direction, to the others of its machine (NVLink, else PCIe)."""
+    """Rate of one device, in one direction, to the other devices of its machine (NVLink if present, otherwise PCIe)."""
     efficiency: Efficiency
     is_cpu: bool = False
+    """Whether a device of this type is cores of a host."""

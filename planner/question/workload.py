@@ -1,6 +1,7 @@
-"""The dataflow of one reinforcement-learning job: its tasks, their models, how much of each a step needs.
+"""The dataflow of one reinforcement-learning job: its tasks, their models, and the work of each per step.
 
-A step (one training iteration, one policy version) consumes `prompts_per_step` groups of `group_size` samples.
+A step is one training iteration and makes one policy version. It consumes `prompts_per_step` groups of `group_size`
+samples. A sample is one prompt with one completion.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,11 @@ from planner.question.architecture import Architecture
 
 
 class Task(StrEnum):
-    """PPO has all six; GRPO neither of the critic's two; a rule for the reward runs on the workers' hosts: no task."""
+    """Task of the dataflow of reinforcement learning.
+
+    PPO has all six tasks. GRPO has neither of the critic's two. A reward that is a rule runs on the hosts of the
+    rollout workers and is no task.
+    """
 
     GENERATION = "generation"
     REWARD = "reward"
@@ -22,27 +27,31 @@ class Task(StrEnum):
 
 
 SCORING = (Task.REWARD, Task.REFERENCE, Task.CRITIC_INFERENCE)
-"""One forward pass over finished samples."""
+"""Tasks that make one forward pass over finished samples."""
 TRAINING = (Task.ACTOR_TRAINING, Task.CRITIC_TRAINING)
+"""Tasks that update parameters."""
 TASKS = tuple(Task)
+"""All tasks in the order in which tuples of tasks are sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """A distribution of token counts: its quantiles at (i + 1/2) / n, ascending."""
+    """Distribution of token counts, as its quantiles at (i + 1/2) / n for i = 0 .. n - 1, ascending."""
 
     quantiles: tuple[float, ...]
 
     @property
     def mean(self) -> float:
+        """Mean number of tokens."""
         return sum(self.quantiles) / len(self.quantiles)
 
     @property
     def largest(self) -> float:
+        """Largest number of tokens."""
         return self.quantiles[-1]
 
     def at(self, p: float) -> float:
-        """The quantile at `p` in [0, 1], linear between the given ones, flat beyond them."""
+        """Return the quantile at `p` in [0, 1], interpolated linearly and constant beyond the given ones."""
         place = p * len(self.quantiles) - 0.5
         low = min(max(int(place // 1), 0), len(self.quantiles) - 1)
         high = min(low + 1, len(self.quantiles) - 1)
@@ -52,54 +61,65 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightTransfer:
-    """What one new version costs on a WAN link, bytes a parameter that is trained: with LoRA, of the adapters."""
+    """Size of one published version on a WAN link, in bytes per trained parameter.
+
+    With LoRA the trained parameters are those of the adapters.
+    """
 
     bytes_per_param: float
-    """2 for full bf16 copies; density x bits a change / 8 for lossless deltas."""
+    """2 for full bf16 copies. For lossless deltas: density of changes x bits per change / 8."""
     is_delta: bool
-    """Deltas need a copy of the published weights at both ends."""
+    """Whether versions travel as deltas. Deltas need a copy of the published weights at both ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one job asks of a fleet."""
+    """Models, batch sizes, token lengths and staleness bound of one job."""
 
     algorithm: str
     models: Mapping[Task, Architecture]
-    """Its keys are the job's tasks. Generation and actor training have the same model."""
+    """Model of each task. The keys are the job's tasks. Generation and actor training have the same model."""
     eta: int
-    """The staleness bound; 0 is synchronous."""
+    """Staleness bound: the largest number of versions by which a consumed token may lag; 0 is synchronous training."""
     prompts_per_step: int
     group_size: int
     prompt_tokens: Lengths
     completion_tokens: Lengths
     epochs_per_step: int = 1
-    """Passes over a step's samples (PPO's inner epochs)."""
+    """Passes over the samples of a step (the inner epochs of PPO)."""
     minibatches_per_step: int = 1
-    """Optimizer updates an epoch."""
+    """Optimizer updates per epoch."""
     train_state_bytes_per_param: float = 16.0
-    """Resident beside activations: bf16 weights and gradients, float32 master and two moments."""
+    """Bytes per trained parameter that stay resident: bf16 weights and gradients, float32 master weights and two
+    moments."""
     lora_rank: int = 0
-    """0: all parameters are trained."""
+    """Rank of the LoRA adapters; 0 if all parameters are trained."""
     weights: WeightTransfer = WeightTransfer(bytes_per_param=2.0, is_delta=False)
     trajectory_bytes_per_token: float = 5.0
+    """Bytes per token of a finished sample that travel to the trainer's region."""
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """In the order of `Task`."""
+        """Tasks of the job, in the order of `Task`."""
         return tuple(task for task in TASKS if task in self.models)
 
     @property
     def samples_per_step(self) -> int:
+        """Number of samples that one step consumes."""
         return self.prompts_per_step * self.group_size
 
     @property
     def tokens_per_sample(self) -> float:
+        """Mean number of tokens of a sample, prompt included."""
         return self.prompt_tokens.mean + self.completion_tokens.mean
 
     @property
     def tokens_around_a_token(self) -> float:
-        """Of the sample that a token is in: E[S^2] / E[S]. Attention within samples costs as much a token."""
+        """Mean length of the sample that a random token belongs to, E[S^2] / E[S].
+
+        Attention within samples costs each token in proportion to this length. Prompt and completion lengths are taken
+        as independent.
+        """
         lengths = (self.prompt_tokens.quantiles, self.completion_tokens.quantiles)
         variances = (sum(each * each for each in one) / len(one) - (sum(one) / len(one)) ** 2 for one in lengths)
         return self.tokens_per_sample + sum(variances) / self.tokens_per_sample

@@ -1,8 +1,8 @@
-"""Seats and ranks for a whole placement. It never changes what the oracle says: it finds where that can be had.
+"""Seats and ranks of a whole placement. The oracle's value does not change; this says which devices attain it.
 
-Where all links of a class are equal, units are packed in order: stages of a pipeline side by side, then pipelines,
-which is as good as any order. Where they were measured and differ, `mesh` orders them. The ring of a mesh of two pools
-visits one pool and then the other: it crosses between them twice, the least there can be.
+If all links of a class are equal, units are packed in order: stages of a pipeline next to each other, then pipelines.
+No other order is better. If links were measured and differ, `mesh` orders the units. The ring of a mesh of two pools
+visits one pool and then the other, so it crosses between them twice, which is the least possible.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,29 +24,32 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """The data-parallel order of one group's pipelines: ranks are numbered along it."""
+    """Data-parallel order of one group's pipelines. Ranks are numbered along it."""
 
     group: int
     order: tuple[tuple[int, int], ...]
-    """(pool, pipeline), neighbours side by side, the last one next to the first."""
+    """Pairs (pool, pipeline). Neighbours are adjacent, and the last one is next to the first."""
     slowest_link_bytes_per_s: float | None
-    """Between neighbours, of one device; None where there is one pipeline."""
+    """Least rate of one device to its neighbour in the ring. None with a single pipeline."""
     slowest_hop_bytes_per_s: float | None
-    """Between stages; None without a pipeline of several."""
+    """Least rate between consecutive stages. None without a pipeline of several stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Unit u of a pool that trains is stage u mod p of pipeline u div p."""
+    """Seats of all units.
+
+    In a pool that trains with p stages, unit u is stage u mod p of pipeline u div p.
+    """
 
     seats: Mapping[tuple[int, int, int], Seat]
-    """By (group, pool, unit)."""
+    """Seat of each unit by (group, pool, unit)."""
     rings: tuple[Ring, ...]
-    """Of each group that trains."""
+    """Ring of each group that trains."""
 
 
 def assign(prices: Prices, placement: Placement, links: MachineLinks = UNMEASURED, *, seed: int = 0) -> Ranks:
-    """For a placement that the oracle accepts."""
+    """Return seats and ranks of a placement that the oracle accepts."""
     rng = np.random.default_rng(seed)
     machines = {key: Machines(at) for key, at in sorted(prices.classes.items())}
     kept = {key: _kept_free(prices, placement, links, key) for key in _classes_in(placement)}
@@ -65,7 +68,7 @@ def assign(prices: Prices, placement: Placement, links: MachineLinks = UNMEASURE
 
 
 def _in_order(placement: Placement) -> Iterator[tuple[int, int, Group, Pool]]:
-    """Large units first (`packing`), and of one size those that train first."""
+    """Yield pools by unit size, large ones first (see `packing`); within a size those that train come first."""
     pools = [(g, p, group, pool) for g, group in enumerate(placement.groups) for p, pool in enumerate(group.pools)]
     yield from sorted(pools, key=lambda each: (-each[3].unit_gpus, not each[2].trains, each[0], each[1]))
 
@@ -75,7 +78,7 @@ def _classes_in(placement: Placement) -> list[str]:
 
 
 def _kept_free(prices: Prices, placement: Placement, links: MachineLinks, key: str) -> Ints:
-    """Rank of each machine for training, 0 first: where links differ, the best connected part of the class."""
+    """Return each machine's priority for training, 0 first: if links differ, the best connected part of the class."""
     at = prices.classes[key]
     plain = np.arange(at.num_machines, dtype=np.int64)
     rates = links.within(at)
@@ -85,6 +88,7 @@ def _kept_free(prices: Prices, placement: Placement, links: MachineLinks, key: s
     share = trains / at.num_gpus
     if rates is None or not 0 < share < 1:
         return plain
+    # METIS cuts the class into a training part and the rest; the better connected part trains.
     bare = np.minimum(rates, rates.T) * (1 - np.eye(len(rates)))
     parts = metis.partition(bare, [share, 1 - share])
     means = [float(bare[np.ix_(parts == p, parts == p)].mean()) if (parts == p).any() else 0.0 for p in (0, 1)]
@@ -97,7 +101,7 @@ def _kept_free(prices: Prices, placement: Placement, links: MachineLinks, key: s
 def _ordered(
     workload: Workload, pool: Pool, machines: Machines, links: MachineLinks, rng: np.random.Generator
 ) -> list[int]:
-    """Machines for a mesh's units, unit after unit, among all that have room."""
+    """Return the machine of each unit of a mesh, chosen among all machines that have room."""
     room = machines.room(pool.unit_gpus)
     machine_of = np.repeat(np.arange(len(room)), room)
     stages = pool.layouts[-1][1].pipeline
@@ -110,7 +114,10 @@ def _ordered(
 
 
 def demand(workload: Workload, pool: Pool) -> mesh.Demand:
-    """Of one pool's training tasks: activations and their gradients a hop, gradients a ring link."""
+    """Return the bytes per step of one pool's training tasks.
+
+    A pipeline hop carries activations and their gradients; a ring link carries gradients.
+    """
     hop_bytes = ring_bytes = 0.0
     for task, layout in pool.layouts:
         if task not in TRAINING:
@@ -128,6 +135,7 @@ def demand(workload: Workload, pool: Pool) -> mesh.Demand:
 def _ring(
     prices: Prices, g: int, group: Group, seats: Mapping[tuple[int, int, int], Seat], links: MachineLinks
 ) -> Ring:
+    """Return the ring of one group, with the slowest links of the chosen seats."""
     tables = []
     for p, pool in enumerate(group.pools):
         stages = _stages(pool)
@@ -147,20 +155,25 @@ def _ring(
         for a, b in ((-1, 0), (0, -1)):
             ring_links.append(_crossing(rates, tables[0][a], tables[1][b]))
     return Ring(
-        group=g, order=order, slowest_link_bytes_per_s=min(ring_links, default=None),
+        group=g,
+        order=order,
+        slowest_link_bytes_per_s=min(ring_links, default=None),
         slowest_hop_bytes_per_s=min(hops, default=None),
-    )  # fmt: skip
+    )
 
 
 def _crossing(rates: npt.NDArray[np.float64], a: Ints, b: Ints) -> float:
-    """Between two pipelines that may have different numbers of stages: parts of the model that both hold meet."""
+    """Return the least rate between two pipelines, which may have different numbers of stages.
+
+    Stages that hold the same part of the model exchange gradients.
+    """
     deep = max(len(a), len(b))
     at = np.arange(deep)
     return float(rates[a[at * len(a) // deep], b[at * len(b) // deep]].min())
 
 
 def _rates(prices: Prices, a: Pool, b: Pool, links: MachineLinks) -> npt.NDArray[np.float64]:
-    """Machines of one pool's class x machines of the other's."""
+    """Return the rates between machines of two pools' classes, `[num_machines_a, num_machines_b]`."""
     first, second = prices.classes[a.device_class], prices.classes[b.device_class]
     between = links.between(prices, first, second)
     rates = np.array(np.broadcast_to(between, (first.num_machines, second.num_machines)), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What two machines of a region reach each other at, of one device in one direction."""
+"""Rates between machines of a region, per device and in one direction: measured, or as the fleet states them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,18 +14,18 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLinks:
-    """Measured rates between machines, where a region has measured them."""
+    """Measured rates between machines, for regions that have measured them."""
 
     measured: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
-    """By two class keys in order (or one twice): machines of the first x machines of the second; bytes a second, the
-    slower direction. What is not here is as the fleet says."""
+    """Rates in bytes per second by pair of class keys (or one key twice), `[num_machines_first, num_machines_second]`.
+    Each is that of the slower direction. Pairs that are missing have the rates that the fleet states."""
 
     def within(self, at: DeviceClass) -> Floats | None:
-        """Between machines of one class; None where all are equal."""
+        """Return the rates between machines of one class. None if all are equal."""
         return self.measured.get((at.key, at.key))
 
     def between(self, prices: Prices, a: DeviceClass, b: DeviceClass) -> Floats | float:
-        """Machines of `a` x machines of `b`; one number where all are equal."""
+        """Return the rates between machines of `a` and machines of `b`, or one number if all are equal."""
         if (a.key, b.key) in self.measured:
             return self.measured[a.key, b.key]
         if (b.key, a.key) in self.measured:
@@ -34,15 +34,19 @@ class MachineLinks:
 
 
 UNMEASURED = MachineLinks()
+"""No measured rates: all links of a class are equal."""
 
 
 def inside_rate(at: DeviceClass) -> float:
-    """Between devices of one machine."""
+    """Return the bytes per second between devices of one machine."""
     return at.gpu.link_bytes_per_s * at.gpu.efficiency.link_fraction
 
 
 def fleet_rate(prices: Prices, a: DeviceClass, b: DeviceClass) -> float:
-    """Between machines of two classes, or of one, by what the fleet says of its regions."""
+    """Return the bytes per second between machines of two classes, or of one class, as the fleet states them.
+
+    Between regions it is that of the slower direction; 0 without routes.
+    """
     if a.region.name != b.region.name:
         there = prices.network.route(a.region.name, b.region.name)
         back = prices.network.route(b.region.name, a.region.name)

@@ -1,4 +1,4 @@
-"""Perfect matchings whose worst edge is as good as it can be."""
+"""Bottleneck matching: a perfect matching whose worst edge is as good as possible."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +9,9 @@ Ints = npt.NDArray[np.int64]
 
 
 def bottleneck(rates: Floats) -> Ints:
-    """For each row its column: among all perfect matchings of a square matrix, one whose least rate is largest.
+    """Return the column of each row in a perfect matching of a square matrix whose least rate is largest.
 
-    A binary search over rates: is there a perfect matching of edges that are at least so good?
+    The method is binary search over the rates: is there a perfect matching of edges with at least this rate?
     """
     levels = np.unique(rates)
     low, high = 0, len(levels) - 1
@@ -28,7 +28,7 @@ def bottleneck(rates: Floats) -> Ints:
 
 
 def _perfect(edges: npt.NDArray[np.bool_]) -> Ints | None:
-    """A perfect matching of a bipartite graph, or None."""
+    """Return a perfect matching of a bipartite graph, or None if there is none."""
     if not (edges.any(axis=0).all() and edges.any(axis=1).all()):
         return None
     rows, columns = np.nonzero(edges)

@@ -1,10 +1,11 @@
-"""The order of a mesh's units where links differ: pipelines x stages, ring neighbours one below the other.
+"""Order of a mesh's units where links differ, as a table of pipelines x stages.
 
-Stage s of pipeline d talks to stages s - 1 and s + 1 of d, and to stage s of the next pipeline of the ring. A step
-waits for the slowest hop and the slowest ring link, each weighted by its bytes. First orders are those of `seeds`. Then
-swaps: a unit at a worst link changes places with another unit, or a free slot; all are priced at once, by the sum of
-high powers of all links' seconds, and the first of the best that helps is taken. In between, bottleneck matching says
-anew which unit of a stage follows which.
+Stage s of pipeline d exchanges data with stages s - 1 and s + 1 of d, and with stage s of the next pipeline in the
+ring. A step waits for the slowest hop and the slowest ring link, each weighted by its bytes.
+
+Local search: start from the orders of `seeds` and random ones. Swap a unit at a worst link with another unit or a free
+slot. All swaps of that unit are scored at once by the sum of high powers of the links' seconds, and the first of the
+best that helps is taken. In between, bottleneck matching decides again which unit of a stage follows which.
 """
 
 from dataclasses import dataclass
@@ -17,25 +18,27 @@ from planner.ranks import matching, seeds
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _POWER = 6.0
-"""Of a link's seconds: high enough that the worst link decides, low enough that the others have a say."""
+"""Power of a link's seconds in the score: high enough that the worst link decides, low enough that others matter.
+Chosen by hand, as are the limits below."""
 _MAX_SWAPS = 1000
+"""Largest number of rounds of one local search."""
 _PATIENCE = 8
-"""Worst units that found no better place, after which stages are matched anew, and as many more that end a search."""
+"""Failed units after which stages are matched again; after as many more the search ends."""
 _MAX_TRIED = 200_000
-"""Units that all swaps of one search look at, beyond a hundred swaps."""
+"""Limit on rounds x units of one search, beyond a hundred rounds."""
 _PARTNERS = 6
-"""Places that are tried for one unit."""
+"""Number of partners that are tried for one unit."""
 _MAX_STARTS, _STARTS = 16, 400
-"""Random starts, and units of all of them together: small meshes have many, large ones none."""
+"""Number of random starts, and (`_STARTS`) limit on random starts x slots: small meshes have many, large ones none."""
 _SMALL = 128
-"""Slots up to which every start is improved; of larger meshes the best two are."""
+"""Number of slots up to which every start is improved. In larger meshes the best two are."""
 _MAX_MATCHED = 128
-"""Pipelines up to which stages are matched."""
+"""Number of pipelines up to which stages are matched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Bytes a step of one device, over one pipeline hop and over one ring link."""
+    """Bytes per step of one device, over one pipeline hop and over one ring link."""
 
     hop_bytes: float
     ring_bytes: float
@@ -43,18 +46,18 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Slots of a mesh, and what the slowest links take."""
+    """Order of a mesh, and the seconds of its slowest links."""
 
     slots: Ints
-    """Pipeline x stage."""
+    """Slot of each unit, `[num_pipelines, num_stages]`."""
     seconds: float
 
 
 def arrange(machine_of: Ints, rates: Floats, shape: tuple[int, int], demand: Demand, rng: np.random.Generator) -> Order:
-    """The best order found for a mesh of `shape` (pipelines, stages) on slots whose machines are given.
+    """Return the best order found for a mesh of `shape` (pipelines, stages).
 
-    *Shapes* `machine_of`: slots, at least as many as the mesh has units; `rates`: machine x machine, its diagonal that
-    inside a machine.
+    *Shapes*: `machine_of` `[num_slots]` is the machine of each slot; there are at least as many slots as units. `rates`
+    `[num_machines, num_machines]` has the rate inside a machine on its diagonal.
     """
     num, used = len(machine_of), shape[0] * shape[1]
     chance = [rng.permutation(num) for _ in range(min(_MAX_STARTS, _STARTS // num))]
@@ -66,7 +69,10 @@ def arrange(machine_of: Ints, rates: Floats, shape: tuple[int, int], demand: Dem
 
 
 def seconds_of(machines: Ints, rates: Floats, demand: Demand) -> float:
-    """Of the slowest hop and the slowest ring link. *Shapes* `machines`: pipeline x stage."""
+    """Return the seconds of the slowest hop plus those of the slowest ring link.
+
+    *Shapes*: `machines` `[num_pipelines, num_stages]`.
+    """
     total = 0.0
     if machines.shape[1] > 1:
         total += demand.hop_bytes / max(float(rates[machines[:, :-1], machines[:, 1:]].min()), 1e-30)
@@ -78,6 +84,7 @@ def seconds_of(machines: Ints, rates: Floats, demand: Demand) -> float:
 def _improved(
     seed: Ints, machine_of: Ints, rates: Floats, shape: tuple[int, int], demand: Demand, rng: np.random.Generator
 ) -> Order:
+    """Return the order that local search reaches from one start; states (seconds, score) are compared in order."""
     data, stages = shape
     used = data * stages
     slots = seed.copy()
@@ -109,7 +116,7 @@ def _improved(
 
 
 def _total(machines: Ints, neighbours: list[tuple[int, Ints]], costs: tuple[Floats, Floats]) -> float:
-    """Of all links, each counted from both ends."""
+    """Return the score of all links, each counted from both ends."""
     total = 0.0
     for kind, at in neighbours:
         here = np.flatnonzero(at >= 0)
@@ -118,14 +125,17 @@ def _total(machines: Ints, neighbours: list[tuple[int, Ints]], costs: tuple[Floa
 
 
 def _link_costs(rates: Floats, demand: Demand) -> tuple[Floats, Floats]:
-    """Machine x machine: a hop's and a ring link's seconds, to a high power; the slowest of all is 1."""
+    """Return the scores of hops and of ring links, `[num_machines, num_machines]` each.
+
+    A score is a power of the link's seconds; that of the slowest link is 1.
+    """
     hop, ring = (size / np.maximum(rates, 1e-30) for size in (demand.hop_bytes, demand.ring_bytes))
     most = max(float(hop.max()), float(ring.max()), 1e-30)
     return (hop / most) ** _POWER, (ring / most) ** _POWER
 
 
 def _worst_unit(machines: Ints, costs: tuple[Floats, Floats], rng: np.random.Generator) -> int:
-    """An end of one of the costliest hops, or of one of the costliest ring links."""
+    """Return an end of one of the costliest hops, or of one of the costliest ring links."""
     hop, ring = costs
     data, stages = machines.shape
     cost = np.zeros(machines.shape)
@@ -143,7 +153,7 @@ def _worst_unit(machines: Ints, costs: tuple[Floats, Floats], rng: np.random.Gen
 def _partners(
     x: int, machines: Ints, used: int, neighbours: list[tuple[int, Ints]], costs: tuple[Floats, Floats]
 ) -> list[int]:
-    """Places that the unit at place `x` might change with, best first; neighbours are priced as if they stood still."""
+    """Return places with which the unit at place `x` may change, best first. Its neighbours count as fixed."""
     gain = np.zeros(len(machines))
     mine, others = machines[x], machines
     for kind, at in neighbours:
@@ -161,7 +171,7 @@ def _partners(
 
 
 def _neighbours(shape: tuple[int, int]) -> list[tuple[int, Ints]]:
-    """Of each place: the one before and after in its pipeline (kind 0) and in the ring (kind 1); -1 for none."""
+    """Return pairs (kind, neighbour of each place): in the pipeline (kind 0) and in the ring (kind 1); -1 for none."""
     data, stages = shape
     places = np.arange(data * stages).reshape(shape)
     found = []
@@ -176,7 +186,7 @@ def _neighbours(shape: tuple[int, int]) -> list[tuple[int, Ints]]:
 
 
 def _matched(slots: Ints, machine_of: Ints, rates: Floats, shape: tuple[int, int], demand: Demand) -> Ints:
-    """Stage by stage, who follows whom: a bottleneck matching from each stage's units to the next one's."""
+    """Return the slots with each stage matched to the one before; unchanged if that is no faster."""
     data, stages = shape
     used = data * stages
     trial = slots[:used].reshape(shape).copy()

@@ -1,4 +1,4 @@
-"""Partitions of weighted graphs: METIS where `pymetis` is installed, else greedy growth. Deterministic.
+"""Partition of weighted graphs: METIS if `pymetis` is installed, otherwise greedy growth. Both are deterministic.
 
 Source: Karypis and Kumar, SIAM J. Sci. Comput. 1998.
 """
@@ -10,35 +10,46 @@ import numpy.typing as npt
 
 try:
     import pymetis
-except ImportError:  # the extra `metis` is not installed: partitions are coarser, nothing else changes
+except ImportError:  # without the extra `metis` partitions are coarser; nothing else changes
     pymetis = None
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _LEVELS = 1000
-"""METIS takes whole weights: the heaviest edge has this one."""
+"""Weight of the heaviest edge, since METIS takes whole numbers."""
 
 
 def partition(weights: Floats, shares: Sequence[float]) -> Ints:
-    """The part of each node. `weights`: symmetric, 0 for no edge; parts have these shares of the nodes, nearly."""
+    """Return the part of each node, such that parts have about these shares of the nodes and heavy edges are not cut.
+
+    `weights` is symmetric, `[num_nodes, num_nodes]`; 0 stands for no edge.
+    """
     num = len(weights)
     if len(shares) < 2 or num <= len(shares):
         return np.minimum(np.arange(num, dtype=np.int64), len(shares) - 1)
     if pymetis is None:
         return grown(weights, shares)
+    # METIS takes the graph in compressed rows: `starts` delimits each node's neighbours in `columns`.
     whole = np.rint(weights / max(float(weights.max()), 1e-30) * _LEVELS).astype(np.int64)
     np.fill_diagonal(whole, 0)
     rows, columns = np.nonzero(whole)
     starts = np.searchsorted(rows, np.arange(num + 1))
     _, parts = pymetis.part_graph(
-        len(shares), pymetis.CSRAdjacency(starts, columns), eweights=whole[rows, columns],
-        tpwgts=[share / sum(shares) for share in shares], recursive=True,
-    )  # fmt: skip
+        len(shares),
+        pymetis.CSRAdjacency(starts, columns),
+        eweights=whole[rows, columns],
+        tpwgts=[share / sum(shares) for share in shares],
+        recursive=True,
+    )
     return np.array(parts, dtype=np.int64)
 
 
 def grown(weights: Floats, shares: Sequence[float]) -> Ints:
-    """Each part grows from the node that hangs least on what is left, by its heaviest edges; the last has the rest."""
+    """Return the part of each node by greedy growth.
+
+    Each part starts at the node with the least weight to the nodes that are left, and grows along its heaviest edges.
+    The last part gets the rest.
+    """
     num = len(weights)
     parts = np.full(num, len(shares) - 1, dtype=np.int64)
     free = np.ones(num, dtype=bool)

@@ -1,7 +1,8 @@
-"""First orders of a mesh's slots, pipeline after pipeline and stage after stage, from the machines' links.
+"""Start orders of a mesh's slots, pipeline after pipeline and stage after stage, from the links between machines.
 
-By machine number; by METIS parts, as many as pipelines, stages or two; by a walk along the fastest links; and by
-pipelines that are grown one at a time where most neighbours are near. Each also dealt out stage after stage.
+The orders are: by machine number; by METIS parts (as many as pipelines, stages, or two); along a walk that follows the
+fastest links; and by pipelines that are grown one at a time where most neighbours are near. Each of these except the
+last is also transposed, so that it fills stage after stage.
 """
 
 from heapq import heapify, heappop, heappush
@@ -14,13 +15,13 @@ from planner.ranks import metis
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _MAX_PARTS = 32
-"""Pipelines up to which the graph is cut into as many parts."""
+"""Number of pipelines or stages up to which the graph is cut into as many parts. Chosen by hand."""
 _MAX_GROWN = 4096
-"""Slots up to which pipelines are grown."""
+"""Number of slots up to which pipelines are grown. Chosen by hand."""
 
 
 def orders(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> list[Ints]:
-    """Permutations of the slots; those that the mesh uses come first."""
+    """Return permutations of the slots, `[num_slots]` each. The slots that the mesh uses come first."""
     num, (data, stages) = len(machine_of), shape
     used = data * stages
     machines, place = np.unique(machine_of, return_inverse=True)
@@ -42,7 +43,7 @@ def orders(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> list[Ints
 
 
 def walk(links: Floats) -> Ints:
-    """Each node's place in a walk that always takes the fastest link to a new node."""
+    """Return each node's position in a walk that always takes the fastest link to a new node."""
     num = len(links)
     place = np.full(num, -1, dtype=np.int64)
     at = int(np.argmax(links.sum(axis=0)))
@@ -54,7 +55,10 @@ def walk(links: Floats) -> Ints:
 
 
 def _worse_part(links: Floats, share: float) -> npt.NDArray[np.bool_]:
-    """Of two METIS parts of which the first has that share, whether a machine is not in the better connected one."""
+    """Return for each machine whether it is outside the better connected of two METIS parts.
+
+    The parts have the shares `share` and 1 - `share`.
+    """
     parts = metis.partition(links, [share, 1 - share])
     inside = [float(links[np.ix_(parts == p, parts == p)].mean()) if (parts == p).any() else 0.0 for p in (0, 1)]
     worse: npt.NDArray[np.bool_] = parts != int(np.argmax(inside))
@@ -62,7 +66,10 @@ def _worse_part(links: Floats, share: float) -> npt.NDArray[np.bool_]:
 
 
 def _grown(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> Ints:
-    """Pipelines around the slot whose farthest needed neighbour is nearest, then a walk over them for the ring."""
+    """Return an order of pipelines, each grown around the slot whose farthest needed neighbour is nearest.
+
+    A walk over the pipelines gives the order of the ring.
+    """
     data, stages = shape
     free = np.ones(len(machine_of), dtype=bool)
 
@@ -83,7 +90,7 @@ def _grown(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> Ints:
         if not free[slot]:
             continue
         fresh = -tightness(slot)
-        if fresh > stale:  # neighbours have gone since: tightness only falls, so what is still first is best
+        if fresh > stale:  # neighbours were taken since; tightness only falls, so an unchanged first is best
             heappush(heap, (fresh, slot))
             continue
         pipelines.append(nearest(slot))

@@ -1,9 +1,10 @@
-"""Placements for a change, the best that was found last: the program in parts of generation's window.
+"""Search for placements after a change: solve integer programs on intervals of generation's window.
 
-On a wide interval of windows the program believes that units make more than they do (`planner.exact.windows`), so its
-answer may be far from the best. Parts near the running plan's window come first; where a part's answer makes less than
-its program said, the part is split there, and parts are looked into by their bounds, least first, each only for
-something better than what is known. Time ends this, and nothing is proved by it.
+On a wide interval the program overestimates what units generate (`planner.exact.windows`), so its optimum may be far
+from the best placement. Intervals near the running plan's window are solved first. Where the oracle says less than the
+program, the interval is divided there. Intervals are taken by their lower bounds, least first, and each is searched
+only for placements better than the known ones. The search ends with its time; it proves nothing. Placements are yielded
+in the order in which they are found, so the best one found is the last.
 """
 
 import heapq
@@ -22,21 +23,26 @@ from planner.replan.change import Change, judged
 from planner.replan.program import add_moves
 
 _TIMES = (1.25, 2.0, 8.0, 1000.0)
-"""Of the running plan's step, where that cannot run."""
+"""Limits on the step that are tried one after the other if the running plan cannot run, as multiples of its last step.
+Chosen by hand."""
 _NEAR = (0.97, 1.06)
-"""Times the running plan's window: what changes little needs a little more."""
+"""The first interval of windows, relative to the running plan's window. It extends further up, since small changes need
+a slightly longer window. Chosen by hand."""
 _GAP = 0.005
-"""Less is no better, and no looser."""
+"""Relative tolerance: improvements below this do not count, and intervals with less overestimation are not divided.
+Chosen by hand."""
 _LEAST_S = 0.01
-"""Of one program."""
+"""Least time limit of one program in seconds. Chosen by hand."""
 
 
 def placements(
     change: Change, data: Blocks, home: str, most_moved: float | None, limit_s: float, now_s: Callable[[], float]
 ) -> Iterator[Placement]:
-    """Of the running plan's grouping and of columns in `data`, trained at `home`, moving at most so many devices; none
-    where nothing is better than the running plan by the policy's hysteresis, or was found in time: `limit_s`, or
-    twice as long while nothing is known that runs."""
+    """Yield placements of the running plan's grouping, trained in region `home`, from the columns in `data`.
+
+    At most `most_moved` devices move. Nothing is yielded if nothing better than the running plan by the policy's
+    hysteresis was found in time. The time is `limit_s` seconds, or twice as long while no placement that runs is known.
+    """
     node = Node(grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[home])
     began_s = now_s()
 
@@ -66,6 +72,7 @@ def _branched(
     solved: Callable[[Node, tuple[float, float], bool], tuple[Relaxation, Solution] | None],
     left_s: Callable[[bool], float],
 ) -> Iterator[Placement]:
+    """Search the intervals of windows best first, within `most` (seconds per step, dollars per hour)."""
     parts = [(0.0, place, replace(node, window_s=ends)) for place, ends in enumerate(_windows(change))]
     num, is_known = len(parts), change.value is not None
     while parts and left_s(is_known) > 0:
@@ -80,6 +87,7 @@ def _branched(
         evaluation = judged(change.prices, placement)
         if isinstance(evaluation, Evaluation):
             most, is_known = _better(change, most, evaluation), True
+        # The program overestimates on this interval: divide it at its window, but no closer than a fifth to either end.
         if (at := built.window_at(found.values)) is not None and built.looseness(found.values) > _GAP:
             low, high = built.window_range_s
             middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))
@@ -89,7 +97,7 @@ def _branched(
 
 
 def _ranges(change: Change) -> Iterator[tuple[float, float]]:
-    """(most seconds a step, most dollars an hour) to look within, the narrower the better the program."""
+    """Yield limits (most seconds per step, most dollars per hour); narrow limits make tight programs."""
     target = INFINITE if change.value is None else change.value / (1 + change.policy.hysteresis)
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
         yield change.goal.max_step_s or _TIMES[-1] * change.last.step_s, target
@@ -100,6 +108,7 @@ def _ranges(change: Change) -> Iterator[tuple[float, float]]:
 
 
 def _better(change: Change, most: tuple[float, float], than: Evaluation) -> tuple[float, float]:
+    """Return limits that exclude placements no better than `than`."""
     most_s, most_usd = most
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
         return most_s, min(most_usd, than.usd_per_hour * (1 - _GAP))
@@ -107,7 +116,7 @@ def _better(change: Change, most: tuple[float, float], than: Evaluation) -> tupl
 
 
 def _windows(change: Change) -> list[tuple[float, float]]:
-    """Parts of generation's window, that of the running plan first."""
+    """Return intervals of generation's window, that of the running plan first."""
     if change.running.group_of(Task.GENERATION).trains:
         return [(0.0, INFINITE)]
     region = change.last.regions[0]

@@ -1,19 +1,18 @@
-"""What a bound that was proved for one fleet says of another one.
+"""Carry a lower bound that was proved for one fleet over to a changed fleet.
 
-*Links.* Let no link, no round trip and no gateway of the new fleet be more than f times as good as before (f >= 1).
-Every time that the oracle adds up is made of computing, which stays, and of times on links, which are at least a f-th
-of what they were; so in f times the step of the new fleet the old one makes its samples too: no step is below
-bound / f.
+*Links.* Suppose no link, round trip or gateway of the new fleet is more than f times as good as before (f >= 1). Every
+time in the oracle is a sum of computing, which stays the same, and of transfers, which take at least 1 / f of what they
+took. So within f times a step of the new fleet, the old fleet makes the step's samples too. No step on the new fleet is
+below bound / f.
 
-*Machines.* Fewer of them only take placements away. What idles may be left out of a placement, so an order in which
-regions idle that the new links change makes no placement better than all of the old ones. More machines: nothing is
-known.
+*Machines.* Fewer machines only remove placements. Pools that idle may be left out of a placement, so a different order
+in which regions idle makes no placement better than all old ones. With more machines nothing is known.
 
-*Tables.* Phases are interpolated on a grid that depends on which kinds of machines there are. With another grid f is at
-least what makes up for the difference (`planner.replan.stretch`).
+*Tables.* Phase tables are interpolated on a grid of seconds that depends on the kinds of machines in the fleet. On
+another grid, f is at least the factor that compensates for the difference (`planner.replan.stretch`).
 
-Where dollars count nothing is claimed if a price fell. At a given throughput the objective is dollars, which do not
-shrink with times: there only f = 1 keeps the bound.
+If dollars count, nothing is claimed when a price fell. If dollars are minimised at a given throughput, the objective
+does not shrink with times, so the bound holds only for f = 1.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,10 @@ from planner.replan.stretch import stretch
 
 
 def carried(bound: float | None, was: Prices, now: Prices) -> float | None:
-    """A bound of the objective value on `now`'s fleet, if `bound` holds on `was`'s; None: nothing is known."""
+    """Return a lower bound on the objective value on `now`'s fleet, if `bound` holds on `was`'s fleet.
+
+    None means that nothing is known.
+    """
     old, new = was.problem, now.problem
     if bound is None or replace(old, fleet=new.fleet) != new:
         return None
@@ -44,7 +46,7 @@ def carried(bound: float | None, was: Prices, now: Prices) -> float | None:
 
 
 def _has_no_more(was: Fleet, now: Fleet) -> bool:
-    """Whether every machine of `now` is one of `was`."""
+    """Return whether every machine of `now` is one of `was`."""
     before = {region.name: region for region in was.regions}
     if any(was.gpu_types.get(name) != each for name, each in now.gpu_types.items()):
         return False
@@ -57,7 +59,7 @@ def _has_no_more(was: Fleet, now: Fleet) -> bool:
 
 
 def _plain(region: Region) -> Region:
-    """Without its machines and gateways."""
+    """Return the region without its machines and gateways."""
     return replace(region, machines=(), wan_up_bytes_per_s=None, wan_down_bytes_per_s=None, is_public=True)
 
 
@@ -74,7 +76,7 @@ def _is_within(few: Mapping[Machines, int], many: Mapping[Machines, int]) -> boo
 
 
 def _ratios(was: Prices, now: Prices, names: set[str]) -> Iterator[float]:
-    """How many times as good everything is that is between regions."""
+    """Yield by which factor each route and gateway between regions got better."""
     for src in sorted(names):
         yield _cap(was.network.up_bytes_per_s(src), now.network.up_bytes_per_s(src))
         yield _cap(was.network.down_bytes_per_s(src), now.network.down_bytes_per_s(src))
@@ -87,12 +89,14 @@ def _of(network: Network, src: str, dst: str) -> Route | None:
 
 
 def _cap(was: float | None, now: float | None) -> float:
-    if not was or was == now:  # without a cap nothing gets better
+    """Return the factor by which a cap was raised; inf if it was lifted."""
+    if not was or was == now:  # a gateway without a cap cannot get better
         return 1.0
     return now / was if now else np.inf
 
 
 def _route(was: Route | None, now: Route | None, counts_dollars: bool) -> float:
+    """Return the factor by which a route got better; inf if it is new, or cheaper where dollars count."""
     if now is None or was == now:
         return 1.0
     if was is None or (counts_dollars and now.usd_per_gbyte < was.usd_per_gbyte):

@@ -1,4 +1,4 @@
-"""A plan that runs on a fleet that is no longer the same: what a re-plan starts from, and chooses among."""
+"""Input of a re-plan: the running plan on the changed fleet, and the columns that the program chooses among."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,39 +18,41 @@ from planner.replan.moves import Uses
 
 
 def judged(prices: Prices, placement: Placement) -> Evaluation | Violation:
-    """The oracle's word, asked once."""
+    """Return the oracle's result for a placement, computed once."""
     return prices.known(("judged", placement), lambda: evaluate(prices, placement))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a re-plan starts from."""
+    """State that a re-plan starts from."""
 
     prices: Prices
-    """Of the fleet as it is now."""
+    """Cost tables of the fleet as it is now."""
     running: Placement
+    """The running placement. Some of its machines may be gone."""
     stays: Uses
-    """Of the running plan's devices, those that still run."""
+    """Devices of the running plan that still run, by class and use."""
     policy: Policy
     value: float | None
-    """Objective value of the running plan as it is; None: it cannot run, or not without moving too much."""
+    """Objective value of the running plan if it continues. None if it cannot run, or only if too many devices move."""
     last: Evaluation
-    """Of the running plan, when it last ran."""
+    """Evaluation of the running plan when it last ran."""
     homes: tuple[str, ...]
     """Regions of the fleet in which the running plan trains its actor."""
 
     @property
     def goal(self) -> Goal:
+        """Goal of the problem."""
         return self.prices.problem.goal
 
     @property
     def most_moved(self) -> int:
-        """Devices that may move."""
+        """Largest number of devices that may move."""
         return int(self.policy.max_moved * self.running.num_gpus)
 
     @cached_property
     def blocks(self) -> Blocks:
-        """Of few columns: units, and meshes of which few devices move."""
+        """Columns with few moves: units, and meshes for which few devices move."""
         few = {
             group.tasks: with_others(
                 repairs(self.prices, group), others(self.prices, group, self.homes, self.most_moved)
@@ -62,10 +64,10 @@ class Change:
 
     @cached_property
     def paired_blocks(self) -> Blocks | None:
-        """With meshes of two pools of which few devices move; None: they run only where others do.
+        """Columns with meshes of two pools for which few devices move. None if they run only where others run as well.
 
-        Whoever leaves out such a mesh's second pool needs no more memory and moves no more; what it loses is speed,
-        and where the operator asks for several regions, one of them.
+        If the second pool of such a mesh is left out, the rest needs no more memory and moves no more devices. It only
+        loses speed and, where the operator demands several regions, one of them.
         """
         goal, prices = self.goal, self.prices
         if goal.max_step_s is None and not prices.problem.rules.demands_regions:
@@ -79,7 +81,7 @@ class Change:
 
     @cached_property
     def all_blocks(self) -> Blocks:
-        """With all meshes of one class."""
+        """Columns with all meshes of one class."""
         meshes = {
             group.tasks: with_others(repairs(self.prices, group), mesh_columns(self.prices, group.tasks, blocks=1))
             for group in self._trained

@@ -1,5 +1,7 @@
-"""Units that a re-plan chooses among, for the groups of the running plan that do not train: every one that is worth
-choosing, and the running plan's own, whoever beats them."""
+"""Units that a re-plan chooses among, for groups of the running plan without training.
+
+These are all units that no other unit dominates, and the running plan's own units even if they are dominated.
+"""
 
 from dataclasses import replace
 
@@ -10,7 +12,7 @@ from planner.cost.shape import of_group
 
 
 def units_for(prices: Prices, group: Group) -> tuple[UnitColumn, ...]:
-    """Of a group without training, sorted by class."""
+    """Return the units of a group without training, sorted by class."""
     listed = unit_columns(prices, group.tasks)
     known = {(each.unit.device_class, each.unit.unit_gpus, each.unit.layouts) for each in listed}
     own = [pool for pool in group.pools if (pool.device_class, pool.unit_gpus, pool.layouts) not in known]
@@ -26,6 +28,9 @@ def _unit(prices: Prices, group: Group, pool: Pool) -> UnitColumn | None:
     if not isinstance(price, PoolPrice):
         return None
     return UnitColumn(
-        unit=one, region=at.region.name, rates=price.rates, phase=price.phase,
+        unit=one,
+        region=at.region.name,
+        rates=price.rates,
+        phase=price.phase,
         usd_per_hour=one.num_gpus * (at.usd_per_gpu_hour or 0.0),
-    )  # fmt: skip
+    )

@@ -1,13 +1,14 @@
-"""Meshes that a re-plan chooses among, for a group that trains: those that leave most devices at what they do.
+"""Meshes that a re-plan chooses among, for a group with training: those for which few devices change their use.
 
-- *Repairs* of the running mesh: on its classes, with its cuts, which say what its devices do (`planner.replan.moves`),
-  any number of pipelines. Micro-batches, recomputation and sharding are chosen anew, for fewer devices may not have
-  memory for what the running ones are; they change in place.
-- *Others*: of one pool of any class and cuts, with so few devices that all of them may move.
-- *Pairs*: of two pools, each of the running mesh's cuts or with so few devices.
+- *Repairs* of the running mesh have its classes and its cuts, with any number of pipelines. The cuts (unit size,
+  tensor, pipeline) define what a device does (`planner.replan.moves`). Micro-batches, recomputation and sharding are
+  chosen again, because fewer devices may lack the memory for the running ones; they change in place.
+- *Others* have one pool of any class and cuts, with so few devices that all of them may move.
+- *Pairs* have two pools, each with the running mesh's cuts or with so few devices.
 
-Every mesh of one pool or two that may run within a limit of moves is one of them, or one of them is no worse and moves
-no more: pools are held only against pools of the same cuts, or against those all of whose devices may move.
+Every mesh of one or two pools that may run within a limit on moves is one of these, or one of these is at least as good
+and moves no more devices. For this, pools are only compared with pools of the same cuts, or with pools all of whose
+devices may move.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,14 +31,21 @@ from planner.cost.window import makes
 from planner.question.workload import SCORING, TRAINING, Task
 
 _ANY = Room()
+"""No limit on the seconds of a mesh."""
 
 
 def repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
-    """Of a group with training: itself first, if it still fits memory."""
+    """Return the running mesh of a group with training, if it still fits memory, and then its repairs."""
     at = tuple(prices.classes.get(pool.device_class) for pool in group.pools)
     if len({each.region.name for each in at if each is not None}) != 1 or None in at:
         return _repairs(prices, group)
-    key = ("repairs", group, at, prices.problem.rules, prices.problem.goal)  # no link matters inside a region
+    key = (
+        "repairs",
+        group,
+        at,
+        prices.problem.rules,
+        prices.problem.goal,
+    )  # all pools are in one region: no link matters
     return prices.known(key, lambda: _repairs(prices, group), lasts=True)
 
 
@@ -52,7 +60,10 @@ def _repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
 
 
 def others(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int) -> tuple[MeshColumn, ...]:
-    """Of one pool of at most so many devices; of a group that trains the actor, in one of those regions."""
+    """Return meshes of one pool with at most `most_gpus` devices.
+
+    A group that trains the actor has them only in the regions `homes`.
+    """
     tasks, of = group.tasks, offers(prices, group.tasks)
     at = tuple(each for each in of.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in homes)
 
@@ -65,7 +76,10 @@ def others(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int) -
 
 
 def pairs(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int, max_s: float) -> tuple[MeshColumn, ...]:
-    """Of two pools that take at most so long: each of at most so many devices, or as the running mesh has it."""
+    """Return meshes of two pools that take at most `max_s` seconds.
+
+    Each pool has at most `most_gpus` devices, or the cuts of the running mesh.
+    """
     tasks, room = group.tasks, Room(busy_s=max_s)
     if prices.problem.limits.max_train_blocks < 2:
         return ()
@@ -81,7 +95,7 @@ def pairs(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int, ma
 
 
 def with_others(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
-    """Both, each group once."""
+    """Return both lists, with each group once."""
     had = {each.group for each in known}
     return (*known, *(each for each in more if each.group not in had))
 
@@ -94,12 +108,12 @@ def _columns(parts: Iterable[MeshPart], first: Sequence[MeshColumn]) -> tuple[Me
 
 
 def _pool(group: Group, at: DeviceClass) -> Pool | None:
-    """The running mesh's, of that class."""
+    """Return the running mesh's pool of that class, or None."""
     return next((pool for pool in group.pools if pool.device_class == at.key), None)
 
 
 def _own(prices: Prices, group: Group, at: DeviceClass) -> Options:
-    """Pools that do what the running mesh's devices of that class do."""
+    """Return pools of that class whose devices do what the running mesh's devices do."""
     pool, found = _pool(group, at), offers(prices, group.tasks).options(at)
     if pool is None:
         return found.take(np.zeros(0, dtype=np.int64))
@@ -118,7 +132,7 @@ def _alone(prices: Prices, group: Group, at: DeviceClass) -> Found:
 
 
 def _sides(prices: Prices, group: Group, at: DeviceClass, most_gpus: int) -> list[Side]:
-    """Of that class in meshes of two pools: as the running one has it, and of at most so many devices."""
+    """Return the pools of one class for meshes of two pools: with the running cuts, and with few devices."""
     key = ("own sides", *_key(prices, group, at), most_gpus)
     return prices.known(key, lambda: _sides_of(prices, group, at, most_gpus), lasts=True)
 
@@ -150,7 +164,7 @@ def _paired(
 
 
 def _mesh(prices: Prices, group: Group) -> MeshColumn | None:
-    """None if the fleet, the rules or memory do not allow it."""
+    """Return the running mesh as a column. None if the fleet, the rules or memory do not allow it."""
     if any(of_group(prices, group)):
         return None
     priced = [prices.pool(group.tasks, pool) for pool in group.pools]
@@ -166,13 +180,17 @@ def _mesh(prices: Prices, group: Group) -> MeshColumn | None:
     times = prices.known(key, partial(_times, prices, group, fitting, regions), lasts=True)
     usd_per_step = prices.ring_usd_per_gbyte(regions) * prices.gradient_bytes(group.tasks) / 1e9
     return MeshColumn(
-        group=group, regions=regions, times=times, usd_per_step=usd_per_step, idle=_idle(fitting, regions, times),
+        group=group,
+        regions=regions,
+        times=times,
+        usd_per_step=usd_per_step,
+        idle=_idle(fitting, regions, times),
         usd_per_hour=sum(p.num_gpus * (c.usd_per_gpu_hour or 0.0) for p, c in zip(group.pools, at, strict=True)),
-    )  # fmt: skip
+    )
 
 
 def _idle(priced: Sequence[PoolPrice], regions: Sequence[str], times: Mapping[Task, float]) -> frozenset[str]:
-    """Regions whose pools have no sample done in generation's phase."""
+    """Return the regions whose pools complete no sample in generation's phase."""
     phase_s = times.get(Task.GENERATION, np.inf)
     made = {
         region
@@ -183,13 +201,15 @@ def _idle(priced: Sequence[PoolPrice], regions: Sequence[str], times: Mapping[Ta
 
 
 def _times(prices: Prices, group: Group, priced: Sequence[PoolPrice], regions: Sequence[str]) -> dict[Task, float]:
-    """Seconds a step of each task."""
+    """Return the seconds per step of each task of the running mesh."""
     samples = float(prices.problem.workload.samples_per_step)
     found = {task: each.total_s for task, each in prices.mesh(group.tasks, group.pools).times.items()}
     for task in (task for task in group.tasks if task in SCORING):
         rate = sum(pool.num_units * price.rates[task] for pool, price in zip(group.pools, priced, strict=True))
         found[task] = samples / rate
     if Task.GENERATION in group.tasks:
+        # The phase ends when all pools together have made the step's samples. Remote pools are limited by their route
+        # home.
         start, seconds = home(prices, regions[0]), prices.phase_seconds
         made = np.zeros(len(seconds))
         for pool, price, region in zip(group.pools, priced, regions, strict=True):

@@ -1,10 +1,10 @@
-"""What it costs to go from one placement to another, in seconds in which the whole job would stand still.
+"""Cost of going from one placement to another, in seconds for which the whole job would stand still.
 
-- Units that start: they load weights over the link from the trainer's region (or the region's fabric) and start an
-  engine; meanwhile their part of the task's rate is missing.
-- Units that generate and stop: the tokens of running groups are made again, half a group's time on average. What is
-  lost with its machines is lost whatever is done, and does not count.
-- The trainer: if its mesh changes at all, or lost devices, it stops, its state goes where it must, and it starts again.
+- Units that start load weights over the link from the trainer's region (or over the fabric) and start an engine. Until
+  then their share of the task's rate is missing.
+- Units that generate and stop lose the tokens of running groups: half a group's time on average. What is lost with its
+  machines is lost in any case and does not count.
+- If the mesh of the trainer changes at all, or has lost devices, the trainer stops, its state moves, and it restarts.
 """
 
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ from planner.replan.moves import Lost, Uses, staying, use_of, uses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """When a change is worth its price, and how much of the job it may touch."""
+    """When a change is worth its cost, and how much of the job it may touch. The defaults are chosen by hand."""
 
     horizon_s: float = 3600.0
-    """So long the new placement is expected to stay."""
+    """Seconds for which the new placement is expected to stay."""
     hysteresis: float = 0.02
-    """Part of the steps within the horizon that a change must add beyond its own costs."""
+    """Relative gain in steps over the horizon that a change must bring beyond its own costs."""
     max_moved: float = 0.10
-    """Devices that move, over those that the running plan uses; more only where nothing else runs at all."""
+    """Largest share of the running plan's devices that may move. It is exceeded only if nothing else runs."""
     unit_start_s: float = 30.0
-    """Of an engine, with weights on the machine."""
+    """Seconds until an engine has started, with weights on the machine."""
     trainer_restart_s: float = 60.0
-    """Of the training processes, with their state at hand."""
+    """Seconds until the training processes have restarted, with their state at hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """Seconds of the whole job, by cause."""
+    """Seconds that the whole job loses, by cause."""
 
     reload_s: float
     lost_s: float
@@ -42,11 +42,15 @@ class Migration:
 
     @property
     def total_s(self) -> float:
+        """Sum of all causes."""
         return self.reload_s + self.lost_s + self.restart_s
 
 
 def migration(prices: Prices, a: Placement, b: Placement, policy: Policy, lost: Lost | None = None) -> Migration:
-    """From `a` to `b`; both of the problem of `prices`, though `a` may need machines that are gone."""
+    """Return the cost of going from `a` to `b`.
+
+    Both belong to the problem of `prices`, but `a` may need machines that are gone. `lost` names devices that are gone.
+    """
     stays, home = staying(a, lost or {}), trainer_region(prices, b)
     reload_s = [_reload_s(prices, stays, group, home, policy) for group in b.groups if not group.trains]
     makes = next((group for group in a.groups if Task.GENERATION in group.tasks and not group.trains), None)
@@ -54,11 +58,11 @@ def migration(prices: Prices, a: Placement, b: Placement, policy: Policy, lost: 
         reload_s=max(reload_s, default=0.0),
         lost_s=_lost_s(prices, stays, makes, b) if makes else 0.0,
         restart_s=max((restart_s(prices, a, stays, group, policy) for group in b.groups if group.trains), default=0.0),
-    )  # fmt: skip
+    )
 
 
 def unit_start_s(prices: Prices, tasks: tuple[Task, ...], pool: Pool, home: str, policy: Policy) -> float:
-    """Until a new unit of that pool works."""
+    """Return the seconds until a new unit of that pool works."""
     region = prices.classes[pool.device_class].region.name
     route = prices.network.route(home, region)
     models = prices.problem.workload.models
@@ -67,24 +71,27 @@ def unit_start_s(prices: Prices, tasks: tuple[Task, ...], pool: Pool, home: str,
 
 
 def unit_rate(prices: Prices, tasks: tuple[Task, ...], pool: Pool) -> float:
-    """Samples a second of one unit, at the slowest of a group's tasks; 0 for what the fleet does not have."""
+    """Return the samples per second of one unit, for the slowest of the group's tasks.
+
+    It is 0 for a class that the fleet does not have.
+    """
     price = prices.pool(tasks, pool) if pool.device_class in prices.classes else None
     return min(price.rates[task] for task in tasks) if isinstance(price, PoolPrice) else 0.0
 
 
 def group_rate(prices: Prices, group: Group) -> float:
-    """Of all units of a group without training."""
+    """Return the samples per second of all units of a group without training."""
     return sum(pool.num_units * unit_rate(prices, group.tasks, pool) for pool in group.pools)
 
 
 def unit_stop_s(prices: Prices, tasks: tuple[Task, ...], pool: Pool) -> float:
-    """What a generating unit that stops has to make again."""
+    """Return the seconds of work that a generating unit loses when it stops: half a group's time."""
     price = prices.pool(tasks, pool) if pool.device_class in prices.classes else None
     return price.group_s / 2 if isinstance(price, PoolPrice) else 0.0
 
 
 def restart_s(prices: Prices, a: Placement, stays: Uses, group: Group, policy: Policy) -> float:
-    """Of the processes of a group that trains, if what `a` has for its tasks is to become `group`."""
+    """Return the seconds for which the trainer stands still if its devices become `group`; 0 if nothing changes."""
     before = next((each for each in a.groups if each.tasks == group.tasks), None)
     if before == group and all(_had(stays, group, pool) >= pool.num_gpus for pool in group.pools):
         return 0.0
@@ -102,16 +109,19 @@ def restart_s(prices: Prices, a: Placement, stays: Uses, group: Group, policy: P
 
 
 def _reload_s(prices: Prices, stays: Uses, group: Group, home: str, policy: Policy) -> float:
+    """Return the missing share of a group's rate while new units start, times the seconds that they need."""
     lacking = 0.0
     for pool in group.pools:
         new = max(0, pool.num_gpus - _had(stays, group, pool)) / pool.unit_gpus
         if new > 0:
             rate = unit_rate(prices, group.tasks, pool)
+            # Rate that is missing x seconds for which it is missing.
             lacking += new * rate * unit_start_s(prices, group.tasks, pool, home, policy)
     return lacking / max(group_rate(prices, group), 1e-12)
 
 
 def _lost_s(prices: Prices, stays: Uses, group: Group, b: Placement) -> float:
+    """Return the share of generation's rate in stopping units, times the seconds that they lose."""
     will, lost = uses(b), 0.0
     for pool in group.pools:
         use = use_of(group.tasks, pool)

@@ -1,13 +1,12 @@
-"""The difference of two placements: which devices stay as they are, and which change what they do.
+"""Difference of two placements: which devices keep their use, and which move.
 
-What a device does is its *use*: the group's tasks, the size of its unit, and for each task how tensors and stages are
-cut, for that decides which weights it holds. A device *moves* if it starts a use that it did not have: because it was
-free, or had another one. Devices that go on as they are do not move, nor do those that stop, nor those that are lost;
-who takes the place of a lost one moves. Micro-batches, recomputation and sharding over data-parallel replicas are no
-part of a use: they change with a restart, in place.
+The *use* of a device is what decides which weights it holds: the group's tasks, the size of its unit, and the tensor
+and pipeline degrees of each task. A device *moves* if it starts a use that it did not have, because it was free or had
+another one. Devices that continue, stop or are lost do not move; a device that replaces a lost one does. Micro-batches,
+recomputation and sharding over data-parallel replicas are not part of a use: they change with a restart, in place.
 
-Devices are counted by class. Which of them are lost (`Lost`) is the caller's to say; where it is not said, those count
-as lost whose loss moves the fewest.
+Devices are counted by class. The caller may say which devices are lost (`Lost`). Otherwise those count as lost whose
+loss moves the fewest devices.
 """
 
 from collections.abc import Mapping
@@ -19,40 +18,40 @@ from planner.question.workload import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Use:
-    """What one device does."""
+    """Use of one device: the work that it does."""
 
     tasks: tuple[Task, ...]
     unit_gpus: int
     cuts: tuple[tuple[Task, int, int], ...]
-    """Of each task: tensor, pipeline."""
+    """Triples (task, tensor, pipeline), one per task."""
 
 
 Uses = Mapping[str, Mapping[Use, int]]
-"""Devices by class and use."""
+"""Number of devices by class and use."""
 Lost = Mapping[str, Mapping[Use, int]]
-"""Devices in use that are gone, by class and use."""
+"""Number of used devices that are gone, by class and use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Devices of one class that do something else afterwards."""
+    """Devices of one class whose use changes."""
 
     device_class: str
     num_gpus: int
     before: tuple[Task, ...]
-    """Empty: they were free, or not there."""
+    """Tasks before the change. Empty if the devices were free or not there."""
     after: tuple[Task, ...]
-    """Empty: they are released, or gone."""
+    """Tasks after the change. Empty if the devices are released or gone."""
 
 
 def use_of(tasks: tuple[Task, ...], pool: Pool) -> Use:
-    """Of the devices of a pool of a group of these tasks."""
+    """Return the use of the devices of a pool, in a group with these tasks."""
     cuts = tuple((task, layout.tensor, layout.pipeline) for task, layout in pool.layouts)
     return Use(tasks=tasks, unit_gpus=pool.unit_gpus, cuts=cuts)
 
 
 def uses(placement: Placement) -> Uses:
-    """Of all devices that a placement has."""
+    """Return the uses of all devices of a placement."""
     found: dict[str, dict[Use, int]] = {}
     for group in placement.groups:
         for pool in group.pools:
@@ -62,7 +61,7 @@ def uses(placement: Placement) -> Uses:
 
 
 def staying(placement: Placement, lost: Lost) -> Uses:
-    """What of a placement goes on."""
+    """Return the uses of a placement's devices that are not lost."""
     return {
         key: {use: max(0, num - lost.get(key, {}).get(use, 0)) for use, num in of_class.items()}
         for key, of_class in uses(placement).items()
@@ -70,7 +69,10 @@ def staying(placement: Placement, lost: Lost) -> Uses:
 
 
 def diff(a: Placement, b: Placement, lost: Lost | None = None) -> tuple[Move, ...]:
-    """The fewest devices that change on the way from `a` to `b`, sorted by class; those of `a` that are lost last."""
+    """Return the changes from `a` to `b` that involve the fewest devices, sorted by class.
+
+    Devices of `a` that are lost come last.
+    """
     was, will = staying(a, lost or {}), uses(b)
     moves: list[Move] = []
     for key in sorted(was.keys() | will.keys()):
@@ -81,7 +83,7 @@ def diff(a: Placement, b: Placement, lost: Lost | None = None) -> tuple[Move, ..
 
 
 def num_moved(a: Placement, b: Placement, lost: Lost | None = None) -> int:
-    """Devices that do something in `b` that they did not in `a`."""
+    """Return the number of devices that start a use in `b` that they did not have in `a`."""
     was, will = staying(a, lost or {}), uses(b)
     return sum(
         max(0, num - was.get(key, {}).get(use, 0)) for key, of_class in will.items() for use, num in of_class.items()
@@ -89,6 +91,10 @@ def num_moved(a: Placement, b: Placement, lost: Lost | None = None) -> int:
 
 
 def _of_class(key: str, was: Mapping[Use, int], will: Mapping[Use, int]) -> list[Move]:
+    """Return the changes in one class.
+
+    Uses with the same tasks are paired first, then other uses; what remains becomes free or was free.
+    """
     gone = {use: num - will.get(use, 0) for use, num in was.items() if num > will.get(use, 0)}
     come = {use: num - was.get(use, 0) for use, num in will.items() if num > was.get(use, 0)}
     moves: list[Move] = []

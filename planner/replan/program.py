@@ -1,8 +1,8 @@
-"""What moving adds to the exact method's program: at most so many devices that move, and what it costs.
+"""Rows and costs that re-planning adds to the integer program: a limit on moves, and the cost of moving.
 
-Moves are those of `planner.replan.moves`: of each class and use, devices beyond those that have it. They are linear in
-the program's whole numbers: a unit's devices, and for a mesh a constant. What moving costs (`planner.replan.migration`)
-is taken for the sum over units that start and stop, in parts of the running plan's rates.
+Moves are defined in `planner.replan.moves`: for each class and use, the devices beyond those that already have it. They
+are linear in the program's integer variables: a unit counts with its devices, and a mesh with a constant. The cost of
+moving (`planner.replan.migration`) is the sum over units that start and stop, as shares of the running plan's rates.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,10 @@ from planner.replan.moves import Use, use_of
 
 
 def add_moves(change: Change, built: Relaxation, home: str, most_moved: float | None) -> None:
-    """Rows, and costs in parts of the objective."""
+    """Add the rows and the costs of moving to a program. Costs are in units of the program's objective.
+
+    `most_moved` None means that any number of devices may move.
+    """
     is_cost = change.goal.objective is Objective.COST_AT_THROUGHPUT
     cost = objective_value(change.goal, change.last) / (1.0 if is_cost else built.scale_s) / change.policy.horizon_s
     most = INFINITE if most_moved is None else float(int(most_moved))
@@ -31,7 +34,7 @@ def add_moves(change: Change, built: Relaxation, home: str, most_moved: float | 
 
 
 def _add_units(change: Change, built: Relaxation, home: str, cost: float, most: float) -> Iterator[tuple[int, float]]:
-    """Variables of devices that move, with what each counts."""
+    """Add variables for devices of units that move, and yield each with its coefficient in the limit on moves."""
     model, prices, makes = built.model, change.prices, Task.GENERATION
     pools: dict[tuple[str, Use], Pool] = {}
     held: dict[tuple[str, Use], list[tuple[int, float]]] = {}
@@ -46,28 +49,35 @@ def _add_units(change: Change, built: Relaxation, home: str, cost: float, most: 
         had = float(change.stays.get(name, {}).get(use, 0))
         share = rates[name, use] / whole[use.tasks]
         for x, gpus in held[name, use]:
+            # A class cannot hold more units than already run and may move.
             model.high[x] = min(model.high[x], (had + most) // gpus)
+        # Row: new devices of this use >= devices in the plan - devices that had the use.
         new = model.variable(high=most)
         model.row([(new, 1.0), *((x, -gpus) for x, gpus in held[name, use])], low=-had)
         start_s = unit_start_s(prices, use.tasks, pool, home, change.policy)
         reload_s.setdefault(use.tasks, []).append((new, start_s * share))
         if had and makes in use.tasks:
+            # Row: devices that stop generating >= devices that had the use - devices in the plan.
             gone = model.variable(cost=cost * unit_stop_s(prices, use.tasks, pool) * share)
             model.row([(gone, 1.0), *held[name, use]], low=had)
         yield new, 1.0
+    # The reload of the slowest group counts: longest >= each group's sum.
     longest = model.variable(cost=cost)
     for terms in reload_s.values():
         model.row([(longest, 1.0), *((new, -seconds) for new, seconds in terms)], low=0.0)
 
 
 def _whole_rate(prices: Prices, group: Group, rates: Mapping[tuple[str, Use], float]) -> float:
-    """Of a running group; where all of its classes are gone, of as many of the best devices that there are."""
+    """Return the rate of a running group.
+
+    If all its classes are gone, it is the rate of as many of the best devices that there are.
+    """
     best = max((rate for (_, use), rate in rates.items() if use.tasks == group.tasks), default=1.0)
     return group_rate(prices, group) or best * sum(pool.num_gpus for pool in group.pools)
 
 
 def _add_meshes(change: Change, built: Relaxation, cost: float, most: float) -> Iterator[tuple[int, float]]:
-    """The same for meshes."""
+    """Forbid meshes that move too many devices, and add the cost of restarts. Yield (variable, devices that move)."""
     restart_of: dict[Tasks, list[tuple[int, float]]] = {}
     for x, group in built.mesh_choices():
         seconds = restart_s(change.prices, change.running, change.stays, group, change.policy)

@@ -1,15 +1,15 @@
-"""A plan that runs, kept ready to be changed: prices and columns stay, only what changed is new.
+"""Re-planner of one running plan: it keeps cost tables and columns, so that only what changed is computed again.
 
-A change is answered in the running plan's grouping and trainer's region, by a program of few columns (`columns`,
-`program`, `branching`) in which at most `Policy.max_moved` of the devices in use may move. Its objective is that of the
-goal, plus what moving costs, spread over the policy's horizon. The answer is taken only if it beats the running plan by
-the policy's hysteresis, time of moving included; or if the running plan cannot run any more.
+A change is answered within the running plan's grouping and trainer's region. An integer program of few columns
+(`columns`, `meshes`, `program`, `branching`) allows at most `Policy.max_moved` of the used devices to move. It
+minimises the goal's objective plus the cost of moving, spread over the policy's horizon. The answer is taken only if it
+beats the running plan by the policy's hysteresis, with the time of moving included, or if the running plan cannot run.
 
-Only where nothing runs within the limit is it lifted: then what was prepared for the loss of the trainer's region, the
-same program with all meshes and without the limit, and at last a search from scratch are what there is, and the answer
-says so (`Replan.is_within_limit`).
+The limit on moves is lifted only if nothing runs within it. Then the candidates are what was prepared for the loss of
+the trainer's region, the same program with all meshes of one class and no limit, and at last a search from scratch. The
+answer says so (`Replan.is_within_limit`).
 
-`Replan.bound` is what the bound of the search that found the plan is still worth (`certificate`).
+`Replan.bound` is what the bound of the original search is worth on the changed fleet (`certificate`).
 """
 
 from collections import deque
@@ -36,45 +36,48 @@ from planner.replan.moves import Lost, Move, diff, num_moved, staying
 from planner.replan.stretch import tables
 
 _LINK_LIMIT_S, _LIMIT_S = 0.05, 0.3
-"""Of one program."""
+"""Seconds to solve programs after a changed link, and (`_LIMIT_S`) after other changes. Chosen by hand."""
 _SEARCH_S = 1.0
-"""From scratch."""
+"""Seconds of a search from scratch. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replan:
-    """What to do about a change."""
+    """Answer to a change."""
 
     placement: Placement
     evaluation: Evaluation
     is_kept: bool
-    """The placement is the running one; lost devices of it are replaced by free ones."""
+    """Whether the placement is the running one, in which free devices replace lost ones."""
     moves: tuple[Move, ...]
     num_moved: int
-    """Devices that start something else, as `planner.replan.moves` counts them."""
+    """Number of devices that start another use, as `planner.replan.moves` counts them."""
     is_within_limit: bool
-    """Whether they are at most `Policy.max_moved` of those that the running plan uses; if not, nothing less runs."""
+    """Whether that number is within `Policy.max_moved` of the running plan's devices. If not, nothing within it
+    runs."""
     migration: Migration
     gain: float
-    """Steps (or steps a dollar) within the horizon, moving included, over the running plan's; infinite if that cannot
+    """Steps (or steps per dollar) over the horizon relative to the running plan, moving included; inf if that cannot
     run."""
     bound: float | None
-    """No placement on this fleet has a lower objective value; None: nothing is proved."""
+    """Lower bound on the objective value of all placements on this fleet. None if nothing is proved."""
     elapsed_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
+    """One candidate with the cost of moving to it."""
+
     placement: Placement
     evaluation: Evaluation
     migration: Migration
     num_moved: int
     value: float
-    """Objective value over the part of the horizon that moving leaves."""
+    """Objective value over the part of the horizon that is left after moving; inf if none is left."""
 
 
 class Replanner:
-    """Of one job. Not for several threads at once."""
+    """State of one running job's plan. An object must not be used by several threads at once."""
 
     def __init__(
         self,
@@ -85,49 +88,53 @@ class Replanner:
         policy: Policy | None = None,
         bound: float | None = None,
     ) -> None:
-        """`bound`: of the objective value, proved for the problem of `prices`.
+        """Prepare to re-plan `incumbent`.
 
-        Raises: ValueError if the oracle does not let `incumbent` run.
+        `bound` is a lower bound on the objective value, proved for the problem of `prices`. Raises: ValueError if the
+        oracle rejects `incumbent`.
         """
         self.policy = policy or Policy()
         self.incumbent = incumbent
         self.contingencies: dict[str, Placement] = {}
-        """By the trainer's region that is lost: what runs without it, found beforehand."""
+        """Placements found in advance, by the trainer's region that is lost."""
         self._now_s = now_s
         self._prices = prices
         self._proved = (bound, prices)
         last = evaluate(prices, incumbent)
         if not isinstance(last, Evaluation):
-            raise ValueError(f"the running plan does not run: {last.what}")
+            raise ValueError(f"the oracle rejects the running plan: {last.what}")
         self._last = last
         self._homes = self._trained_in(incumbent)
         self._warm()
 
     @property
     def problem(self) -> Problem:
-        """As it is after the last change."""
+        """Problem after the last change."""
         return self._prices.problem
 
     def links_changed(self, links: Mapping[tuple[str, str], Link]) -> Replan:
-        """New measurements of some links."""
+        """Answer new measurements of some links."""
         fleet = self._prices.problem.fleet
         kept = [link for link in fleet.links if (link.src_region, link.dst_region) not in links]
         return self.fleet_changed(replace(fleet, links=(*kept, *links.values())))
 
     def fleet_changed(self, fleet: Fleet, lost: Lost | None = None) -> Replan:
-        """Other inventory, links or regions; `lost`: devices in use that are gone, where that is known.
+        """Answer a change of inventory, links or regions.
 
-        Raises: LookupError if nothing was found that runs on what is left.
+        `lost` names used devices that are gone, if that is known. Raises: LookupError if no placement was found that
+        runs on what is left.
         """
         began_s = self._now_s()
         has_same_machines = fleet.regions == self.problem.fleet.regions
         self._prices = self._prices.moved_to(replace(self.problem, fleet=fleet))
+        # The running plan itself, if it still runs; free devices replace lost ones.
         kept = self._option(self.incumbent, lost)
         if kept is not None:
             self._last = kept.evaluation
         runs = kept if kept is not None and self._is_few(kept) else None
         limit_s = _LINK_LIMIT_S if has_same_machines and runs is not None else _LIMIT_S
         best = self._best(filter(self._is_few, self._options(self._within(runs, lost, limit_s), lost)))
+        # Hysteresis: a change must beat the running plan by a margin.
         if runs is not None and (best is None or best.value * (1 + self.policy.hysteresis) > runs.value):
             best = runs
         if best is None:
@@ -136,17 +143,18 @@ class Replanner:
         if best is None:
             best = self._best(self._options(self._from_scratch(), lost))
         if best is None:
-            raise LookupError("no placement on what is left of the fleet")
+            raise LookupError("no placement was found on what is left of the fleet")
         return self._answer(best, kept, lost, began_s)
 
     def prepare(self, *, budget_s: float, seed: int = 0) -> None:
-        """Find what runs if the trainer's region is lost."""
+        """Search for a placement that runs if the trainer's region is lost, and keep it."""
         home = trainer_region(self._prices, self.incumbent)
         fleet = self._prices.problem.fleet
         rest = replace(
-            fleet, regions=tuple(region for region in fleet.regions if region.name != home),
+            fleet,
+            regions=tuple(region for region in fleet.regions if region.name != home),
             links=tuple(link for link in fleet.links if home not in (link.src_region, link.dst_region)),
-        )  # fmt: skip
+        )
         if not rest.regions:
             return
         prices = self._prices.moved_to(replace(self._prices.problem, fleet=rest))
@@ -154,31 +162,36 @@ class Replanner:
             self.contingencies[home] = placement
 
     def take(self, plan: Replan) -> None:
-        """The plan is now what runs."""
+        """Note that the plan is now the running one."""
         self.incumbent, self._last = plan.placement, plan.evaluation
         self._homes = self._trained_in(plan.placement)
 
     def _trained_in(self, plan: Placement) -> tuple[str, ...]:
-        """Regions in which a plan trains its actor."""
+        """Return the regions in which a plan trains its actor."""
         pools = plan.group_of(Task.ACTOR_TRAINING).pools
         return tuple(dict.fromkeys(self._prices.classes[pool.device_class].region.name for pool in pools))
 
     # --- candidates
 
     def _warm(self) -> None:
-        """Columns and tables are priced, and the solver has run once."""
+        """Compute columns and tables, and run the solver once, so that the first change is answered fast."""
         for at in self._prices.classes.values() if self._proved[0] is not None else ():
             deque(tables(self._prices, at), 0)
         deque(self._within(self._option(self.incumbent, None), None, _LINK_LIMIT_S), 0)
 
     def _change(self, kept: _Option | None, lost: Lost | None) -> Change:
         return Change(
-            prices=self._prices, running=self.incumbent, stays=staying(self.incumbent, lost or {}), policy=self.policy,
-            value=None if kept is None else kept.value, last=self._last,
+            prices=self._prices,
+            running=self.incumbent,
+            stays=staying(self.incumbent, lost or {}),
+            policy=self.policy,
+            value=None if kept is None else kept.value,
+            last=self._last,
             homes=tuple(name for name in self._homes if name in self._regions),
-        )  # fmt: skip
+        )
 
     def _within(self, kept: _Option | None, lost: Lost | None, limit_s: float) -> Iterator[Placement]:
+        """Yield placements that move few devices; with meshes of two pools only if nothing else runs."""
         change = self._change(kept, lost)
         found = self._of(change, change.blocks, self._most_moved, limit_s)
         yield from found
@@ -187,12 +200,13 @@ class Replanner:
             yield from self._of(change, data, self._most_moved, limit_s)
 
     def _beyond(self, lost: Lost | None) -> Iterator[Placement]:
+        """Yield placements without a limit on moves."""
         yield from (each for name, each in sorted(self.contingencies.items()) if name not in self._regions)
         change = self._change(None, lost)
         yield from self._of(change, change.all_blocks, None, _LIMIT_S)
 
     def _of(self, change: Change, data: Blocks, most_moved: float | None, limit_s: float) -> list[Placement]:
-        """Of these columns."""
+        """Return placements from these columns, for each region in which the running plan trains."""
         found: list[Placement] = []
         for home in change.homes:
             found += placements(change, data, home, most_moved, limit_s / len(change.homes), self._now_s)
@@ -202,7 +216,7 @@ class Replanner:
         yield from self._searched(self._prices, _SEARCH_S, 0)
 
     def _searched(self, prices: Prices, budget_s: float, seed: int) -> Iterator[Placement]:
-        until_s = self._now_s() + budget_s  # for the smallest conflict too, which nobody reads here
+        until_s = self._now_s() + budget_s  # limits the search for a smallest conflict too, which is not used here
         found: Outcome = search(
             prices, seed=seed, budget_s=budget_s, now_s=self._now_s, should_stop=lambda: self._now_s() >= until_s
         )
@@ -213,7 +227,7 @@ class Replanner:
 
     @property
     def _regions(self) -> set[str]:
-        """That have machines."""
+        """Names of the regions that have machines."""
         return {at.region.name for at in self._prices.classes.values()}
 
     @property
@@ -229,7 +243,7 @@ class Replanner:
                 yield found
 
     def _option(self, placement: Placement, lost: Lost | None) -> _Option | None:
-        """None if the oracle does not let it run."""
+        """Return a candidate with its cost of moving. None if the oracle rejects it."""
         evaluation = judged(self._prices, placement)
         if not isinstance(evaluation, Evaluation):
             return None
@@ -237,9 +251,12 @@ class Replanner:
         left = 1.0 - moving.total_s / self.policy.horizon_s
         value = objective_value(self._prices.problem.goal, evaluation)
         return _Option(
-            placement=placement, evaluation=evaluation, migration=moving,
-            num_moved=num_moved(self.incumbent, placement, lost), value=value / left if left > 0 else INFINITE,
-        )  # fmt: skip
+            placement=placement,
+            evaluation=evaluation,
+            migration=moving,
+            num_moved=num_moved(self.incumbent, placement, lost),
+            value=value / left if left > 0 else INFINITE,
+        )
 
     @staticmethod
     def _best(options: Iterator[_Option] | Sequence[_Option]) -> _Option | None:
@@ -248,9 +265,14 @@ class Replanner:
     def _answer(self, best: _Option, kept: _Option | None, lost: Lost | None, began_s: float) -> Replan:
         bound, of = self._proved
         return Replan(
-            placement=best.placement, evaluation=best.evaluation, is_kept=best.placement == self.incumbent,
-            moves=diff(self.incumbent, best.placement, lost), num_moved=best.num_moved,
-            is_within_limit=self._is_few(best), migration=best.migration,
-            gain=INFINITE if kept is None else kept.value / best.value, bound=carried(bound, of, self._prices),
+            placement=best.placement,
+            evaluation=best.evaluation,
+            is_kept=best.placement == self.incumbent,
+            moves=diff(self.incumbent, best.placement, lost),
+            num_moved=best.num_moved,
+            is_within_limit=self._is_few(best),
+            migration=best.migration,
+            gain=INFINITE if kept is None else kept.value / best.value,
+            bound=carried(bound, of, self._prices),
             elapsed_s=self._now_s() - began_s,
-        )  # fmt: skip
+        )

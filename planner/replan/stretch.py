@@ -1,8 +1,8 @@
-"""How much two grids differ on which the oracle tabulates generation: the least factor that makes up for it.
+"""Factor between two grids of phase tables: by how much longer windows compensate for a coarser grid.
 
-A table is linear between the knots of its problem's grid, and the grid has knots for each kind of machines that a fleet
-has. With fewer kinds knots go, and chords take the place of what was between. With factor f, whatever a table says on
-the coarser grid is made within y, the same replica's table on the finer one says is made within f y.
+A phase table is linear between the knots of its problem's grid. The grid has knots for each kind of machine in the
+fleet, so knots disappear when a kind is gone, and chords replace what was between. The factor f is such that whatever a
+table on the coarser grid claims within a window y, the same replica's table on the finer grid claims within f y.
 """
 
 from collections.abc import Iterator
@@ -17,21 +17,24 @@ from planner.cost.pools import Prices
 from planner.question.goal import Problem
 
 _SPANS = 1024
-"""Where the factor is bounded piece by piece."""
+"""Number of intervals on which the factor is bounded where more than two versions share engines. Chosen by hand."""
 
 
 def stretch(was: Prices, now: Prices) -> float:
-    """At least 1; infinite where `now`'s grid is not one of `was`'s knots, or nothing can be said."""
+    """Return the factor, at least 1.
+
+    It is inf if `now`'s grid is not a subset of `was`'s knots with the same ends, or if nothing can be said.
+    """
     old, new = was.phase_seconds, now.phase_seconds
     if np.array_equal(old, new):
         return 1.0
     if new[-1] != old[-1] or new[0] != old[0] or not np.isin(new, old).all():
         return np.inf
     gone, cap_per_s = np.setdiff1d(old, new), _least_cap(now.problem)
-    distinct: dict[int, tuple[FloatArray, Overlap]] = {}  # `was` keeps a table for all classes that share it
+    distinct: dict[int, tuple[FloatArray, Overlap]] = {}  # classes may share one table
     for at in now.classes.values():
         for samples, overlap in tables(was, at):
-            # where a cap on samples cuts a table, it does so at knots: nothing is known of what is between them
+            # A cap on samples cuts tables at their knots, so nothing is known about the samples between knots.
             if float((samples / old).max()) * at.num_gpus > cap_per_s:
                 return np.inf
             distinct[id(samples)] = samples, overlap
@@ -39,7 +42,7 @@ def stretch(was: Prices, now: Prices) -> float:
 
 
 def tables(prices: Prices, at: DeviceClass) -> Iterator[tuple[FloatArray, Overlap]]:
-    """[slots, knots]: all that one device of a class may be counted as; and how its windows overlap."""
+    """Yield (table `[num_slot_counts, num_knots]`, overlap) for everything that one device of a class may count as."""
     for tensor in (size for size in cuts.TENSOR if size <= at.gpus_per_machine):
         meshes = (None, at.gpus_per_machine, at.gpus_per_machine + 1)
         for load_s in sorted({prices.load_s(at, tensor, num_gpus=num) for num in meshes}):
@@ -48,19 +51,21 @@ def tables(prices: Prices, at: DeviceClass) -> Iterator[tuple[FloatArray, Overla
 
 
 def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatArray, gone: FloatArray) -> float:
-    """What makes up for chords over the knots that are gone.
+    """Return the factor that compensates for chords over the knots that are gone.
 
-    Windows that overlap put off what a knot stands for, in proportion to how much they do; the factor is a ratio of
-    two such sums, so it is largest where one of them begins to overlap, or where no step is shorter. Where more than
-    two versions count it is none; then it is bounded between `_SPANS` spans, by what each of them is at either end.
+    Overlapping windows delay what a knot stands for, in proportion to the overlap. The factor is then a ratio of two
+    such sums, so it is largest where one of them begins to overlap, or where no step is shorter. Where more than two
+    versions count it is not such a ratio; it is then bounded on `_SPANS` intervals by the values at their ends.
     """
     after = np.searchsorted(new, gone)
     low, high = new[after - 1], new[after]
     made = samples[:, np.searchsorted(old, gone)]
     made_low = samples[:, np.searchsorted(old, low, side="right") - 1]
     rise = samples[:, np.searchsorted(old, high)] - made_low
+    # Where each lost knot lies between its neighbours, as a share of the samples: `[num_slot_counts, num_lost]`.
     share = np.where(rise > 0, (made - made_low) / np.where(rise > 0, rise, 1.0), 1.0)
     of = overlaps_of([overlap])
+    # Steps (spans) at which the ratio is looked at: intervals, or only the points where it can be largest.
     if of.has_many and len(gone):
         spans_s = np.append(0.0, np.geomspace(1e-3 * low[0], high[-1], _SPANS))[:, None]
         pairs = [(spans_s[:-1], spans_s[1:]), (high - overlap.load_s, high - overlap.load_s)]
@@ -68,6 +73,7 @@ def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatAr
         pairs = [(at, at) for at in (np.zeros(len(gone)), *(at - overlap.load_s for at in (low, gone, high)))]
     worst, rises = 1.0, (rise > 0).any(axis=0)
     for from_s, to_s in pairs:
+        # True end of a phase at the lost knot, relative to the chord between its neighbours.
         late = of.end_s(gone, np.maximum(from_s, 0.0))
         first, last = (of.end_s(at, np.maximum(to_s, 0.0)) for at in (low, high))
         for part in share:
@@ -76,7 +82,7 @@ def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatAr
 
 
 def _least_cap(problem: Problem) -> float:
-    """Samples a second that any way between regions carries; infinite where no mesh is in two of them."""
+    """Return the samples per second of the slowest route between regions; inf if no mesh spans two regions."""
     fleet = problem.fleet
     if problem.limits.max_train_blocks == 1 or len(fleet.regions) == 1:
         return np.inf

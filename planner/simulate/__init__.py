@@ -1,11 +1,12 @@
-"""What a placement does when its parts are played one by one: a discrete-event simulator, `simulator.simulate`.
+"""Discrete-event simulator: run a placement part by part and measure its step time (`simulator.simulate`).
 
-It is written apart from the cost model and imports none of it: the two share the question, the answer and the physics
-of one device (`planner.device`), and are compared (`bench/planner_simulation.py`). Time is an event's time; randomness
-is keyed by the seed.
+It imports nothing of the cost model. The two share the problem, the placement and the physics of one device
+(`planner.device`), and are compared with each other (`bench/planner_simulation.py`). All times are simulated times of
+events, and all randomness is keyed by the seed, so the same seed gives the same run.
 
-What is played: engines that batch continuously over sampled lengths, with caches that fill (`engine`, `rollouts`);
-groups of tasks that take turns on their devices (`turns`); batches that are formed, scored and trained (`learner`);
-links that are shared and may vary (`links`); devices that vanish and return (`faults`); the admission and consumption
-gates of the staleness bound (`window`).
+- Generation: engines with continuous batching over sampled lengths and caches that fill (`engine`, `rollouts`).
+- Groups: tasks take turns on the devices of their group (`turns`).
+- Training: batches are formed, scored and trained on (`learner`), with the staleness bound's two gates (`window`).
+- Network: links that are shared, and whose rates may vary (`links`, `publisher`).
+- Faults: devices that vanish and return (`faults`).
 """

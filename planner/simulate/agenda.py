@@ -1,4 +1,4 @@
-"""Events in the order of their times; those of one time in the order in which they were entered."""
+"""Event queue: events run in the order of their times, and events of the same time in the order of entry."""
 
 import heapq
 import math
@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 
 class Agenda:
-    """`now_s` is the time of the event that is being handled."""
+    """Event queue of one run.
+
+    `now_s` is the simulated time of the event that is being handled.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -14,14 +17,14 @@ class Agenda:
         self._num_entered = 0
 
     def at(self, time_s: float, action: Callable[[], None]) -> None:
-        """Calls `action` at that time, or now if it has passed; at infinity: never."""
+        """Schedule `action` at that time, or now if the time has passed. An infinite time means never."""
         if time_s == math.inf:
             return
         self._num_entered += 1
         heapq.heappush(self._entries, (max(time_s, self.now_s), self._num_entered, action))
 
     def step(self) -> bool:
-        """Handles the next event; False if there is none."""
+        """Handle the next event. Return False if there is none."""
         if not self._entries:
             return False
         self.now_s, _, action = heapq.heappop(self._entries)

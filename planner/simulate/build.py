@@ -1,4 +1,8 @@
-"""From a placement to the parts that are played: engines by pool, and what each group does in a batch."""
+"""Builder: turn a placement into the objects that the simulator runs.
+
+It makes the engines of each pool that generates, and for each group the functions that give the seconds of its scoring
+and training passes.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +23,17 @@ from planner.simulate.training import Block, Mesh
 from planner.simulate.turns import Turns
 
 MAX_RUNNING = 256
-"""Sequences of one engine where neither layout nor caches say less. Source: vLLM's default `max_num_seqs`."""
+"""Largest number of running sequences of one engine, unless layout or caches allow fewer. Source: vLLM's default
+`max_num_seqs`."""
 QUOTA_SLACK = 1.1
-"""Of what a pool is meant to make of a step, what it is given at most: so that others can be late."""
+"""A pool may lease this many times its planned samples per step, so that others may be late. Chosen by hand."""
 
 
 class Builder:
-    """Of one placement."""
+    """Factory of the parts of one placement.
+
+    `home` is the trainer's region.
+    """
 
     def __init__(
         self, workload: Workload, placement: Placement, classes: Mapping[str, DeviceClass], links: Links
@@ -33,7 +41,8 @@ class Builder:
         self.home = classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
         self.generating = placement.group_of(Task.GENERATION)
         self.is_continuous = workload.eta > 0 and not self.generating.trains
-        """Else a whole step is generated at once."""
+        """Whether generation runs all the time. Otherwise the samples of a whole step are generated at once, in a
+        phase."""
         self._workload = workload
         self._placement = placement
         self._classes = classes
@@ -41,38 +50,51 @@ class Builder:
         self._speeds: dict[object, tuple[Speed, Curve | None]] = {}
 
     def region(self, pool: Pool) -> str:
+        """Return the name of a pool's region."""
         return self._classes[pool.device_class].region.name
 
     def gen_pools(self, idle: frozenset[int], at_most: Mapping[int, float]) -> list[GenPool]:
-        """In the placement's order, without the idle ones; `at_most`: samples a step."""
+        """Return the pools that generate, in the placement's order, without those whose index is in `idle`.
+
+        `at_most` is the planned samples per step of pools that their window limits, by index.
+        """
         used = {i: pool for i, pool in enumerate(self.generating.pools) if i not in idle}
         remote = {self.region(pool) for pool in used.values()} - {self.home}
         quotas = {i: QUOTA_SLACK * made / self._workload.group_size for i, made in at_most.items()}
         return [self._gen_pool(pool, len(remote), quotas.get(i, math.inf)) for i, pool in used.items()]
 
     def crew(self, group: Group, turns: Turns) -> Crew:
-        """What a group does in each batch."""
+        """Return what a group does in each batch."""
         scoring = tuple(task for task in group.tasks if task in SCORING)
         training = tuple(task for task in group.tasks if task in TRAINING)
         passes: dict[Task, Callable[[Sequence[int]], float]] = {task: self._scorer(group, task) for task in scoring}
         passes |= {task: self._mesh(group, task).seconds for task in training}
         return Crew(
-            scoring=scoring, training=training, turns=turns, seconds=lambda task, tokens: passes[task](tokens),
+            scoring=scoring,
+            training=training,
+            turns=turns,
+            seconds=lambda task, tokens: passes[task](tokens),
             way_s=partial(self._way_s, [self.region(pool) for pool in group.pools]),
             needs_critic=Task.CRITIC_INFERENCE in scoring and Task.CRITIC_TRAINING not in training,
             places=tuple((self.region(pool), pool.device_class) for pool in group.pools),
-        )  # fmt: skip
+        )
 
     def payload_bytes(self, task: Task, src: str, dst: str) -> float:
-        """Of one version of a task's model on the way between two regions, or within one."""
+        """Return the bytes of one version of a task's model between two regions, or within one.
+
+        Within a region versions are never larger than full bf16 copies.
+        """
         per_param = self._workload.weights.bytes_per_param
         changed = whole_params(self._workload, task) * trained_fraction(self._workload, task)
         return changed * (min(per_param, 2.0) if src == dst else per_param)
 
     def _gen_pool(self, pool: Pool, num_remote: int, quota: float) -> GenPool:
+        """Return one pool that generates, with an engine for each replica."""
         workload, at, layout = self._workload, self._classes[pool.device_class], pool.layout(Task.GENERATION)
         tokens = cache_tokens(workload, at.gpu, layout.tensor, resident_bytes(workload, pool))
+        # Engines without a batch run as many sequences as their caches hold of mean context.
         most = layout.batch or max(1, min(MAX_RUNNING, int(tokens / running_tokens(workload))))
+        # Pools with equal engines share one speed and one phase curve.
         key = (at.gpu.name, layout.tensor, most, tokens)
         if key not in self._speeds:
             speed = Speed(workload, at.gpu, layout.tensor)
@@ -81,17 +103,26 @@ class Builder:
         speed, phase = self._speeds[key]
         replicas = pool.unit_gpus // layout.tensor
         made = GenPool(
-            key=pool.device_class, region=at.region.name, lag_s=self._lag_s(at.region.name, num_remote), curve=phase,
-            max_running=pool.num_units * replicas * most, load_s=self._load_s(pool), quota=quota,
+            key=pool.device_class,
+            region=at.region.name,
+            lag_s=self._lag_s(at.region.name, num_remote),
+            curve=phase,
+            max_running=pool.num_units * replicas * most,
+            load_s=self._load_s(pool),
+            quota=quota,
             credit=quota * (self._workload.eta + 1),
-        )  # fmt: skip
+        )
         for i in range(pool.num_units * replicas):
             engine = Engine(speed, max_running=most, cache_tokens=tokens)
             made.workers.append(Worker(engine=engine, pool=made, unit=i // replicas, is_shown=i % replicas == 0))
         return made
 
     def _load_s(self, pool: Pool) -> float:
-        """From a version's arrival in the region until the pool's engines have it: over the fabric, and applied."""
+        """Return the seconds from a version's arrival in the region until the pool's engines have it.
+
+        The version travels over the fabric, or over the links inside the machine if a mesh that also trains fits into
+        one. Deltas are then applied, which reads and writes the held weights.
+        """
         at, tensor = self._classes[pool.device_class], pool.layout(Task.GENERATION).tensor
         fit = at.gpu.efficiency
         is_near = self.generating.trains and pool.num_gpus <= at.gpus_per_machine
@@ -103,7 +134,7 @@ class Builder:
         return seconds
 
     def _lag_s(self, region: str, num_remote: int) -> float:
-        """What a synchronous step's deal takes into account: weights out, and the way back."""
+        """Return the delay of a region as the split of a synchronous step counts it: weights out and samples back."""
         if region == self.home:
             return 0.0
         payload = self.payload_bytes(Task.GENERATION, self.home, region)
@@ -133,7 +164,7 @@ class Builder:
         return Mesh(self._workload, blocks, lambda: [self._between(a.at, b.at, rings) for a, b in around])
 
     def _between(self, a: DeviceClass, b: DeviceClass, rings: int) -> tuple[float, float]:
-        """Bytes a second and latency for each of so many rings that pass from one pool to another."""
+        """Return (bytes per second, latency) of each of so many rings between two pools."""
         if a.region.name != b.region.name:
             rate = self._links.rate(a.region.name, b.region.name)
             return rate / rings, self._links.one_way_s(a.region.name, b.region.name)
@@ -142,7 +173,10 @@ class Builder:
         return min(slowest, crossing or slowest), a.region.fabric_latency_s
 
     def _way_s(self, regions: Sequence[str], num_bytes: int) -> tuple[float, float]:
-        """A batch's samples to the regions of a group, each its part, and an answer back."""
+        """Return (seconds of a batch's samples to the regions of a group, seconds of the answer back).
+
+        Each region receives its part of the batch.
+        """
         remote = sorted({region for region in regions if region != self.home})
         part = num_bytes / len(regions)
         there = [self._links.send_s(self.home, region, part * regions.count(region)) for region in remote]

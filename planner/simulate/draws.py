@@ -1,7 +1,8 @@
-"""Prompts and completions that a run meets: lengths by group, drawn from the workload's quantiles.
+"""Sampled lengths of prompts and completions, group by group, drawn from the workload's quantiles.
 
-A prompt's completions resemble each other: a Gaussian copula gives the quantile levels of one group the intraclass
-correlation GROUP_CORRELATION. Group i of a seed has the same lengths whatever is placed where and whoever draws first.
+Completions of one prompt resemble each other. A Gaussian copula gives the quantile levels within a group the intraclass
+correlation `GROUP_CORRELATION`. Group i of a seed always has the same lengths, whatever the placement is and in
+whichever order groups are drawn.
 """
 
 import math
@@ -13,21 +14,23 @@ import numpy.typing as npt
 from planner.question.workload import Lengths, Workload
 
 GROUP_CORRELATION = 0.68
-"""Of the normal scores of lengths within a problem's samples: the median over 15 pairs of model and contest (AIME24 and
-AMC23, 8 samples a problem) of `reasoning_eval_lengths.csv`, whose range is 0.23 to 0.85."""
+"""Intraclass correlation of the normal scores of lengths within one prompt's samples. Measured: the median over 15
+pairs of model and contest (AIME24 and AMC23, 8 samples per prompt) of `reasoning_eval_lengths.csv`; they range from
+0.23 to 0.85."""
 _BLOCK = 256
+"""Number of groups that are drawn at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One group of samples before anybody has produced it."""
+    """Lengths of one group of samples, in tokens: of the prompt and of each completion."""
 
     tokens: int
     completions: tuple[int, ...]
 
 
 class Draws:
-    """Groups 0, 1, 2... of one seed."""
+    """Generator of the groups 0, 1, 2 and so on of one seed."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self._workload = workload
@@ -37,7 +40,7 @@ class Draws:
         self._levels = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in self._grid])
 
     def prompt(self, group: int) -> Prompt:
-        """The group of that number."""
+        """Return the group of that number."""
         block, row = divmod(group, _BLOCK)
         if block not in self._blocks:
             self._blocks[block] = self._draw(block)
@@ -49,7 +52,9 @@ class Draws:
         size = self._workload.group_size
         common = generator.standard_normal((_BLOCK, 1))
         own = generator.standard_normal((_BLOCK, size))
+        # Normal scores with correlation rho within a row: sqrt(rho) common + sqrt(1 - rho) own, `[_BLOCK, group_size]`.
         scores = math.sqrt(GROUP_CORRELATION) * common + math.sqrt(1 - GROUP_CORRELATION) * own
+        # Quantile levels by the normal distribution function, interpolated on a grid.
         levels = np.interp(scores, self._grid, self._levels)
         prompts = _at(self._workload.prompt_tokens, generator.random(_BLOCK))
         return prompts, _at(self._workload.completion_tokens, levels)

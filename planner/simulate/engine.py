@@ -1,10 +1,11 @@
-"""One replica that batches continuously, moved in jumps from one completion to the next.
+"""One inference replica with continuous batching, advanced in jumps from one completion to the next.
 
-Its clock counts decoding steps. Between two changes the running sequences are the same, each step adds a token to each
-of them, and so the time of k steps is a quadratic. A change (admission, new weights, a pause) takes effect at the end
-of the step that is under way. Caches are counted token by token: a sequence is admitted when it fits with some room to
-grow, and when they overflow the newest sequence is put back and later reads its tokens again. Source: vLLM's
-recomputation.
+The engine's clock counts decoding steps. Between two changes the running sequences stay the same and each step adds one
+token to each, so the seconds of k steps are a quadratic in k. A change (admission, new weights, pause) takes effect at
+the end of the step that is under way.
+
+Caches are counted token by token. A sequence is admitted if it fits with some room to grow. When the caches overflow,
+the newest sequence is put back; later its tokens are read again. Source: vLLM's preemption by recomputation.
 """
 
 import heapq
@@ -15,27 +16,30 @@ from dataclasses import dataclass, field
 from planner.simulate.speed import Speed
 
 GROWTH_TOKENS = 64
-"""Tokens that each running sequence must be able to grow by before another is admitted: with fewer, what is admitted is
-soon put back."""
+"""Tokens by which each running sequence must be able to grow before another is admitted. With fewer, admitted sequences
+are soon put back. Chosen by hand."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """One completion, from its lease until it is whole."""
+    """One completion, from its lease until it is complete. `length` is its final number of tokens."""
 
     group: int
     prompt: int
     length: int
     done: int = 0
-    """Tokens that it has, while it is not running."""
+    """Number of tokens that it had when it last stopped running."""
     ages: list[tuple[int, int]] = field(default_factory=list)
-    """(version, tokens) of what it has."""
+    """Pairs of version and number of its tokens that this version sampled."""
     began: int = 0
-    """The engine's clock when it started to run."""
+    """Value of the engine's clock when it last started to run."""
 
 
 class Engine:
-    """`at_s` is the time of the engine's clock: the end of its last whole step."""
+    """State of one replica.
+
+    `at_s` is the simulated time that corresponds to the engine's clock: the end of its last whole step.
+    """
 
     def __init__(self, speed: Speed, *, max_running: int, cache_tokens: int) -> None:
         self.max_running = max_running
@@ -44,7 +48,7 @@ class Engine:
         self.is_paused = False
         self.is_alive = True
         self.epoch = 0
-        """Grows with each change: what was due before is no longer."""
+        """Number of changes so far. An event that was scheduled before the last change is void."""
         self.num_evicted = 0
         self._speed = speed
         self._cache_tokens = cache_tokens
@@ -52,30 +56,39 @@ class Engine:
         self._prefill_s = 0.0
         self._context = 0
         self._running: list[tuple[int, int, Sample]] = []
+        """Heap of (clock value at which the sequence ends, order of admission, sequence)."""
         self._num_admitted = 0
         self._swaps: list[tuple[int, int]] = [(0, 0)]
+        """Pairs of clock value and the version that the engine has from then on."""
         self._ahead: tuple[int, float] | None = None
-        """Steps until the next sequence ends or the caches are full, and their seconds; None: what runs has changed."""
+        """(Steps until the next sequence ends or the caches are full, their seconds). None after a change."""
 
     @property
     def num_running(self) -> int:
+        """Number of running sequences."""
         return len(self._running)
 
     def due_s(self) -> float:
-        """When the next sequence ends or the caches are full; never while paused or idle."""
+        """Return the time at which the next sequence ends or the caches are full; inf while paused or idle."""
         if self.is_paused or not self._running:
             return math.inf
         return self.at_s + self._prefill_s + self._to_next()[1]
 
     def has_room(self, sample: Sample) -> bool:
-        """Whether there is a slot, and room in the caches. An empty engine takes anything."""
+        """Return whether there is a free slot and room in the caches; False while paused or without devices.
+
+        An empty engine takes any sample.
+        """
         num = len(self._running)
         if num >= self.max_running or self.is_paused or not self.is_alive:
             return False
         return not num or self._context + sample.prompt + sample.done + (num + 1) * GROWTH_TOKENS <= self._cache_tokens
 
     def admit_from(self, queue: deque[Sample], now_s: float, most: int) -> int:
-        """Starts what has room, in the queue's order, with the next step; how many."""
+        """Start samples of the queue in order, as long as they fit, with the next step. Return how many.
+
+        At most `most` samples are started. Their prompts are read in chunks along with decoding steps.
+        """
         if not queue or not self.has_room(queue[0]):
             return 0
         self.halt(now_s)
@@ -84,6 +97,7 @@ class Engine:
         clock, context = self._clock, self._context
         while queue and num < most and running + num < self.max_running:
             sample = queue[0]
+            # Room is needed for its tokens so far, and for `GROWTH_TOKENS` of each running sequence.
             there = sample.prompt + sample.done
             if running + num and context + there + (running + num + 1) * GROWTH_TOKENS > self._cache_tokens:
                 break
@@ -101,7 +115,7 @@ class Engine:
         return num
 
     def halt(self, now_s: float) -> None:
-        """Moves the clock to the end of the step that is under way."""
+        """Advance the clock to the end of the step that is under way at `now_s`."""
         if not self._running or self.is_paused:
             self.at_s = max(self.at_s, now_s)
             return
@@ -111,12 +125,13 @@ class Engine:
         steps = 0
         if left_s > 0:
             linear, half = self._terms()
+            # Smallest k with linear k + half k^2 >= left_s, by the quadratic formula in a form without cancellation.
             root = math.sqrt(linear * linear + 4 * half * left_s)
             steps = math.ceil(2 * left_s / (linear + root) - 1e-6)
         self._move(min(steps, self._to_next()[0]))
 
     def finish(self) -> tuple[list[Sample], Sample | None]:
-        """At `due_s`: what is whole, or what was put back because the caches are full."""
+        """Advance to `due_s`. Return the completed samples, or (no samples, sample that full caches put back)."""
         self._move(self._to_next()[0])
         self.epoch += 1
         whole: list[Sample] = []
@@ -127,6 +142,7 @@ class Engine:
             whole.append(sample)
         if whole:
             return whole, None
+        # Nothing ended, so the caches are full: the sample that was admitted last goes.
         self.num_evicted += 1
         newest = max(range(len(self._running)), key=lambda i: self._running[i][1])
         sample = self._running.pop(newest)[2]
@@ -135,26 +151,27 @@ class Engine:
         return [], sample
 
     def take_weights(self, version: int, now_s: float, pause_s: float) -> None:
-        """The tokens of later steps are of that version."""
+        """Sample the tokens of later steps with that version, after a pause."""
         self.halt(now_s)
         self._swaps.append((self._clock, version))
         self.at_s += pause_s
         self.epoch += 1
 
     def pause(self, now_s: float) -> float:
-        """When its devices are free: after the step that is under way."""
+        """Stop after the step that is under way. Return the time at which the devices are free."""
         self.halt(now_s)
         self.is_paused = True
         self.epoch += 1
         return self.at_s
 
     def resume(self, now_s: float) -> None:
+        """Continue after a pause."""
         self.is_paused = False
         self.at_s = max(self.at_s, now_s)
         self.epoch += 1
 
     def vanish(self) -> list[Sample]:
-        """Everything that runs is lost."""
+        """Remove the devices and return the samples that ran. They lose all their tokens."""
         lost = [sample for _, _, sample in sorted(self._running, key=lambda entry: entry[1])]
         self._running.clear()
         self._context, self._prefill_s, self.is_alive, self._ahead = 0, 0.0, False, None
@@ -165,12 +182,12 @@ class Engine:
         return lost
 
     def return_at(self, version: int, now_s: float, is_paused: bool) -> None:
-        """The devices are back and have that version."""
+        """Bring the devices back with that version."""
         self.is_alive, self.is_paused, self.at_s = True, is_paused, max(self.at_s, now_s)
         self._swaps.append((self._clock, version))
 
     def _settle(self, sample: Sample) -> None:
-        """It runs no more: counts its tokens by version. Called with what has left the running ones."""
+        """Count the tokens of a sample that no longer runs, by version."""
         end = self._clock
         sample.done += end - sample.began
         self._context -= sample.prompt + sample.done
@@ -184,7 +201,7 @@ class Engine:
                 break
 
     def _to_next(self) -> tuple[int, float]:
-        """Steps until the next sequence ends or the caches are full, and their seconds without prefills."""
+        """Return (steps until the next sequence ends or the caches are full, their seconds without prefill)."""
         ahead = self._ahead
         if ahead is None:
             num = len(self._running)
@@ -195,7 +212,7 @@ class Engine:
         return ahead
 
     def _terms(self) -> tuple[float, float]:
-        """(p, q): k steps take p k + q k^2 seconds."""
+        """Return (p, q) such that k steps take p k + q k^2 seconds."""
         num = len(self._running)
         fixed, slope = self._speed.known.get(num) or self._speed.decode(num)
         return fixed + slope * (self._context / num - 0.5), slope / 2

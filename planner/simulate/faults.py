@@ -1,7 +1,7 @@
-"""What goes wrong while a placement is played: devices that vanish and return, links whose rate changes.
+"""Faults of a simulated run: devices that vanish and return, and links whose rates change.
 
-Published spot traces are counts of instances over time; each becomes the fraction of a class that is there. Rows come
-in parsed: who reads the files says where they are.
+Published spot traces are counts of instances over time. Each becomes the fraction of a class's units that is present.
+Rows come in parsed; reading files is up to the caller.
 """
 
 import math
@@ -16,17 +16,17 @@ from planner.question.fleet import Fleet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """From `time_s` on, that fraction of the units on devices of `subject` is there."""
+    """Fraction of the units on devices of `subject` that is present from `time_s` on."""
 
     time_s: float
     subject: str
-    """A `DeviceClass.key`, or a region: then all of its spot classes."""
+    """Key of a device class, or name of a region, which stands for all of its spot classes."""
     fraction: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateChange:
-    """From `time_s` on, a link carries that many times its measured rate."""
+    """Change of a link's rate to `factor` times its measured rate, from `time_s` on."""
 
     time_s: float
     src_region: str
@@ -36,32 +36,34 @@ class RateChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """In any order; of one time, the later one counts."""
+    """Faults of one run, in any order. Of several at the same time, the last one counts."""
 
     availability: tuple[Availability, ...] = ()
     rates: tuple[RateChange, ...] = ()
     restart_s: float = 120.0
-    """From the return of a device until its engine has weights and takes samples."""
+    """Seconds from the return of a device until its engine has weights and takes samples. Chosen by hand."""
 
 
 NONE = Faults()
+"""A run without faults."""
 
 
 def availability_of(
     counts: Sequence[tuple[float, float]], subject: str, *, most: float = 0.0
 ) -> tuple[Availability, ...]:
-    """From (time_s, instances) rows in the order of time.
+    """Return the availability that rows of (time_s, number of instances) describe; rows are in the order of time.
 
-    `most`: instances that are all of them; without it the largest count is.
-
-    Of several rows of one time the last counts, as step-wise traces write them.
-    Raises: ValueError for no rows, and for what is no count or no time.
+    `most` is the number of instances that counts as all; 0 stands for the largest count of the rows. Times count from
+    the first row. Of several rows with the same time the last one counts, as in traces that are step functions. Raises:
+    ValueError if there are no rows, or if a count or time is not a finite number of the right sign.
     """
     if not counts:
-        raise ValueError("a spot trace without a row says nothing")
+        raise ValueError("a spot trace needs at least one row, but has none")
     for time_s, count in counts:
         if not (math.isfinite(time_s) and math.isfinite(count) and count >= 0):
-            raise ValueError(f"a spot trace has counts from 0, not {count:g} at {time_s:g} s")
+            raise ValueError(
+                f"counts of a spot trace must be finite and at least 0, but one is {count:g} at {time_s:g} s"
+            )
     whole = most or max(count for _, count in counts)
     last: dict[float, float] = {}
     for time_s, count in counts:
@@ -74,11 +76,11 @@ def availability_of(
 
 
 def trace_counts(rows: Iterable[Mapping[str, str]]) -> tuple[tuple[float, float], ...]:
-    """(time_s, instances) of a published trace's rows, whichever of the known columns they have.
+    """Return (time_s, number of instances) of the rows of a published trace.
 
-    `time_s,n_instances` and `timestamp,n_instances` (Bamboo), `time_ms,event,node,n_nodes` (Bamboo's events and
-    Parcae's segments), `time_s,n_gpus` (Sailor). A restarted log repeats some minutes: what goes back in time is left
-    out. Raises: ValueError for other columns, and for no rows.
+    Known columns: `time_s,n_instances` and `timestamp,n_instances` (Bamboo), `time_ms,event,node,n_nodes` (Bamboo's
+    events and Parcae's segments), `time_s,n_gpus` (Sailor). A log that was restarted repeats some minutes: rows that go
+    back in time are dropped. Raises: ValueError for other columns, and if there are no rows.
     """
     found: list[tuple[float, float]] = []
     for row in rows:
@@ -86,21 +88,28 @@ def trace_counts(rows: Iterable[Mapping[str, str]]) -> tuple[tuple[float, float]
         if not found or time_s >= found[-1][0]:
             found.append((time_s, count))
     if not found:
-        raise ValueError("a spot trace without a row says nothing")
+        raise ValueError("a spot trace needs at least one row, but has none")
     return tuple(found)
 
 
 def ticks_counts(gap_s: float, data: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    """(time_s, instances) of SkyPilot's traces: a count each `gap_s`. Raises: ValueError for a gap that is none."""
+    """Return (time_s, number of instances) of a SkyPilot trace, which has one count every `gap_s` seconds.
+
+    Raises: ValueError if the gap is not a positive number.
+    """
     if not (math.isfinite(gap_s) and gap_s > 0):
-        raise ValueError(f"a spot trace has a count each so many seconds, not each {gap_s:g}")
+        raise ValueError(f"the seconds between two counts of a spot trace must be a positive number, not {gap_s:g}")
     return tuple((i * gap_s, float(count)) for i, count in enumerate(data))
 
 
 def wandering_rates(
     fleet: Fleet, seed: int, until_s: float, *, every_s: float = 60.0, spread: float = 0.2
 ) -> tuple[RateChange, ...]:
-    """Every link's factor as a log-normal first-order autoregression around 1, `spread` its standard deviation."""
+    """Return rate changes with which every link drifts around its measured rate.
+
+    The logarithm of a link's factor is a first-order autoregression with standard deviation `spread`. The mean of the
+    factor is 1. It changes every `every_s` seconds until `until_s`.
+    """
     keep = 0.8
     found: list[RateChange] = []
     for link in sorted(fleet.links, key=lambda each: (each.src_region, each.dst_region)):
@@ -124,11 +133,11 @@ def _time_s(row: Mapping[str, str]) -> float:
     if "timestamp" in row:
         since = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=None) - datetime(1970, 1, 1)
         return since.total_seconds()
-    raise ValueError(f"a spot trace has a time_s, time_ms or timestamp column, not {', '.join(row)}")
+    raise ValueError(f"a spot trace needs a column time_s, time_ms or timestamp, but has {', '.join(row)}")
 
 
 def _count(row: Mapping[str, str]) -> float:
     for name in ("n_instances", "n_nodes", "n_gpus"):
         if name in row:
             return float(row[name])
-    raise ValueError(f"a spot trace has an n_instances, n_nodes or n_gpus column, not {', '.join(row)}")
+    raise ValueError(f"a spot trace needs a column n_instances, n_nodes or n_gpus, but has {', '.join(row)}")

@@ -1,4 +1,4 @@
-"""Collects the bars of a picture: as many as MAX_SPANS, of the steps that the picture shows."""
+"""Recorder of a Gantt chart: at most `MAX_SPANS` bars of the steps that the picture shows."""
 
 from dataclasses import replace
 
@@ -6,7 +6,10 @@ from planner.simulate.record import MAX_SPANS, Span
 
 
 class Gantt:
-    """`first` and `last` are the steps to show. Bars of other steps are kept only where they reach into those."""
+    """Recorder of the bars of the steps `first` to `last`.
+
+    Bars of other steps are kept only where they reach into the time of these steps.
+    """
 
     def __init__(self, first: int, last: int) -> None:
         self._first = first
@@ -16,11 +19,12 @@ class Gantt:
         self._end_s = float("inf")
 
     def add(self, *, region: str, place: str, what: str, begin_s: float, end_s: float, step: int) -> None:
+        """Record a bar of `place` in `region`, if it may be visible."""
         if end_s > begin_s and end_s >= self._begin_s and begin_s <= self._end_s and len(self._spans) < 4 * MAX_SPANS:
             self._spans.append(Span(region=region, place=place, what=what, begin_s=begin_s, end_s=end_s, step=step))
 
     def trained(self, step: int, ended_s: float) -> None:
-        """The end of a training step: what the picture's first and last instant follow from."""
+        """Note the end of a training step, from which the first and last instant of the picture follow."""
         if step == self._first - 1:
             self._begin_s = ended_s
             self._spans = [span for span in self._spans if span.end_s >= ended_s]
@@ -28,7 +32,7 @@ class Gantt:
             self._end_s = ended_s
 
     def spans(self) -> tuple[Span, ...]:
-        """Cut to what is shown, in the order of time."""
+        """Return the bars, cut to the time that is shown and sorted by time."""
         begin_s, end_s = self._begin_s, self._end_s
         shown = [
             replace(span, begin_s=max(span.begin_s, begin_s), end_s=min(span.end_s, end_s))

@@ -1,8 +1,10 @@
-"""Batches: formed when the window lets them go, scored by all groups that score, trained, and published.
+"""Learner: batches are formed when the staleness window allows it, then scored, trained on, and published.
 
-One batch at a time is between its forming and its training, so the next one is scored while this one is trained.
-Scoring begins when the whole batch is home; samples go to the regions that score them and their scores come back. A
-step ends when every task that trains is done with it, and then its weights leave.
+At most one batch is between forming and training, so the next batch is scored while one is trained on. Scoring begins
+when the whole batch is in the trainer's region. Samples travel to the regions that score them, and scores travel back.
+A step ends when every task that trains is done with it; then its weights leave.
+
+Invariant: no token older than the staleness bound is ever trained on. An assertion holds it.
 """
 
 from bisect import insort
@@ -21,22 +23,27 @@ from planner.simulate.window import Window
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """One group's part in each batch: `seconds(task, tokens)` of its scoring and training tasks."""
+    """One group's part in each batch.
+
+    `seconds(task, tokens)` gives the seconds of one of its tasks over samples of these lengths.
+    """
 
     scoring: tuple[Task, ...]
     training: tuple[Task, ...]
     turns: Turns
     seconds: Callable[[Task, Sequence[int]], float]
     way_s: Callable[[int], tuple[float, float]]
-    """For a batch of so many bytes: seconds until its samples are where the devices are, and for scores back."""
+    """Function of a batch's bytes: (seconds until its samples are at the devices, seconds of the scores back)."""
     needs_critic: bool
-    """It scores with a critic that another group trains."""
+    """Whether the group scores with a critic that another group trains."""
     places: tuple[tuple[str, str], ...]
-    """(region, pool) of its devices, for the picture."""
+    """Pairs of region and pool of its devices, for the picture."""
 
 
 @dataclass(slots=True)
 class _Batch:
+    """One batch; `waits_for` counts the groups that have not finished its current stage."""
+
     step: int
     runs: list[Run]
     tokens: list[int]
@@ -46,16 +53,23 @@ class _Batch:
 
 @dataclass(slots=True)
 class Totals:
-    """What the learner has seen so far."""
+    """Sums that the learner has recorded so far."""
 
     ended_s: list[float] = field(default_factory=list)
+    """Time at which each training step ended."""
     busy_s: dict[Task, float] = field(default_factory=dict)
+    """Busy seconds of each task."""
     tokens_by_age: Counter[int] = field(default_factory=Counter)
+    """Number of tokens trained on, by age in versions."""
     hold_s: float = 0.0
+    """Seconds in which a whole batch was present and the window did not allow it to be taken."""
 
 
 class Learner:
-    """`publish(version)` sends the weights on their way; `formed()` says that the window has moved."""
+    """State of batches in one run.
+
+    `publish(version)` sends the weights of a version. `formed()` is called when a new batch has moved the window.
+    """
 
     def __init__(
         self,
@@ -83,17 +97,19 @@ class Learner:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
 
     def receive(self, run: Run) -> None:
-        """A group is home."""
+        """Take a finished group that has arrived in the trainer's region."""
         insort(self._ready, (run.version, run.index, run))
         self._form()
 
     def _form(self) -> None:
+        """Form the next batch of the oldest finished groups, if none is waiting and the window allows it."""
         size = self._window.batch
         if self._batch or len(self._ready) < size:
             return
         now_s = self._agenda.now_s
         taken = self._ready[:size]
         if not self._window.may_take([version for version, _, _ in taken]):
+            # The batch is complete but taking it would leave older groups too stale. This counts as holding.
             if self._held_since_s is None and not self._is_training:
                 self._held_since_s = now_s
             return
@@ -102,6 +118,7 @@ class Learner:
             self._held_since_s = None
         step = self._window.next_step
         self._window.take([version for version, _, _ in taken])
+        # The oldest groups come first, since the list is sorted by version.
         self._ready = self._ready[size:]
         runs = [run for _, _, run in taken]
         self._batch = _Batch(step=step, runs=runs, tokens=[num for run in runs for num in run.tokens])
@@ -109,6 +126,7 @@ class Learner:
         self._formed()
 
     def _score(self, batch: _Batch) -> None:
+        """Send a batch to all groups that score. It is trained on when all of them have answered."""
         crews = [crew for crew in self._crews if crew.scoring]
         batch.waits_for = len(crews)
         if not crews:
@@ -120,6 +138,7 @@ class Learner:
                 self._agenda.at(self._agenda.now_s + back_s, lambda: self._one_scored(batch))
 
             def begin(crew: Crew = crew, done: Callable[[], None] = done) -> None:
+                # The critic's weights obey the staleness bound too.
                 if crew.needs_critic and self._critic < batch.step - self._window.eta:
                     self._waiting.append((batch.step, lambda: self._chain(crew, crew.scoring, batch, done)))
                 else:
@@ -128,7 +147,7 @@ class Learner:
             self._agenda.at(self._agenda.now_s + there_s, begin)
 
     def critic_arrived(self, version: int) -> None:
-        """Every device that infers with the critic has that version of it."""
+        """Note that every device that infers with the critic has that version of it, and start what waited for it."""
         self._critic = version
         waiting, self._waiting = self._waiting, []
         for step, begin in waiting:
@@ -147,6 +166,7 @@ class Learner:
         self._train()
 
     def _train(self) -> None:
+        """Train on the scored batch if the mesh is free, and form the next batch meanwhile."""
         batch = self._batch
         if batch is None or not batch.is_scored or self._is_training:
             return
@@ -160,6 +180,7 @@ class Learner:
         self._form()
 
     def _one_trained(self, batch: _Batch) -> None:
+        """Note that one group has trained on the batch. After the last one, publish the new version."""
         batch.waits_for -= 1
         if batch.waits_for:
             return
@@ -176,7 +197,7 @@ class Learner:
         self._form()
 
     def _chain(self, crew: Crew, tasks: Sequence[Task], batch: _Batch, done: Callable[[], None]) -> None:
-        """The tasks one after the other, each when it is its turn."""
+        """Run the tasks one after the other, each when it is its turn on the group's devices; then call `done`."""
         if not tasks:
             done()
             return

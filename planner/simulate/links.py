@@ -1,11 +1,12 @@
-"""The wide-area links: routes, publications that share them fairly, trajectories that queue.
+"""Wide-area network of a run: routes, publications that share links fairly, and trajectories that queue.
 
-A publication is a flow; all flows get max-min fair rates within the links they cross and the caps of the regions that
-they leave and enter, anew whenever one starts, ends or a link's rate changes. Trajectories of one pair of regions go
-one after the other at the route's own rate: they are small, and mostly go the other way. Within a region: its fabric.
-A link whose rate changes to 0 carries nothing until it changes again; what is on its way waits there.
+A publication is a flow. All flows get max-min fair rates within the links that they cross and the caps of the regions
+that they leave and enter. Rates are computed again whenever a flow starts or ends or a link's rate changes.
+Trajectories between a pair of regions are sent one after the other at the full rate of the route: they are small, and
+most go in the opposite direction. Within a region the fabric carries everything.
 
-Two regions reach each other directly if one of them can be dialled, else through the public one that leaves the most.
+A link whose rate becomes 0 carries nothing until it changes again; flows on it wait. Two regions reach each other
+directly if one of them can be dialled, otherwise through the public region that leaves the highest bandwidth.
 """
 
 import math
@@ -20,10 +21,11 @@ from planner.simulate.agenda import Agenda
 from planner.simulate.faults import Faults
 
 Hop = tuple[str, str]
+"""Pair of neighbouring regions on a path, in the direction of travel."""
 
 
 class NoRoute(ValueError):
-    """Two regions that must reach each other cannot."""
+    """Raised if two regions that must reach each other have no route."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +38,7 @@ class _Flow:
 
 
 class Links:
-    """Of one run. A pair without a route has infinite times, and is refused when it is used."""
+    """State of all links in one run."""
 
     def __init__(self, fleet: Fleet, agenda: Agenda, faults: Faults) -> None:
         self._agenda = agenda
@@ -47,36 +49,37 @@ class Links:
         self._moved_s = 0.0
         self._epoch = 0
         self._free_s: dict[Hop, float] = defaultdict(float)
+        """Time at which the trajectories queued so far between a pair of regions have been sent."""
         self._paths: dict[Hop, tuple[Hop, ...]] = {}
         self.sent_bytes: dict[Hop, float] = defaultdict(float)
         self.busy_s: dict[Hop, float] = defaultdict(float)
         self._changes: dict[Hop, list[tuple[float, float]]] = defaultdict(list)
-        """(time_s, factor) of each link, in the order of time."""
+        """Pairs of time and factor of each link, in the order of time."""
         self._change_times_s: dict[Hop, list[float]] = {}
-        """Of a route's links together."""
+        """Times of all changes on a route's links."""
         for change in sorted(faults.rates, key=lambda each: each.time_s):
             pair = (change.src_region, change.dst_region)
             self._changes[pair].append((change.time_s, change.factor))
             agenda.at(change.time_s, partial(self._change, pair, change.factor))
 
     def path(self, src: str, dst: str) -> tuple[Hop, ...]:
-        """The hops of a route. Raises: NoRoute where there is none."""
+        """Return the hops of a route. Raises: NoRoute."""
         if (src, dst) not in self._paths:
             self._paths[src, dst] = self._find(src, dst)
         return self._paths[src, dst]
 
     def one_way_s(self, src: str, dst: str) -> float:
-        """Of an empty message."""
+        """Return the seconds of an empty message."""
         if src == dst:
             return self._regions[src].fabric_latency_s
         return sum(self._links[hop].rtt_s for hop in self.path(src, dst)) / 2
 
     def up_bytes_per_s(self, region: str) -> float | None:
-        """Cap of what leaves a region."""
+        """Return the cap on what leaves a region. None if there is none."""
         return self._regions[region].wan_up_bytes_per_s
 
     def rate(self, src: str, dst: str) -> float:
-        """Bytes a second of a route that nobody else uses, now."""
+        """Return the bytes per second that a route carries now if nothing else uses it."""
         if src == dst:
             return self._regions[src].fabric_bytes_per_s
         hops = self.path(src, dst)
@@ -90,9 +93,9 @@ class Links:
     def publish(
         self, src: str, dst: str, num_bytes: float, on_done: Callable[[], None], *, is_urgent: bool = True
     ) -> None:
-        """Shares the links fairly with other publications; `on_done` when the last byte is there.
+        """Start a flow and call `on_done` when its last byte has arrived.
 
-        What is not urgent gets what the urgent ones leave.
+        Urgent flows share the links fairly. The others get what these leave.
         """
         one_way_s = self.one_way_s(src, dst)
         if src == dst:
@@ -104,7 +107,10 @@ class Links:
         self._share()
 
     def send_s(self, src: str, dst: str, num_bytes: float) -> float:
-        """Queues behind what the pair has been given before; seconds until it is there, infinite where it never is."""
+        """Queue a message behind earlier ones of the pair and return the seconds until it has arrived.
+
+        The result is inf if it never arrives.
+        """
         now_s = self._agenda.now_s
         if src == dst:
             return num_bytes / self.rate(src, dst) + self.one_way_s(src, dst)
@@ -117,7 +123,10 @@ class Links:
         return end_s - now_s + self.one_way_s(src, dst)
 
     def _end_s(self, src: str, dst: str, num_bytes: float, begin_s: float) -> float:
-        """When a route that nobody else uses has carried so much, through all that changes on it; infinity: never."""
+        """Return the time at which a route used by nothing else has carried so many bytes; inf if it never does.
+
+        The rate follows all changes of the route's links.
+        """
         hops = self.path(src, dst)
         if (src, dst) not in self._change_times_s:
             self._change_times_s[src, dst] = sorted(
@@ -140,7 +149,7 @@ class Links:
         return changes[at - 1][1] if at else 1.0
 
     def _cap(self, hops: tuple[Hop, ...]) -> float:
-        """Of the regions that a route leaves and enters."""
+        """Return the least cap of the regions that a route leaves and enters."""
         ups = (self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in hops)
         return min(*ups, *(self._regions[b].wan_down_bytes_per_s or math.inf for _, b in hops))
 
@@ -152,10 +161,13 @@ class Links:
             ways = [((src, via), (via, dst)) for via in sorted(self._regions) if self._regions[via].is_public]
         known = [way for way in ways if all(hop in self._links for hop in way)]
         if not known:
-            raise NoRoute(f"there is no way from {src} to {dst}")
+            raise NoRoute(
+                f"there is no route from {src} to {dst}: no link was measured, directly or through a public region"
+            )
         return max(known, key=self._quality)
 
     def _quality(self, way: tuple[Hop, ...]) -> tuple[float, float]:
+        """Return the sort key of a relayed or direct path: bandwidth first, then short round trips."""
         caps = [self._links[hop].bytes_per_s for hop in way]
         caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in way[:-1]]
         caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in way[1:]]
@@ -170,7 +182,7 @@ class Links:
         self._share()
 
     def _move(self) -> None:
-        """Every flow goes on to now."""
+        """Advance every flow to the current time."""
         elapsed_s = self._agenda.now_s - self._moved_s
         self._moved_s = self._agenda.now_s
         for flow in self._flows:
@@ -186,7 +198,7 @@ class Links:
             self.busy_s[hop] += seconds
 
     def _share(self) -> None:
-        """Fair rates, and the next end of a flow."""
+        """Compute fair rates and schedule the next end of a flow."""
         self._epoch += 1
         if not self._flows:
             return
@@ -197,7 +209,10 @@ class Links:
         self._agenda.at(end_s, lambda: self._ended(epoch))
 
     def _fill(self) -> None:
-        """Raise all rates together; a flow stops at the first constraint that is used up."""
+        """Set max-min fair rates by progressive filling: urgent flows first, then the others in the remaining room.
+
+        Constraints are the links and the up and down caps of regions.
+        """
         room: dict[Hop, float] = {}
         users: dict[Hop, list[_Flow]] = defaultdict(list)
         for flow in self._flows:
@@ -214,7 +229,7 @@ class Links:
 
     @staticmethod
     def _raise(rising: list[_Flow], room: dict[Hop, float], users: dict[Hop, list[_Flow]]) -> None:
-        """In what room there is, which shrinks."""
+        """Raise the rates of some flows together until each reaches a constraint that is used up; `room` shrinks."""
         least = {key: 1e-9 * cap for key, cap in room.items()}
         while rising:
             loads = {key: sum(flow in rising for flow in users[key]) for key in room}

@@ -1,7 +1,8 @@
-"""Versions on their way: from the region that trains to every region that generates or infers with them.
+"""Publisher: send versions from the region that trains to every region that generates or infers with them.
 
-Each way carries one version after the other. Where the devices that train also generate, a version is there at once.
-A region that has leased nothing with the versions it got gets the next one when nothing more urgent needs the links.
+Between two regions one version is sent after the other. If the devices that train also generate, they have a version at
+once. A region that has leased nothing with the version it got receives the next one with low priority, when more urgent
+flows leave room.
 """
 
 from collections import deque
@@ -17,10 +18,14 @@ from planner.simulate.links import Links
 from planner.simulate.rollouts import GenPool, Rollouts
 
 Arrival = Callable[[int], None]
+"""Function that is called with a version when it has arrived."""
 
 
 class Publisher:
-    """`critic_arrived(version)`: every device that infers with the critic has it."""
+    """Queues of versions to all regions.
+
+    `critic_arrived(version)` is called when every device that infers with the critic has the version.
+    """
 
     def __init__(
         self,
@@ -34,7 +39,7 @@ class Publisher:
         gantt: Gantt,
     ) -> None:
         self.took_s: dict[str, list[float]] = {pool.region: [] for pool in pools}
-        """Of each version by region, from its publication to its arrival."""
+        """Seconds from publication to arrival of each version, by region."""
         self._agenda = agenda
         self._builder = builder
         self._placement = placement
@@ -46,7 +51,7 @@ class Publisher:
         self._waiting: dict[tuple[str, str, Task], deque[tuple[int, Arrival]]] = {}
 
     def publish(self, version: int) -> None:
-        """The step that makes this version has ended."""
+        """Send a version whose training step has just ended."""
         self._publish_critic(version)
         began_s = self._agenda.now_s
         if Task.ACTOR_TRAINING in self._builder.generating.tasks:
@@ -63,6 +68,7 @@ class Publisher:
         self._rollouts.arrive([pool for pool in self._pools if pool.region == region], version)
 
     def _publish_critic(self, version: int) -> None:
+        """Send the critic's weights, if one group trains it and another infers with it."""
         tasks = (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
         known = [group for task in tasks for group in self._placement.groups if task in group.tasks]
         if len(known) < len(tasks) or known[0] is known[1]:
@@ -86,6 +92,7 @@ class Publisher:
             self._send_next(task, src, dst)
 
     def _send_next(self, task: Task, src: str, dst: str) -> None:
+        """Send the first waiting version, and the next one when it has arrived."""
         began_s = self._agenda.now_s
         waiting = self._waiting[src, dst, task]
         version, on_arrival = waiting[0]

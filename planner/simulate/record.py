@@ -1,30 +1,31 @@
-"""What a played placement did: figures over the measured steps, and a bounded record of who was busy when."""
+"""Results of a simulated run: figures over the measured steps, and a bounded record of who was busy when."""
 
 from dataclasses import dataclass
 
 from planner.question.workload import Task
 
 MAX_SPANS = 4000
+"""Largest number of bars that a picture shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One bar of a picture of steps."""
+    """One bar of a Gantt chart."""
 
     region: str
     place: str
-    """Of a pool: its class and the unit's number; of a link: `SRC>DST`."""
+    """Class and number of the unit for a pool, `SRC>DST` for a link."""
     what: str
-    """A task, or `weights`."""
+    """Name of a task, or `weights`."""
     begin_s: float
     end_s: float
     step: int
-    """Whose batch is scored or trained; for generation and weights, the version."""
+    """Step whose batch is scored or trained on. For generation and weights, the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """One directed link, a step."""
+    """Use of one directed link, per step."""
 
     src_region: str
     dst_region: str
@@ -34,43 +35,51 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionSeen:
-    """Means over the measured steps; the counterpart of `planner.answer.evaluation.RegionTimes`."""
+    """Measured seconds of one region that generates, as means over the measured steps.
+
+    It is the counterpart of `planner.answer.evaluation.RegionTimes`.
+    """
 
     region: str
     weights_s: float
-    """From the end of a training step until the version is in the region's engines."""
+    """Seconds from the end of a training step until the version has arrived in the region."""
     group_p99_s: float
-    """From a group's lease to its last token; `group_mean_s` likewise."""
+    """99th percentile of the seconds from a group's lease to its last token; `group_mean_s` is the mean."""
     group_mean_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """Means are over the steps after the warm-up."""
+    """Result of one simulated run. Means are over the steps after the warm-up."""
 
     step_s: float
-    """Seconds between two versions; infinite where the run came to a stand, or no step was played."""
+    """Seconds between two versions. inf if the run stalled or no step was completed."""
     steps_s: tuple[float, ...]
+    """Seconds of each measured step."""
     samples_per_s: float
     task_busy_s: tuple[tuple[Task, float], ...]
-    """Seconds a step in which the task's devices worked on it, on average over its replicas; training: the mesh's."""
+    """Seconds per step in which the task's devices worked on it; the mean over replicas, or the seconds of the mesh."""
     links: tuple[LinkUse, ...]
     regions: tuple[RegionSeen, ...]
     tokens_by_age: tuple[int, ...]
-    """Completion tokens trained on, by versions between sampling and training."""
+    """Completion tokens trained on, by the number of versions between sampling and training."""
     hold_s: float
-    """Seconds a step in which a batch lay ready and could not be taken, because of what it would have left behind."""
+    """Seconds per step in which a whole batch was ready and could not be taken, because older groups would have become
+    too stale."""
     units_lost: int
     samples_lost: int
-    """Begun anew, because their devices vanished."""
+    """Samples that were started again because their devices vanished."""
     samples_put_back: float
-    """A step: sequences that full caches put back, to read their tokens again."""
+    """Sequences per step that full caches put back, and whose tokens were read again."""
     spans: tuple[Span, ...]
+    """Bars of a Gantt chart."""
     num_played: int
-    """Steps after the warm-up: fewer than were asked for where it came to a stand, or was told to stop."""
+    """Number of measured steps after the warm-up. It is below the requested number if the run stalled or was
+    stopped."""
     stalled: str = ""
-    """Why nothing happens any more."""
+    """Why no event is left. Empty if the run did not stall."""
 
     @property
     def max_age(self) -> int:
+        """Largest age of a token that was trained on, in versions."""
         return len(self.tokens_by_age) - 1

@@ -1,10 +1,12 @@
-"""Generation: who has which samples, when a group is leased, what happens when weights come and devices go.
+"""Generation in a run: which pool has which samples, when groups are leased, and what weights and faults change.
 
-A pool's engines take from one queue. When it is empty and an engine has a free slot, the pool leases another group of
-the class of its version, if the window has room and the pool has not had its part of the step. Where several pools
-could lease, the one that is emptiest for its size does. At eta 0, and where generation takes turns with training, a
-whole step's groups are dealt over the pools instead. What is lost with a device is begun anew by the same pool, or, if
-nothing of that is left, by another one whose version is not older than the group's class.
+The engines of a pool take samples from one queue. When the queue is empty and an engine has a free slot, the pool
+leases another group of its version's class, if the staleness window has room and the pool has credit left. If several
+pools could lease, the one that is emptiest relative to its size does.
+
+At eta 0, and where generation takes turns with training, the groups of a whole step are split over the pools in advance
+instead. Samples that are lost with a device are started again by the same pool. If the pool has no device left, another
+pool takes them whose version is not older than the group's class.
 """
 
 import heapq
@@ -26,69 +28,77 @@ from planner.simulate.window import Window
 
 @dataclass(slots=True)
 class Run:
-    """One leased group."""
+    """One leased group of samples."""
 
     index: int
     version: int
-    """Its class: the oldest version that a token of it may have."""
+    """Class of the group: the oldest version that one of its tokens may have."""
     leased_s: float
     left: int
+    """Number of samples that are not complete."""
     tokens: list[int] = field(default_factory=list)
-    """Of each whole sample, its prompt included."""
+    """Tokens of each complete sample, its prompt included."""
     ages: Counter[int] = field(default_factory=Counter)
-    """Completion tokens by version."""
+    """Number of completion tokens by version."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """An engine and its place."""
+    """One engine and its place in a pool."""
 
     engine: Engine
     pool: "GenPool"
     unit: int
     is_shown: bool
-    """Whether its spans are recorded: one replica a unit."""
+    """Whether its bars are recorded. This holds for one replica of each unit."""
     began_s: float | None = None
+    """Start of its current bar. None if it has none."""
 
 
 @dataclass(slots=True, eq=False)
 class GenPool:
-    """One pool that generates."""
+    """State of one pool that generates."""
 
     key: str
     region: str
     lag_s: float
-    """That the deal of a step counts for its region, from a version's publication to its samples' being home."""
+    """Seconds from a version's publication to the arrival of its samples, as the split of a synchronous step counts
+    them."""
     curve: Curve | None
-    """Where a whole step is generated at once."""
+    """Phase curve of one replica if a whole step is generated at once, otherwise None."""
     load_s: float
-    """From a version's arrival in the region until its engines have it."""
+    """Seconds from a version's arrival in the region until the engines have it."""
     max_running: int
-    """Of all engines together, as many as they are asked to run."""
+    """Largest number of running sequences of all engines together."""
     quota: float
-    """Groups that it is given with each version, at most, where a whole step is not generated at once."""
+    """Largest number of groups that the pool may lease per version, if generation is continuous."""
     credit: float
-    """Of that, what is left."""
+    """Groups that it may still lease."""
     workers: list[Worker] = field(default_factory=list)
     queue: deque[Sample] = field(default_factory=deque)
     left_to_lease: int = 0
-    """Groups of the step's deal, where a whole step is generated at once."""
+    """Groups of the current step that it still has to lease, if a whole step is generated at once."""
     version: int = 0
-    """That its engines have."""
+    """Version that its engines have."""
     has_leased: bool = True
-    """With that version, or it is the first."""
+    """Whether it has leased anything with that version. It holds for the first version."""
 
     @property
     def alive(self) -> list[Worker]:
+        """Engines whose devices are present."""
         return [worker for worker in self.workers if worker.engine.is_alive]
 
     @property
     def num_alive_units(self) -> int:
+        """Number of units whose devices are present."""
         return sum(worker.is_shown for worker in self.alive)
 
 
 class Rollouts:
-    """`deliver(run, region)` is called when a group's last sample is whole."""
+    """State of generation in one run.
+
+    `deliver(run, region)` is called when the last sample of a group is complete.
+    """
 
     def __init__(
         self,
@@ -119,7 +129,7 @@ class Rollouts:
         self._release: Callable[[], None] | None = None
 
     def deal(self, version: int) -> None:
-        """Which pool makes how many groups of the step that this version's weights generate."""
+        """Split the groups of the step that this version generates over the pools."""
         self._dealt = version
         pools = [pool for pool in self.pools if pool.alive] or list(self.pools)
         curves = [(max(1, len(pool.alive)), pool.lag_s if version else 0.0, pool.curve) for pool in pools]
@@ -129,7 +139,7 @@ class Rollouts:
             pool.left_to_lease = num
 
     def arrive(self, pools: Sequence[GenPool], version: int) -> None:
-        """A version is in the regions of some pools; their engines take it between two steps once they have it."""
+        """Note that a version has arrived in the regions of some pools. Their engines take it once it is loaded."""
         if self._by_turns:
             for pool in pools:
                 self._load(pool, version)
@@ -152,23 +162,23 @@ class Rollouts:
             self._due_next(worker)
 
     def uses(self, region: str) -> bool:
-        """Whether a region generates with the version that it has."""
+        """Return whether a region generates with the version that it has."""
         return self._workload.eta == 0 or any(pool.has_leased for pool in self.pools if pool.region == region)
 
     def take_turns(self, turns: Turns) -> None:
-        """From now on a whole step is generated at once, when it is the devices' turn."""
+        """Generate a whole step at once from now on, when it is generation's turn on the devices."""
         self._by_turns = turns
         self._ask_for_turn()
 
     def _ask_for_turn(self) -> None:
-        """One step's groups at a time, and only if all of them have room."""
+        """Request a turn for the groups of one step, if the window has room for all of them."""
         oldest = min(pool.version for pool in self.pools)
         if self._by_turns and not self._has_turn and self._window.room(oldest) >= self._workload.prompts_per_step:
             self._has_turn = True
             self._by_turns.request(self._begin_turn)
 
     def _begin_turn(self, release: Callable[[], None]) -> None:
-        """What turned into an engine loads its weights first."""
+        """Load the weights into the engines, then start the step's groups."""
 
         def begin() -> None:
             self._release = release
@@ -178,7 +188,7 @@ class Rollouts:
         self._agenda.at(self._agenda.now_s + max(pool.load_s for pool in self.pools), begin)
 
     def feed(self) -> None:
-        """Leases what the window has room for, and starts what has a slot."""
+        """Lease groups as far as window and slots allow, and start samples in free slots."""
         if self._by_turns and not self._release:
             self._ask_for_turn()
             return
@@ -194,7 +204,7 @@ class Rollouts:
             self._spread(pool)
 
     def pause(self) -> float:
-        """Stops all engines; when their devices are free."""
+        """Stop all engines. Return the time at which their devices are free."""
         free_s = self._agenda.now_s
         for pool in self.pools:
             for worker in pool.alive:
@@ -203,6 +213,7 @@ class Rollouts:
         return free_s
 
     def resume(self) -> None:
+        """Continue all engines."""
         for pool in self.pools:
             for worker in pool.alive:
                 worker.engine.resume(self._agenda.now_s)
@@ -210,7 +221,7 @@ class Rollouts:
         self.feed()
 
     def set_available(self, pool: GenPool, num_units: int, is_paused: bool) -> None:
-        """So many of a pool's units are there from now on; the last ones go first."""
+        """Make exactly `num_units` of a pool's units present. Units with the highest numbers vanish first."""
         lost: list[Sample] = []
         for worker in pool.workers:
             stays = worker.unit < num_units
@@ -243,7 +254,7 @@ class Rollouts:
         return (free > len(pool.queue) or pool.left_to_lease > 0) and not paused
 
     def _lease(self, pool: GenPool) -> bool:
-        """One more group for that pool's queue."""
+        """Lease one more group for the pool's queue. Return False if it may not."""
         version = pool.version
         if pool.curve is not None:
             if not pool.left_to_lease or (version != self._dealt and not self._by_turns):
@@ -263,7 +274,7 @@ class Rollouts:
         return True
 
     def _spread(self, pool: GenPool) -> None:
-        """Gives the queue to engines with free slots, the emptiest first."""
+        """Give queued samples to engines with free slots, the emptiest engine first."""
         if not pool.queue:
             return
         workers = pool.alive
@@ -300,6 +311,7 @@ class Rollouts:
             self._agenda.at(due_s, lambda: self._due(worker, epoch))
 
     def _due(self, worker: Worker, epoch: int) -> None:
+        """Handle the next completion of an engine, or full caches, and refill its slots."""
         engine, pool = worker.engine, worker.pool
         if engine.epoch != epoch:
             return
@@ -320,6 +332,10 @@ class Rollouts:
             self._spread(pool)
 
     def _account(self, sample: Sample, region: str) -> None:
+        """Record a complete sample.
+
+        Deliver its group if it was the last one of it, and end the turn if it was the last one of a step.
+        """
         run = self._runs[sample.group]
         run.left -= 1
         run.tokens.append(sample.prompt + sample.length)
@@ -329,13 +345,14 @@ class Rollouts:
             del self._runs[run.index]
             self.group_s[region].append(self._agenda.now_s - run.leased_s)
             self._deliver(run, region)
+        # Generation's turn ends when all groups of the step are complete.
         if self._release and not self._runs and not any(pool.left_to_lease for pool in self.pools):
             release, self._release, self._has_turn = self._release, None, False
             self._agenda.at(self._agenda.now_s, release)
             self._ask_for_turn()
 
     def _adopt(self) -> None:
-        """Samples whose devices are gone go to the emptiest pool that may have them."""
+        """Give samples that lost their whole pool to the emptiest pool that may make them."""
         waiting, self._orphans = self._orphans, deque()
         for sample in waiting:
             oldest = self._runs[sample.group].version
@@ -346,11 +363,15 @@ class Rollouts:
                 self._orphans.append(sample)
 
     def _cut(self, worker: Worker) -> None:
-        """Ends the worker's bar, if it has one."""
+        """End the current bar of a worker, if it has one."""
         if worker.began_s is not None and worker.is_shown:
             pool = worker.pool
             self._gantt.add(
-                region=pool.region, place=f"{pool.key}#{worker.unit}", what=Task.GENERATION,
-                begin_s=worker.began_s, end_s=self._agenda.now_s, step=pool.version,
-            )  # fmt: skip
+                region=pool.region,
+                place=f"{pool.key}#{worker.unit}",
+                what=Task.GENERATION,
+                begin_s=worker.began_s,
+                end_s=self._agenda.now_s,
+                step=pool.version,
+            )
         worker.began_s = None

@@ -1,4 +1,7 @@
-"""Seconds of one forward pass over a batch's samples, dealt over all units in proportion to their speed."""
+"""Seconds of one scoring pass: the forward pass over a batch, split over replicas in proportion to their speed.
+
+Samples are packed: a replica takes `PACK_TOKENS` tokens at a time, and attention stays within each sample.
+"""
 
 import heapq
 import math
@@ -10,12 +13,13 @@ from planner.device import collective, layer
 from planner.question.workload import Task, Workload
 
 PACK_TOKENS = 4096
-"""Tokens that a replica takes at once."""
+"""Tokens that a replica takes at a time. Chosen by hand."""
 _HALF = 2
+"""Bytes of one half-precision element."""
 
 
 class ScoringSpeed:
-    """Of one replica for one task."""
+    """Speed of one replica for one task."""
 
     def __init__(self, workload: Workload, task: Task, at: DeviceClass, pool: Pool) -> None:
         self._task = task
@@ -27,11 +31,11 @@ class ScoringSpeed:
 
     @property
     def tokens_per_s(self) -> float:
-        """In full packs of the workload's samples."""
+        """Tokens per second in full packs of the workload's samples."""
         return PACK_TOKENS / self._pack_s(PACK_TOKENS, self._around)
 
     def seconds(self, samples: Sequence[int]) -> float:
-        """Of samples of so many tokens, pack after pack; attention is within each sample, so long ones take more."""
+        """Return the seconds of samples of these lengths, pack after pack. Longer samples cost more attention."""
         if not samples:
             return 0.0
         around = sum(num * num for num in samples) / sum(samples)
@@ -40,7 +44,7 @@ class ScoringSpeed:
         return packs_s + (self._pack_s(rest, around) if rest else 0.0)
 
     def _pack_s(self, tokens: int, around: float) -> float:
-        """`around`: tokens of the sample that a token is in."""
+        """Return the seconds of one pack; `around` is the mean length of the sample that a token belongs to."""
         one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=float(tokens), sequence=around)
         payload = _HALF * tokens * self._arch.hidden_size
         one += 2 * collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
@@ -51,7 +55,11 @@ class ScoringSpeed:
 
 
 def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
-    """Samples for each of several workers: the longest first, each to whoever would end first with it."""
+    """Split samples over workers: the longest first, each to the worker that would finish it first.
+
+    `speeds` are tokens per second. This is the greedy list schedule for uniform machines (longest processing time
+    first). Return the lengths that each worker gets.
+    """
     dealt: list[list[int]] = [[] for _ in speeds]
     idle: dict[float, list[tuple[int, int]]] = {}
     for i, speed in enumerate(speeds):
@@ -59,7 +67,8 @@ def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
     kinds = sorted(idle.items(), reverse=True)
     loads = kinds[0][1] if kinds else []
     for num in sorted(tokens, reverse=True):
-        if len(kinds) > 1:  # of workers that would end at the same time, the faster one
+        # If several workers would finish at the same time, the faster one gets the sample.
+        if len(kinds) > 1:
             least_s = math.inf
             for speed, each in kinds:
                 end_s = (each[0][0] + num) / speed

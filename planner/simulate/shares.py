@@ -1,4 +1,4 @@
-"""How a synchronous step's groups are dealt over pools: so that all of them would be home at the same time."""
+"""Split of a synchronous step's groups over pools such that the samples of all pools arrive at the same time."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,19 +14,24 @@ from planner.simulate.speed import Speed
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds in which one replica makes so many samples."""
+    """Phase curve of one replica: the seconds in which it makes a number of samples. Both arrays ascend."""
 
     samples: npt.NDArray[np.float64]
     seconds: npt.NDArray[np.float64]
 
     def within(self, seconds: float) -> float:
+        """Return the samples made within `seconds`; 0 before the first sample is complete."""
         if seconds < self.seconds[0]:
             return 0.0
         return float(np.interp(seconds, self.seconds, self.samples))
 
 
 def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: int) -> Curve:
-    """Plays one engine with the distribution's own quantiles; the longest sample is the longest of the whole step."""
+    """Return the phase curve of one engine, by running it with quantiles of the length distribution.
+
+    At each size the longest sample is the longest of the whole step. Sizes grow by a factor of 1.6. The curve is
+    extended linearly beyond the last size.
+    """
     samples, seconds = [], []
     most = workload.samples_per_step
     size = 1
@@ -44,9 +49,13 @@ def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: i
 
 
 def deal_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, float, Curve]]) -> list[int]:
-    """Groups for each pool, given as (replicas, seconds that it starts late and is far away, curve of one replica)."""
+    """Return the number of groups for each pool, which sum to `num_groups`.
+
+    A pool is given as (number of replicas, seconds that it starts late, phase curve of one replica).
+    """
     wanted = float(num_groups * group_size)
     low, high = 0.0, max(lag + float(each.seconds[-1]) for _, lag, each in pools)
+    # Bisection over the time by which all samples have arrived.
     for _ in range(50):
         middle = (low + high) / 2
         made = sum(num * each.within(middle - lag) for num, lag, each in pools)
@@ -54,6 +63,7 @@ def deal_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, flo
     parts = [num * each.within(high - lag) for num, lag, each in pools]
     total = sum(parts)
     exact = [part / total * num_groups for part in parts]
+    # Round down, and give the remaining groups to the pools with the largest remainders.
     dealt = [int(part) for part in exact]
     by_rest = sorted(range(len(pools)), key=lambda i: (dealt[i] - exact[i], i))
     for i in by_rest[: num_groups - sum(dealt)]:
@@ -62,6 +72,10 @@ def deal_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, flo
 
 
 def _spread(workload: Workload, size: int) -> list[int]:
+    """Return `size` lengths at equally spaced quantiles, in an order that mixes long and short ones.
+
+    A stride near the golden ratio of the size, coprime to it, gives that order.
+    """
     levels = [(i + 0.5) / size for i in range(size)]
     levels[-1] = max(levels[-1], 1 - 0.5 / workload.samples_per_step)
     lengths = [max(1, round(workload.completion_tokens.at(level))) for level in levels]

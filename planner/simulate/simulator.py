@@ -1,4 +1,8 @@
-"""Builds the parts of a placement and plays them: `simulate`."""
+"""Entry point of the simulator: `simulate` builds the parts of a placement, runs them, and summarises the run.
+
+The first eta + 2 steps are warm-up and do not count. A run ends after the requested number of steps, when the caller
+asks to stop, or when no event is left (a stall, for example because a link carries nothing).
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +30,7 @@ from planner.simulate.turns import Turns
 from planner.simulate.window import Window
 
 SHOWN_STEPS = 2
-"""Steps in the picture."""
+"""Number of steps in the Gantt chart."""
 
 
 def simulate(
@@ -40,12 +44,12 @@ def simulate(
     at_most: Sequence[tuple[int, float]] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Simulated:
-    """Plays a placement that the oracle accepts for `num_steps` steps after a warm-up of eta + 2.
+    """Run a placement that the oracle accepts for `num_steps` steps after the warm-up.
 
-    `idle`: places of those pools in generation's group that are not given any of it. `at_most`: places of others with
-    the samples a step that they are meant to make: what takes nearly a whole window must not be given more.
-    `should_stop` is asked after each step; then `Simulated.num_played` is less than `num_steps`.
-    Raises: NoRoute (a ValueError) if regions that must reach each other have no route.
+    `idle` are indices of pools of generation's group that do not generate. `at_most` gives, for pools that their window
+    limits, index and planned samples per step: the run lets them lease hardly more. `should_stop` is called after each
+    step; if it returns True, `Simulated.num_played` is below `num_steps`. Raises: NoRoute (a ValueError) if regions
+    that must reach each other have no route.
     """
     run = _Simulation(problem, placement, seed, num_steps, faults, idle, dict(at_most))
     run.play(should_stop)
@@ -54,7 +58,7 @@ def simulate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
-    """Sums since the start."""
+    """Sums from the start of the run to one moment; differences of two snapshots give the measured means."""
 
     now_s: float
     num_trained: int
@@ -69,6 +73,8 @@ class _Snapshot:
 
 
 class _Simulation:
+    """One run: it builds all parts, connects them, and keeps the sums at the end of the warm-up."""
+
     def __init__(
         self,
         problem: Problem,
@@ -96,13 +102,24 @@ class _Simulation:
             workload, self._agenda, Draws(workload, seed), window, self._pools, self._deliver, self._gantt
         )
         self._learner = Learner(
-            self._agenda, window, self._crews(placement), workload.trajectory_bytes_per_token, self._publish,
-            self._rollouts.feed, self._gantt,
-        )  # fmt: skip
+            self._agenda,
+            window,
+            self._crews(placement),
+            workload.trajectory_bytes_per_token,
+            self._publish,
+            self._rollouts.feed,
+            self._gantt,
+        )
         self._publisher = Publisher(
-            self._agenda, self._builder, placement, self._pools, self._links, self._rollouts,
-            self._learner.critic_arrived, self._gantt,
-        )  # fmt: skip
+            self._agenda,
+            self._builder,
+            placement,
+            self._pools,
+            self._links,
+            self._rollouts,
+            self._learner.critic_arrived,
+            self._gantt,
+        )
         self._allowed = {pool: pool.num_alive_units for pool in self._pools}
         self._enter_faults({key: at.region.name for key, at in classes.items() if at.is_spot})
 
@@ -117,9 +134,10 @@ class _Simulation:
             crews.append(self._builder.crew(group, turns))
         return crews
 
-    # ---- playing ----
+    # ---- events ----
 
     def play(self, should_stop: Callable[[], bool]) -> None:
+        """Handle events until enough steps are done, no event is left, or `should_stop` returns True."""
         if self._workload.eta == 0:
             self._rollouts.deal(0)
         elif not self._builder.is_continuous:
@@ -138,6 +156,7 @@ class _Simulation:
                 return
 
     def _deliver(self, run: Run, region: str) -> None:
+        """Send a finished group to the trainer's region."""
         num_bytes = sum(run.tokens) * self._workload.trajectory_bytes_per_token
         took_s = self._links.send_s(region, self._builder.home, num_bytes)
         self._agenda.at(self._agenda.now_s + took_s, lambda: self._learner.receive(run))
@@ -147,9 +166,10 @@ class _Simulation:
             self._rollouts.deal(version)
         self._publisher.publish(version)
 
-    # ---- devices that come and go ----
+    # ---- availability of devices ----
 
     def _enter_faults(self, spot_regions: Mapping[str, str]) -> None:
+        """Schedule all changes of availability; fractions are rounded down to whole units."""
         for change in sorted(self._faults.availability, key=lambda each: each.time_s):
             for pool in self._pools:
                 if change.subject in (pool.key, spot_regions.get(pool.key)):
@@ -157,7 +177,10 @@ class _Simulation:
                     self._agenda.at(change.time_s, partial(self._available, pool, num))
 
     def _available(self, pool: GenPool, num: int) -> None:
-        """What is gone goes at once; what is back starts again after a while, if it is still there."""
+        """Apply a change of availability.
+
+        Units that vanish go at once. Units that return start after `restart_s`, if they are still present then.
+        """
         self._allowed[pool] = num
         self._set(pool, min(num, pool.num_alive_units))
         self._agenda.at(self._agenda.now_s + self._faults.restart_s, lambda: self._restart(pool, num))
@@ -170,22 +193,28 @@ class _Simulation:
             is_paused = self._builder.is_continuous and self._generating_turns.is_busy
             self._rollouts.set_available(pool, num, is_paused)
 
-    # ---- what it was ----
+    # ---- results ----
 
     def _snapshot(self) -> _Snapshot:
+        """Return the sums from the start of the run to now."""
         engines = [worker.engine for pool in self._pools for worker in pool.workers]
         totals = self._learner.totals
         generating_s = sum(engine.busy_s for engine in engines) / len(engines)
         return _Snapshot(
-            now_s=self._agenda.now_s, num_trained=len(totals.ended_s),
-            busy_s={**totals.busy_s, Task.GENERATION: generating_s}, hold_s=totals.hold_s,
-            put_back=sum(engine.num_evicted for engine in engines), sent_bytes=dict(self._links.sent_bytes),
-            link_busy_s=dict(self._links.busy_s), ages=dict(totals.tokens_by_age),
+            now_s=self._agenda.now_s,
+            num_trained=len(totals.ended_s),
+            busy_s={**totals.busy_s, Task.GENERATION: generating_s},
+            hold_s=totals.hold_s,
+            put_back=sum(engine.num_evicted for engine in engines),
+            sent_bytes=dict(self._links.sent_bytes),
+            link_busy_s=dict(self._links.busy_s),
+            ages=dict(totals.tokens_by_age),
             num_groups={region: len(each) for region, each in self._rollouts.group_s.items()},
             num_arrivals={region: len(each) for region, each in self._publisher.took_s.items()},
-        )  # fmt: skip
+        )
 
     def result(self) -> Simulated:
+        """Return the means over the steps after the warm-up."""
         before, after = self._warm or self._snapshot(), self._snapshot()
         num = after.num_trained - before.num_trained
         stalled = "" if num == self._num_steps or self._is_cut else self._why_stalled(after.num_trained)
@@ -216,21 +245,24 @@ class _Simulation:
 
     def _why_stalled(self, num_trained: int) -> str:
         down = ", ".join(f"{src} to {dst}" for src, dst in self._links.down)
-        why = f", while nothing goes from {down}" if down else ""
-        return f"nothing is left to happen after {num_trained} steps{why}"
+        why = f", while no data flows from {down}" if down else ""
+        return f"no event is left after {num_trained} steps{why}"
 
     def _seen(self, region: str, before: _Snapshot) -> RegionSeen:
         arrivals = self._publisher.took_s[region][before.num_arrivals[region] :] or [0.0]
         groups = self._rollouts.group_s[region][before.num_groups[region] :] or [0.0]
         return RegionSeen(
-            region=region, weights_s=sum(arrivals) / len(arrivals), group_p99_s=float(np.percentile(groups, 99)),
+            region=region,
+            weights_s=sum(arrivals) / len(arrivals),
+            group_p99_s=float(np.percentile(groups, 99)),
             group_mean_s=sum(groups) / len(groups),
-        )  # fmt: skip
+        )
 
 
 def _link_use(pair: tuple[str, str], before: _Snapshot, after: _Snapshot, steps: int) -> LinkUse:
     return LinkUse(
-        src_region=pair[0], dst_region=pair[1],
+        src_region=pair[0],
+        dst_region=pair[1],
         num_bytes=(after.sent_bytes[pair] - before.sent_bytes.get(pair, 0.0)) / steps,
         busy_s=(after.link_busy_s.get(pair, 0.0) - before.link_busy_s.get(pair, 0.0)) / steps,
-    )  # fmt: skip
+    )

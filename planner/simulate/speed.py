@@ -1,8 +1,9 @@
-"""How fast one replica decodes and prefills, and how many tokens its caches hold.
+"""Speed of one inference replica: seconds of decoding steps and prefill, and tokens that its caches hold.
 
-A decoding step of n sequences is taken as linear in their mean context, between the contexts of a fresh and of a
-longest sequence: the roofline of `planner.device.layer` is linear there, and so jumps over many steps have a closed
-form. Prompts ride along with decoding steps (chunked prefill): what they cost is what the step then takes longer.
+The seconds of a decoding step of n sequences are taken as linear in their mean context, between the contexts of a fresh
+and of the longest sequence. The roofline of `planner.device.layer` is linear there, so jumps over many steps have a
+closed form. Prompts are read along with decoding steps (chunked prefill): their cost is by how much the steps get
+longer.
 """
 
 from planner.device import collective, layer, memory
@@ -11,14 +12,15 @@ from planner.question.hardware import GpuType
 from planner.question.workload import Task, Workload
 
 _HALF = 2
+"""Bytes of one half-precision element."""
 CHUNK_TOKENS = 2048
-"""Prompt tokens of one step. Source: vLLM's default `max_num_batched_tokens` with chunked prefill."""
+"""Prompt tokens in one step. Source: vLLM's default `max_num_batched_tokens` with chunked prefill."""
 _ROUNDED = 64
-"""Prefills are priced at multiples of so many tokens."""
+"""Prefill seconds are computed at multiples of this many tokens, so that they can be cached."""
 
 
 class Speed:
-    """Of one replica: `tensor` devices of one machine."""
+    """Speed of one replica, which is `tensor` devices of one machine."""
 
     def __init__(self, workload: Workload, gpu: GpuType, tensor: int) -> None:
         self._gpu = gpu
@@ -27,11 +29,11 @@ class Speed:
         self._prompt = workload.prompt_tokens.mean
         self._contexts = (self._prompt, self._prompt + workload.completion_tokens.largest)
         self.known: dict[int, tuple[float, float]] = {}
-        """What `decode` has said so far, by sequences."""
+        """Results of `decode` so far, by number of sequences."""
         self._prefill: dict[tuple[int, int], float] = {}
 
     def decode(self, sequences: int) -> tuple[float, float]:
-        """(a, b): a step of so many sequences takes a + b x (their mean context) seconds."""
+        """Return (a, b) such that a step of so many sequences takes a + b x (mean context) seconds."""
         found = self.known.get(sequences)
         if found is None:
             low, high = self._contexts
@@ -41,7 +43,7 @@ class Speed:
         return found
 
     def prefill_s(self, sequences: int, tokens: int) -> float:
-        """What steps of so many running sequences take longer when they also read `tokens` tokens of prompts."""
+        """Return the seconds by which reading `tokens` prompt tokens lengthens steps of so many sequences."""
         key = (sequences, -(-tokens // _ROUNDED))
         found = self._prefill.get(key)
         if found is None:
@@ -57,6 +59,7 @@ class Speed:
         return arch.num_layers * one + layer.head_s(gpu, arch, tensor=self._tensor, tokens=sequences)
 
     def _chunk_s(self, sequences: int, tokens: int) -> float:
+        """Return the seconds by which `tokens` prompt tokens lengthen one step: mixed step less plain decoding step."""
         gpu, arch = self._gpu, self._arch
         rows = sequences + tokens
         mixed = layer.forward_s(gpu, arch, tensor=self._tensor, tokens=rows, sequence=self._prompt * tokens / rows)
@@ -73,20 +76,24 @@ class Speed:
 
 
 def cache_tokens(workload: Workload, gpu: GpuType, tensor: int, resident_bytes: float) -> int:
-    """Tokens whose keys and values fit beside what is resident on each device of a replica."""
+    """Return the number of tokens whose keys and values fit beside `resident_bytes` on each device of a replica."""
     free = memory_for_tasks_bytes(gpu) - resident_bytes
     return max(0, int(free / memory.kv_bytes_per_token(workload.models[Task.GENERATION], tensor=tensor)))
 
 
 def running_tokens(workload: Workload) -> float:
-    """Of a running sequence at a random moment: it has half of its length, and long ones are met more often.
+    """Return the mean tokens in the caches of a running sequence at a random moment, prompt + E[L^2] / (2 E[L]).
 
-    An engine that runs many more than its caches hold of these puts back as many as it finishes.
+    A sequence has made half of its length on average, and long ones are met more often (renewal theory). An engine that
+    runs many more sequences than its caches hold of these puts back as many as it finishes.
     """
     lengths = workload.completion_tokens.quantiles
     return workload.prompt_tokens.mean + sum(each * each for each in lengths) / (2 * sum(lengths))
 
 
 def memory_for_tasks_bytes(gpu: GpuType) -> float:
-    """Of one device: nine tenths, and a gibibyte of it is the driver's and the communicators'."""
+    """Return the bytes of one device that tasks may use.
+
+    It is nine tenths, less 1 GiB for the driver and the communicators of accelerators.
+    """
     return 0.9 * gpu.memory_bytes - (0.0 if gpu.is_cpu else 2.0**30)

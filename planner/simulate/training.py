@@ -1,9 +1,9 @@
-"""Seconds of one training step on a mesh, with the lengths that its samples have.
+"""Seconds of one training step on a mesh, with the sampled lengths of its samples.
 
-Each update's samples are dealt over all pipelines, balanced by tokens. A pipeline's micro-batches take so long as their
-tokens ask; its stages are filled one after the other (1F1B): the sum over micro-batches in the slowest stage, and the
-longest micro-batch once in each other stage. Embedding and head are the last stage's, which has fewer layers where the
-layers do not divide. An update ends with the slowest pipeline, the ring that adds up gradients, and the optimizer.
+The samples of each update are split over all pipelines, balanced by tokens. A micro-batch takes the seconds of its
+tokens. A pipeline runs in 1F1B order: its seconds are the sum over micro-batches in the slowest stage, plus the longest
+micro-batch once in each other stage. The last stage has the output head, and fewer layers if the layers do not divide
+evenly. An update ends with the slowest pipeline, the all-reduce of gradients and the optimizer.
 """
 
 import math
@@ -19,11 +19,13 @@ from planner.simulate.resident import stage_params, trained_fraction
 from planner.simulate.scoring import deal
 
 _HALF = 2
+"""Bytes of one half-precision element."""
 _GRID = 24
+"""Number of token counts at which the seconds of a stage are computed; between them they are interpolated."""
 
 
 class Block:
-    """One pool's pipelines."""
+    """The pipelines of one pool."""
 
     def __init__(self, workload: Workload, task: Task, at: DeviceClass, pool: Pool) -> None:
         self.at = at
@@ -42,12 +44,12 @@ class Block:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of one pipeline with full stages."""
+        """Tokens per second of one pipeline with full stages."""
         tokens = self.layout.micro_batch * self._workload.tokens_per_sample
         return tokens / float(np.interp(tokens, self._tokens, self._stage_s[self._slowest]))
 
     def pipeline_s(self, samples: Sequence[int]) -> float:
-        """Of one pipeline over its samples, the longest first."""
+        """Return the seconds of one pipeline over its samples, which are sorted from long to short."""
         if not samples:
             return 0.0
         batches = _micro_batches(samples, self.layout.micro_batch)
@@ -60,17 +62,18 @@ class Block:
         return float(np.sum(slots)) + fill
 
     def payload_bytes(self) -> float:
-        """Gradients on one device of the fullest stage."""
+        """Return the bytes of gradients on one device of the largest stage."""
         return _HALF * self._params * trained_fraction(self._workload, self._task)
 
     def update_s(self) -> float:
+        """Return the seconds of the optimizer on one device."""
         params = self._params * trained_fraction(self._workload, self._task)
         if self.layout.sharding is not Sharding.NONE:
             params /= self.num_pipelines
         return layer.update_s(self.at.gpu, params=params, bytes_per_param=self._workload.train_state_bytes_per_param)
 
     def ring(self) -> tuple[float, float]:
-        """(bytes a second, latency) of the slowest link between neighbours of a ring over this pool's pipelines."""
+        """Return (bytes per second, latency) of the slowest link in a ring over this pool's pipelines."""
         fit, region = self.at.gpu.efficiency, self.at.region
         gpus = self.num_pipelines * self.layout.pipeline * self.layout.tensor
         if gpus <= self.at.gpus_per_machine:
@@ -82,13 +85,14 @@ class Block:
         return layers + (place < more)
 
     def _slot_s(self, place: int, tokens: float) -> float:
-        """Forward and backward of one micro-batch in one stage, its collectives, and its hops."""
+        """Return the seconds of one micro-batch in one stage: forward and backward pass, collectives, and hops."""
         gpu, arch, layout = self.at.gpu, self._arch, self.layout
         sequence = tokens / layout.micro_batch
         forward = layer.forward_s(gpu, arch, tensor=layout.tensor, tokens=tokens, sequence=sequence)
         backward = layer.backward_s(gpu, arch, tensor=layout.tensor, tokens=tokens, sequence=sequence)
+        # LoRA skips the gradients of the frozen weights.
         if self._workload.lora_rank:
-            backward -= layer.dense_s(gpu, arch, tensor=layout.tensor, tokens=tokens)  # the inputs' gradients only
+            backward -= layer.dense_s(gpu, arch, tensor=layout.tensor, tokens=tokens)
         payload = _HALF * tokens * arch.hidden_size
         both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=layout.tensor)
         passes = 2 if layout.recompute else 1
@@ -102,6 +106,7 @@ class Block:
         if layout.sharding is Sharding.FULL and self.num_pipelines > 1:
             rate, latency_s = self.ring()
             whole = _HALF * self._params
+            # Full sharding: two gathers and a reduce-scatter per micro-batch, which overlap with computing.
             gathers = 3 * collective.all_gather_s(
                 payload_bytes=whole, num=self.num_pipelines, bytes_per_s=rate, latency_s=latency_s
             )
@@ -109,7 +114,7 @@ class Block:
         return slot
 
     def _hop_s(self, payload: float) -> float:
-        """To the next stage: inside the machine if whole pipelines fill it."""
+        """Return the seconds to the next stage. The hop is inside the machine if whole pipelines fill the machine."""
         fit, region = self.at.gpu.efficiency, self.at.region
         if self.at.gpus_per_machine % (self.layout.tensor * self.layout.pipeline) == 0:
             return payload / collective.machine_rate(self.at.gpu, 2) + fit.collective_latency_s
@@ -117,7 +122,10 @@ class Block:
 
 
 def _micro_batches(samples: Sequence[int], size: int) -> list[float]:
-    """Tokens of each: as few micro-batches as hold the samples, dealt to and fro so that they are about equal."""
+    """Return the tokens of each micro-batch: as few as hold the samples, of about equal size.
+
+    Samples are assigned from the first to the last micro-batch and back again.
+    """
     num = math.ceil(len(samples) / size)
     tokens = [0.0] * num
     for i, sample in enumerate(samples):
@@ -127,10 +135,10 @@ def _micro_batches(samples: Sequence[int], size: int) -> list[float]:
 
 
 class Mesh:
-    """One task that trains on some blocks.
+    """One task that trains on the blocks of a mesh.
 
-    `between`: links from block to block, as bytes a second and latency, as they are when a step begins; over one that
-    carries nothing then, a step takes for ever.
+    `between` returns (bytes per second, latency) of the links from block to block at the start of a step. If one of
+    them carries nothing then, the step takes forever.
     """
 
     def __init__(
@@ -143,7 +151,7 @@ class Mesh:
         self._update_s = max(block.update_s() for block in blocks)
 
     def seconds(self, tokens: Sequence[int]) -> float:
-        """Of a step over samples of so many tokens, in the order in which they are trained on."""
+        """Return the seconds of a step over samples of these lengths, in the order in which they are trained on."""
         updates = self._workload.minibatches_per_step
         size = math.ceil(len(tokens) / updates)
         whole, ends_s = 0.0, self._ends_s
@@ -155,10 +163,14 @@ class Mesh:
 
     @property
     def _ends_s(self) -> float:
-        """Of one update, now."""
+        """Seconds of one update's all-reduce and optimizer, at the current rates."""
         return self._reduce_s(self._between()) + self._update_s
 
     def _reduce_s(self, between: Sequence[tuple[float, float]]) -> float:
+        """Return the seconds of one ring all-reduce of gradients over all pipelines; inf if a link carries nothing.
+
+        Full sharding reduces gradients during the backward pass instead.
+        """
         members = sum(block.num_pipelines for block in self._blocks)
         if len(self._blocks) == 1 and self._blocks[0].layout.sharding is Sharding.FULL:
             return 0.0
@@ -167,6 +179,8 @@ class Mesh:
         if not all(rate for rate, _ in links):
             return math.inf
         return collective.all_reduce_s(
-            payload_bytes=max(block.payload_bytes() for block in self._blocks), num=members,
-            bytes_per_s=min(rate for rate, _ in links), latency_s=max(latency for _, latency in links),
-        )  # fmt: skip
+            payload_bytes=max(block.payload_bytes() for block in self._blocks),
+            num=members,
+            bytes_per_s=min(rate for rate, _ in links),
+            latency_s=max(latency for _, latency in links),
+        )

@@ -1,4 +1,7 @@
-"""A group's tasks on its devices, one at a time: generation in the background, other passes in the order they come."""
+"""Time-sharing of a group's devices: one task at a time, with generation in the background.
+
+Other tasks get the devices in the order of their requests.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,11 +9,15 @@ from collections.abc import Callable
 from planner.simulate.agenda import Agenda
 
 Turn = Callable[[Callable[[], None]], None]
-"""Begins something on the devices; calls its argument when it is done with them."""
+"""Function that starts work on the devices. It calls its argument when it is done with them."""
 
 
 class Turns:
-    """`pause` stops what runs in the background and says when the devices are free; `resume` starts it again."""
+    """Queue of requests for one group's devices.
+
+    `pause` stops what runs in the background and returns the time at which the devices are free. `resume` starts it
+    again when the queue is empty. Both are None if nothing runs in the background.
+    """
 
     def __init__(self, agenda: Agenda, pause: Callable[[], float] | None, resume: Callable[[], None] | None) -> None:
         self.is_busy = False
@@ -20,7 +27,7 @@ class Turns:
         self._queue: deque[Turn] = deque()
 
     def request(self, turn: Turn) -> None:
-        """Begins it when it is its turn."""
+        """Queue a turn. It starts when the earlier ones are done."""
         self._queue.append(turn)
         if not self.is_busy:
             self.is_busy = True
@@ -28,7 +35,10 @@ class Turns:
             self._agenda.at(free_s, self._next)
 
     def request_pass(self, seconds: Callable[[], float], on_done: Callable[[float, float], None]) -> None:
-        """A turn of `seconds()`; then `on_done(began_s, ended_s)`, which may request the next."""
+        """Queue a turn of `seconds()` seconds and call `on_done(began_s, ended_s)` at its end.
+
+        `on_done` may request the next turn.
+        """
 
         def begin(release: Callable[[], None]) -> None:
             began_s = self._agenda.now_s

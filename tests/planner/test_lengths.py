@@ -26,5 +26,5 @@ def test_quantiles_of_samples_ascend_within_them_and_below_the_cap(samples: list
 
 
 def test_no_samples_are_no_distribution() -> None:
-    with pytest.raises(ValueError, match="no samples"):
+    with pytest.raises(ValueError, match="at least one sample"):
         of_samples([])

@@ -116,10 +116,10 @@ SPOT = "eu/L40S/4/spot"
         (["--lose", "ap/L40S/4=0.5@0"], ["the plan generates nothing there", f"what may be lost is {SPOT}"]),
         (["--trace", "TRACE", "--trace-of", "mars"], ["--trace-of mars: the fleet has no such class or region"]),
         (["--trace", "TRACE", "--trace-of", "us"], ["--trace-of us: us has no spot machines"]),
-        (["--trace", "EMPTY", "--trace-of", "eu"], ["empty.csv: a spot trace without a row says nothing"]),
-        (["--trace", "HEAD", "--trace-of", "eu"], ["head.csv: a spot trace without a row says nothing"]),
-        (["--trace", "NAN", "--trace-of", "eu"], ["nan.csv: a spot trace has counts from 0, not nan at 1 s"]),
-        (["--trace", "NONE", "--trace-of", "eu"], ["none.json: a spot trace without a row says nothing"]),
+        (["--trace", "EMPTY", "--trace-of", "eu"], ["empty.csv: a spot trace needs at least one row"]),
+        (["--trace", "HEAD", "--trace-of", "eu"], ["head.csv: a spot trace needs at least one row"]),
+        (["--trace", "NAN", "--trace-of", "eu"], ["finite and at least 0, but one is nan at 1 s"]),
+        (["--trace", "NONE", "--trace-of", "eu"], ["none.json: a spot trace needs at least one row"]),
         (["--wander", "nan"], ["Invalid value for '--wander'"]),
         (["--wander", "50"], ["Invalid value for '--wander'"]),
         (["--wander", "inf"], ["Invalid value for '--wander'"]),
@@ -174,9 +174,9 @@ def test_a_link_that_is_out_is_played(plan_file: str, capsys: Capture) -> None:
     assert run(words) == 0
     tree = json.loads(capsys.readouterr().out)
     assert (tree["step_s"], tree["num_played"], tree["simulated_over_predicted"]) == (None, 0, None)
-    assert "while nothing goes from us to eu" in tree["stalled"]
+    assert "while no data flows from us to eu" in tree["stalled"]
     assert run(words[:4] + words[6:]) == 0
-    assert capsys.readouterr().out.startswith("it came to a stand: nothing is left to happen after ")
+    assert capsys.readouterr().out.startswith("it came to a stand: no event is left after ")
     assert run([*words, "--rate", "us>eu=1@100"]) == 0
     tree = json.loads(capsys.readouterr().out)
     assert (tree["stalled"], tree["num_played"]) == ("", 3)

@@ -19,7 +19,7 @@ def sentence(problem: object = PROBLEM) -> str:
 
 def test_a_path_lists_its_terms() -> None:
     text = sentence()
-    assert text.startswith("the way of a version through eu: training ")
+    assert text.startswith("the path of a version through eu: training ")
     assert text.endswith("within 2 steps (staleness bound 1)")
     assert " + weights " in text
     assert " + generation " in text

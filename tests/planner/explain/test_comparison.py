@@ -49,7 +49,7 @@ def test_what_the_simulator_says_has_a_column_where_it_was_asked() -> None:
     lines = comparison_text(runs, PROBLEM).splitlines()
     assert lines[0].split()[:3] == ["METHOD", "STEP", "SIMULATED"]
     assert " s (+50 %)" in lines[1]
-    assert "came to a stand" in lines[2]
+    assert "stalled" in lines[2]
     assert comparison_tree(runs, PROBLEM)["methods"][1]["simulated"]["step_s"] == step_s
 
 

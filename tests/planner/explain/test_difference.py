@@ -76,7 +76,7 @@ def test_plans_of_different_questions_are_called_so() -> None:
     )
     free = replace(FLEET, regions=cheap, links=tuple(replace(link, usd_per_gbyte=0.0) for link in FLEET.links))
     ruled = gpu_plan(replace(PROBLEM, rules=replace(PROBLEM.rules, max_regions=2)))
-    assert difference(gpu_plan(), ruled).text().startswith("the plans were asked for under different rules\n")
+    assert difference(gpu_plan(), ruled).text().startswith("the plans were made under different rules\n")
     prices, found = judged(replace(PROBLEM, fleet=free))
     changed = difference(gpu_plan(), plan_of(prices, found, method="exact", seed=7))
     assert changed.questions == ("fleet",)

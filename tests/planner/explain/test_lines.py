@@ -41,7 +41,7 @@ def test_a_simulation_stands_beside_the_prediction() -> None:
     played = Played(step_s=1.1 * made.evaluation.step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
     assert "s a step over 8 steps (+10.0 %), oldest token 1 version old\n" in explain(replace(made, simulated=played))
     stalled = replace(made, simulated=replace(played, step_s=None, stalled="nothing runs"))
-    assert "simulated: came to a stand: nothing runs\n" in explain(stalled)
+    assert "simulated: stalled: nothing runs\n" in explain(stalled)
 
 
 def test_a_simulation_that_differs_by_more_than_a_tenth_is_said_in_words() -> None:
@@ -72,7 +72,7 @@ def test_that_dollars_were_not_looked_at_is_said_where_there_are_prices() -> Non
     assert made.evaluation is not None
     limit = rounded_up(made.evaluation.step_s)
     assert made.evaluation.step_s <= float(limit) <= 1.01 * made.evaluation.step_s
-    said = f"dollars were not looked at: --objective cost --max-step-s {limit} finds the least for this speed\n"
+    said = f"dollars were not considered: --objective cost --max-step-s {limit} finds the least for this speed\n"
     assert said in explain(made)
     cost = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=1000.0)
     assert "not looked at" not in explain(gpu_plan(replace(PROBLEM, goal=cost)))

@@ -55,7 +55,7 @@ def test_a_cell_that_is_no_measurement_is_refused_by_name(row: dict[str, str], m
 
 
 def test_a_direction_that_is_there_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match=f"{A} to {B} is there twice"):
+    with pytest.raises(ConfigError, match=f"{A} to {B} occurs twice"):
         skyplane_grid([grid_row(A, B, "1", "1"), grid_row(A, B, "2", "1")])
 
 

@@ -88,7 +88,7 @@ def test_bars_that_overlap_get_lanes_and_equal_units_are_counted() -> None:
     assert "and 15 more like these" in words
     reward = [r for r in root.iter(f"{_SVG}rect") if r.get("class") == "reward" and r.find(f"{_SVG}title") is not None]
     assert len({r.get("y") for r in reward}) == 2
-    assert "nothing was played" in checked(gantt_svg(with_spans()))[1]
+    assert "no step was simulated" in checked(gantt_svg(with_spans()))[1]
 
 
 def test_quality_has_a_line_a_method_and_the_bound() -> None:
@@ -171,12 +171,12 @@ def test_the_trainers_waiting_is_marked_and_the_title_counts_steps() -> None:
     waits = (span("us/A100/8", 1, 3, "actor_training"), span("us/A100/8", 5, 8, "actor_training"))
     first = span("us/L40S/8#0", 0, 8, "generation")
     root, words = checked(gantt_svg(with_spans(first, waits[0], replace(waits[1], step=1))))
-    assert "2 steps as they were played" in words
+    assert "2 simulated steps" in words
     assert "training waits" in words
     tips = [tip.text for tip in root.iter(f"{_SVG}title")]
     assert sum(tip is not None and tip.startswith("training waits: ") for tip in tips) == 2
     busy = checked(gantt_svg(with_spans(span("us/A100/8", 0, 3, "actor_training"), replace(first, end_s=3.0))))[1]
-    assert "one step as it was played" in busy
+    assert "one simulated step" in busy
     assert "waits" not in busy
 
 

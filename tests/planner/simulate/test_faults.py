@@ -46,10 +46,10 @@ def test_counts_become_fractions_from_the_traces_own_start_and_only_changes_coun
 
 def test_what_is_no_trace_is_refused() -> None:
     for refused in (lambda: availability_of((), "r"), lambda: trace_counts([]), lambda: ticks_counts(0.0, [1.0])):
-        with pytest.raises(ValueError, match="a spot trace"):
+        with pytest.raises(ValueError, match="spot trace"):
             refused()
     for count in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="counts from 0"):
+        with pytest.raises(ValueError, match="at least 0"):
             availability_of(((0.0, 4.0), (1.0, count)), "r")
 
 

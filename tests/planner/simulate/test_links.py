@@ -95,7 +95,7 @@ def test_two_regions_that_cannot_be_dialled_meet_in_the_third_that_leaves_the_mo
 
 def test_regions_without_a_way_are_refused() -> None:
     world = fleet([region("a"), region("b")], [])
-    with pytest.raises(ValueError, match="no way from a to b"):
+    with pytest.raises(ValueError, match="no route from a to b"):
         Links(world, Agenda(), NONE).path("a", "b")
 
 

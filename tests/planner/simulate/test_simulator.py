@@ -228,7 +228,7 @@ def test_when_every_device_is_gone_for_good_it_says_so(eta: int) -> None:
     gone = Availability(time_s=0.5, subject=f"a/{GPU}/8", fraction=0.0)
     seen = play(fleet("a"), workload(GRPO, eta), apart(eta, ("a", 2)), faults=Faults(availability=(gone,)))
     assert seen.step_s == math.inf
-    assert "nothing is left to happen" in seen.stalled
+    assert "no event is left" in seen.stalled
 
 
 @pytest.mark.parametrize("eta", [0, 1])
@@ -257,7 +257,7 @@ def test_spans_are_bounded_in_order_and_show_two_steps() -> None:
 
 def test_regions_that_cannot_reach_each_other_are_refused() -> None:
     world = replace(fleet("a", "b"), links=())
-    with pytest.raises(ValueError, match="no way"):
+    with pytest.raises(ValueError, match="no route"):
         play(world, workload(GRPO, 0), apart(0, ("a", 1), ("b", 1)))
 
 
@@ -273,7 +273,7 @@ def test_gradients_follow_the_rate_of_the_link_that_their_mesh_spans() -> None:
     half_s = dict(changed(0.5).task_busy_s)[Task.ACTOR_TRAINING]
     payload_s = 2 * 2.0 * ARCH.num_params * 3 / 4 / 1e9
     assert half_s - dict(calm.task_busy_s)[Task.ACTOR_TRAINING] == pytest.approx(payload_s, rel=0.2)
-    assert changed(0.0).stalled.endswith("while nothing goes from a to b")
+    assert changed(0.0).stalled.endswith("while no data flows from a to b")
 
 
 def test_a_dead_link_brings_a_synchronous_job_to_a_stand_and_another_one_can_go_on() -> None:
@@ -283,7 +283,7 @@ def test_a_dead_link_brings_a_synchronous_job_to_a_stand_and_another_one_can_go_
     )
     seen = play(world, job, where, faults=Faults(rates=(down,)))
     assert (seen.step_s, seen.num_played) == (math.inf, 0)
-    assert seen.stalled.endswith("while nothing goes from a to b")
+    assert seen.stalled.endswith("while no data flows from a to b")
     seen = play(world, job, where, faults=Faults(rates=(down, up)))
     assert (seen.stalled, seen.num_played) == ("", 4)
 
