@@ -4,16 +4,19 @@ What it decides: which text is a valid configuration and what to tell a person w
 read as YAML 1.2 (`periplus.yaml_text`); after that the tree is plain JSON and is validated as JSON, strictly: text is
 never turned into a number.
 
-Every refusal is a ConfigError which names the file, the dotted key, the offending value and what is allowed. All
-refusals of a file come at once. What it refuses to know: what the keys mean.
+Every refusal is a ConfigError which names the file, the dotted key, the offending value and what is allowed. The
+refusals of a file come at once: the first ten are said, and the others counted. What it refuses to know: what the keys
+mean.
 """
 
 import dataclasses
 import difflib
+import io
+import itertools
 import json
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union
 
@@ -25,6 +28,11 @@ from periplus.errors import ConfigError
 
 Tree = dict[str, Any]
 """What a YAML file holds: JSON values under text keys."""
+
+MAX_FILE_BYTES = 64_000_000
+"""Of any text file that is read; most may have less (`periplus.yaml_text`)."""
+MAX_REFUSALS = 10
+"""Of one file, that are said; the others are counted."""
 
 
 class Config(pydantic.BaseModel):
@@ -60,18 +68,35 @@ def load(
 
 def read_yaml(path: Path) -> Tree:
     """The mapping in a YAML (or JSON) file. Raises: ConfigError with the line of what is wrong."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file; check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    tree = yaml_text.parse(text, str(path))
+    tree = yaml_text.parse(read_text(path), str(path))
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: must hold a mapping of keys to values, not {_shown(tree)}")
     return tree
+
+
+def read_text(path: Path) -> str:
+    """A file's text. Raises: ConfigError, also where it is longer than any file of ours."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: is longer than {MAX_FILE_BYTES:,} bytes; is it the right file?")
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file; check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+
+
+def refuse(source: str, refusals: Iterable[str]) -> None:
+    """Raises: ConfigError with the first refusals of a source, one a line, and how many more there are; if any."""
+    every = iter(refusals)
+    if lines := [f"{source}: {refusal}" for refusal in itertools.islice(every, MAX_REFUSALS)]:
+        if more := sum(1 for _ in every):
+            lines.append(f"{source}: and {more:,} more of this kind")
+        raise ConfigError("\n".join(lines))
 
 
 # ---- overrides -------------------------------------------------------------------------------------------------------
@@ -121,12 +146,14 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
 
 
 def validate(model: type[M], tree: object, source: str, known_elsewhere: Mapping[str, str] | None = None) -> M:
-    """The model that a tree stands for. Raises: ConfigError with every refusal, one a line."""
+    """The model that a tree stands for. Raises: ConfigError with the first refusals, one a line."""
     try:
         return model.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
-        refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in error.errors(include_url=False)]
-        raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in refusals)) from error
+        details, num = error.errors(include_url=False)[:MAX_REFUSALS], error.error_count()
+        refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in details]
+        more = [f"and {num - MAX_REFUSALS:,} more refusals"] if num > MAX_REFUSALS else []
+        raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in [*refusals, *more])) from error
 
 
 def check_schema(tree: object, schema: str, source: str) -> Tree:
@@ -143,10 +170,7 @@ def check_schema(tree: object, schema: str, source: str) -> Tree:
 
 def parse_json(text: str, source: str) -> object:
     """The value that a JSON text stands for. Raises: ConfigError."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{source}, line {error.lineno}: not valid JSON: {error.msg}") from error
+    return yaml_text.parse_json(text, source)
 
 
 def _refusal(model: type[Config], detail: Any, known_elsewhere: Mapping[str, str]) -> str:

@@ -83,7 +83,10 @@ def test_a_directory_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> N
         ("name: a\nsteps: [1\n", "line 3, column 1: not valid YAML"),
         ("name: a\nname: b\n", "line 2, column 1: not valid YAML: the key 'name' is given twice"),
         ("3: a\n", "line 1, column 1: not valid YAML: a key must be text"),
-        ("name: !!python/object:os.system x\n", "line 1, column 7: not valid YAML: could not determine a constructor"),
+        (
+            "name: !!python/object:os.system x\n",
+            "line 1, column 7: not valid YAML: the tag tag:yaml.org,2002:python/object",
+        ),
         ("- a\n", 'must hold a mapping of keys to values, not ["a"]'),
         ("name: \x01\n", "not valid YAML"),
     ],
@@ -225,3 +228,15 @@ def test_a_document_carries_its_schema() -> None:
 def test_broken_json_is_refused_with_its_line() -> None:
     with pytest.raises(ConfigError, match="text, line 2: not valid JSON"):
         parse_json('{\n"a" 1}', "text")
+
+
+def test_ten_refusals_are_said_and_the_others_counted(tmp_path: Path) -> None:
+    lines = refusal(tmp_path, "".join(f"unknown{i}: 1\n" for i in range(300_000))).splitlines()
+    assert len(lines) == 11
+    assert lines[-1].endswith("and 299,990 more refusals")
+    assert all(len(line) < 300 for line in lines)
+
+
+def test_a_file_that_never_ends_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is longer than 64,000,000 bytes"):
+        read_yaml(Path("/dev/zero"))
