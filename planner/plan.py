@@ -113,7 +113,7 @@ class Plan:
         """The plan as plain JSON values, with its schema. What is not known is left out."""
         known: dict[str, Any] = {
             "seed": self.seed,
-            "goal": self.goal and asdict(self.goal),
+            "goal": self.goal and plan_text.goal_tree(self.goal),
             "placement": self.placement and plan_text.placement_tree(self.placement),
             "evaluation": self.evaluation and plan_text.evaluation_tree(self.evaluation),
             "rates": self.rates and asdict(self.rates),

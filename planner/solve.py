@@ -21,6 +21,7 @@ from planner.jobs.polish import needs_s, polished
 from planner.jobs.refusals import refusal
 from planner.jobs.static import METHOD as STATIC
 from planner.jobs.static import plan_static
+from planner.margins import with_margin
 from planner.obstacles import obstacle
 from planner.plan import BudgetExhausted, Infeasible, Outcome
 from planner.propose import plan_of
@@ -50,8 +51,8 @@ class Thinking:
 
 
 def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
-    """The best plan in the plan space. Raises: ValueError for an unknown method."""
-    prices = Prices(problem)
+    """The best plan in the plan space that keeps its limits with a margin. Raises: ValueError for an unknown method."""
+    prices = Prices(with_margin(problem))
     if facts := obstacle(prices):
         return Infeasible(conflict=sentence(facts), facts=facts)
     return _as_plan(prices, searched(prices, thinking, method), method, thinking.seed)

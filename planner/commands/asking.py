@@ -20,6 +20,7 @@ from planner.importers.loaders import load_architecture, load_fleet, load_worklo
 from planner.job_question import rules_of_job, workload_of_job
 from planner.jobs.hosts import regions_without_cores
 from planner.jobs.needs import needs_of
+from planner.margins import with_margin
 from planner.plan import Outcome
 from planner.question.fleet import Fleet
 from planner.question.goal import STUDY, Goal, Objective, Problem, Rules
@@ -148,7 +149,7 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Op
         fleet=fleet if options.study else executable(fleet, capabilities), workload=workload, goal=options.goal,
         rules=rules, limits=STUDY if options.study else capabilities.limits,
     )  # fmt: skip
-    return Question(fleet=fleet, method=options.method or AUTO, goal=options.goal, problem=problem)
+    return Question(fleet=fleet, method=options.method or AUTO, goal=options.goal, problem=with_margin(problem))
 
 
 def executable(fleet: Fleet, capabilities: Capabilities) -> Fleet:

@@ -40,13 +40,14 @@ def evaluate(prices: Prices, placement: Placement, *, goal: Goal | None = None) 
     best = judge(prices, placed)
     rent = rent_usd_per_hour(prices, placement)
     binding, step_s = best.binding, best.step_s
-    slowest = np.inf if goal.max_step_s is None else goal.max_step_s * (1 + 1e-9)
+    most_s, most_usd = goal.planned_step_s, goal.planned_usd_per_hour
+    slowest = np.inf if most_s is None else most_s * (1 + 1e-9)
     if step_s > slowest:
-        return Violation(kind="deadline", what=f"{step_s:.3f} s a step, {goal.max_step_s:.3f} are allowed")
-    if goal.max_usd_per_hour is not None:
-        throttled_s = throttle_s(goal.max_usd_per_hour, rent, best.usd_per_step)
+        return Violation(kind="deadline", what=f"{step_s:.3f} s a step, {most_s:.3f} are allowed")
+    if most_usd is not None:
+        throttled_s = throttle_s(most_usd, rent, best.usd_per_step)
         if throttled_s > slowest or throttled_s == np.inf:
-            return Violation(kind="budget", what=f"{rent:.2f} dollars an hour, {goal.max_usd_per_hour:.2f} are allowed")
+            return Violation(kind="budget", what=f"{rent:.2f} dollars an hour, {most_usd:.2f} are allowed")
         if throttled_s > step_s:
             binding, step_s = "budget", throttled_s
     hourly_s = step_s

@@ -19,7 +19,7 @@ from planner.exact.search import Search
 from planner.judge import ignore
 from planner.obstacles import unpriced
 from planner.question.fleet import Link, Machines
-from planner.question.goal import STUDY, Objective, Problem
+from planner.question.goal import STUDY, Goal, Objective, Problem
 from planner.question.workload import Task
 
 _MANY_MACHINES = 16
@@ -244,9 +244,20 @@ def _goal(problem: Problem) -> Iterator[_Removable]:
         value = getattr(problem.goal, name)
         if value is not None:
             yield _Removable(
-                fact=Fact(kind=kind, name=kind, what=f"at most {value:,g} {unit}"),
+                fact=Fact(kind=kind, name=kind, what=f"at most {value:,g} {unit}{_planned(problem.goal, kind, unit)}"),
                 without=partial(_without_goal, name),
             )  # fmt: skip
+
+
+def _planned(goal: Goal, kind: str, unit: str) -> str:
+    """What a limit's margin leaves, where there is one."""
+    margin, planned = {
+        "deadline": (goal.step_margin, goal.planned_step_s),
+        "budget": (goal.usd_margin, goal.planned_usd_per_hour),
+    }[kind]
+    if not margin or planned is None:
+        return ""
+    return f", planned within {units.short(planned)} {unit} for a margin of {margin * 100:g} %"
 
 
 def _without_item(field: str, item: object, name: str, what: str) -> _Removable:

@@ -31,7 +31,7 @@ class _Judged:
 def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement | None:
     """A placement that keeps the goal's deadline and costs less than `worth_usd`; None where none was found."""
     now = _judged(prices, placement)
-    most_s = prices.problem.goal.max_step_s
+    most_s = prices.problem.goal.planned_step_s
     if now is None or most_s is None:
         return None
     for _ in range(_MOST_MORE):
@@ -53,12 +53,12 @@ def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement 
 
 def _judged(prices: Prices, placement: Placement) -> _Judged | None:
     """Whatever the goal's limits."""
-    most_s = prices.problem.goal.max_step_s
+    asked_s = prices.problem.goal.max_step_s
     goal = replace(prices.problem.goal, max_step_s=None, max_usd_per_hour=None)
     found = evaluate(prices, placement, goal=goal)
-    if not isinstance(found, Evaluation) or most_s is None:
+    if not isinstance(found, Evaluation) or asked_s is None:
         return None
-    usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / most_s - 1)
+    usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / asked_s - 1)
     return _Judged(placement=placement, step_s=found.step_s, usd=usd, binding=found.binding)
 
 

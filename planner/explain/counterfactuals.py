@@ -17,6 +17,7 @@ from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.explain.binding import seconds
+from planner.margins import with_margin
 from planner.obstacles import allowed
 from planner.propose import rollout_replicas
 from planner.question.fleet import Fleet, Machines
@@ -218,9 +219,10 @@ def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
 def _looser(problem: Problem) -> Iterator[Change]:
     eta, goal = problem.workload.eta, problem.goal
     if eta < problem.limits.max_eta:
+        later = replace(problem, workload=replace(problem.workload, eta=eta + 1))
         yield Change(
             kind="eta", subject=str(eta + 1), what=f"a staleness bound of {eta + 1}", keeps=eta > 0,
-            problem=replace(problem, workload=replace(problem.workload, eta=eta + 1)),
+            problem=with_margin(later) if goal.step_margin else later,
         )  # fmt: skip
     if goal.max_step_s is not None:
         looser: Goal = replace(goal, max_step_s=1.1 * goal.max_step_s)

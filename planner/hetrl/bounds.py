@@ -82,9 +82,10 @@ class Bounds:
     def _value(self, step_s: float) -> float:
         """A bound on the objective from one on seconds a step."""
         goal = self._problem.goal
-        if goal.max_step_s is not None and step_s > goal.max_step_s:
+        most_s = goal.planned_step_s
+        if most_s is not None and step_s > most_s:
             return float("inf")
-        if goal.objective is not Objective.COST_AT_THROUGHPUT or goal.max_step_s is None:
+        if goal.objective is not Objective.COST_AT_THROUGHPUT or most_s is None:
             return step_s
         prices = np.array([at.usd_per_gpu_hour or 0.0 for at in self._classes])
         usd = 0.0
@@ -92,7 +93,7 @@ class Bounds:
             with np.errstate(divide="ignore", invalid="ignore"):
                 each = np.where(self.rate(task) > 0, prices / self.rate(task), np.inf)
             usd += self.work(task) * float(each.min())
-        return usd / goal.max_step_s
+        return usd / most_s
 
     def _step_s(self, grouping: Grouping, sizes: npt.NDArray[np.int64]) -> Floats:
         """Of each row of sizes."""

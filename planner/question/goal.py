@@ -24,6 +24,20 @@ class Goal:
     max_step_s: float | None = None
     max_usd_per_hour: float | None = None
     """Of rented devices and egress together."""
+    step_margin: float = 0.0
+    """A plan's predicted step times 1 + `step_margin` is within `max_step_s` (`planner.margins`)."""
+    usd_margin: float = 0.0
+    """A plan's predicted dollars an hour times 1 + `usd_margin` are within `max_usd_per_hour`."""
+
+    @property
+    def planned_step_s(self) -> float | None:
+        """The most seconds a step that a plan may be predicted to take."""
+        return None if self.max_step_s is None else self.max_step_s / (1 + self.step_margin)
+
+    @property
+    def planned_usd_per_hour(self) -> float | None:
+        """The most dollars an hour that a plan may be predicted to cost."""
+        return None if self.max_usd_per_hour is None else self.max_usd_per_hour / (1 + self.usd_margin)
 
     @property
     def needs_prices(self) -> bool:
