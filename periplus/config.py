@@ -43,6 +43,13 @@ class Config(pydantic.BaseModel):
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Words:
+    """Says in an annotation what a field's `pattern` allows, for people who do not read patterns."""
+
+    text: str
+
+
 M = TypeVar("M", bound=Config)
 
 
@@ -338,14 +345,23 @@ def _allowed(place: _Place | None) -> str:
     else:
         kind = _KINDS.get(base, "valid")
     words = _WORDS.get(base, _BOUNDS)
+    inner = [bound for choice in _alternatives(place.annotation) for bound in _bare(choice).bounds]
+    items = (*place.bounds, *inner)
+    said = [item.text for item in items if isinstance(item, Words)]
     bounds = [
-        words[name].format(value)
-        for item in place.bounds
+        words[name].format(_number(value))
+        for item in items
         for name in words
-        if (value := getattr(item, name, None)) is not None
+        if (value := getattr(item, name, None)) is not None and not (said and name == "pattern")
     ]
     null = " or null" if type(None) in _alternatives(place.annotation) else ""
-    return " ".join([kind, *bounds]) + null
+    return " ".join([kind, *bounds, *said]) + null
+
+
+def _number(bound: Any) -> Any:
+    """A bound that is long to write is said in powers of ten."""
+    is_long = isinstance(bound, float) or (isinstance(bound, int) and abs(bound) >= 10**7)
+    return f"{bound:g}" if is_long else bound
 
 
 def _shown(value: object) -> str:

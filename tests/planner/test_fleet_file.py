@@ -110,17 +110,17 @@ def _drop(*path: str | int) -> Change:
 BAD: dict[str, tuple[Change, str]] = {
     "negative bandwidth": (
         _set("links", 0, "bytes_per_s", value=-1),
-        r"links\.0\.bytes_per_s is -1, but must be a number above 0 or null",
+        r"links\.0\.bytes_per_s is -1, but must be a number from 1 to 1e\+13 or null",
     ),
     "bandwidth 0": (
         _set("links", 0, "bytes_per_s", value=0),
-        r"links\.0\.bytes_per_s is 0, .*a number above 0 or null",
+        r"links\.0\.bytes_per_s is 0, .*a number from 1 to 1e\+13 or null",
     ),
     "no bandwidth": (
         _drop("links", 0, "bytes_per_s"),
         "from a to b has no rate; give bytes_per_s or throughput_bits_per_s, .* nobody measured",
     ),
-    "two rates": (_set("links", 0, "throughput_bits_per_s", value=1.0), "from a to b has both bytes_per_s and"),
+    "two rates": (_set("links", 0, "throughput_bits_per_s", value=8.0), "from a to b has both bytes_per_s and"),
     "NaN": (_set("links", 0, "bytes_per_s", value=math.nan), r"links\.0\.bytes_per_s is NaN, .*finite"),
     "infinity": (_set("links", 0, "rtt_s", value=math.inf), r"links\.0\.rtt_s is Infinity, .*finite"),
     "no round trip": (_drop("links", 0, "rtt_s"), r"links\.0\.rtt_s is missing"),
@@ -162,7 +162,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "no schema": (_drop("schema"), "must carry schema: periplus.fleet/1"),
     "negative price": (
         _set("regions", 1, "machines", 0, "usd_per_gpu_hour", value=-0.1),
-        r"usd_per_gpu_hour is -0\.1, but must be a number from 0 or null",
+        r"usd_per_gpu_hour is -0\.1, but must be a number from 0 to 1e\+06 or null",
     ),
 }
 
@@ -195,7 +195,7 @@ def test_all_contradictions_come_at_once() -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
-_NUMBER = st.floats(1e-3, 1e15)
+_NUMBER = st.floats(1e6, 1e13)
 _MAYBE = st.none() | _NUMBER
 
 
@@ -212,7 +212,8 @@ def fleets(draw: st.DrawFn) -> Fleet:
         num_machines=st.integers(1, 99), usd_per_gpu_hour=st.none() | st.floats(0, 100), is_spot=st.booleans(),
         fabric=st.sampled_from(["", "x"]), network_bytes_per_s=_MAYBE,
     )  # fmt: skip
-    names = draw(st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=4, unique=True))
+    text = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=5)
+    names = draw(st.lists(text, min_size=1, max_size=4, unique=True))
     regions = tuple(
         Region(
             name=name, machines=tuple(draw(st.lists(machines, min_size=1, max_size=3))),
@@ -225,7 +226,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
     )  # fmt: skip
     link = st.builds(
         Link, src_region=st.just(""), dst_region=st.just(""), rtt_s=st.floats(0, 9), bytes_per_s=_NUMBER,
-        bytes_per_s_p50=_MAYBE, age_s=st.none() | st.floats(0, 1e9), num_samples=st.integers(1, 99),
+        bytes_per_s_p50=st.none() | st.just(1e13), age_s=st.none() | st.floats(0, 1e9), num_samples=st.integers(1, 99),
         usd_per_gbyte=st.floats(0, 1),
     )  # fmt: skip
     links = tuple(

@@ -182,20 +182,20 @@ def test_a_bad_measurement_is_refused_with_its_file_and_column(changes: dict[str
         read(Sources(config_json=nothing, rows=lambda path: rows), completion_tokens=measured)
 
 
-_SIZE = st.integers(1, 10**6)
 _RATE = st.floats(0.01, 60)
 
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
     def shape(name: str) -> Architecture:
+        num_kv_heads = draw(st.integers(1, 99))
         return Architecture(
-            name=name, tied_embeddings=draw(st.booleans()), qkv_bias=draw(st.booleans()), qk_norm=draw(st.booleans()),
+            name=name, num_kv_heads=num_kv_heads, tied_embeddings=draw(st.booleans()), qkv_bias=draw(st.booleans()), qk_norm=draw(st.booleans()),
             num_mlp_matrices=draw(st.integers(2, 3)),
             **{
-                field: draw(_SIZE)
+                field: draw(st.integers(1, 99)) * (num_kv_heads if field == "num_heads" else 1)
                 for field in ShapeEntry.model_fields
-                if field not in ("tied_embeddings", "qkv_bias", "qk_norm", "num_mlp_matrices")
+                if field not in ("num_kv_heads", "tied_embeddings", "qkv_bias", "qk_norm", "num_mlp_matrices")
             },
         )  # fmt: skip
 
@@ -210,10 +210,10 @@ def workloads(draw: st.DrawFn) -> Workload:
         lambda values: Lengths(quantiles=tuple(sorted(values)))
     )
     return Workload(
-        algorithm=algorithm, models=models, eta=draw(st.integers(0, 9)), prompts_per_step=draw(_SIZE),
+        algorithm=algorithm, models=models, eta=draw(st.integers(0, 9)), prompts_per_step=draw(st.integers(99, 9999)),
         group_size=draw(st.integers(1, 99)), prompt_tokens=draw(tokens), completion_tokens=draw(tokens),
-        epochs_per_step=draw(st.integers(1, 9)), minibatches_per_step=draw(_SIZE),
-        train_state_bytes_per_param=draw(st.floats(4, 64)), lora_rank=draw(st.integers(0, 99)),
+        epochs_per_step=draw(st.integers(1, 9)), minibatches_per_step=draw(st.integers(1, 99)),
+        train_state_bytes_per_param=draw(st.floats(4, 64)), lora_rank=draw(st.integers(0, actor.hidden_size)),
         weights=WeightTransfer(bytes_per_param=draw(_RATE), is_delta=draw(st.booleans())),
         trajectory_bytes_per_token=draw(_RATE),
     )  # fmt: skip
