@@ -4,8 +4,8 @@
 
 `RECORD` is a file with the JSON object that `bench.planner` prints as its last line, or the folder that was given to it
 as `--keep`; several are put together. Pictures stand beside the text and begin with its name. What was not measured is
-said to be missing, unless `--only` says what the record is about; nothing is measured here. `--index` names the page whose last section, "Records", lists all records
-of that folder, the newest first.
+said to be missing, unless `--only` says what the record is about; nothing is measured here. `--index` names the page
+whose last section, "Records", lists all records of that folder, the newest first.
 """
 
 import argparse
