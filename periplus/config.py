@@ -11,6 +11,7 @@ mean.
 
 import dataclasses
 import difflib
+import enum
 import io
 import itertools
 import json
@@ -193,6 +194,8 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: Mapping[str, str
         return f"{key} is missing" + (f"; it must be {allowed}" if allowed else "")
     if not location:
         return f"must be a mapping of keys to values, not {_shown(detail['input'])}"
+    if detail["type"] == "too_long":
+        return f"{key} has {detail['ctx']['actual_length']:,} items, but must be {allowed}"
     if detail["type"] == "finite_number":
         allowed = allowed.replace("a number", "a finite number", 1)
     return (
@@ -340,6 +343,8 @@ def _allowed(place: _Place | None) -> str:
     if base is Literal:
         chosen = next(a for a in _alternatives(place.annotation) if typing.get_origin(a) is Literal)
         kind = "one of " + ", ".join(map(str, typing.get_args(chosen)))
+    elif isinstance(base, type) and issubclass(base, enum.Enum):
+        kind = "one of " + ", ".join(str(each.value) for each in base)
     elif isinstance(base, type) and issubclass(base, Config):
         kind = "a mapping with keys " + ", ".join(base.model_fields)
     else:

@@ -48,10 +48,11 @@ _STEP_MARGINS: Mapping[_Regime, float] = MappingProxyType(
     }
 )
 """Fraction by which a step may take longer than predicted. Each is the largest simulated over predicted step of its
-regime, less one, and about a fifth of that more, over the plans under limits of 78 pairs of fleet and workload, played
-for forty steps: section `limits` of docs/planner-comparison/2026-11-22-limits.md. The largest was 0.03 at a bound of 0,
-0.10 and 0.11 (one region, several) at 1 and 2, and without a critic 0.16 and 0.19 at 4 and 8. The three plans with a
-critic in one region at larger bounds were within 0.02; they get what smaller bounds get."""
+regime, less one, and about a fifth of that more, over the plans under limits of seconds of 78 pairs of fleet and
+workload, played for forty steps: docs/planner-comparison/2026-11-22-limits-without-margin.md. The largest was 0.03 at
+a bound of 0; 0.10 and 0.11 (in one region, over several) at 1 and 2; at 4 and 8 it was 0.16 and 0.19 without a
+critic, and 0.11 over several regions with one. The five plans with a critic in one region at 4 were within 0.02: they
+get the margin that they have over several regions."""
 _USD_MARGIN = 0.01
 """Fraction by which dollars an hour may be more than predicted, where versions cross regions: steps that are faster
 than predicted send more an hour. The same record's plans cost at most 0.003 more. Rent alone has no error."""

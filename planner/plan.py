@@ -17,6 +17,7 @@ from planner import plan_text
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact
 from planner.answer.placement import Placement
+from planner.plan_entries import PlanFile
 from planner.question.goal import Goal, Problem
 
 SCHEMA = "periplus.plan/1"
@@ -147,6 +148,7 @@ class Plan:
     def from_tree(cls, tree: object, source: str) -> "Plan":
         """The inverse of to_tree. Raises: ConfigError naming `source` for what is no plan."""
         values = config.check_schema(tree, SCHEMA, source)
+        config.validate(PlanFile, values, source)
         try:
             return _plan_of(values, source)
         except KeyError as error:
@@ -187,7 +189,9 @@ class Infeasible:
     facts: tuple[Fact, ...] = ()
     """The same, one by one, where a search found them."""
     is_minimal: bool = False
-    """Whether it was found by search that a plan exists without any one of them."""
+    """Whether it is known that a plan exists without any one of them."""
+    is_cut: bool = False
+    """Whether it is not known because time ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

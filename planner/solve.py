@@ -53,8 +53,8 @@ class Thinking:
 def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
     """The best plan in the plan space that keeps its limits with a margin. Raises: ValueError for an unknown method."""
     prices = Prices(with_margin(problem))
-    if facts := obstacle(prices):
-        return Infeasible(conflict=sentence(facts), facts=facts)
+    if found := obstacle(prices):
+        return _infeasible(found)
     return _as_plan(prices, searched(prices, thinking, method), method, thinking.seed)
 
 
@@ -175,7 +175,9 @@ def _as_plan(prices: Prices, found: outcome.Outcome, method: str, seed: int) -> 
 
 
 def _infeasible(found: outcome.Infeasible) -> Infeasible:
-    return Infeasible(conflict=sentence(found.conflict), facts=found.conflict, is_minimal=found.is_minimal)
+    return Infeasible(
+        conflict=sentence(found.conflict), facts=found.conflict, is_minimal=found.is_minimal, is_cut=found.is_cut
+    )  # fmt: skip
 
 
 def sentence(facts: Sequence[Fact]) -> str:

@@ -95,7 +95,12 @@ def local_payload_bytes(workload: Workload) -> float:
 
 def weights_s(workload: Workload, route: Route) -> float:
     """Of one version over a route between regions that nothing else uses."""
-    return payload_bytes(workload) / route.bytes_per_s + route.rtt_s / 2
+    return arrival_s(payload_bytes(workload), route)
+
+
+def arrival_s(num_bytes: float, route: Route) -> float:
+    """Until the last byte of so many is there, over a route that nothing else uses."""
+    return num_bytes / route.bytes_per_s + route.rtt_s / 2
 
 
 def trajectory_bytes(workload: Workload) -> float:
@@ -105,4 +110,4 @@ def trajectory_bytes(workload: Workload) -> float:
 
 def trajectories_s(workload: Workload, route: Route) -> float:
     """Of the last group of a step: earlier ones went while others were generated."""
-    return workload.group_size * trajectory_bytes(workload) / route.bytes_per_s + route.rtt_s / 2
+    return arrival_s(workload.group_size * trajectory_bytes(workload), route)

@@ -61,9 +61,9 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
         facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
         return Infeasible(conflict=facts, method="exact")
     least = _quick(oracle, [], every, False)
-    is_minimal = not oracle.is_cut
+    is_minimal, is_cut = not (oracle.is_cut or oracle.is_undecided), oracle.is_cut
     found = tuple(_compared(problem, each.fact, now_s, should_stop) for each in reversed(least))
-    return Infeasible(conflict=found, is_minimal=is_minimal, method="exact")
+    return Infeasible(conflict=found, is_minimal=is_minimal, is_cut=is_cut, method="exact")
 
 
 def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> Fact:
@@ -119,6 +119,9 @@ class _Oracle:
         self._known: dict[frozenset[int], bool] = {}
         """By places in `every`: facts may have the same name, as two pins of one task do."""
         self.is_cut = False
+        """Whether time ended before every question was asked."""
+        self.is_undecided = False
+        """Whether a search for some placement found none and did not prove that there is none."""
 
     def is_feasible(self, kept: Sequence[_Removable]) -> bool:
         places = frozenset(i for i, each in enumerate(self._every) if any(each is one for one in kept))
@@ -132,7 +135,8 @@ class _Oracle:
                     relaxed = each.without(relaxed)
             prices = Prices(relaxed.problem, relaxed.without_memory_of)
             decided = is_feasible(prices, self._now_s, self._should_stop)
-            self.is_cut = self.is_cut or decided is None
+            self.is_cut = self.is_cut or (decided is None and self._should_stop())
+            self.is_undecided = self.is_undecided or decided is None
             self._known[places] = decided is not False
         return self._known[places]
 

@@ -11,7 +11,8 @@ from planner.judge import ignore, never
 
 DEFAULT_GAP = 0.01
 _CONFLICT_S = 25.0
-"""At least so long is looked for a smallest conflict, beyond the budget if need be: without one there is no answer."""
+"""At least so long is looked for a smallest conflict, beyond the budget if need be and unless the caller asks to stop:
+it is a better answer than that there is none."""
 
 
 def search(

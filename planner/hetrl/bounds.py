@@ -24,6 +24,9 @@ from planner.question.workload import SCORING, TRAINING, Task
 Floats = npt.NDArray[np.float64]
 _GRANULES = (0, 1, 64, 32, 20, 14, 11)
 """By number of groups: parts that the fleet is cut into when sizes are enumerated."""
+_MOST_COUNTS = 65_536
+"""Numbers of devices for which a bound is computed one by one. Of more, they are rounded up to multiples: that
+leaves a bound valid, as more devices never take longer."""
 _NUM_TIMES, _SPAN = 240, 2000.0
 """Times at which samples of a phase are counted, and their range in units of the first sample's."""
 
@@ -36,6 +39,9 @@ class Bounds:
         self._problem = menu.prices.problem
         self._classes = [at for _, at in sorted(menu.prices.classes.items())]
         self._num = sum(at.num_gpus for at in self._classes)
+        self._multiple = -(-self._num // _MOST_COUNTS)
+        self._counts = np.minimum(np.arange(-(-self._num // self._multiple) + 1) * self._multiple, self._num)
+        """Numbers of devices, rising from 0. That of n devices is found at n over `_multiple`, rounded up."""
         self._busy: dict[Task, Floats] = {}
         self._rates: dict[Task, Floats] = {}
         self._sums: dict[tuple[Task, ...], Floats] = {}
@@ -75,7 +81,8 @@ class Bounds:
             high = 1e9
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
-            need = sum(int(np.searchsorted(each, -middle)) for each in rising)
+            places = [int(np.searchsorted(each, -middle)) for each in rising]
+            need = sum((place - 1) * self._multiple + 1 for place in places if place)
             low, high = (low, middle) if need <= self._num else (middle, high)
         return low
 
@@ -100,7 +107,7 @@ class Bounds:
         eta = self._problem.workload.eta
         train, score, rest, busy = (np.zeros(len(sizes)) for _ in range(4))
         for g, group in enumerate(grouping):
-            at = sizes[:, g]
+            at = -(-sizes[:, g] // self._multiple)
             train = np.maximum(train, self._sum_s([task for task in group if task in TRAINING])[at])
             scores = self._sum_s([task for task in group if task in SCORING])[at]
             score = np.maximum(score, scores)
@@ -113,7 +120,7 @@ class Bounds:
         return found
 
     def _group_s(self, group: tuple[Task, ...]) -> Floats:
-        """Busy seconds on the best 0, 1, ... devices; by turns with training, generation is a phase."""
+        """Busy seconds on the best of so many devices (`_counts`); by turns with training, generation is a phase."""
         if Task.GENERATION not in group or not _trains(group):
             return self._sum_s(group)
         return self._sum_s([task for task in group if task is not Task.GENERATION]) + self._window_s()
@@ -121,20 +128,20 @@ class Bounds:
     def _sum_s(self, tasks: Sequence[Task]) -> Floats:
         key = tuple(tasks)
         if key not in self._sums:
-            self._sums[key] = sum((self._task_s(task) for task in tasks), np.zeros(self._num + 1))
+            self._sums[key] = sum((self._task_s(task) for task in tasks), np.zeros(len(self._counts)))
         return self._sums[key]
 
     def _task_s(self, task: Task) -> Floats:
-        """On the best 0, 1, ... devices for it."""
+        """On the best of so many devices for it (`_counts`)."""
         if task not in self._busy:
             with np.errstate(divide="ignore"):
-                self._busy[task] = self.work(task) / self._best(self.rate(task), np.arange(self._num + 1))
+                self._busy[task] = self.work(task) / self._best(self.rate(task), self._counts)
         return self._busy[task]
 
     def _window_s(self) -> Floats:
-        """The largest time of a grid in which the best 0, 1, ... devices, loaded at once, make too few samples."""
+        """The largest time of a grid in which the best of so many devices, loaded at once, make too few samples."""
         if self._window is None:
-            self._window = self._least_window_s(np.arange(self._num + 1))
+            self._window = self._least_window_s(self._counts)
         return self._window
 
     def _least_window_s(self, sizes: npt.NDArray[np.int64]) -> Floats:

@@ -3,13 +3,29 @@
 Of regions that nobody asked for nothing is said, once some were asked for.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from planner.importers.names import cloud_of, region_of
 from planner.importers.network import Measured
 from planner.importers.prices import Prices
 
-NO_LINKS = "links: 0 between these regions, so no plan will cross them; add a table with throughputs and round trips"
+
+def of_links(measured: Measured) -> str:
+    """Why a fleet of several regions has no link."""
+    reasons = Counter(why for ends, why in measured.gaps if ends[0] != ends[1])
+    found = "; ".join(f"in {num:,} of their directions {why}" for why, num in reasons.most_common())
+    why = f"; the tables have {found}" if found else ""
+    return (
+        f"links: 0 between these regions, so no plan will cross them; add a table with throughputs and round trips{why}"
+    )
+
+
+def of_unlinked(measured: Measured, stocked: Collection[str], asked: Sequence[str]) -> Iterator[str]:
+    """Asked regions that are in the fleet although nothing reaches them."""
+    for place, why in measured.unlinked.items():
+        if place in stocked and {place, region_of(place)} & {*asked}:
+            yield f"{place}: no link reaches it, since most of its directions have {why}; no plan will cross to it"
 
 
 def of_network(measured: Measured, stocked: Collection[str], asked: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,23 @@ from planner.simulate.window import Window
 
 SHOWN_STEPS = 2
 """Steps in the picture."""
+MAX_ENGINES, MAX_SAMPLES_PER_STEP = 100_000, 1_000_000
+"""What is played one by one: an engine takes about a kilobyte, and a sample a tenth of a millisecond a step."""
+
+
+class TooLarge(ValueError):
+    """A placement of more parts than can be played one by one."""
+
+
+def check_size(problem: Problem, placement: Placement) -> None:
+    """Raises: TooLarge."""
+    pools = placement.group_of(Task.GENERATION).pools
+    num = sum(pool.num_units * (pool.unit_gpus // pool.layout(Task.GENERATION).tensor) for pool in pools)
+    if num > MAX_ENGINES:
+        raise TooLarge(f"the plan has {num:,} engines, and the simulator plays {MAX_ENGINES:,} at most")
+    samples = problem.workload.samples_per_step
+    if samples > MAX_SAMPLES_PER_STEP:
+        raise TooLarge(f"a step has {samples:,} samples, and the simulator plays {MAX_SAMPLES_PER_STEP:,} at most")
 
 
 def simulate(
@@ -45,8 +62,9 @@ def simulate(
     `idle`: places of those pools in generation's group that are not given any of it. `at_most`: places of others with
     the samples a step that they are meant to make: what takes nearly a whole window must not be given more.
     `should_stop` is asked after each step; then `Simulated.num_played` is less than `num_steps`.
-    Raises: NoRoute (a ValueError) if regions that must reach each other have no route.
+    Raises: TooLarge; NoRoute if regions that must reach each other have no route. Both are ValueErrors.
     """
+    check_size(problem, placement)
     run = _Simulation(problem, placement, seed, num_steps, faults, idle, dict(at_most))
     run.play(should_stop)
     return run.result()

@@ -160,6 +160,37 @@ BAD: dict[str, tuple[Change, str]] = {
     "a region that is no mapping": (_set("regions", 0, value=3), r"regions\.0 is 3, .* a mapping with keys name, mach"),
     "empty": (dict.clear, "is empty; it must carry schema"),
     "no schema": (_drop("schema"), "must carry schema: periplus.fleet/1"),
+    "a thin link": (_set("links", 0, "bytes_per_s", value=1e-60), r"bytes_per_s is 1e-60, .* from 1 to 1e\+13"),
+    "a long round trip": (_set("links", 0, "rtt_s", value=1e300), r"rtt_s is 1e\+300, .* from 0 to 3600"),
+    "an absurd price": (_set("links", 0, "usd_per_gbyte", value=1e300), r"usd_per_gbyte is 1e\+300, .* to 1e\+06"),
+    "a slow fabric": (
+        _set("regions", 0, "fabric_bytes_per_s", value=1e-9),
+        "fabric_bytes_per_s is 1e-09, .* 1000",
+    ),
+    "a name of two lines": (
+        _set("regions", 0, "name", value="a\nb"),
+        r"regions\.0\.name is .*, .* without control",
+    ),
+    "a name that ends in space": (
+        _set("regions", 0, "name", value="a "),
+        r"regions\.0\.name is .*, .* without control",
+    ),
+    "a long name": (
+        _set("regions", 0, "name", value="a" * 201),
+        "name is .* of at most 200 characters",
+    ),
+    "a fabric of two lines": (
+        _set("regions", 0, "machines", 0, "fabric", value="\x1b[31m"),
+        "without control characters",
+    ),
+    "a median below the tenth percentile": (
+        _set("links", 0, "bytes_per_s_p50", value=1e7),
+        "has bytes_per_s_p50 1e.07 below its tenth percentile, 1e.08",
+    ),
+    "too many regions": (
+        _set("regions", value=[{"name": f"r{i}", "num_cores": 1} for i in range(3000)]),
+        r"regions has 3,000 items, but must be a list .* of at most 256 items",
+    ),
     "negative price": (
         _set("regions", 1, "machines", 0, "usd_per_gpu_hour", value=-0.1),
         r"usd_per_gpu_hour is -0\.1, but must be a number from 0 to 1e\+06 or null",
@@ -184,6 +215,25 @@ def test_a_link_that_is_there_twice_is_refused_and_the_other_direction_is_anothe
     said["links"].append(dict(said["links"][0], rtt_s=0.1))
     with pytest.raises(ConfigError, match="the link from a to b is there 2 times"):
         fleet_of(said, "f")
+
+
+def test_of_many_contradictions_ten_are_said_and_the_others_counted() -> None:
+    said = tree()
+    said["links"] = [dict(said["links"][0], dst_region=f"x{i}") for i in range(40_000)]
+    with pytest.raises(ConfigError) as caught:
+        fleet_of(said, "f")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "f: and 39,990 more of this kind"
+
+
+def test_an_accelerator_whose_link_is_shared_by_a_switch_survives_its_text() -> None:
+    """As measured cards are: with more devices a ring uses more links at once."""
+    fleet = fleet_of(tree(), "f")
+    own = replace(gpu_types()["A100-40GB-SXM"], memory_bytes=10**10)
+    assert own.efficiency.link_sharing < 0
+    changed = replace(fleet, gpu_types={**fleet.gpu_types, own.name: own})
+    assert fleet_of(to_tree(changed), "f") == changed
 
 
 def test_all_contradictions_come_at_once() -> None:
