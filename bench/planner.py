@@ -9,6 +9,7 @@ Sections (`--only`), each with its own page of what is measured and how, in `ben
 - `real` (real.py): twenty fleets of measured links and listed prices; proof, seconds, dollars.
 - `oracle` (oracle.py): placements that the oracle judges a second, batched.
 - `replan` (replanning.py): a changed link, changed inventory, what moves.
+- `limits` (limits.py): plans under a limit of seconds or dollars, played: how many miss it.
 - `simulation`, `cost` (others.py): predicted against simulated; held-out errors of the device model.
 
 HetRL and AReaL-Hex are re-implemented from what is published, verl's and StreamRL's layouts from their code and paper;
@@ -40,6 +41,7 @@ SECTIONS = {
     "real": ("real", "section"),
     "oracle": ("oracle", "section"),
     "replan": ("replanning", "section"),
+    "limits": ("limits", "section"),
     "simulation": ("others", "simulation"),
     "cost": ("others", "cost"),
 }

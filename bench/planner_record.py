@@ -4,15 +4,17 @@
 
 `RECORD` is a file with the JSON object that `bench.planner` prints as its last line, or the folder that was given to it
 as `--keep`; several are put together. Pictures stand beside the text and begin with its name. What was not measured is
-said to be missing; nothing is measured here. `--index` names the page whose last section, "Records", lists all records
-of that folder, the newest first.
+said to be missing, unless `--only` says what the record is about; nothing is measured here. `--index` names the page
+whose last section, "Records", lists all records of that folder, the newest first.
 """
 
 import argparse
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from bench.planner import SECTIONS
 from bench.planner_report.page import PICTURES, page_of
 from bench.planner_report.records import merged, read
 
@@ -22,11 +24,16 @@ RECORDS = "## Records\n"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="+", metavar="RECORD", help="JSON record, or folder of kept rows")
+    parser.add_argument("--only", action="append", choices=list(SECTIONS), help="this section; may be repeated")
     parser.add_argument("--output", type=Path, required=True, help="the Markdown file; its name is the record's date")
     parser.add_argument("--index", type=Path, help="page that lists records, docs/planner-comparison.md")
     arguments = parser.parse_args()
     try:
-        text, pictures = page_of(merged([read(path) for path in arguments.records]), arguments.output.stem)
+        record = merged([read(path) for path in arguments.records])
+        if arguments.only:
+            parts = {name: part for name, part in record.parts.items() if name in arguments.only}
+            record = replace(record, parts=parts)
+        text, pictures = page_of(record, arguments.output.stem)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

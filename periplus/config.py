@@ -4,16 +4,20 @@ What it decides: which text is a valid configuration and what to tell a person w
 read as YAML 1.2 (`periplus.yaml_text`); after that the tree is plain JSON and is validated as JSON, strictly: text is
 never turned into a number.
 
-Every refusal is a ConfigError which names the file, the dotted key, the offending value and what is allowed. All
-refusals of a file come at once. What it refuses to know: what the keys mean.
+Every refusal is a ConfigError which names the file, the dotted key, the offending value and what is allowed. The
+refusals of a file come at once: the first ten are said, and the others counted. What it refuses to know: what the keys
+mean.
 """
 
 import dataclasses
 import difflib
+import enum
+import io
+import itertools
 import json
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union
 
@@ -26,6 +30,12 @@ from periplus.errors import ConfigError
 Tree = dict[str, Any]
 """What a YAML file holds: JSON values under text keys."""
 
+MAX_FILE_BYTES = 64_000_000
+"""Largest text file that is read: twice the longest JSON text that `periplus.yaml_text` takes."""
+MAX_REFUSALS = 10
+"""Most refusals of one file that are shown, the others are counted: a wrong file is wrong in each of its lines, and the
+suggestion for an unknown key takes half a millisecond."""
+
 
 class Config(pydantic.BaseModel):
     """Base of every configuration. A docstring under a field is its description in the JSON schema."""
@@ -35,13 +45,14 @@ class Config(pydantic.BaseModel):
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Words:
+    """Says in an annotation what a field's `pattern` allows, for people who do not read patterns."""
+
+    text: str
+
+
 M = TypeVar("M", bound=Config)
-
-MAX_FILE_BYTES = 16 << 20
-"""Largest file that is read: far more than any that a person writes or that we generate."""
-
-MAX_REFUSALS = 20
-"""Most refusals of one file that are shown: the suggestion for an unknown key takes half a millisecond."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,22 +96,35 @@ def of_tree(
 
 def read_yaml(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Tree:
     """The mapping in a YAML (or JSON) file. Raises: ConfigError with the line of what is wrong."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(max_bytes + 1)
-        text = raw.decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file; check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    if len(raw) > max_bytes:
-        raise ConfigError(f"{path}: is larger than {max_bytes} bytes; is it the right file?")
-    tree = yaml_text.parse(text, str(path))
+    tree = yaml_text.parse(read_text(path, max_bytes), str(path))
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: must hold a mapping of keys to values, not {_shown(tree)}")
     return tree
+
+
+def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
+    """Return a file's text. Raises: ConfigError, also where the file is longer than `max_bytes`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ConfigError(f"{path}: is larger than {max_bytes:,} bytes; is it the right file?")
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file; check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+
+
+def refuse(source: str, refusals: Iterable[str]) -> None:
+    """Refuse a source if there is any refusal. Raises: ConfigError with the first ones and the number of the others."""
+    every = iter(refusals)
+    if lines := [f"{source}: {refusal}" for refusal in itertools.islice(every, MAX_REFUSALS)]:
+        if more := sum(1 for _ in every):
+            lines.append(f"{source}: and {more:,} more of this kind")
+        raise ConfigError("\n".join(lines))
 
 
 # ---- overrides -------------------------------------------------------------------------------------------------------
@@ -161,14 +185,14 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
 
 
 def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownElsewhere | None = None) -> M:
-    """The model that a tree stands for. Raises: ConfigError with every refusal, one a line."""
+    """The model that a tree stands for. Raises: ConfigError with the first refusals, one a line."""
     try:
         return model.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
-        details = error.errors(include_url=False)
-        refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in details[:MAX_REFUSALS]]
-        refusals += [f"and {len(details) - MAX_REFUSALS} more"] if len(details) > MAX_REFUSALS else []
-        raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in refusals)) from error
+        details, num = error.errors(include_url=False)[:MAX_REFUSALS], error.error_count()
+        refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in details]
+        more = [f"and {num - MAX_REFUSALS:,} more refusals"] if num > MAX_REFUSALS else []
+        raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in [*refusals, *more])) from error
 
 
 def check_schema(tree: object, schema: str, source: str) -> Tree:
@@ -185,12 +209,7 @@ def check_schema(tree: object, schema: str, source: str) -> Tree:
 
 def parse_json(text: str, source: str) -> object:
     """The value that a JSON text stands for. Raises: ConfigError."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{source}, line {error.lineno}: not valid JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of levels
-        raise ConfigError(f"{source}: not valid JSON: {error}") from error
+    return yaml_text.parse_json(text, source)
 
 
 def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) -> str:
@@ -208,6 +227,8 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) 
         return f"{key} is missing" + (f"; it must be {allowed}" if allowed else "")
     if not location:
         return f"must be a mapping of keys to values, not {_shown(detail['input'])}"
+    if detail["type"] == "too_long":
+        return f"{key} has {detail['ctx']['actual_length']:,} items, but must be {allowed}"
     if detail["type"] == "finite_number":
         allowed = allowed.replace("a number", "a finite number", 1)
     return (
@@ -361,19 +382,30 @@ def _allowed(place: _Place | None) -> str:
     if base is Literal:
         chosen = next(a for a in _alternatives(place.annotation) if typing.get_origin(a) is Literal)
         kind = "one of " + ", ".join(map(str, typing.get_args(chosen)))
+    elif isinstance(base, type) and issubclass(base, enum.Enum):
+        kind = "one of " + ", ".join(str(each.value) for each in base)
     elif isinstance(base, type) and issubclass(base, Config):
         kind = "a mapping with keys " + ", ".join(base.model_fields)
     else:
         kind = _KINDS.get(base, "valid")
     words = _WORDS.get(base, _BOUNDS)
+    inner = [bound for choice in _alternatives(place.annotation) for bound in _bare(choice).bounds]
+    items = (*place.bounds, *inner)
+    said = [item.text for item in items if isinstance(item, Words)]
     bounds = [
-        words[name].format(value)
-        for item in place.bounds
+        words[name].format(_number(value))
+        for item in items
         for name in words
-        if (value := getattr(item, name, None)) is not None
+        if (value := getattr(item, name, None)) is not None and not (said and name == "pattern")
     ]
     null = " or null" if type(None) in _alternatives(place.annotation) else ""
-    return " ".join([kind, *bounds]) + null
+    return " ".join([kind, *bounds, *said]) + null
+
+
+def _number(bound: Any) -> Any:
+    """A bound that is long to write is said in powers of ten."""
+    is_long = isinstance(bound, float) or (isinstance(bound, int) and abs(bound) >= 10**7)
+    return f"{bound:g}" if is_long else bound
 
 
 def _shown(value: object) -> str:

@@ -1,145 +1,299 @@
 """YAML by the core schema of YAML 1.2, in both directions: `1e-3` is a number, `no` is a word, `010` is ten.
 
 PyYAML alone reads YAML 1.1, where these are a text, false and eight. Keys are text, and a key that is given twice is an
-error, not a silent choice of the last. Values are what JSON has: no tag makes another object. A text that is small but
-stands for something huge is refused before that is built: aliases of aliases, deep nesting, numbers of many digits.
+error, not a silent choice of the last. What comes out is what JSON can hold: a tag makes nothing else.
+
+A text from a stranger costs little before it is refused. It has at most so many characters; lists and mappings are
+nested at most `MAX_DEPTH` deep; and there are at most `MAX_VALUES` values, where an alias counts as often as all that
+it stands for, so that a few lines of aliases cannot stand for millions of values. JSON is YAML, too, and is read
+twenty times faster: it may be longer.
 """
 
+import json
 import re
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import yaml
 
 from periplus.errors import ConfigError
 
+MAX_CHARACTERS = 8_000_000
+"""Of a text in YAML: about two seconds of reading with libyaml."""
+MAX_JSON_CHARACTERS = 32_000_000
+"""Of a text in JSON: about a second of reading."""
 MAX_DEPTH = 64
-"""Levels of nesting: files of ours have under ten, and PyYAML's own recursion ends at about 300."""
-
+"""Lists and mappings within each other. No file of ours needs ten; Python's own recursion ends near a thousand."""
 MAX_VALUES = 1_000_000
-"""Values that a text may stand for once its aliases are written out: ten times what the largest fleet has."""
-
-MAX_DIGITS = 400
-"""Digits of a whole number; no finite float has more, and reading a number takes the square of its digits."""
+"""Keys, values, lists and mappings of one text together."""
 
 
 def parse(text: str, source: str) -> Any:
     """The value that a YAML text stands for. Raises: ConfigError naming `source` and the line."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return _json_value(text, source)
+        except ValueError:
+            pass  # YAML's flow style allows more than JSON, and its reader says what is wrong
+    _check_length(text, MAX_CHARACTERS, "YAML", source)
     try:
-        return yaml.load(text, Loader=_CoreLoader)
+        return _Reader(text).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{source}{where}: not valid YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise ConfigError(f"{source}: not valid YAML: {error}") from error
 
 
-class _CoreLoader(yaml.SafeLoader):
-    """YAML 1.2 core schema; keys are text and occur once."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own registry
-    yaml_constructors: ClassVar[dict[Any, Any]] = {  # PyYAML's own registry, without what JSON lacks
-        tag: yaml.SafeLoader.yaml_constructors[tag]
-        for tag in (None, *(f"tag:yaml.org,2002:{kind}" for kind in ("null", "str", "seq", "map")))
-    }
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise _refusal(f"more than {MAX_DEPTH} levels of nesting", event.start_mark)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def get_single_node(self) -> yaml.Node | None:
-        node = super().get_single_node()
-        if node is not None:
-            _count_values(node, {})
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        if isinstance(node, yaml.MappingNode):
-            self.flatten_mapping(node)
-            seen: set[str] = set()
-            for key_node, _ in node.value:
-                if key_node.tag != "tag:yaml.org,2002:str":
-                    raise _refusal("a key must be text", key_node.start_mark)
-                if key_node.value in seen:
-                    raise _refusal(f"the key {key_node.value!r} is given twice", key_node.start_mark)
-                seen.add(key_node.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _refusal(problem: str, mark: Any) -> yaml.constructor.ConstructorError:
-    return yaml.constructor.ConstructorError(None, None, problem, mark)
-
-
-def _count_values(node: yaml.Node, counted: dict[int, int]) -> int:
-    """Values below and with a node, an aliased one counted wherever it stands; 0 in `counted`: on the way to it."""
-    if id(node) in counted:
-        if counted[id(node)] == 0:
-            raise _refusal("an alias stands for something that it is a part of", node.start_mark)
-        return counted[id(node)]
-    counted[id(node)] = 0
-    below: list[yaml.Node] = []
-    if isinstance(node, yaml.MappingNode):
-        below = [each for pair in node.value for each in pair]
-    elif isinstance(node, yaml.SequenceNode):
-        below = node.value
-    total = 1 + sum(_count_values(each, counted) for each in below)
-    if total > MAX_VALUES:
-        raise _refusal(f"more than {MAX_VALUES} values, aliases written out", node.start_mark)
-    counted[id(node)] = total
-    return total
-
-
-def _boolean(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> bool:
-    text = str(loader.construct_scalar(node))
-    if text not in ("true", "false"):
-        raise _refusal(f"{text[:80]!r} is neither true nor false", node.start_mark)
-    return text == "true"
-
-
-def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = str(loader.construct_scalar(node))
-    if len(text) > MAX_DIGITS:
-        raise _refusal(f"a whole number of {len(text)} characters", node.start_mark)
+def parse_json(text: str, source: str) -> Any:
+    """The value that a JSON text stands for. Raises: ConfigError naming `source` and, where it is known, the line."""
     try:
-        return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
+        return _json_value(text, source)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{source}, line {error.lineno}: not valid JSON: {error.msg}") from error
     except ValueError as error:
-        raise _refusal(f"{text!r} is no whole number", node.start_mark) from error
+        raise ConfigError(f"{source}: not valid JSON: {error}") from error
 
 
-def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    text = str(loader.construct_scalar(node))
+# ---- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _json_value(text: str, source: str) -> Any:
+    """Raises: ValueError for what is no JSON; ConfigError for what is too much of it."""
+    _check_length(text, MAX_JSON_CHARACTERS, "JSON", source)
     try:
-        return float(text.replace(".inf", "inf").replace(".nan", "nan"))
-    except ValueError as error:
-        raise _refusal(f"{text[:80]!r} is no number", node.start_mark) from error
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ConfigError(_too_deep(source)) from error
+    _check_size(value, source)
+    if r"\ud" in text.lower():  # escapes of half a character, which no output can show
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        again = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {again!r} is given twice")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check_size(value: Any, source: str) -> None:
+    """Raises: ConfigError where containers are too deep or values too many."""
+    level, depth, num = [value], 0, 1
+    while level := [each for each in level if isinstance(each, (dict, list))]:
+        depth += 1
+        num += sum(len(each) * (2 if isinstance(each, dict) else 1) for each in level)
+        if depth > MAX_DEPTH:
+            raise ConfigError(_too_deep(source))
+        if num > MAX_VALUES:
+            raise ConfigError(_too_many(source))
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+
+
+def _check_length(text: str, most: int, form: str, source: str) -> None:
+    if len(text) > most:
+        raise ConfigError(
+            f"{source}: has {len(text):,} characters, but {form} may have at most {most:,}; leave out what is not used"
+            + (", or write it as JSON" if form == "YAML" else "")
+        )
+
+
+def _too_deep(source: str) -> str:
+    return f"{source}: lists and mappings are nested more than {MAX_DEPTH} deep; no file of Periplus needs that"
+
+
+def _too_many(source: str) -> str:
+    return (
+        f"{source}: has more than {MAX_VALUES:,} keys and values, each alias counted as all that it stands for; "
+        "leave out what is not used"
+    )
+
+
+# ---- YAML ------------------------------------------------------------------------------------------------------------
 
 _TAG = "tag:yaml.org,2002:"
-for _tag, _pattern, _first in (
+_SCALARS: tuple[tuple[str, str, str], ...] = (
     ("null", r"~|null|", "~n\0"),
     ("bool", r"true|false", "tf"),
     ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+", "-+0123456789"),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", "-+.0123456789"),
     ("merge", r"<<", "<"),
-):
-    _CoreLoader.add_implicit_resolver(
-        _TAG + _tag, re.compile(f"^(?:{_pattern})$"), ["" if c == "\0" else c for c in _first]
+)
+"""Tag, pattern and first characters of every plain scalar that is not text."""
+
+
+class _CoreResolver(yaml.resolver.BaseResolver):
+    """Says which tag a plain scalar has in the core schema."""
+
+
+for _name, _pattern, _first in _SCALARS:
+    _CoreResolver.add_implicit_resolver(
+        _TAG + _name, re.compile(f"^(?:{_pattern})$"), ["" if c == "\0" else c for c in _first]
     )
-_CoreLoader.add_constructor(_TAG + "bool", _boolean)
-_CoreLoader.add_constructor(_TAG + "int", _integer)
-_CoreLoader.add_constructor(_TAG + "float", _number)
+
+
+class _Reader:
+    """Makes values of the events of one text. libyaml reads them where PyYAML was built with it: ten times faster."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._events: Iterator[Any] = iter(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        self._resolver = _CoreResolver()
+        self._anchors: dict[str, tuple[Any, int, int] | None] = {}
+        """Of each anchor: value, how many values it has, and how deep they are nested; None while it is being read."""
+        self._num = 0
+
+    def document(self) -> Any:
+        """The only document of the text; None if there is none."""
+        self._next(yaml.StreamStartEvent)
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            return None
+        value, _ = self._value(next(self._events), 0)
+        self._next(yaml.DocumentEndEvent)
+        if not isinstance(event := next(self._events), yaml.StreamEndEvent):
+            _refuse("there is more than one document", event)
+        return value
+
+    def _next(self, kind: type[Any]) -> None:
+        event = next(self._events)
+        assert isinstance(event, kind), event
+
+    def _value(self, event: Any, depth: int) -> tuple[Any, int]:
+        """The value that begins with an event, and how many levels of lists and mappings it has."""
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, depth)
+        self._count(1, event)
+        if isinstance(event, yaml.ScalarEvent):
+            scalar = self._scalar(event)
+            if event.anchor is not None:
+                self._anchors[event.anchor] = (scalar, 1, 0)
+            return scalar, 0
+        if depth >= MAX_DEPTH:
+            _refuse(f"lists and mappings are nested more than {MAX_DEPTH} deep", event)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        begun = self._num
+        is_list = isinstance(event, yaml.SequenceStartEvent)
+        if event.tag not in (None, "!", _TAG + ("seq" if is_list else "map")):
+            _refuse(f"the tag {event.tag} is none of JSON's kinds of values", event)
+        value, height = self._list(depth) if is_list else self._mapping(depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (value, self._num - begun + 1, height)
+        return value, height
+
+    def _alias(self, event: Any, depth: int) -> tuple[Any, int]:
+        if event.anchor not in self._anchors:
+            _refuse(f"the alias {event.anchor!r} has no anchor before it", event)
+        found = self._anchors[event.anchor]
+        if found is None:
+            _refuse(f"the alias {event.anchor!r} stands for what it is in", event)
+        value, num, height = found
+        self._count(num, event)
+        if depth + height > MAX_DEPTH:
+            _refuse(f"lists and mappings are nested more than {MAX_DEPTH} deep", event)
+        return value, height
+
+    def _count(self, num: int, event: Any) -> None:
+        self._num += num
+        if self._num > MAX_VALUES:
+            _refuse(f"more than {MAX_VALUES:,} keys and values, each alias counted as all that it stands for", event)
+
+    def _list(self, depth: int) -> tuple[list[Any], int]:
+        found, height = [], 0
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            value, under = self._value(event, depth + 1)
+            found.append(value)
+            height = max(height, under)
+        return found, height + 1
+
+    def _mapping(self, depth: int) -> tuple[dict[str, Any], int]:
+        own: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        height, has_merged = 0, False
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._key(event)
+            value_event = next(self._events)
+            value, under = self._value(value_event, depth + 1)
+            height = max(height, under)
+            if key is None:
+                if has_merged:
+                    _refuse("the key '<<' is given twice", event)
+                has_merged, merged = True, _merged(value, value_event)
+            elif key in own:
+                _refuse(f"the key {key!r} is given twice", event)
+            else:
+                own[key] = value
+        return {**merged, **own}, height + 1
+
+    def _key(self, event: Any) -> str | None:
+        """None of the merge key."""
+        if isinstance(event, yaml.AliasEvent):
+            key, _ = self._alias(event, 0)
+        elif isinstance(event, yaml.ScalarEvent):
+            if self._tag(event) == _TAG + "merge":
+                return None
+            key, _ = self._value(event, 0)
+        else:
+            key = None
+        if not isinstance(key, str):
+            _refuse("a key must be text", event)
+        return key
+
+    def _tag(self, event: Any) -> str:
+        if event.tag in (None, "!"):
+            implicit = event.implicit if event.tag is None else (False, True)
+            return str(self._resolver.resolve(yaml.ScalarNode, event.value, implicit))  # type: ignore[no-untyped-call]
+        return str(event.tag)
+
+    def _scalar(self, event: Any) -> Any:
+        text, tag = event.value, self._tag(event)
+        try:
+            match tag.removeprefix(_TAG):
+                case "null":
+                    return None
+                case "bool":
+                    return {"true": True, "false": False}[text]
+                case "int":
+                    return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
+                case "float":
+                    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+                case "str" | "merge":
+                    text.encode()  # half a character cannot be shown
+                    return text
+                case _:
+                    return _refuse(f"the tag {tag} is none of JSON's kinds of values", event)
+        except (KeyError, ValueError):
+            shown = text if len(text) <= 80 else f"{text[:77]}..."
+            _refuse(f"{shown!r} cannot be read as {tag.removeprefix(_TAG)}", event)
+
+
+def _merged(value: Any, event: Any) -> dict[str, Any]:
+    """What `<<: value` adds; of several mappings the first that has a key counts."""
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, dict) for part in parts):
+        _refuse("'<<' takes a mapping or a list of mappings", event)
+    return {key: each for part in reversed(parts) for key, each in part.items()}
+
+
+def _refuse(problem: str, event: Any) -> NoReturn:
+    raise yaml.MarkedYAMLError(None, None, problem, event.start_mark)
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 class _CoreDumper(yaml.SafeDumper):
-    """Quotes exactly the texts that _CoreLoader would read as something else."""
+    """Quotes exactly the texts that parse() would read as something else."""
 
-    yaml_implicit_resolvers = _CoreLoader.yaml_implicit_resolvers
+    yaml_implicit_resolvers = _CoreResolver.yaml_implicit_resolvers
 
 
 def dump(tree: Any) -> str:

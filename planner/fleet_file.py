@@ -7,6 +7,7 @@ there once, that a link has a rate and ends at regions of the fleet. A pair that
 """
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from planner.catalogue.gpus import CPU, CPU_CORE, DEFAULT_EFFICIENCY, cpu_type
 from planner.fleet_entries import FleetFile, GpuTypeEntry, LinkEntry, MachinesEntry, RegionEntry
 from planner.question.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 from planner.question.hardware import Efficiency, GpuType
+from planner.ranges import MAX_MACHINES_ENTRIES, some
 
 SCHEMA = "periplus.fleet/1"
 
@@ -30,8 +32,7 @@ def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
     """
     file = config.validate(FleetFile, config.check_schema(tree, SCHEMA, source), source)
     defined = {entry.name: _gpu_type(entry) for entry in file.gpu_types}
-    if refusals := [*_contradictions(file), *_unknown_gpus(file, defined)]:
-        raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in refusals))
+    config.refuse(source, itertools.chain(_contradictions(file), _unknown_gpus(file, defined)))
     types = dict(defined)
     regions = tuple(_region(entry, types, cpu_core) for entry in file.regions)
     return Fleet(regions=regions, links=tuple(map(_link, file.links)), gpu_types=dict(sorted(types.items())))
@@ -66,6 +67,9 @@ def _contradictions(file: FleetFile) -> Iterator[str]:
             if times > 1:
                 yield f"the {what} {name} is there {times} times; give each name once"
     known = {region.name for region in file.regions}
+    num = sum(len(region.machines) for region in file.regions)
+    if num > MAX_MACHINES_ENTRIES:
+        yield f"its regions have {num:,} entries of machines, but may have {MAX_MACHINES_ENTRIES:,} together"
     for ends, times in Counter((link.src_region, link.dst_region) for link in file.links).items():
         if times > 1:
             yield f"the link from {ends[0]} to {ends[1]} is there {times} times; give each direction once"
@@ -93,11 +97,14 @@ def _link_refusals(link: LinkEntry, known: set[str]) -> Iterator[str]:
             yield f"{where} has no rate; give bytes_per_s or throughput_bits_per_s, or leave out what nobody measured"
         else:
             yield f"{where} has both bytes_per_s and throughput_bits_per_s; leave out one of the two"
+    rate = link.bytes_per_s if link.throughput_bits_per_s is None else link.throughput_bits_per_s / 8
+    if rate is not None and link.bytes_per_s_p50 is not None and link.bytes_per_s_p50 < rate * (1 - 1e-9):
+        yield f"{where} has bytes_per_s_p50 {link.bytes_per_s_p50:g} below its tenth percentile, {rate:g}"
     if link.src_region == link.dst_region:
         yield f"{where} ends where it begins; the network inside a region is its fabric_bytes_per_s"
     for name in dict.fromkeys((link.src_region, link.dst_region)):
         if name not in known:
-            yield f"{where} names {name}, which is no region of this fleet; its regions are {', '.join(sorted(known))}"
+            yield f"{where} names {name}, which is no region of this fleet; its regions are {some(sorted(known))}"
 
 
 def _unknown_gpus(file: FleetFile, defined: Mapping[str, GpuType]) -> Iterator[str]:

@@ -1,10 +1,14 @@
 """Architecture of a model from its Hugging Face `config.json`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from periplus import config
 from periplus.errors import ConfigError
 from planner.question.architecture import Architecture
+from planner.ranges import MAX_PARAMS
+from planner.workload_entries import ShapeEntry
 
 
 def architecture_of_config(tree: object, name: str) -> Architecture:
@@ -22,9 +26,28 @@ def architecture_of_config(tree: object, name: str) -> Architecture:
             "or give the shape itself in a workload file"
         )
     try:
-        return _READERS[kind](tree, name)
+        return checked_shape(_READERS[kind](tree, name))
     except KeyError as error:
         raise ConfigError(f"{name}: its config.json has no {error.args[0]}; is it complete?") from error
+
+
+def checked_shape(shape: Architecture) -> Architecture:
+    """The shape, if it can be one of a transformer. Raises: ConfigError naming the model and what is wrong with it."""
+    sizes = {key: value for key, value in asdict(shape).items() if key != "name"}
+    config.validate(ShapeEntry, sizes, shape.name)
+    if shape.num_heads % shape.num_kv_heads:
+        raise ConfigError(
+            f"{shape.name}: num_kv_heads is {shape.num_kv_heads}, but must divide num_heads, which is {shape.num_heads}"
+        )
+    if shape.num_params > MAX_PARAMS:
+        raise ConfigError(f"{shape.name}: has {shape.num_params:.3g} parameters, but may have {MAX_PARAMS:.0e} at most")
+    return shape
+
+
+def _head_dim(hidden: int, heads: int, name: str) -> int:
+    if hidden % heads:
+        raise ConfigError(f"{name}: hidden_size {hidden} is no multiple of its {heads} heads, and no head_dim is given")
+    return hidden // heads
 
 
 def _llama_like(tree: Mapping[str, Any], name: str) -> Architecture:
@@ -36,7 +59,7 @@ def _llama_like(tree: Mapping[str, Any], name: str) -> Architecture:
         num_layers=_whole(tree, "num_hidden_layers", name),
         num_heads=heads,
         num_kv_heads=_whole(tree, "num_key_value_heads", name, heads),
-        head_dim=_whole(tree, "head_dim", name, hidden // heads),
+        head_dim=_head_dim(hidden, heads, name) if tree.get("head_dim") is None else _whole(tree, "head_dim", name),
         intermediate_size=_whole(tree, "intermediate_size", name),
         vocab_size=_whole(tree, "vocab_size", name),
         tied_embeddings=bool(tree.get("tie_word_embeddings", False)),
@@ -67,7 +90,7 @@ def _plain(
         num_layers=_whole(tree, layers, name),
         num_heads=num_heads,
         num_kv_heads=num_heads,
-        head_dim=hidden // num_heads,
+        head_dim=_head_dim(hidden, num_heads, name),
         intermediate_size=_whole(tree, inner, name),
         vocab_size=_whole(tree, "vocab_size", name),
         tied_embeddings=bool(tree.get("tie_word_embeddings", True)),

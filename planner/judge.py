@@ -76,7 +76,8 @@ class Judge:
     def ceiling_s(self) -> float:
         """Seconds that a group of tasks may take at most in a placement that is better than the best so far."""
         if self.goal.objective is Objective.COST_AT_THROUGHPUT:
-            return self.goal.max_step_s * (1 + 1e-6) if self.goal.max_step_s is not None else INFEASIBLE
+            most_s = self.goal.planned_step_s
+            return most_s * (1 + 1e-6) if most_s is not None else INFEASIBLE
         return self.best_loss
 
     def spent(self) -> float:
@@ -149,10 +150,10 @@ class Judge:
     def _missed(self, step_s: float, usd_per_hour: float) -> float:
         """Return by which factor the goal's limits are exceeded, at least 1."""
         missed = 1.0
-        if self.goal.max_step_s is not None:
-            missed = max(missed, step_s / self.goal.max_step_s)
-        if self.goal.max_usd_per_hour is not None:
-            missed = max(missed, usd_per_hour / self.goal.max_usd_per_hour)
+        if (most_s := self.goal.planned_step_s) is not None:
+            missed = max(missed, step_s / most_s)
+        if (most_usd := self.goal.planned_usd_per_hour) is not None:
+            missed = max(missed, usd_per_hour / most_usd)
         return missed
 
     def _keep(self, placement: Placement, judged: Evaluation) -> None:

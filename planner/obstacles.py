@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from planner.answer.outcome import Fact
+from planner.answer.outcome import Fact, Infeasible
 from planner.answer.placement import Layout
 from planner.classes import DeviceClass, classes_of
 from planner.cost.columns import mesh_columns, unit_columns
@@ -31,15 +31,19 @@ _Liftable = tuple[Fact, Callable[[Problem], Problem]]
 """A fact, with a function that returns the problem without it."""
 
 
-def obstacle(prices: Prices) -> _Conflict:
-    """Return the first conflict that is found; empty if there is none of these kinds."""
+def obstacle(prices: Prices) -> Infeasible | None:
+    """Return the first conflict that is found; None if there is none of these kinds.
+
+    Each conflict is proved. A conflict over memory may name more rules than are needed: it is not tested without each.
+    """
     problem = prices.problem
     for task in problem.workload.tasks:
         if not allowed(problem, task):
-            return _least(problem, partial(_is_homeless, task), _nowhere(task))
+            return Infeasible(conflict=_least(problem, partial(_is_homeless, task), _nowhere(task)))
     if not _joined(problem):
-        return _least(problem, lambda of: not _joined(of), _apart(problem))
-    return memory_obstacle(prices) if problem.fleet.num_gpus <= MOST_GPUS else ()
+        return Infeasible(conflict=_least(problem, lambda of: not _joined(of), _apart(problem)))
+    facts = memory_obstacle(prices) if problem.fleet.num_gpus <= MOST_GPUS else ()
+    return Infeasible(conflict=facts, is_minimal=len(facts) == 1) if facts else None
 
 
 def _is_homeless(task: Task, problem: Problem) -> bool:

@@ -18,6 +18,7 @@ from planner import plan_text
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact
 from planner.answer.placement import Placement
+from planner.plan_entries import PlanFile
 from planner.question.goal import Goal, Problem
 
 SCHEMA = "periplus.plan/1"
@@ -120,7 +121,7 @@ class Plan:
         """Return the plan as plain JSON values with its schema. Unknown values are left out."""
         known: dict[str, Any] = {
             "seed": self.seed,
-            "goal": self.goal and asdict(self.goal),
+            "goal": self.goal and plan_text.goal_tree(self.goal),
             "placement": self.placement and plan_text.placement_tree(self.placement),
             "evaluation": self.evaluation and plan_text.evaluation_tree(self.evaluation),
             "rates": self.rates and asdict(self.rates),
@@ -154,6 +155,7 @@ class Plan:
     def from_tree(cls, tree: object, source: str) -> "Plan":
         """Return the plan of values that `to_tree` made. Raises: ConfigError, which names `source`."""
         values = config.check_schema(tree, SCHEMA, source)
+        config.validate(PlanFile, values, source)
         try:
             return _plan_of(values, source)
         except KeyError as error:
@@ -194,7 +196,9 @@ class Infeasible:
     facts: tuple[Fact, ...] = ()
     """The same facts one by one, if a search found them."""
     is_minimal: bool = False
-    """Whether a search found that a plan exists if any one of the facts is dropped."""
+    """Whether it is known that a plan exists without any one of the facts."""
+    is_cut: bool = False
+    """Whether that is not known because time ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

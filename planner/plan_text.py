@@ -58,6 +58,11 @@ def evaluation_of(tree: Mapping[str, Any]) -> Evaluation:
     )
 
 
+def goal_tree(goal: Goal) -> Tree:
+    """A goal without margins is written as ever, so that older programs read it."""
+    return {key: value for key, value in asdict(goal).items() if value or not key.endswith("_margin")}
+
+
 def goal_of(tree: Mapping[str, Any]) -> Goal:
     """Return the goal of a tree."""
     return Goal(**{**tree, "objective": Objective(tree["objective"])})
@@ -68,7 +73,7 @@ def question_tree(question: Problem) -> Tree:
     return {
         "fleet": fleet_file.to_tree(question.fleet),
         "workload": workload_file.to_tree(question.workload),
-        "goal": asdict(question.goal),
+        "goal": goal_tree(question.goal),
         "rules": _rules_tree(question.rules),
         "limits": {**asdict(question.limits), "roles_on_trainer": _sorted_tasks(question.limits.roles_on_trainer)},
     }

@@ -21,6 +21,7 @@ from planner.jobs.polish import needs_s, polished
 from planner.jobs.refusals import refusal
 from planner.jobs.static import METHOD as STATIC
 from planner.jobs.static import plan_static
+from planner.margins import with_margin
 from planner.obstacles import obstacle
 from planner.plan import BudgetExhausted, Infeasible, Outcome
 from planner.propose import plan_of
@@ -51,10 +52,11 @@ class Thinking:
 
 
 def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
-    """Return the best plan in the plan space. Raises: ValueError for an unknown method."""
-    prices = Prices(problem)
-    if facts := obstacle(prices):
-        return Infeasible(conflict=sentence(facts), facts=facts)
+    """Return the best plan in the plan space that keeps its limits with a margin. Raises: ValueError for an unknown
+    method."""
+    prices = Prices(with_margin(problem))
+    if found := obstacle(prices):
+        return _infeasible(found)
     return _as_plan(prices, searched(prices, thinking, method), method, thinking.seed)
 
 
@@ -188,7 +190,9 @@ def _as_plan(prices: Prices, found: outcome.Outcome, method: str, seed: int) -> 
 
 
 def _infeasible(found: outcome.Infeasible) -> Infeasible:
-    return Infeasible(conflict=sentence(found.conflict), facts=found.conflict, is_minimal=found.is_minimal)
+    return Infeasible(
+        conflict=sentence(found.conflict), facts=found.conflict, is_minimal=found.is_minimal, is_cut=found.is_cut
+    )  # fmt: skip
 
 
 def sentence(facts: Sequence[Fact]) -> str:

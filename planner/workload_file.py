@@ -15,9 +15,10 @@ from periplus import config
 from periplus.errors import ConfigError
 from planner import lengths
 from planner.catalogue import architecture
-from planner.huggingface import architecture_of_config
+from planner.huggingface import architecture_of_config, checked_shape
 from planner.question.architecture import Architecture
 from planner.question.workload import Lengths, Task, WeightTransfer, Workload
+from planner.ranges import MAX_SAMPLES_PER_STEP, MAX_TOKENS
 from planner.workload_entries import ArchitectureEntry, CsvEntry, LengthsEntry, Role, WeightsEntry, WorkloadFile
 
 SCHEMA = "periplus.workload/1"
@@ -40,8 +41,7 @@ class Sources:
 def workload_of(tree: object, source: str, sources: Sources) -> Workload:
     """The workload that a parsed file holds. Raises: ConfigError naming `source`."""
     file = config.validate(WorkloadFile, config.check_schema(tree, SCHEMA, source), source)
-    if refusals := list(_disagreements(file)):
-        raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in refusals))
+    config.refuse(source, _disagreements(file))
     try:
         return _workload(file, sources)
     except ConfigError as error:
@@ -98,12 +98,22 @@ def _disagreements(file: WorkloadFile) -> Iterator[str]:
         quantiles = getattr(file, key).quantiles or ()
         if list(quantiles) != sorted(quantiles):
             yield f"{key}.quantiles must ascend"
+        if quantiles and max(quantiles) < 1:
+            yield f"{key}.quantiles are all below one token; the last must be 1 or more"
     for entry in file.architectures:
         if sum(value is not None for value in (entry.shape, entry.config, entry.config_path)) != 1:
             yield f"the architecture {entry.name} needs exactly one of shape, config and config_path"
     names = [entry.name for entry in file.architectures]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"the architecture {name} is there {names.count(name)} times; give each name once"
+    num_samples = file.prompts_per_step * file.group_size
+    if num_samples > MAX_SAMPLES_PER_STEP:
+        yield (
+            f"prompts_per_step {file.prompts_per_step:,} times group_size {file.group_size:,} are {num_samples:,} "
+            f"samples a step, but there may be {MAX_SAMPLES_PER_STEP:,}"
+        )
+    if file.minibatches_per_step > num_samples:
+        yield f"minibatches_per_step is {file.minibatches_per_step:,}, but a step has only {num_samples:,} samples"
     yield from _weights_refusals(file.weights)
     for role in file.models:
         if not _has(file, role):
@@ -143,6 +153,7 @@ def _workload(file: WorkloadFile, sources: Sources) -> Workload:
     defined = {entry.name: _architecture(entry, sources) for entry in file.architectures}
     actor = _named(file.model, defined)
     of = {role: _named(file.models.get(role, file.model), defined) for role in _WHY_NOT if _has(file, role)}
+    _check_lora(file.lora_rank, (actor, *(shape for role, shape in of.items() if role == "critic")))
     models = {Task.GENERATION: actor, Task.ACTOR_TRAINING: actor}
     models |= {task: of[role] for role, tasks in _TASKS_OF_ROLE.items() if role in of for task in tasks}
     state = file.train_state_bytes_per_param or TRAIN_STATE_BYTES[file.optimizer]
@@ -184,9 +195,18 @@ def _named(name: str, defined: Mapping[str, Architecture]) -> Architecture:
 
 def _architecture(entry: ArchitectureEntry, sources: Sources) -> Architecture:
     if entry.shape is not None:
-        return Architecture(name=entry.name, **entry.shape.model_dump())
+        return checked_shape(Architecture(name=entry.name, **entry.shape.model_dump()))
     tree = sources.config_json(entry.config_path) if entry.config_path is not None else entry.config
     return architecture_of_config(tree, entry.name)
+
+
+def _check_lora(rank: int, trained: Sequence[Architecture]) -> None:
+    for shape in trained:
+        if rank > shape.hidden_size:
+            raise ConfigError(
+                f"lora_rank is {rank:,}, but {shape.name} is only {shape.hidden_size:,} wide; adapters have a lower "
+                "rank than what they adapt"
+            )
 
 
 def _lengths(entry: LengthsEntry, sources: Sources) -> Lengths:
@@ -212,6 +232,8 @@ def _measured(entry: CsvEntry, rows: Sequence[Mapping[str, str]]) -> Lengths:
         counts = [float(text) for text in chosen]
     except ValueError as error:
         raise ConfigError(f"{entry.path}, column {entry.column}: {error}; it must hold token counts") from error
-    if not all(math.isfinite(count) and count >= 0 for count in counts) or max(counts) <= 0:
-        raise ConfigError(f"{entry.path}, column {entry.column}: token counts must be finite, from 0, and not all 0")
+    if not all(0 <= count <= MAX_TOKENS for count in counts) or max(counts) < 1:
+        raise ConfigError(
+            f"{entry.path}, column {entry.column}: token counts must be finite, from 0 to {MAX_TOKENS:g}, and not all 0"
+        )
     return lengths.of_samples(counts, entry.cap_tokens or math.inf)

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.planner_cases.hetrl import MAX_GAP
-from bench.planner_report import contradictions, fleet_tables, hetrl_tables, model_tables, replan_tables, speed_tables
+from bench.planner_report import (
+    contradictions,
+    fleet_tables,
+    hetrl_tables,
+    limits_tables,
+    model_tables,
+    replan_tables,
+    speed_tables,
+)
 from bench.planner_report.completeness import reach_table, run_table, score, sentence
 from bench.planner_report.guesses import guesses
 from bench.planner_report.markdown import bullets, counted, paragraph, percent
@@ -72,7 +80,9 @@ def page_of(record: Record, stem: str) -> tuple[str, dict[str, str]]:
         reach_table(record),
     ]  # fmt: skip
     for name, (title, body) in _SECTIONS.items():
-        part = record.parts[name]
+        part = record.parts.get(name)
+        if part is None:
+            continue
         blocks += [f"## {title}", sentence(part)]
         try:
             blocks += [*filter(None, [contradictions.sentence(part)]), *(body(part, page) if part.rows else [])]
@@ -198,12 +208,25 @@ def _oracle(part: Part, _: Page) -> list[str]:
     ]
 
 
+def _limits(part: Part, _: Page) -> list[str]:
+    rows = list(part.rows.values())
+    return [
+        "Plans under a limit of seconds a step or of dollars an hour, made within the limit less the margin of "
+        "`planner/margins.py` and played for forty steps: `bench/planner_cases/limits.py`. *Error* is simulated over "
+        "predicted seconds a step, less one. A margin of `0` is of rows that were measured to set the margins, or of "
+        "budgets in one region, where only rent counts.",
+        limits_tables.limits_sentence(rows), limits_tables.limits_table(part.rows),
+        "The plans that came nearest to their limit of seconds:", limits_tables.nearest_table(part.rows),
+    ]  # fmt: skip
+
+
 _SECTIONS: dict[str, tuple[str, Callable[[Part, Page], list[str]]]] = {
     "hetrl": ("HetRL's setting", _hetrl),
     "areal_hex": ("AReaL-Hex's setting", _areal_hex),
     "speed": ("Speed at 64, 1,024 and 10,000 GPUs", _speed),
     "real": ("Twenty fleets of measured links and listed prices", _real),
     "replan": ("Re-planning", _replan),
+    "limits": ("Limits in simulation", _limits),
     "simulation": ("Prediction against simulation", _simulation),
     "cost": ("The cost model against foreign profiles", _cost),
     "bruteforce": ("Against trying all placements", _brute_force),

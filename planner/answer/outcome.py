@@ -106,7 +106,9 @@ class Infeasible:
 
     conflict: tuple[Fact, ...]
     is_minimal: bool = True
-    """False if time ended before all facts of the conflict were tested."""
+    """Whether it is known that there is a placement without any one of the facts."""
+    is_cut: bool = False
+    """Whether it is not known because time ended while facts were still being left out."""
     method: str = ""
 
 

@@ -97,8 +97,8 @@ class PhaseOne:
         if not meshes or not self._units:
             return None
         goal = self._problem.goal
-        if goal.objective is Objective.COST_AT_THROUGHPUT and goal.max_step_s is not None:
-            return self._at(goal.max_step_s, meshes)
+        if goal.objective is Objective.COST_AT_THROUGHPUT and goal.planned_step_s is not None:
+            return self._at(goal.planned_step_s, meshes)
         high = 4 * min(mesh.busy_s for mesh in meshes)
         best = None
         while best is None and high < 1e9:
@@ -152,10 +152,11 @@ class PhaseOne:
             terms = [(z, float(dict(mesh.held).get(k, 0))) for z, mesh in zip(chosen, meshes, strict=True)]
             terms += [(n, float(o.pool.unit_gpus)) for n, (i, o) in zip(numbers, self._units, strict=True) if i == k]
             model.row(terms, high=float(kind.num_gpus))
-        if self._problem.goal.max_usd_per_hour is not None:
+        most_usd = self._problem.goal.planned_usd_per_hour
+        if most_usd is not None:
             terms = [(z, self._usd(mesh.held)) for z, mesh in zip(chosen, meshes, strict=True)]
             terms += [(n, self._usd(((k, o.pool.unit_gpus),))) for n, (k, o) in zip(numbers, self._units, strict=True)]
-            model.row(terms, high=self._problem.goal.max_usd_per_hour)
+            model.row(terms, high=most_usd)
 
     def _read(
         self, found: np.ndarray, seconds: float, chosen: list[int], meshes: list[Mesh], numbers: list[int]

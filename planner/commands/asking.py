@@ -20,10 +20,12 @@ from planner.importers.loaders import load_architecture, load_fleet, load_worklo
 from planner.job_question import rules_of_job, workload_of_job
 from planner.jobs.hosts import regions_without_cores
 from planner.jobs.needs import needs_of
+from planner.margins import with_margin
 from planner.plan import Outcome
 from planner.question.fleet import Fleet
 from planner.question.goal import STUDY, Goal, Objective, Problem, Rules
 from planner.question.workload import Task, Workload
+from planner.ranges import some
 from planner.solve import AUTO, Thinking, plan, plan_job
 
 METHODS = ("auto", "exact", "hetrl", "hetrl_bounded", "areal_hex", "verl", "streamrl", "random", "genetic")
@@ -61,7 +63,7 @@ def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--forbid", "forbids", multiple=True, metavar="TASK=REGION[,REGION]",
                          help="Never run TASK there."),
             click.option("--forbid-region", "forbidden", multiple=True, metavar="REGION", help="Run nothing there."),
-            click.option("--max-regions", type=click.IntRange(min=1), help="Use at most so many."),
+            click.option("--max-regions", type=click.IntRange(1, 1_000_000), help="Use at most so many."),
             click.option("--allow-spot-everywhere", is_flag=True,
                          help="Spot machines may train and score, not only generate."),
         )
@@ -99,7 +101,10 @@ def _pairs(flag: str, texts: Sequence[str]) -> tuple[tuple[Task, frozenset[str]]
         if not equals or not regions or name not in {task.value for task in Task}:
             known = ", ".join(task.value for task in Task)
             raise click.UsageError(f"{flag} {text}: write TASK=REGION[,REGION] with a task of {known}")
-        found.append((Task(name), frozenset(each.strip() for each in regions.split(",") if each.strip())))
+        names = frozenset(each.strip() for each in regions.split(",") if each.strip())
+        if not names:
+            raise click.UsageError(f"{flag} {text}: names no region; write TASK=REGION[,REGION]")
+        found.append((Task(name), names))
     return tuple(found)
 
 
@@ -148,7 +153,7 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Op
         fleet=fleet if options.study else executable(fleet, capabilities), workload=workload, goal=options.goal,
         rules=rules, limits=STUDY if options.study else capabilities.limits,
     )  # fmt: skip
-    return Question(fleet=fleet, method=options.method or AUTO, goal=options.goal, problem=problem)
+    return Question(fleet=fleet, method=options.method or AUTO, goal=options.goal, problem=with_margin(problem))
 
 
 def executable(fleet: Fleet, capabilities: Capabilities) -> Fleet:
@@ -223,4 +228,4 @@ def _check_regions(fleet: Fleet, rules: Rules, source: str) -> None:
     known = {region.name for region in fleet.regions}
     named = {*rules.forbidden_regions, *(name for _, names in (*rules.pins, *rules.forbidden) for name in names)}
     if unknown := sorted(named - known):
-        raise ConfigError(f"{source} has no region {unknown[0]}; it has {', '.join(sorted(known)) or 'none'}")
+        raise ConfigError(f"{source} has no region {unknown[0]}; it has {some(sorted(known)) or 'none'}")

@@ -17,6 +17,7 @@ from planner.commands.numbers import MAX_STEP_S
 from planner.importers.loaders import read_rows, read_text
 from planner.question.fleet import Fleet
 from planner.question.workload import SCORING, TRAINING, Task
+from planner.ranges import some
 from planner.simulate.faults import Availability, Faults, RateChange, availability_of, ticks_counts, trace_counts
 
 MAX_FACTOR = 1000.0
@@ -84,7 +85,7 @@ class Played:
 
     def _known_links(self, src: str) -> str:
         found = [f"{a}>{b}" for a, b in sorted(self._links) if a == src] or [f"{a}>{b}" for a, b in sorted(self._links)]
-        return f"links are {_some(found)}" if found else "the fleet has no links"
+        return f"links are {some(found)}" if found else "the fleet has no links"
 
     def _check_subject(self, subject: str, flag: str) -> None:
         """What is lost must be a class, or a region with spot machines, and do nothing but generate."""
@@ -94,9 +95,9 @@ class Played:
             keys = [key for key, at in self._classes.items() if at.region.name == subject and at.is_spot]
             if not keys:
                 classes = [key for key, at in self._classes.items() if at.region.name == subject]
-                raise click.UsageError(f"{flag}: {subject} has no spot machines; name a class: {_some(classes)}")
+                raise click.UsageError(f"{flag}: {subject} has no spot machines; name a class: {some(classes)}")
         else:
-            known = _some([*self._classes, *self._spot_regions()])
+            known = some([*self._classes, *self._spot_regions()])
             raise click.UsageError(f"{flag}: the fleet has no such class or region; there are {known}")
         for key in keys:
             if others := [task for task in Task if task in self._does.get(key, ()) and task is not Task.GENERATION]:
@@ -106,7 +107,7 @@ class Played:
 
     def _instead(self) -> str:
         may = [key for key in self._makes if self._does[key] == {Task.GENERATION}]
-        return f"; what may be lost is {_some(sorted(may))}" if may else "; nothing of this plan may be lost"
+        return f"; what may be lost is {some(sorted(may))}" if may else "; nothing of this plan may be lost"
 
     def _spot_regions(self) -> list[str]:
         return sorted({at.region.name for at in self._classes.values() if at.is_spot})
@@ -121,11 +122,6 @@ def _reason(key: str, others: Sequence[Task]) -> str:
 
 def _words(tasks: Sequence[Task]) -> str:
     return " and ".join(task.value.replace("_", " ") for task in tasks)
-
-
-def _some(names: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
 
 
 def _fault(text: str, flag: str, example: str) -> tuple[str, float, float]:

@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
-MAX_STEP_S = 1e7
-"""A step of four months is beyond any plan, and still far from where solvers' numbers end."""
-MAX_USD_PER_HOUR = 1e7
+from planner.plan_entries import MAX_STEP_S, MAX_USD_PER_HOUR
+
+__all__ = ["MAX_BUDGET_S", "MAX_PROBE_S", "MAX_SPREAD", "MAX_STEP_S", "MAX_USD_PER_HOUR", "Number"]
+
 MAX_BUDGET_S = 7 * 86_400.0
 MAX_PROBE_S = 600.0
 MAX_SPREAD = 2.0

@@ -132,12 +132,19 @@ def committed(outcome: Outcome) -> Plan:
         case Infeasible():
             remedy = "; at least one of these has to change" if outcome.facts[1:] else ""
             if outcome.facts and not outcome.is_minimal:
-                remedy += " (time ended before this was known to be the smallest such set)"
+                remedy += f" ({_doubt(outcome)})"
             raise PlanInfeasible(f"no plan: {outcome.conflict}{remedy}")
         case BudgetExhausted():
             if outcome.incumbent is None:
-                raise TimedOut("no plan was found in time; allow more with --budget-s")
+                raise TimedOut("no plan was found in time, and none was proved impossible; allow more with --budget-s")
             return outcome.incumbent
+
+
+def _doubt(found: Infeasible) -> str:
+    """What is not known of a conflict. That its facts contradict each other is always proved."""
+    if found.is_cut:
+        return "time ended before this was known to be the smallest such set"
+    return "it is proved that these contradict each other, but not that each of them is needed for that"
 
 
 def played(simulated: Simulated, num_steps: int, seed: int) -> Played:

@@ -23,7 +23,7 @@ _budget_option = click.option(
     "--budget-s", type=Number(MAX_BUDGET_S), default=_PLAN_S, show_default=True, help="Seconds to think."
 )
 _seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of searches that draw at random."
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of searches that draw at random."
 )
 _fleet_option = click.option(
     "--fleet", required=True, type=FILE, help="Regions, machines and measured links (periplus.fleet/1)."

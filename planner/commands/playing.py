@@ -34,8 +34,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.argument("file", type=_FILE, metavar="PLAN")
 @click.option("--fleet", type=_FILE, help="Play it on this fleet in place of the one it was made for.")
-@click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Training steps to play.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the lengths that are drawn.")
+@click.option("--steps", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Training steps to play.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the lengths that are drawn."
+)
 @click.option("--lose", multiple=True, metavar="WHAT=FRACTION@SECONDS",
               help="Later, only that fraction of a class, or of a region's spot machines, is left.")  # fmt: skip
 @click.option("--rate", multiple=True, metavar="SRC>DST=FACTOR@SECONDS",
@@ -51,6 +53,7 @@ def simulate(
     wander: float | None, trace: Path | None, trace_of: str | None, form: str, svg: Path | None,
 ) -> None:  # fmt: skip
     """Play the plan in PLAN (`periplus plan ... -o json`) step by step; --output-svg draws who was busy when."""
+    from planner.simulate.simulator import TooLarge
     from planner.simulate.simulator import simulate as play
 
     made = read_whole_plan(file)
@@ -85,7 +88,7 @@ def simulate(
             progress.show,
             interrupt,
         )
-    except NoRoute as error:
+    except (NoRoute, TooLarge) as error:
         raise click.UsageError(f"the plan cannot be played: {error}") from error
     finally:
         progress.clear()

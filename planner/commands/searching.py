@@ -3,7 +3,6 @@
 An operator's interrupt ends what is being thought about; what was found by then is kept, and says that it is not all.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from planner.answer import outcome
 from planner.answer.outcome import objective_value
 from planner.commands.asking import Question
 from planner.commands.output import committed, played, say
-from planner.commands.thinking import GRACE_S, Interrupt, Progress, thought
+from planner.commands.thinking import OVERRUN_S, Interrupt, Progress, is_search_left_alone, thought
 from planner.cost.pools import Prices
 from planner.explain import comparison
 from planner.explain.comparison import Compared, compared, failed
@@ -31,6 +30,8 @@ T = TypeVar("T")
 
 SIMULATED_STEPS = 8
 """Of each plan that is made: enough to see whether it holds, and a second at most for a thousand devices."""
+SIMULATION_S = 5.0
+"""Longest that a plan is simulated for when it is made; `periplus simulate` takes as long as it takes."""
 _SHARE_S = 0.25
 """Least thinking about one counterfactual."""
 _WHOLE = 0.9
@@ -45,14 +46,20 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
     progress = Progress(goal=asked.goal, what=asked.method)
     call = partial(asked.answer, progress.thinking(budget_s, seed, interrupt))
     try:
-        found = _watched(call, progress, interrupt, budget_s)
+        found = _watched(call, progress, interrupt, budget_s + OVERRUN_S)
     except TimedOut:
         if asked.problem is not None and progress.best is not None:
+            say("the search did not end in time and was left alone; this is the best that it had found")
             return plan_of(Prices(asked.problem), progress.best, method=asked.method, seed=seed)
         _leave_without(interrupt)
         raise
     if isinstance(found, BudgetExhausted) and found.incumbent is None:
         _leave_without(interrupt)
+        if (took_s := clock.monotonic_s() - progress.began_s) < _WHOLE * budget_s:
+            raise TimedOut(
+                f"the method {asked.method} ended after {took_s:.1f} s without a placement of its kind, which does not "
+                "prove that there is none; ask --method auto or exact"
+            )
     made = committed(found)
     if isinstance(found, BudgetExhausted) and not interrupt.is_set:
         if clock.monotonic_s() - progress.began_s < _WHOLE * budget_s:
@@ -68,19 +75,19 @@ def _leave_without(interrupt: Interrupt) -> None:
     interrupt.leave()
 
 
-def _watched(call: Callable[[], T], progress: Progress, interrupt: Interrupt, budget_s: float = math.inf) -> T:
+def _watched(call: Callable[[], T], progress: Progress, interrupt: Interrupt, limit_s: float) -> T:
     try:
-        return thought(call, progress.show, interrupt, budget_s + GRACE_S)
+        return thought(call, progress.show, interrupt, limit_s)
     finally:
         progress.clear()
 
 
 def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
-    """The plan with what the simulator made of it; as it was, if it was interrupted or has no placement."""
-    from planner.simulate.simulator import simulate
+    """The plan with what the simulator made of it; as it was, if there was no time for that or it has no placement."""
+    from planner.simulate.simulator import TooLarge, simulate
 
     problem, placement = made.question, made.placement
-    if problem is None or placement is None:
+    if problem is None or placement is None or is_search_left_alone():
         return made
     progress = Progress(goal=None, what="simulation")
     call = partial(
@@ -88,10 +95,16 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
         at_most=limited_pools(made), should_stop=interrupt.should_stop,
     )  # fmt: skip
     try:
-        found = _watched(call, progress, interrupt)
-    except TimedOut:  # it was interrupted before its first step
+        found = _watched(call, progress, interrupt, SIMULATION_S)
+        is_whole = found.num_played == SIMULATED_STEPS or bool(found.stalled)
+    except TimedOut:
+        is_whole = False
+    except TooLarge as error:
+        say(f"not simulated: {error}")
         return made
-    if found.num_played < SIMULATED_STEPS and not found.stalled:
+    if not is_whole:
+        if not interrupt.is_set:
+            say(f"not simulated: {SIMULATED_STEPS} steps take more than {SIMULATION_S:g} s; see periplus simulate")
         return made
     return replace(made, simulated=played(found, SIMULATED_STEPS, seed))
 
@@ -144,12 +157,15 @@ def explained(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> E
         for change in changes:
             if interrupt.is_set:
                 break
+            if clock.monotonic_s() > end_s + OVERRUN_S:
+                effects.append(unanswered(change))
+                continue
             share_s, left = max(_SHARE_S, (end_s - clock.monotonic_s()) / left), left - 1
             progress = Progress(goal=goal, what=change.what)
             thinking = progress.thinking(share_s, seed, interrupt)
             call = partial(effect, change, placement, base, _solver(thinking))
             try:
-                answer = _watched(call, progress, interrupt, share_s)
+                answer = _watched(call, progress, interrupt, share_s + OVERRUN_S)
             except TimedOut:
                 answer = unanswered(change)
             if not interrupt.is_set:  # else it is an answer to nothing
@@ -225,7 +241,9 @@ def runs_of(
         progress = Progress(goal=problem.goal, what=method)
         thinking, began_s = progress.thinking(budget_s, seed, interrupt), clock.monotonic_s()
         try:
-            found = _watched(partial(searched, Prices(problem), thinking, method), progress, interrupt, budget_s)
+            found = _watched(
+                partial(searched, Prices(problem), thinking, method), progress, interrupt, budget_s + OVERRUN_S
+            )
             elapsed_s = clock.monotonic_s() - began_s
             run = compared(method, found, elapsed_s)
             if isinstance(found, outcome.Infeasible):

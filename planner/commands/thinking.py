@@ -22,8 +22,12 @@ from planner.solve import Thinking
 
 T = TypeVar("T")
 
-GRACE_S = 15.0
-"""That a search may take beyond its budget before it is asked to stop, and after that before it is left alone."""
+OVERRUN_S = 1.0
+"""How far beyond its budget a search may go before it is asked to stop."""
+_LEFT_S = 2.0
+"""How long after that it is left alone."""
+_INTERRUPTED_S = 15.0
+"""How long after an operator's interrupt it is left alone; they can interrupt again."""
 _LOOK_S = 0.05
 _REDRAW_S = 0.1
 _QUIET_S = 0.5
@@ -71,10 +75,15 @@ def thought(call: Callable[[], T], show: Callable[[], None], interrupt: Interrup
     """The answer of `call`, which runs in a thread while `show` is called now and then.
 
     After `limit_s` it is asked to stop. Raises: what `call` raises; KeyboardInterrupt at the second interrupt; TimedOut
-    where no answer comes within GRACE_S of being asked to stop.
+    where no answer comes soon after it was asked to stop: then it is left alone.
     """
     with native_output_on_stderr():
         return _thought(_Work(call), show, interrupt, clock.monotonic_s() + limit_s)
+
+
+def is_search_left_alone() -> bool:
+    """Whether a search goes on that nobody waits for any more. It takes a core until the command ends."""
+    return threads.is_any_running()
 
 
 def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
@@ -85,14 +94,14 @@ def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end
             if clock.monotonic_s() > end_s:
                 if interrupt.should_stop():
                     raise TimedOut("the search did not end in time; allow more with --budget-s")
-                interrupt.is_late, end_s = True, clock.monotonic_s() + GRACE_S
+                interrupt.is_late, end_s = True, clock.monotonic_s() + _LEFT_S
             work.ended.wait(_LOOK_S)
             show()
         except KeyboardInterrupt:
             if interrupt.is_set:
                 raise
             interrupt.is_set = True
-            end_s = min(end_s, clock.monotonic_s() + GRACE_S)
+            end_s = min(end_s, clock.monotonic_s() + _INTERRUPTED_S)
             click.echo(f"\ninterrupted: {interrupt.follows} (again: nothing does)", err=True)
     if work.error is not None:
         raise work.error

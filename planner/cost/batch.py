@@ -152,11 +152,12 @@ class _Rows:
         rent = (self.counts * self.book.units.usd[self.units]).sum(axis=1)
         for i in self._training():
             rent = rent + self.book.meshes(i).usd[self.meshes[:, i]]
-        slowest = np.inf if goal.max_step_s is None else goal.max_step_s * (1 + 1e-9)
+        most_s, most_usd = goal.planned_step_s, goal.planned_usd_per_hour
+        slowest = np.inf if most_s is None else most_s * (1 + 1e-9)
         verdict[step_s > slowest] = int(Verdict.DEADLINE)
-        if goal.max_usd_per_hour is not None:
+        if most_usd is not None:
             # A budget makes steps longer until egress fits beside the rent, as `oracle.throttle_s`.
-            left = goal.max_usd_per_hour * (1 + 1e-9) - rent
+            left = most_usd * (1 + 1e-9) - rent
             paid = np.where(left > 0, usd_per_step * 3600 / np.maximum(left, 1e-300), np.inf)
             paid = np.where((left >= 0) & (usd_per_step == 0), 0.0, paid)
             verdict[(verdict == Verdict.VALID) & ((paid > slowest) | (paid == np.inf))] = int(Verdict.BUDGET)

@@ -103,7 +103,12 @@ def local_payload_bytes(workload: Workload) -> float:
 
 def weights_s(workload: Workload, route: Route) -> float:
     """Return the seconds of one version on a route that carries nothing else: transfer and half a round trip."""
-    return payload_bytes(workload) / route.bytes_per_s + route.rtt_s / 2
+    return arrival_s(payload_bytes(workload), route)
+
+
+def arrival_s(num_bytes: float, route: Route) -> float:
+    """Return the seconds until the last of some bytes arrives on a route that carries nothing else."""
+    return num_bytes / route.bytes_per_s + route.rtt_s / 2
 
 
 def trajectory_bytes(workload: Workload) -> float:
@@ -113,4 +118,4 @@ def trajectory_bytes(workload: Workload) -> float:
 
 def trajectories_s(workload: Workload, route: Route) -> float:
     """Return the seconds that the last group of a step takes on a route; earlier groups travelled during generation."""
-    return workload.group_size * trajectory_bytes(workload) / route.bytes_per_s + route.rtt_s / 2
+    return arrival_s(workload.group_size * trajectory_bytes(workload), route)

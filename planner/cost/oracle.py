@@ -42,16 +42,15 @@ def evaluate(prices: Prices, placement: Placement, *, goal: Goal | None = None) 
     best = judge(prices, placed)
     rent = rent_usd_per_hour(prices, placement)
     binding, step_s = best.binding, best.step_s
-    slowest = np.inf if goal.max_step_s is None else goal.max_step_s * (1 + 1e-9)
+    most_s, most_usd = goal.planned_step_s, goal.planned_usd_per_hour
+    slowest = np.inf if most_s is None else most_s * (1 + 1e-9)
     if step_s > slowest:
-        return Violation(kind="deadline", what=f"a step takes {step_s:.3f} s, the goal allows {goal.max_step_s:.3f} s")
+        return Violation(kind="deadline", what=f"a step takes {step_s:.3f} s, the goal allows {most_s:.3f} s")
     # A budget below rent plus egress at full speed makes steps longer, until egress fits beside the rent.
-    if goal.max_usd_per_hour is not None:
-        throttled_s = throttle_s(goal.max_usd_per_hour, rent, best.usd_per_step)
+    if most_usd is not None:
+        throttled_s = throttle_s(most_usd, rent, best.usd_per_step)
         if throttled_s > slowest or throttled_s == np.inf:
-            return Violation(
-                kind="budget", what=f"rent is {rent:.2f} USD/h, the goal allows {goal.max_usd_per_hour:.2f}"
-            )
+            return Violation(kind="budget", what=f"rent is {rent:.2f} USD/h, the goal allows {most_usd:.2f}")
         if throttled_s > step_s:
             binding, step_s = "budget", throttled_s
     hourly_s = step_s

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.cost import network
 from planner.cost.pools import Prices
-from planner.question.workload import Task
+from planner.question.workload import Task, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,34 +79,33 @@ def critic_way(prices: Prices, src: str, dst: str) -> CriticWay | None:
 
 def _home(prices: Prices, name: str) -> Home:
     workload, routes = prices.problem.workload, prices.network
+    payload, sample = network.payload_bytes(workload), network.trajectory_bytes(workload)
     ways = {}
     for region in sorted({at.region.name for at in prices.classes.values()} | {name}):
         there, back = routes.route(name, region), routes.route(region, name)
         if there is not None and back is not None:
-            ways[region] = _way(prices, there, back)
-    payload, down = network.payload_bytes(workload), routes.down_bytes_per_s(name)
-    up = routes.up_bytes_per_s(name)
+            ways[region] = _way(workload, there, back, payload, sample)
+    down, up = routes.down_bytes_per_s(name), routes.up_bytes_per_s(name)
     return Home(
         name=name,
         ways=ways,
         uplink_s=payload / up if up else 0.0,
-        samples_per_s=down / network.trajectory_bytes(workload) if down else np.inf,
+        samples_per_s=down / sample if down else np.inf,
     )
 
 
-def _way(prices: Prices, there: network.Route, back: network.Route) -> Way:
-    workload = prices.problem.workload
+def _way(workload: Workload, there: network.Route, back: network.Route, payload: float, sample: float) -> Way:
+    """`payload`, `sample`: bytes of one version and of one sample."""
     is_home = len(there.hops) == 1
-    payload = network.payload_bytes(workload)
-    samples_gb = workload.samples_per_step * network.trajectory_bytes(workload) / 1e9
-    to_s, from_s = network.trajectories_s(workload, there), network.trajectories_s(workload, back)
+    samples_gb = workload.samples_per_step * sample / 1e9
+    to_s, from_s = (network.arrival_s(workload.group_size * sample, route) for route in (there, back))
     return Way(
         region=there.hops[-1],
         is_home=is_home,
-        weights_s=0.0 if is_home else network.weights_s(workload, there),
+        weights_s=0.0 if is_home else network.arrival_s(payload, there),
         link_s=0.0 if is_home else payload / there.bytes_per_s,
         trajectories_s=from_s,
-        samples_per_s=np.inf if is_home else back.bytes_per_s / network.trajectory_bytes(workload),
+        samples_per_s=np.inf if is_home else back.bytes_per_s / sample,
         scoring_s=0.0 if is_home else to_s + from_s,
         training_s=0.0 if is_home else to_s,
         usd_per_version=there.usd_per_gbyte * payload / 1e9,

@@ -19,7 +19,7 @@ from planner.exact.search import Search
 from planner.judge import ignore
 from planner.obstacles import unpriced
 from planner.question.fleet import Link, Machines
-from planner.question.goal import STUDY, Objective, Problem
+from planner.question.goal import STUDY, Goal, Objective, Problem
 from planner.question.workload import Task
 
 _MANY_MACHINES = 16
@@ -71,9 +71,9 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
         facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
         return Infeasible(conflict=facts, method="exact")
     least = _quick(oracle, [], every, False)
-    is_minimal = not oracle.is_cut
+    is_minimal, is_cut = not (oracle.is_cut or oracle.is_undecided), oracle.is_cut
     found = tuple(_compared(problem, each.fact, now_s, should_stop) for each in reversed(least))
-    return Infeasible(conflict=found, is_minimal=is_minimal, method="exact")
+    return Infeasible(conflict=found, is_minimal=is_minimal, is_cut=is_cut, method="exact")
 
 
 def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> Fact:
@@ -133,6 +133,9 @@ class _Oracle:
         self._known: dict[frozenset[int], bool] = {}
         """Results by the indices of the kept facts. Names cannot be keys: two pins of one task have the same name."""
         self.is_cut = False
+        """Whether time ended before every question was asked."""
+        self.is_undecided = False
+        """Whether a search for some placement found none and did not prove that there is none."""
 
     def is_feasible(self, kept: Sequence[_Removable]) -> bool:
         """Return whether there is a placement if only these facts hold."""
@@ -147,7 +150,8 @@ class _Oracle:
                     relaxed = each.without(relaxed)
             prices = Prices(relaxed.problem, relaxed.without_memory_of)
             decided = is_feasible(prices, self._now_s, self._should_stop)
-            self.is_cut = self.is_cut or decided is None
+            self.is_cut = self.is_cut or (decided is None and self._should_stop())
+            self.is_undecided = self.is_undecided or decided is None
             self._known[places] = decided is not False
         return self._known[places]
 
@@ -269,9 +273,20 @@ def _goal(problem: Problem) -> Iterator[_Removable]:
         value = getattr(problem.goal, name)
         if value is not None:
             yield _Removable(
-                fact=Fact(kind=kind, name=kind, what=f"at most {value:,g} {unit}"),
+                fact=Fact(kind=kind, name=kind, what=f"at most {value:,g} {unit}{_planned(problem.goal, kind, unit)}"),
                 without=partial(_without_goal, name),
             )
+
+
+def _planned(goal: Goal, kind: str, unit: str) -> str:
+    """What a limit's margin leaves, where there is one."""
+    margin, planned = {
+        "deadline": (goal.step_margin, goal.planned_step_s),
+        "budget": (goal.usd_margin, goal.planned_usd_per_hour),
+    }[kind]
+    if not margin or planned is None:
+        return ""
+    return f", planned within {units.short(planned)} {unit} for a margin of {margin * 100:g} %"
 
 
 def _without_item(field: str, item: object, name: str, what: str) -> _Removable:

@@ -35,7 +35,7 @@ class _Judged:
 def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement | None:
     """Return a placement that keeps the goal's deadline and costs less than `worth_usd`; None if none is found."""
     now = _judged(prices, placement)
-    most_s = prices.problem.goal.max_step_s
+    most_s = prices.problem.goal.planned_step_s
     if now is None or most_s is None:
         return None
     # Add units until the deadline holds, or the placement is too expensive.
@@ -59,12 +59,12 @@ def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement 
 
 def _judged(prices: Prices, placement: Placement) -> _Judged | None:
     """Evaluate a placement without the goal's limits; None if it is invalid or there is no deadline."""
-    most_s = prices.problem.goal.max_step_s
+    asked_s = prices.problem.goal.max_step_s
     goal = replace(prices.problem.goal, max_step_s=None, max_usd_per_hour=None)
     found = evaluate(prices, placement, goal=goal)
-    if not isinstance(found, Evaluation) or most_s is None:
+    if not isinstance(found, Evaluation) or asked_s is None:
         return None
-    usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / most_s - 1)
+    usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / asked_s - 1)
     return _Judged(placement=placement, step_s=found.step_s, usd=usd, binding=found.binding)
 
 

@@ -12,8 +12,8 @@ from planner.judge import ignore, never
 DEFAULT_GAP = 0.01
 """Relative gap at which the search ends."""
 _CONFLICT_S = 25.0
-"""Least seconds for finding a smallest conflict, even beyond the budget. Without one an infeasible problem has no
-answer. Chosen by hand."""
+"""Least seconds for finding a smallest conflict, even beyond the budget, unless the caller asks to stop. Without one an
+infeasible problem has no answer. Chosen by hand."""
 
 
 def search(

@@ -95,7 +95,7 @@ class Relaxation:
     def __post_init__(self) -> None:
         problem, model, node = self.data.prices.problem, self.model, self.node
         low, high = node.step_s
-        self.most_s = min(self.most_s, high, problem.goal.max_step_s or INFINITE)
+        self.most_s = min(self.most_s, high, problem.goal.planned_step_s or INFINITE)
         self.scale_s = self.most_s if self.most_s < INFINITE else 1.0
         # First rule out subproblems without candidates, or whose rent is already too high.
         found = choices(self.data, node, self.most_s)

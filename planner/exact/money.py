@@ -106,16 +106,16 @@ class Money:
         goal = self.data.prices.problem.goal
         low, high = ends_s
         if goal.objective is Objective.COST_AT_THROUGHPUT:
-            usd = model.variable(0.0, min(most_usd, goal.max_usd_per_hour or INFINITE))
+            usd = model.variable(0.0, min(most_usd, goal.planned_usd_per_hour or INFINITE))
             # Least dollars: the deadline says how many steps per hour pay egress.
             per_step = _HOUR_S / (goal.max_step_s or high)
             model.row([*self._rent, *((x, v * per_step) for x, v in self._egress), (usd, -1.0)], high=0.0)
             model.cost[usd] = 1.0
             return
         model.cost[step] = 1.0
-        if goal.max_usd_per_hour is None:
+        most = goal.planned_usd_per_hour
+        if most is None:
             return
-        most = goal.max_usd_per_hour
         model.row(self._rent, high=most)
         egress = [(x, _HOUR_S * v) for x, v in self._egress]
         # step x (most - rent) >= 3600 egress is bilinear; relax it from both ends of the range of steps.

@@ -227,8 +227,8 @@ class Search:
         """Return the upper bound on the step time of any placement of interest."""
         goal = self.prices.problem.goal
         if self._pays:
-            return goal.max_step_s or self._longest_s
-        most_s = min(self._value(), goal.max_step_s or INFINITE)
+            return goal.planned_step_s or self._longest_s
+        most_s = min(self._value(), goal.planned_step_s or INFINITE)
         return most_s if most_s < INFINITE else self._longest_s
 
     def _is_over(self) -> bool:

@@ -10,7 +10,7 @@ from planner.cost import network
 from planner.cost.judged import others_s
 from planner.cost.placed import Placed, place
 from planner.cost.pools import Prices
-from planner.question.goal import Objective
+from planner.question.goal import Goal, Objective
 
 
 def binding_sentence(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:
@@ -37,6 +37,22 @@ def binding_sentence(prices: Prices, placement: Placement, evaluation: Evaluatio
 def seconds(value: float) -> str:
     """Format seconds as `12.3 ms`, `1.23 s` or `123 s`."""
     return f"{units.short(value * 1e3)} ms" if 0 < value < 1 else f"{units.short(value)} s"
+
+
+def step_limit_words(goal: Goal) -> str:
+    """`124 s`, or `124 s (planned within 113 s)` where a margin is kept."""
+    if goal.max_step_s is None or goal.planned_step_s is None:
+        return ""
+    kept = f" (planned within {seconds(goal.planned_step_s)})" if goal.step_margin else ""
+    return f"{seconds(goal.max_step_s)}{kept}"
+
+
+def usd_limit_words(goal: Goal) -> str:
+    """`10.00`, or `10.00 (planned within 9.90)` where a margin is kept."""
+    if goal.max_usd_per_hour is None or goal.planned_usd_per_hour is None:
+        return ""
+    kept = f" (planned within {goal.planned_usd_per_hour:,.2f})" if goal.usd_margin else ""
+    return f"{goal.max_usd_per_hour:,.2f}{kept}"
 
 
 def names(tasks: str) -> str:
@@ -110,8 +126,8 @@ def _limit(prices: Prices, evaluation: Evaluation) -> str:
         case Objective.THROUGHPUT:
             return ""
         case Objective.COST_AT_THROUGHPUT:
-            return f"; {seconds(goal.max_step_s or evaluation.step_s)} a step are allowed"
+            return f"; {step_limit_words(goal) or seconds(evaluation.step_s)} a step are allowed"
         case Objective.THROUGHPUT_UNDER_BUDGET:
-            return f"; {goal.max_usd_per_hour or 0.0:,.2f} dollars an hour are allowed"
+            return f"; {usd_limit_words(goal)} dollars an hour are allowed"
         case _:
             assert_never(goal.objective)

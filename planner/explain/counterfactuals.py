@@ -19,6 +19,7 @@ from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.explain.binding import seconds
+from planner.margins import with_margin
 from planner.obstacles import allowed
 from planner.propose import rollout_replicas
 from planner.question.fleet import Fleet, Machines
@@ -257,12 +258,13 @@ def _looser(problem: Problem) -> Iterator[Change]:
     """Yield a larger staleness bound, and each limit of the goal loosened by 10 %."""
     eta, goal = problem.workload.eta, problem.goal
     if eta < problem.limits.max_eta:
+        later = replace(problem, workload=replace(problem.workload, eta=eta + 1))
         yield Change(
             kind="eta",
             subject=str(eta + 1),
             what=f"a staleness bound of {eta + 1}",
             keeps=eta > 0,
-            problem=replace(problem, workload=replace(problem.workload, eta=eta + 1)),
+            problem=with_margin(later) if goal.step_margin else later,
         )
     if goal.max_step_s is not None:
         looser: Goal = replace(goal, max_step_s=1.1 * goal.max_step_s)

@@ -6,6 +6,7 @@ from planner.answer.placement import Group, Layout, Pool, Sharding
 from planner.explain.binding import names, seconds
 from planner.explain.effects import percent
 from planner.explain.money import has_prices, num_unpriced, rounded_up, usd_words
+from planner.margins import regime_words
 from planner.plan import Assignment, Plan, Played, TaskKind
 from planner.propose import idle_pools
 from planner.question.workload import TRAINING, Task
@@ -50,11 +51,24 @@ def _expectations(plan: Plan) -> list[str]:
         f"{units.short(plan.rates.completion_tokens_per_s)} completion tokens/s",
     ]
     facts += _usd(plan, plan.evaluation)
-    lines = [f"expected: {', '.join(facts)}; {proof(plan)}"]
+    lines = [f"expected: {', '.join(facts)}; {proof(plan)}", *_margin(plan)]
     if plan.simulated is not None:
         lines.append(f"simulated: {_simulated(plan)}")
         lines += _disagreement(plan.evaluation, plan.simulated)
     return [*lines, *_cheaper(plan, plan.evaluation)]
+
+
+def _margin(plan: Plan) -> list[str]:
+    """The limit that the operator set, what was planned within, and why these differ."""
+    goal, question = plan.goal, plan.question
+    if goal is None or question is None or not (goal.step_margin or goal.usd_margin):
+        return []
+    kept = f"{percent(goal.step_margin or goal.usd_margin)} for {regime_words(question)}"
+    if goal.step_margin and goal.max_step_s is not None and goal.planned_step_s is not None:
+        limit, planned, unit = seconds(goal.max_step_s), seconds(goal.planned_step_s), "a step"
+    else:
+        limit, planned, unit = f"{goal.max_usd_per_hour:,.2f}", f"{goal.planned_usd_per_hour:,.2f}", "dollars an hour"
+    return [f"limit {limit} {unit}, planned within {planned}: margin {kept}"]
 
 
 def _usd(plan: Plan, evaluation: Evaluation) -> list[str]:

@@ -27,6 +27,10 @@ Floats = npt.NDArray[np.float64]
 _GRANULES = (0, 1, 64, 32, 20, 14, 11)
 """Parts into which the fleet is divided when size vectors are enumerated, by number of groups. Chosen by hand so that
 the number of vectors stays moderate."""
+_MOST_COUNTS = 65_536
+"""Numbers of devices for which a bound is computed one by one. In larger fleets, numbers are rounded up to multiples,
+which leaves a bound valid because more devices never take longer. Chosen by hand: larger fleets than 65,536 devices
+took gigabytes before."""
 _NUM_TIMES, _SPAN = 240, 2000.0
 """Number of times at which the samples of a phase are counted, and their range as a multiple of the first sample's
 time. Chosen by hand."""
@@ -40,6 +44,9 @@ class Bounds:
         self._problem = menu.prices.problem
         self._classes = [at for _, at in sorted(menu.prices.classes.items())]
         self._num = sum(at.num_gpus for at in self._classes)
+        self._multiple = -(-self._num // _MOST_COUNTS)
+        self._counts = np.minimum(np.arange(-(-self._num // self._multiple) + 1) * self._multiple, self._num)
+        """Numbers of devices, rising from 0. That of n devices is found at n over `_multiple`, rounded up."""
         self._busy: dict[Task, Floats] = {}
         self._rates: dict[Task, Floats] = {}
         self._sums: dict[tuple[Task, ...], Floats] = {}
@@ -80,16 +87,18 @@ class Bounds:
         # Bisection: can every group reach `middle` seconds with the devices of the fleet?
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
-            need = sum(int(np.searchsorted(each, -middle)) for each in rising)
+            places = [int(np.searchsorted(each, -middle)) for each in rising]
+            need = sum((place - 1) * self._multiple + 1 for place in places if place)
             low, high = (low, middle) if need <= self._num else (middle, high)
         return low
 
     def _value(self, step_s: float) -> float:
         """Return the bound on the objective that follows from one on seconds per step."""
         goal = self._problem.goal
-        if goal.max_step_s is not None and step_s > goal.max_step_s:
+        most_s = goal.planned_step_s
+        if most_s is not None and step_s > most_s:
             return float("inf")
-        if goal.objective is not Objective.COST_AT_THROUGHPUT or goal.max_step_s is None:
+        if goal.objective is not Objective.COST_AT_THROUGHPUT or most_s is None:
             return step_s
         # Dollars: each task's work at the best price per work of any class, over the deadline.
         prices = np.array([at.usd_per_gpu_hour or 0.0 for at in self._classes])
@@ -98,14 +107,14 @@ class Bounds:
             with np.errstate(divide="ignore", invalid="ignore"):
                 each = np.where(self.rate(task) > 0, prices / self.rate(task), np.inf)
             usd += self.work(task) * float(each.min())
-        return usd / goal.max_step_s
+        return usd / most_s
 
     def _step_s(self, grouping: Grouping, sizes: npt.NDArray[np.int64]) -> Floats:
         """Return the lower bound on seconds per step for each row of sizes."""
         eta = self._problem.workload.eta
         train, score, rest, busy = (np.zeros(len(sizes)) for _ in range(4))
         for g, group in enumerate(grouping):
-            at = sizes[:, g]
+            at = -(-sizes[:, g] // self._multiple)
             train = np.maximum(train, self._sum_s([task for task in group if task in TRAINING])[at])
             scores = self._sum_s([task for task in group if task in SCORING])[at]
             score = np.maximum(score, scores)
@@ -119,7 +128,7 @@ class Bounds:
         return found
 
     def _group_s(self, group: tuple[Task, ...]) -> Floats:
-        """Return the busy seconds of a group on the best 0, 1, 2 ... devices.
+        """Return the busy seconds of a group on the best devices, for each number of devices in `_counts`.
 
         If it trains and generates, its phase is included.
         """
@@ -131,24 +140,24 @@ class Bounds:
         """Return the seconds of several tasks by turns on the best 0, 1, 2 ... devices of each."""
         key = tuple(tasks)
         if key not in self._sums:
-            self._sums[key] = sum((self._task_s(task) for task in tasks), np.zeros(self._num + 1))
+            self._sums[key] = sum((self._task_s(task) for task in tasks), np.zeros(len(self._counts)))
         return self._sums[key]
 
     def _task_s(self, task: Task) -> Floats:
-        """Return the seconds of one task on the best 0, 1, 2 ... devices for it; inf on none."""
+        """Return the seconds of one task on the best devices for it, for each number in `_counts`; inf on none."""
         if task not in self._busy:
             with np.errstate(divide="ignore"):
-                self._busy[task] = self.work(task) / self._best(self.rate(task), np.arange(self._num + 1))
+                self._busy[task] = self.work(task) / self._best(self.rate(task), self._counts)
         return self._busy[task]
 
     def _window_s(self) -> Floats:
-        """Return a lower bound on generation's window with the best 0, 1, 2 ... devices.
+        """Return a lower bound on generation's window with the best devices, for each number of them in `_counts`.
 
         All of them have their weights at once. The bound is the largest time of a grid at which they have made too few
         samples.
         """
         if self._window is None:
-            self._window = self._least_window_s(np.arange(self._num + 1))
+            self._window = self._least_window_s(self._counts)
         return self._window
 
     def _least_window_s(self, sizes: npt.NDArray[np.int64]) -> Floats:

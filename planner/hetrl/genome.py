@@ -132,12 +132,16 @@ def space(menu: Menu, grouping: Grouping) -> Space:
 
 def _nearness(menu: Menu, classes: Sequence[DeviceClass]) -> np.ndarray:
     """Return the bytes per second between the regions of each pair of classes; 0 without a route."""
-    rates = np.zeros((len(classes), len(classes)))
-    for i, a in enumerate(classes):
-        for j, b in enumerate(classes):
-            route = menu.prices.network.route(a.region.name, b.region.name)
-            rates[i, j] = route.bytes_per_s if route else 0.0
-    return rates
+    names = sorted({at.region.name for at in classes})
+    between: np.ndarray = menu.prices.known("rates between regions", lambda: _rates(menu, names))
+    # Regions are far fewer than classes, so rates are looked up by region.
+    of_class = np.array([names.index(at.region.name) for at in classes], dtype=np.int64)
+    return between[np.ix_(of_class, of_class)]
+
+
+def _rates(menu: Menu, names: Sequence[str]) -> np.ndarray:
+    routes = [[menu.prices.network.route(a, b) for b in names] for a in names]
+    return np.array([[route.bytes_per_s if route else 0.0 for route in each] for each in routes])
 
 
 def _of(pool: Pool, num_units: int) -> Pool:

@@ -23,6 +23,7 @@ from planner.importers.nvidia_smi import Inventory
 from planner.importers.prices import Offer, Prices
 from planner.importers.tables import Kind, kind_of, rows_of
 from planner.question.fleet import Fleet, Link, Machines, Region
+from planner.ranges import some
 
 T = TypeVar("T")
 
@@ -50,6 +51,8 @@ def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Importe
     measured, offers, home = tables.network(), tables.prices(), tables.home(choice.num_machines)
     wanted = frozenset(gpu_name(gpu) for gpu in choice.gpus)
     places = measured.places or tuple(dict.fromkeys(offer.region for offer in offers.offers))
+    asked = [place for place in measured.unlinked if {place, region_of(place)} & {*choice.regions}]
+    places = (*places, *(place for place in asked if place not in places))
     stock = _stock(places, offers, home, choice, wanted)
     missing = tuple(remarks.of_asked(offers, places, stock, choice.regions, wanted))
     if not stock:
@@ -67,7 +70,8 @@ def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Importe
     )
     left_out = (
         *missing,
-        *((remarks.NO_LINKS,) if len(stock) > 1 and not links else ()),
+        *((remarks.of_links(measured),) if len(stock) > 1 and not links else ()),
+        *remarks.of_unlinked(measured, stock, choice.regions),
         *home.left_out,
         *remarks.of_prices(offers, choice.regions, wanted),
         *unpriced,
@@ -166,7 +170,7 @@ def _stock(
     """Return the machines of each place that the choice leaves. Raises: ConfigError for an unknown region."""
     unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
     if unknown:
-        raise ConfigError(f"no table has the region {', '.join(unknown)}; they have {', '.join(places)}")
+        raise ConfigError(f"no table has the region {some(unknown)}; they have {some(places, 60)}")
     stock = {}
     for place in places:
         if choice.regions and not {place, region_of(place)} & set(choice.regions):

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from periplus import config, file_kinds
-from periplus.errors import ConfigError
 from planner.catalogue import architectures
 from planner.catalogue.gpus import CPU_CORE
 from planner.fleet_file import fleet_of
@@ -26,12 +25,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 
 def read_text(path: Path) -> str:
     """Return the text of a file. Raises: ConfigError."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file; check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    return config.read_text(path)
 
 
 def load_fleet(path: Path, cpu_core: GpuType = CPU_CORE) -> Fleet:

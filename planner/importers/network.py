@@ -5,6 +5,7 @@ A direction becomes a link only if both its throughput and its round trip were m
 Sailor's, which has 10^9 bytes per second.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,16 @@ class Measured:
     def places(self) -> tuple[str, ...]:
         """All ends of links, sorted."""
         return tuple(sorted({end for link in self.links for end in (link.src_region, link.dst_region)}))
+
+    @property
+    def unlinked(self) -> Mapping[str, str]:
+        """Places that tables name, but that no link ends at, and why not: what most of their directions lack."""
+        reasons: dict[str, Counter[str]] = {}
+        for ends, why in self.gaps:
+            for end in ends:
+                reasons.setdefault(end, Counter())[why] += ends[0] != ends[1]
+        linked = {*self.places}
+        return {end: found.most_common(1)[0][0] for end, found in sorted(reasons.items()) if end not in linked}
 
     def among(self, places: Iterable[str]) -> tuple[Link, ...]:
         """Return the links between these places."""

@@ -3,14 +3,29 @@
 If the caller asked for certain regions, nothing is said about others.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from planner.importers.names import cloud_of, region_of
 from planner.importers.network import Measured
 from planner.importers.prices import Prices
 
-NO_LINKS = "links: 0 between these regions, so no plan will cross them; add a table with throughputs and round trips"
-"""Remark on a fleet without any link between its regions."""
+
+def of_links(measured: Measured) -> str:
+    """Return the remark on a fleet of several regions without any link between them, with the reasons."""
+    reasons = Counter(why for ends, why in measured.gaps if ends[0] != ends[1])
+    found = "; ".join(f"in {num:,} of their directions {why}" for why, num in reasons.most_common())
+    why = f"; the tables have {found}" if found else ""
+    return (
+        f"links: 0 between these regions, so no plan will cross them; add a table with throughputs and round trips{why}"
+    )
+
+
+def of_unlinked(measured: Measured, stocked: Collection[str], asked: Sequence[str]) -> Iterator[str]:
+    """Yield a remark on each asked region that is in the fleet although no link reaches it."""
+    for place, why in measured.unlinked.items():
+        if place in stocked and {place, region_of(place)} & {*asked}:
+            yield f"{place}: no link reaches it, since most of its directions have {why}; no plan will cross to it"
 
 
 def of_network(measured: Measured, stocked: Collection[str], asked: Sequence[str]) -> tuple[str, ...]:

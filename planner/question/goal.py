@@ -30,6 +30,21 @@ class Goal:
     """Largest number of seconds per step. None without a limit."""
     max_usd_per_hour: float | None = None
     """Largest sum of rent and egress, in dollars per hour. None without a limit."""
+    step_margin: float = 0.0
+    """Share by which a plan's predicted step must stay below `max_step_s`: predicted x (1 + margin) is at most the
+    limit (`planner.margins`)."""
+    usd_margin: float = 0.0
+    """The same share for the predicted dollars per hour and `max_usd_per_hour`."""
+
+    @property
+    def planned_step_s(self) -> float | None:
+        """The largest predicted seconds per step that a plan may have; None without a limit."""
+        return None if self.max_step_s is None else self.max_step_s / (1 + self.step_margin)
+
+    @property
+    def planned_usd_per_hour(self) -> float | None:
+        """The largest predicted dollars per hour that a plan may have; None without a limit."""
+        return None if self.max_usd_per_hour is None else self.max_usd_per_hour / (1 + self.usd_margin)
 
     @property
     def needs_prices(self) -> bool:

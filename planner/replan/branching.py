@@ -100,7 +100,7 @@ def _ranges(change: Change) -> Iterator[tuple[float, float]]:
     """Yield limits (most seconds per step, most dollars per hour); narrow limits make tight programs."""
     target = INFINITE if change.value is None else change.value / (1 + change.policy.hysteresis)
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
-        yield change.goal.max_step_s or _TIMES[-1] * change.last.step_s, target
+        yield change.goal.planned_step_s or _TIMES[-1] * change.last.step_s, target
     elif target < INFINITE:
         yield target, INFINITE
     else:

@@ -72,7 +72,7 @@ class Change:
         goal, prices = self.goal, self.prices
         if goal.max_step_s is None and not prices.problem.rules.demands_regions:
             return None
-        most_s = goal.max_step_s or INFINITE
+        most_s = goal.planned_step_s or INFINITE
         more = {group.tasks: pairs(prices, group, self.homes, self.most_moved, most_s) for group in self._trained}
         if not any(more.values()):
             return None

@@ -31,6 +31,23 @@ from planner.simulate.window import Window
 
 SHOWN_STEPS = 2
 """Number of steps in the Gantt chart."""
+MAX_ENGINES, MAX_SAMPLES_PER_STEP = 100_000, 1_000_000
+"""Largest placement that is simulated. An engine takes about a kilobyte, a sample about a tenth of a millisecond."""
+
+
+class TooLarge(ValueError):
+    """A placement has more engines or samples than the simulator takes."""
+
+
+def check_size(problem: Problem, placement: Placement) -> None:
+    """Refuse a placement that is too large to simulate. Raises: TooLarge."""
+    pools = placement.group_of(Task.GENERATION).pools
+    num = sum(pool.num_units * (pool.unit_gpus // pool.layout(Task.GENERATION).tensor) for pool in pools)
+    if num > MAX_ENGINES:
+        raise TooLarge(f"the plan has {num:,} engines, and the simulator plays {MAX_ENGINES:,} at most")
+    samples = problem.workload.samples_per_step
+    if samples > MAX_SAMPLES_PER_STEP:
+        raise TooLarge(f"a step has {samples:,} samples, and the simulator plays {MAX_SAMPLES_PER_STEP:,} at most")
 
 
 def simulate(
@@ -48,9 +65,11 @@ def simulate(
 
     `idle` are indices of pools of generation's group that do not generate. `at_most` gives, for pools that their window
     limits, index and planned samples per step: the run lets them lease hardly more. `should_stop` is called after each
-    step; if it returns True, `Simulated.num_played` is below `num_steps`. Raises: NoRoute (a ValueError) if regions
-    that must reach each other have no route.
+    step; if it returns True, `Simulated.num_played` is below `num_steps`.
+
+    Raises: TooLarge; NoRoute if regions that must reach each other have no route. Both are ValueErrors.
     """
+    check_size(problem, placement)
     run = _Simulation(problem, placement, seed, num_steps, faults, idle, dict(at_most))
     run.play(should_stop)
     return run.result()

@@ -85,7 +85,10 @@ def test_a_directory_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> N
         ("name: a\nsteps: [1\n", "line 3, column 1: not valid YAML"),
         ("name: a\nname: b\n", "line 2, column 1: not valid YAML: the key 'name' is given twice"),
         ("3: a\n", "line 1, column 1: not valid YAML: a key must be text"),
-        ("name: !!python/object:os.system x\n", "line 1, column 7: not valid YAML: could not determine a constructor"),
+        (
+            "name: !!python/object:os.system x\n",
+            "line 1, column 7: not valid YAML: the tag tag:yaml.org,2002:python/object",
+        ),
         ("- a\n", 'must hold a mapping of keys to values, not ["a"]'),
         ("name: \x01\n", "not valid YAML"),
     ],
@@ -207,23 +210,17 @@ def test_what_other_tools_have_is_answered_by_its_name_or_with_what_to_do_instea
 
 
 def test_a_file_that_is_too_large_is_not_read_to_its_end() -> None:
-    with pytest.raises(ConfigError, match="larger than 1000 bytes"):
+    with pytest.raises(ConfigError, match="larger than 1,000 bytes"):
         read_yaml(Path("/dev/zero"), 1000)
 
 
-def test_thousands_of_unknown_keys_are_counted(tmp_path: Path) -> None:
-    lines = refusal(tmp_path, "name: a\n" + "".join(f"k{n}: 1\n" for n in range(3000))).splitlines()
-    assert len(lines) == 21
-    assert lines[-1].endswith("and 2980 more")
-
-
 def test_text_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
-    assert "not valid Unicode" in refusal(tmp_path, 'name: "\\ud800"\n')
+    assert "Unicode" in refusal(tmp_path, 'name: "\\ud800"\n')
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000])
 def test_json_that_python_cannot_read_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="not valid JSON"):
+    with pytest.raises(ConfigError, match=r"^text.*(nested more than 64 deep|not valid JSON)"):
         parse_json(text, "text")
 
 
@@ -262,3 +259,11 @@ def test_a_document_carries_its_schema() -> None:
 def test_broken_json_is_refused_with_its_line() -> None:
     with pytest.raises(ConfigError, match="text, line 2: not valid JSON"):
         parse_json('{\n"a" 1}', "text")
+
+
+def test_ten_refusals_are_said_and_the_others_counted(tmp_path: Path) -> None:
+    text = "name: a\n" + "".join(f"unknown{i}: 1\n" for i in range(300_000))
+    lines = refusal(tmp_path, text).splitlines()
+    assert len(lines) == 11
+    assert lines[-1].endswith("and 299,990 more refusals")
+    assert all(len(line) < 300 for line in lines)

@@ -16,7 +16,8 @@ FREE = Problem(fleet=FLEET, workload=WORKLOAD)
 
 
 def facts(problem: Problem) -> list[str]:
-    return [fact.what for fact in obstacle(Prices(problem))]
+    found = obstacle(Prices(problem))
+    return [fact.what for fact in found.conflict] if found else []
 
 
 def ruled(**changes: object) -> Problem:

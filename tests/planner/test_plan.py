@@ -68,3 +68,24 @@ def test_a_plan_knows_its_regions() -> None:
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^plan"):
         Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('"step_s":', '"step_s":1e300,"x":', "evaluation.step_s is 1e"),
+        ('"max_step_s":null', '"max_step_s":1e-300', "max_step_s is 1e-300"),
+        ('"max_regions":3', '"max_regions":0', "max_regions is 0, but must be a whole number from 1"),
+        ('"num_units":8', '"num_units":1000000000000000000', "num_units is 1000000000000000000"),
+        ('"tensor":2', '"tensor":0', "tensor is 0"),
+        ('"region":"us"', '"region":"u\\ns"', "without control characters"),
+        ('"rtt_s":0.08', '"rtt_s":1e300', "rtt_s is 1e"),
+    ],
+)
+def test_numbers_and_names_of_a_plan_file_have_ranges(old: str, new: str, key: str) -> None:
+    text = gpu_plan().to_json()
+    assert old in text
+    with pytest.raises(ConfigError) as caught:
+        Plan.from_json(text.replace(old, new))
+    assert str(caught.value).startswith("plan")
+    assert key in str(caught.value)

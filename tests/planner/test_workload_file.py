@@ -127,6 +127,20 @@ def test_lengths_come_as_a_formula_as_quantiles_or_as_a_measurement() -> None:
     assert lengths.largest == 400
 
 
+CONFIG = {
+    "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 128, "vocab_size": 99,
+}  # fmt: skip
+
+
+def shaped(**sizes: int) -> dict[str, Any]:
+    shape = {
+        "hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 4, "head_dim": 16,
+        "intermediate_size": 128, "vocab_size": 99, "tied_embeddings": False,
+    } | sizes  # fmt: skip
+    return {"architectures": [{"name": "m", "shape": shape}], "model": "m"}
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown model": ({"model": "Qwen3-9B"}, "'Qwen3-9B' is no known model; nearest: Qwen3-"),
     "unknown algorithm": ({"algorithm": "dpo"}, r"algorithm is \"dpo\", but must be one of grpo,"),
@@ -150,6 +164,31 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "m needs exactly one of shape, config and config_path",
     ),
     "unknown key": ({"staleness": 1}, "unknown key staleness"),
+    "too many prompts": ({"prompts_per_step": 10**12}, r"prompts_per_step is 1000000000000, .* from 1 to 1000000"),
+    "too many samples": (
+        {"prompts_per_step": 10**6, "group_size": 1000},
+        "prompts_per_step 1,000,000 times group_size 1,000 are 1,000,000,000 samples a step, but there may be",
+    ),
+    "more minibatches than samples": ({"minibatches_per_step": 99}, "minibatches_per_step is 99, .* only 32 samples"),
+    "more heads of keys than heads": (shaped(num_kv_heads=8), "m: num_kv_heads is 8, but must divide num_heads, .* 4"),
+    "heads of keys that do not divide": (shaped(num_kv_heads=3), "m: num_kv_heads is 3, but must divide num_heads"),
+    "an absurd width": (shaped(hidden_size=10**9), r"hidden_size is 1000000000, .* from 1 to 1048576"),
+    "an absurd model": (
+        shaped(hidden_size=10**6, intermediate_size=10**7, num_layers=10**4),
+        "m: has 3.* parameters, but may have 1e",
+    ),
+    "heads that do not divide the width": (
+        {"architectures": [{"name": "m", "config": CONFIG | {"num_attention_heads": 7}}], "model": "m"},
+        "m: hidden_size 64 is no multiple of its 7 heads",
+    ),
+    "adapters wider than the model": ({"lora_rank": 5000}, "lora_rank is 5,000, but Qwen3-8B is only 4,096 wide"),
+    "a sample of less than a token": ({"prompt_tokens": {"constant": 1e-300}}, r"constant is 1e-300, .* from 1 to 1e"),
+    "no sample of a token": ({"prompt_tokens": {"quantiles": [0, 0.5]}}, "quantiles are all below one token"),
+    "a tiny density": (
+        {"weights": {"kind": "delta", "density": 1e-300, "bits_per_change": 8}},
+        r"density is 1e-300, .* from 1e-09",
+    ),
+    "a name of two lines": ({"model": "a\nb"}, r"model is \"a\\nb\", .* without control characters"),
     "unknown kind of model": (
         {"architectures": [{"name": "m", "config": {"model_type": "mamba"}}], "model": "m"},
         "m: model_type is 'mamba', whose shape is not known here; known: gpt_neo, llama",
@@ -182,20 +221,21 @@ def test_a_bad_measurement_is_refused_with_its_file_and_column(changes: dict[str
         read(Sources(config_json=nothing, rows=lambda path: rows), completion_tokens=measured)
 
 
-_SIZE = st.integers(1, 10**6)
 _RATE = st.floats(0.01, 60)
 
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
     def shape(name: str) -> Architecture:
+        num_kv_heads = draw(st.integers(1, 99))
         return Architecture(
-            name=name, tied_embeddings=draw(st.booleans()), qkv_bias=draw(st.booleans()), qk_norm=draw(st.booleans()),
+            name=name, num_kv_heads=num_kv_heads, tied_embeddings=draw(st.booleans()),
+            qkv_bias=draw(st.booleans()), qk_norm=draw(st.booleans()),
             num_mlp_matrices=draw(st.integers(2, 3)),
             **{
-                field: draw(_SIZE)
+                field: draw(st.integers(1, 99)) * (num_kv_heads if field == "num_heads" else 1)
                 for field in ShapeEntry.model_fields
-                if field not in ("tied_embeddings", "qkv_bias", "qk_norm", "num_mlp_matrices")
+                if field not in ("num_kv_heads", "tied_embeddings", "qkv_bias", "qk_norm", "num_mlp_matrices")
             },
         )  # fmt: skip
 
@@ -210,10 +250,10 @@ def workloads(draw: st.DrawFn) -> Workload:
         lambda values: Lengths(quantiles=tuple(sorted(values)))
     )
     return Workload(
-        algorithm=algorithm, models=models, eta=draw(st.integers(0, 9)), prompts_per_step=draw(_SIZE),
+        algorithm=algorithm, models=models, eta=draw(st.integers(0, 9)), prompts_per_step=draw(st.integers(99, 9999)),
         group_size=draw(st.integers(1, 99)), prompt_tokens=draw(tokens), completion_tokens=draw(tokens),
-        epochs_per_step=draw(st.integers(1, 9)), minibatches_per_step=draw(_SIZE),
-        train_state_bytes_per_param=draw(st.floats(4, 64)), lora_rank=draw(st.integers(0, 99)),
+        epochs_per_step=draw(st.integers(1, 9)), minibatches_per_step=draw(st.integers(1, 99)),
+        train_state_bytes_per_param=draw(st.floats(4, 64)), lora_rank=draw(st.integers(0, actor.hidden_size)),
         weights=WeightTransfer(bytes_per_param=draw(_RATE), is_delta=draw(st.booleans())),
         trajectory_bytes_per_token=draw(_RATE),
     )  # fmt: skip

@@ -161,7 +161,24 @@ def oracle(cell: str, rng: np.random.Generator) -> Row:
     }  # fmt: skip
 
 
+def limits(cell: str, rng: np.random.Generator) -> Row:
+    def plan(objective: str, limit: Row) -> Row:
+        error = float(rng.uniform(-0.02, 0.1))
+        return {
+            "objective": objective, "limit_s": None, "limit_usd": None, "margin": 0.13, "regions": 2,
+            "predicted_s": 10.0, "simulated_s": 10 * (1 + error), "error": error, "predicted_usd": 50.0,
+            "simulated_usd": 49.9, "binding": "path:a", "lag_fraction": 0.1, "missed": 0,
+        } | limit  # fmt: skip
+
+    plans = [plan("cost", {"limit_s": 11.5}), plan("budget", {"limit_usd": 60.0})]
+    none = {"objective": "cost", "limit_s": 9.0, "limit_usd": None, "margin": 0.13, "answer": "infeasible"}
+    return {
+        "eta": int(cell.rpartition("eta ")[2]) if "eta " in cell else 1, "algorithm": "grpo", "fastest_s": 9.0,
+        "plans": [none, *plans], "missed": 0, "error_max": max(each["error"] for each in plans),
+    }  # fmt: skip
+
+
 _MAKE: dict[str, Callable[[str, np.random.Generator], Row]] = {
     "bruteforce": bruteforce, "hetrl": hetrl, "areal_hex": areal_hex, "speed": speed, "real": real, "oracle": oracle,
-    "replan": replan, "simulation": simulation, "cost": cost,
+    "replan": replan, "limits": limits, "simulation": simulation, "cost": cost,
 }  # fmt: skip

@@ -14,6 +14,9 @@ FACTS = tuple(Fact(kind="rules", name=name, what=name) for name in ("a", "b"))
         (Infeasible(conflict="a; and b", facts=FACTS, is_minimal=True),
          "no plan: a; and b; at least one of these has to change"),
         (Infeasible(conflict="a; and b", facts=FACTS),
+         "no plan: a; and b; at least one of these has to change (it is proved that these contradict each other, but "
+         "not that each of them is needed for that)"),
+        (Infeasible(conflict="a; and b", facts=FACTS, is_cut=True),
          "no plan: a; and b; at least one of these has to change (time ended before this was known to be the smallest "
          "such set)"),
         (Infeasible(conflict="a", facts=FACTS[:1], is_minimal=True), "no plan: a"),

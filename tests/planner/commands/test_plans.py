@@ -390,7 +390,7 @@ def test_a_key_that_a_plan_lacks_is_named(tmp_path: Path, capsys: Capture) -> No
     path = tmp_path / "plan.json"
     path.write_text('{"schema": "periplus.plan/1"}')
     assert run(["plan", "show", str(path)]) == 2
-    assert capsys.readouterr().err == f"error: {path}: not a periplus.plan/1: the key method is missing\n"
+    assert capsys.readouterr().err.startswith(f"error: {path}: method is missing; it must be text")
 
 
 def test_a_static_plan_can_be_shown_but_neither_drawn_nor_explained(tmp_path: Path, capsys: Capture) -> None:

@@ -9,6 +9,8 @@ from planner.answer.placement import Placement
 from planner.baselines.sampling import sample
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
+from planner.groupings import groupings
+from planner.hetrl import bounds as bounds_module
 from planner.hetrl.bounds import Bounds
 from planner.hetrl.descent import Descent
 from planner.hetrl.menu import Menu
@@ -70,3 +72,18 @@ def test_more_devices_never_raise_a_bound() -> None:
     tasks = problem().workload.tasks
     values = [bounds.of_sizes((tasks,), (num,)) for num in range(1, 65)]
     assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_bound_of_a_large_fleet_is_no_higher_and_hardly_lower_for_counting_in_multiples(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = Prices(problem(is_async=is_async, algorithm="ppo"))
+    exact, every = Bounds(Menu(prices)), groupings(prices.problem)[::20]
+    monkeypatch.setattr(bounds_module, "_MOST_COUNTS", 16)
+    rounded = Bounds(Menu(prices))
+    for grouping in every:
+        assert rounded.of_grouping(grouping) <= exact.of_grouping(grouping) * (1 + 1e-3)
+        sizes = exact.best_sizes(grouping)
+        assert 0.5 * exact.of_sizes(grouping, sizes) <= rounded.of_sizes(grouping, sizes)
+        assert rounded.of_sizes(grouping, sizes) <= exact.of_sizes(grouping, sizes)

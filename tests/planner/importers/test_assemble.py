@@ -155,7 +155,19 @@ def test_a_fleet_without_links_says_that_no_plan_will_cross_regions() -> None:
     assert imported.left_out[0].startswith(
         "links: 0 between these regions, so no plan will cross them; add a table with"
     )
+    assert imported.left_out[0].endswith("round trips; the tables have in 1 of their directions no throughput measured")
     assert not any("links: 0" in each for each in import_fleet({"aws.csv": AWS}).left_out)
+
+
+def test_a_region_whose_round_trips_are_missing_is_in_the_tables_and_no_link_reaches_it() -> None:
+    grid = GRID + "aws:us-east-1,aws:eu-west-3,5,,x\naws:eu-west-3,aws:us-east-1,5,,x\n"
+    aws = AWS + AWS.splitlines()[-1].replace("us-east-1", "eu-west-3") + "\n"
+    imported = import_fleet({"grid.csv": grid, "aws.csv": aws}, Choice(regions=["aws:eu-west-3"]))
+    assert [region.name for region in imported.fleet.regions] == ["aws:eu-west-3"]
+    assert any(
+        each.startswith("aws:eu-west-3: no link reaches it, since most of its directions have no round trip measured")
+        for each in imported.left_out
+    )
 
 
 def test_a_network_that_nobody_states_is_shared_by_the_devices_and_said_to_be() -> None:
