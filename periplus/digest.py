@@ -50,8 +50,9 @@ def state_digest(state: State) -> bytes:
 
 
 def digest_of(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> bytes:
-    """Return the state digest from (name, dtype, shape, tensor digest) of each tensor, for callers without a state in
-    memory.
+    """Return the state digest from (name, dtype, shape, tensor digest) of each tensor.
+
+    It serves callers that hold no state in memory.
     """
     entries = [_entry(name.encode(), dtype.encode(), shape, digest) for name, dtype, shape, digest in tensors]
     hashes = [blake3(entry, derive_key_context=_ENTRY).digest() for _, entry in sorted(entries)]

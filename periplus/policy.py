@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Policy:
-    """A version of the actor's weights."""
+    """Identity of one version of the actor's weights."""
 
     fork: int
     version: int

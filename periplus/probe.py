@@ -57,7 +57,7 @@ def probe_prompts(seed: int, vocab_size: int) -> npt.NDArray[np.int64]:
 def max_difference(expected: Sequence[float], found: Sequence[float]) -> float:
     """Return the largest difference in nats between log-probabilities of the same tokens.
 
-    It is infinite if their numbers differ, or if a difference is not a finite number.
+    It is infinite if the sequences differ in length, or if a difference is not a finite number.
     """
     if len(expected) != len(found):
         return math.inf

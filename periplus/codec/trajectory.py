@@ -69,9 +69,7 @@ _RUN = struct.Struct("<IQI")
 
 
 class _Counts(NamedTuple):
-    """Counts at the beginning of meta: how many entries of each kind follow, then the compressed sizes of the other
-    sections.
-    """
+    """Counts at the beginning of meta: entries of each kind, then the compressed sizes of the other sections."""
 
     samples: int
     runs: int
@@ -194,9 +192,7 @@ def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
 
 
 def _opened(payload: bytes, max_content_bytes: int) -> tuple[_Counts, memoryview, list[memoryview]]:
-    """Return the counts, meta including the counts, and the other sections still compressed, after checking their
-    lengths.
-    """
+    """Return the counts, meta including them, and the other sections still compressed, with lengths checked."""
     if len(payload) < _HEAD.size:
         raise CorruptFrame(f"trajectories in {len(payload)} bytes; the head alone has {_HEAD.size}")
     layout, stored_bytes = _HEAD.unpack_from(payload)
@@ -227,8 +223,9 @@ def stored_bytes(payload: bytes) -> dict[str, int]:
 
 
 def json_bytes(trajectories: Sequence[Trajectory]) -> int:
-    """Return the size in bytes of the same records as JSON lines without spaces, each float32 in its shortest exact
-    form.
+    """Return the size in bytes of the same records as JSON lines without spaces.
+
+    Each float32 has its shortest exact form.
 
     It takes about 1 us per token, so it is not meant to run for every frame.
     """

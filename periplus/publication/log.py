@@ -237,9 +237,7 @@ class PublicationLog:
         return Cursor(have, has_bundle, distrust, wants_anchor)
 
     def along(self, cursor: Cursor) -> Cursor:
-        """Return the cursor of a reader that is sent signed publications up to the newest, rather than a derived
-        one.
-        """
+        """Return the cursor of a reader that is sent signed publications up to the newest, not a derived one."""
         return replace(cursor, is_along=True)
 
     def after(self, cursor: Cursor, policy: Policy) -> Cursor:
@@ -299,9 +297,7 @@ class PublicationLog:
         return Derive(have, _total_bytes(way) if way else None)
 
     def _coming_anchor(self, have: Policy | None, *, newer: bool = False) -> _Entry | None:
-        """Return the anchor that is arriving, if it is not older than `have` (with `newer`: if it is newer), else
-        None.
-        """
+        """Return the arriving anchor if it is not older than `have` (with `newer`: if it is newer), else None."""
         coming = self._coming
         if coming is None or coming.opening.kind is not PublicationKind.ANCHOR:
             return None

@@ -39,8 +39,9 @@ _CLOSING = b"periplus.publication/1 closing\0"
 
 
 class PublicationKind(StrEnum):
-    """Kind: a bundle is what a worker needs besides weights, an anchor a full state, a delta continues from its
-    base.
+    """Kind of a publication.
+
+    A bundle is what a worker needs besides weights, an anchor is a full state, and a delta continues from its base.
     """
 
     BUNDLE = "bundle"

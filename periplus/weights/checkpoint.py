@@ -64,8 +64,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The planned content of a directory: files with tensors, the index (or None), and other files by their relative
-    paths.
+    """The planned content of a directory: files with tensors, the index (or None), relative paths of other files.
 
     `left_out` are files of the old directory that are not copied, because they hold other weights.
     """
@@ -167,9 +166,7 @@ def _holds_weights(name: str) -> bool:
 
 @contextmanager
 def open_target(folder: Path, files: tuple[PlannedFile, ...], *, existing: bool = False) -> Iterator["Target"]:
-    """Open the planned files for writing: new ones that start with their heads, or `existing` ones that are changed in
-    place.
-    """
+    """Open the planned files for writing: new ones that start with their heads, or `existing` ones."""
     place: dict[str, tuple[int, int]] = {}
     descriptors: list[int] = []
     with ExitStack() as stack:

@@ -24,9 +24,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """Directory in which a command makes its `product`: a file or directory that is renamed to `destination` at the
-    end.
-    """
+    """Directory in which a command makes its `product`, which is renamed to `destination` at the end."""
 
     folder: Path
     destination: Path

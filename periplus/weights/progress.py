@@ -60,9 +60,7 @@ def progress_of(can_redraw: bool, write: Callable[[str], None], now_s: Callable[
 
 
 class Watched(Mapping[str, Tensor]):
-    """A state that reports the bytes of each tensor that is read from it, to show progress of a reader of whole
-    states.
-    """
+    """A state that reports the bytes of each tensor that is read from it, to show progress."""
 
     def __init__(self, state: State, read: Callable[[int], None]) -> None:
         self._state = state

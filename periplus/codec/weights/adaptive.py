@@ -156,9 +156,7 @@ def read(reader: SymbolReader, per_exponent: Ints, seen: Ints) -> Steps:
 
 
 def _downwards(per_exponent: Ints) -> Iterator[tuple[int, int, int]]:
-    """Yield each exponent that has changes, from the highest, and the begin and end of its steps in the sorted
-    order.
-    """
+    """Yield (exponent, begin, end) of the sorted steps of each exponent that has changes, from the highest."""
     ends = np.cumsum(per_exponent).tolist()
     for exponent in np.flatnonzero(per_exponent)[::-1].tolist():
         yield exponent, ends[exponent] - int(per_exponent[exponent]), ends[exponent]

@@ -55,8 +55,9 @@ def _best_residuals(
 
 @kernel
 def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offsets: Ints) -> int:
-    """Find the cheapest offset [G] of each group, or "dead" (`reach + 1`) where nothing changed; return the total
-    price.
+    """Find the cheapest offset [G] of each group, and return the total price.
+
+    A group in which nothing changed may be "dead" instead (`reach + 1`).
     """
     reach = (price.size - 2) // 2
     top = best.shape[2] - 1

@@ -151,8 +151,9 @@ def _num_bits(widths: Bytes) -> int:
 
 
 def _words_kept(num_bits: int) -> int:
-    """Return how many whole words of raw bits stay words; the remaining 32 to 63 bits (or all, if fewer) become
-    symbols.
+    """Return how many whole words of raw bits stay words.
+
+    The remaining 32 to 63 bits (or all, if fewer) become symbols.
     """
     return max(0, num_bits // 32 - 1)
 

@@ -62,9 +62,7 @@ class Floors:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The elements of one exponent in one tensor: their number, their distinct steps, and how often each step
-    occurs.
-    """
+    """The elements of one exponent in one tensor: their number, their distinct steps, and the count of each step."""
 
     num_elements: int
     steps: _Ints

@@ -54,8 +54,7 @@ def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def find_changes(
     base: Bits, new: Bits, base_words: Bits, new_words: Bits, width: int, positions: Positions, old: Bits, steps: Steps
 ) -> int:
-    """Find the elements that differ: their positions in order, old bits, and steps on the number line modulo its
-    length.
+    """Find the elements that differ: positions in order, old bits, and steps on the number line modulo its length.
 
     Returns the number found. `positions` has room for one more than all elements. `base_words` and `new_words` are the
     same bytes as 64-bit words, as many as are whole. No branch depends on an element's sign, because half of such
@@ -275,8 +274,9 @@ def replay(
 
 @kernel
 def sort_steps(old: Bits, steps: Steps, shift: int, width: int, slots: Ints, outward: Steps) -> None:
-    """Write the steps as distances away from zero (negative means towards zero), sorted by exponent and then by
-    position.
+    """Write the steps as distances away from zero, sorted by exponent and then by position.
+
+    A negative distance means towards zero.
 
     `slots[exponent]` is where the exponent's next step is written, and is advanced.
     """
@@ -357,7 +357,9 @@ def join_gaps(tokens: Steps, starts: Ints, last: int, highs: Ints, counts: Ints)
 def split_steps(
     steps: Steps, ends: Ints, direct: int, tokens: Steps, rests: Positions, widths: Bytes, counts: Ints
 ) -> None:
-    """Split steps into tokens (2 x magnitude class, plus 1 if towards zero) and the raw bits that the class leaves
+    """Split steps into tokens and the raw bits of their magnitude.
+
+    A token is 2 x magnitude class, plus 1 if the step is towards zero. The raw bits are those that the class leaves
     open.
 
     `counts[row, token]` counts the tokens of row r, which holds the steps from the end of the row before to

@@ -143,9 +143,7 @@ def _num_changed(span: Span, base: Bytes, new: Bytes) -> int:
 
 
 def _may_be_smaller(new: Bytes, width: int, sparse_bytes: int) -> bool:
-    """Return whether a dense mode might take fewer than `sparse_bytes`, estimated from a sample with a margin of
-    two.
-    """
+    """Return whether a dense mode might take fewer than `sparse_bytes`, by a sample with a margin of two."""
     if len(new) <= SMALL_BYTES or sparse_bytes * 4 > len(new):
         return True
     starts = np.linspace(0, len(new) - SAMPLE_BYTES, NUM_SAMPLES).astype(np.int64) // width * width

@@ -197,8 +197,7 @@ def decode_span(base: BaseSpan, data: bytes | memoryview) -> tuple[Positions, Bi
 
 
 def _with_small_steps(writer: SymbolWriter, outward: Steps, per_exponent: Ints, seen: Ints) -> bytes:
-    """Return the whole stack of a small span with the smaller coding of steps: adaptive (symbol 1) or tables (symbol
-    0).
+    """Return the stack of a small span with the smaller coding of steps: adaptive (symbol 1) or tables (symbol 0).
 
     Few changes are only coded adaptively and many only by tables; in between both are tried.
     """

@@ -62,9 +62,7 @@ class StagedSpan:
                 scatter(target, self.positions[which], piece.start - first, self.values[which])
 
     def _pieces(self) -> Iterator[tuple[Piece, int, slice]]:
-        """Yield each piece with new elements, its first element in the span, and which of the new elements belong to
-        it.
-        """
+        """Yield each piece with new elements, its first element in the span, and the slice of the new elements."""
         first, taken = 0, 0
         for piece in self.span.pieces:
             after = first + piece.stop - piece.start

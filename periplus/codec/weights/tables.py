@@ -57,8 +57,9 @@ class Table:
 
 @kernel
 def _segments(counts: Ints, logarithms: Ints, one: int, entry: int, prices: Ints) -> None:
-    """Compute `prices[i, j]`: the approximate price of the tokens of rows i to j with a table of their own, and of its
-    entries.
+    """Compute `prices[i, j]`: the approximate price of coding rows i to j with a table of their own.
+
+    It includes the price of the table's entries.
 
     The price of tokens is their empirical entropy, total log2(total) - sum of count log2(count). A logarithm is the bit
     length plus a lookup by the next eight bits.
@@ -117,9 +118,7 @@ def _rough_prices(rows: Ints) -> Ints:
 
 
 def _prices(rows: Ints) -> Ints:
-    """Return the price [rows, rows] of one coarse table for rows i to j, whichever of one-sided and two-sided is
-    cheaper.
-    """
+    """Return the price [rows, rows] of one coarse table, one-sided or two-sided, for rows i to j."""
     prices = np.zeros((len(rows), len(rows)), np.int64)
     for first in range(len(rows)):
         for last in range(first, len(rows)):
