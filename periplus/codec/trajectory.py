@@ -139,10 +139,23 @@ def content(trajectories: Sequence[Trajectory]) -> tuple[_Counts, bytes, tuple[b
     rows = [_ROW.pack(*_row(t, prompts[t.prompt_ids.tobytes()], texts)) for t in trajectories]
     runs = [_RUN.pack(r.policy.fork, r.policy.version, r.num_tokens) for t in trajectories for r in t.policies]
     counts = _Counts(
-        samples=len(rows), runs=len(runs), prompts=len(prompts), prompt_ids=len(prompt_ids), completion_ids=len(mask),
-        sampled=int(np.count_nonzero(mask)), num_near=num_near, texts=len(texts), text_bytes=sum(map(len, encoded)),
-        id_low=0, id_high=0, near=0, heads=0, mantissas=0, near_high=0, near_low=0,
-    )  # fmt: skip
+        samples=len(rows),
+        runs=len(runs),
+        prompts=len(prompts),
+        prompt_ids=len(prompt_ids),
+        completion_ids=len(mask),
+        sampled=int(np.count_nonzero(mask)),
+        num_near=num_near,
+        texts=len(texts),
+        text_bytes=sum(map(len, encoded)),
+        id_low=0,
+        id_high=0,
+        near=0,
+        heads=0,
+        mantissas=0,
+        near_high=0,
+        near_low=0,
+    )
     meta = [*rows, *runs, np.array(lengths, "<u4").tobytes(), *encoded]
     if counts.mask_bytes:
         meta.append(np.packbits(mask, bitorder="little").tobytes())
@@ -166,10 +179,13 @@ def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
         meta,
         _COUNTS.size,
         (
-            _ROW.size * counts.samples, _RUN.size * counts.runs, 4 * (counts.prompts + counts.texts),
-            counts.text_bytes, counts.mask_bytes,
+            _ROW.size * counts.samples,
+            _RUN.size * counts.runs,
+            4 * (counts.prompts + counts.texts),
+            counts.text_bytes,
+            counts.mask_bytes,
         ),
-    )  # fmt: skip
+    )
     # The sizes of all sections are proven at this point. Now the lengths and indices within meta are checked.
     rows, runs = Rows.of(_ROW.iter_unpack(of_rows)), list(_RUN.iter_unpack(of_runs))
     lengths = np.frombuffer(of_lengths, np.uint32).tolist()
@@ -186,9 +202,14 @@ def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
     for array in (ids, logprobs, mask):
         array.setflags(write=False)
     return Trajectories(
-        rows=rows, runs=runs, prompt_lengths=prompt_lengths, ids=ids, logprobs=logprobs, mask=mask,
+        rows=rows,
+        runs=runs,
+        prompt_lengths=prompt_lengths,
+        ids=ids,
+        logprobs=logprobs,
+        mask=mask,
         texts=_texts(bytes(of_texts), text_lengths),
-    )  # fmt: skip
+    )
 
 
 def _opened(payload: bytes, max_content_bytes: int) -> tuple[_Counts, memoryview, list[memoryview]]:
@@ -262,9 +283,11 @@ def _json_line_bytes(t: Trajectory) -> int:
 
 def _check_lengths(counts: _Counts, rows: Rows, prompts: Sequence[int], texts: Sequence[int]) -> None:
     for what, lengths, total in (
-        ("completion ids", rows.num_ids, counts.completion_ids), ("policy runs", rows.num_runs, counts.runs),
-        ("prompt ids", prompts, counts.prompt_ids), ("bytes of texts", texts, counts.text_bytes),
-    ):  # fmt: skip
+        ("completion ids", rows.num_ids, counts.completion_ids),
+        ("policy runs", rows.num_runs, counts.runs),
+        ("prompt ids", prompts, counts.prompt_ids),
+        ("bytes of texts", texts, counts.text_bytes),
+    ):
         if sum(lengths) != total:
             raise CorruptFrame(f"lengths of {what} sum to {sum(lengths)}, but there are {total}")
 
@@ -275,10 +298,12 @@ def _check_rows(counts: _Counts, rows: Rows, prompt_lengths: Sequence[int], max_
     A prompt counts once for each sample that refers to it, because a consumer may expand it for every one.
     """
     for what, indices, limit in (
-        ("prompt", rows.prompt, counts.prompts), ("worker", rows.worker, counts.texts),
-        ("metadata", rows.metadata, counts.texts), ("purpose", rows.purpose, len(PURPOSES)),
+        ("prompt", rows.prompt, counts.prompts),
+        ("worker", rows.worker, counts.texts),
+        ("metadata", rows.metadata, counts.texts),
+        ("purpose", rows.purpose, len(PURPOSES)),
         ("stop reason", rows.stop_reason, len(STOP_REASONS)),
-    ):  # fmt: skip
+    ):
         if indices and max(indices) >= limit:
             raise CorruptFrame(f"{what} {max(indices)} does not exist: there are {limit}")
     num_prompt_ids = counts.prompt_ids + sum([prompt_lengths[prompt] for prompt in rows.prompt])
@@ -323,10 +348,23 @@ def _texts(text: bytes, lengths: list[int]) -> tuple[str, ...]:
 def _row(t: Trajectory, prompt: int, texts: dict[str, int]) -> tuple[float, ...]:
     """Return the numbers of one sample in the order of `Rows`."""
     return (
-        t.lease_id, t.group, t.item, t.sample, len(t.completion_ids), len(t.policies), t.sampling.top_k, t.reward,
-        t.sampling.temperature, t.sampling.top_p, t.generation_s, prompt, texts[t.worker_id], texts[t.metadata],
-        PURPOSES.index(t.purpose), STOP_REASONS.index(t.stop_reason),
-    )  # fmt: skip
+        t.lease_id,
+        t.group,
+        t.item,
+        t.sample,
+        len(t.completion_ids),
+        len(t.policies),
+        t.sampling.top_k,
+        t.reward,
+        t.sampling.temperature,
+        t.sampling.top_p,
+        t.generation_s,
+        prompt,
+        texts[t.worker_id],
+        texts[t.metadata],
+        PURPOSES.index(t.purpose),
+        STOP_REASONS.index(t.stop_reason),
+    )
 
 
 def _check(t: Trajectory) -> None:

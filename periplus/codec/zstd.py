@@ -40,9 +40,16 @@ def compress_words(content: bytes, level: int) -> bytes:
 def compress_symbols(content: bytes) -> bytes:
     """Compress independent symbols: entropy coding, and only matches of seven symbols or more."""
     parameters = zstandard.ZstdCompressionParameters(
-        window_log=17, hash_log=14, chain_log=14, search_log=4, min_match=7, target_length=32,
-        strategy=zstandard.STRATEGY_BTOPT, write_checksum=True, write_content_size=True,
-    )  # fmt: skip
+        window_log=17,
+        hash_log=14,
+        chain_log=14,
+        search_log=4,
+        min_match=7,
+        target_length=32,
+        strategy=zstandard.STRATEGY_BTOPT,
+        write_checksum=True,
+        write_content_size=True,
+    )
     return zstandard.ZstdCompressor(compression_params=parameters).compress(content)
 
 

@@ -63,9 +63,12 @@ class _Writer:
         if not self._hashes:
             raise ValueError(f"{self.opening} has no part")
         closing = Closing(
-            num_chunks=len(self._hashes), payload_bytes=self._payload_bytes, root=root(self._hashes),
-            state_digest=state_digest, probe_logprobs=tuple(probe),
-        )  # fmt: skip
+            num_chunks=len(self._hashes),
+            payload_bytes=self._payload_bytes,
+            root=root(self._hashes),
+            state_digest=state_digest,
+            probe_logprobs=tuple(probe),
+        )
         float32 = struct.unpack(f"<{len(closing.probe_logprobs)}f", closing.probe_bytes)
         closing = replace(closing, probe_logprobs=float32)
         try:
@@ -82,17 +85,34 @@ class PublicationWriter(_Writer):
     """
 
     def __init__(
-        self, key: PublisherKey, certificate: Certificate, *, job_id: str, kind: PublicationKind, policy: Policy,
-        base: Policy | None = None, base_digest: bytes = b"", codec: CodecId, max_payload_bytes: int | None = None,
-        max_chunks: int, content_bytes: int,
-    ) -> None:  # fmt: skip
+        self,
+        key: PublisherKey,
+        certificate: Certificate,
+        *,
+        job_id: str,
+        kind: PublicationKind,
+        policy: Policy,
+        base: Policy | None = None,
+        base_digest: bytes = b"",
+        codec: CodecId,
+        max_payload_bytes: int | None = None,
+        max_chunks: int,
+        content_bytes: int,
+    ) -> None:
         """Raises: ValueError for an opening that readers would refuse."""
         if max_payload_bytes is None:
             max_payload_bytes = payload_cap(content_bytes, max_chunks)
         opening = Opening(
-            job_id=job_id, kind=kind, policy=policy, base=base, base_digest=base_digest, codec=codec,
-            max_payload_bytes=max_payload_bytes, max_chunks=max_chunks, content_bytes=content_bytes,
-        )  # fmt: skip
+            job_id=job_id,
+            kind=kind,
+            policy=policy,
+            base=base,
+            base_digest=base_digest,
+            codec=codec,
+            max_payload_bytes=max_payload_bytes,
+            max_chunks=max_chunks,
+            content_bytes=content_bytes,
+        )
         super().__init__(opening)
         self.opening = key.sign_opening(opening, certificate)
         self._key = key
@@ -114,16 +134,28 @@ class DerivedWriter(_Writer):
     """A gateway's writer: unsigned parts that lead to a state which the trainer attested."""
 
     def __init__(
-        self, attestation: Attestation, *, kind: PublicationKind, base: Policy | None = None, base_digest: bytes = b"",
+        self,
+        attestation: Attestation,
+        *,
+        kind: PublicationKind,
+        base: Policy | None = None,
+        base_digest: bytes = b"",
         max_chunks: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises: ValueError for an opening that readers would refuse."""
         target = attestation.opening
         opening = Opening(
-            job_id=target.job_id, kind=kind, policy=target.policy, base=base, base_digest=base_digest,
-            codec=target.codec, max_payload_bytes=payload_cap(target.content_bytes, max_chunks),
-            max_chunks=max_chunks, content_bytes=target.content_bytes, attested=attestation,
-        )  # fmt: skip
+            job_id=target.job_id,
+            kind=kind,
+            policy=target.policy,
+            base=base,
+            base_digest=base_digest,
+            codec=target.codec,
+            max_payload_bytes=payload_cap(target.content_bytes, max_chunks),
+            max_chunks=max_chunks,
+            content_bytes=target.content_bytes,
+            attested=attestation,
+        )
         super().__init__(opening)
         self._promised = attestation.closing
 
@@ -138,24 +170,47 @@ class DerivedWriter(_Writer):
 
 
 def signed_publication(
-    key: PublisherKey, certificate: Certificate, *, job_id: str, kind: PublicationKind, policy: Policy,
-    base: Policy | None = None, base_digest: bytes = b"", codec: CodecId, content_bytes: int, parts: Iterable[bytes],
-    state_digest: bytes = b"", probe: Sequence[float] = (),
-) -> Publication:  # fmt: skip
+    key: PublisherKey,
+    certificate: Certificate,
+    *,
+    job_id: str,
+    kind: PublicationKind,
+    policy: Policy,
+    base: Policy | None = None,
+    base_digest: bytes = b"",
+    codec: CodecId,
+    content_bytes: int,
+    parts: Iterable[bytes],
+    state_digest: bytes = b"",
+    probe: Sequence[float] = (),
+) -> Publication:
     """Return a complete signed publication whose caps just fit. Raises: ValueError."""
     payload = tuple(parts)
     writer = PublicationWriter(
-        key, certificate, job_id=job_id, kind=kind, policy=policy, base=base, base_digest=base_digest, codec=codec,
-        max_payload_bytes=sum(map(len, payload)), max_chunks=len(payload), content_bytes=content_bytes,
-    )  # fmt: skip
+        key,
+        certificate,
+        job_id=job_id,
+        kind=kind,
+        policy=policy,
+        base=base,
+        base_digest=base_digest,
+        codec=codec,
+        max_payload_bytes=sum(map(len, payload)),
+        max_chunks=len(payload),
+        content_bytes=content_bytes,
+    )
     chunks = tuple(writer.chunk(part) for part in payload)
     return Publication(opening=writer.opening, chunks=chunks, closing=writer.closing(state_digest, probe))
 
 
 def derived_publication(
-    attestation: Attestation, *, kind: PublicationKind, base: Policy | None = None, base_digest: bytes = b"",
+    attestation: Attestation,
+    *,
+    kind: PublicationKind,
+    base: Policy | None = None,
+    base_digest: bytes = b"",
     parts: Iterable[bytes],
-) -> Publication:  # fmt: skip
+) -> Publication:
     """Return a complete derived publication. Raises: ValueError."""
     payload = tuple(parts)
     writer = DerivedWriter(attestation, kind=kind, base=base, base_digest=base_digest, max_chunks=len(payload))

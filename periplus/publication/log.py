@@ -181,9 +181,14 @@ class PublicationLog:
         return self._complete(opening, record) if isinstance(record, Closing) else None
 
     def restore(
-        self, bundle: Publication | None, chain: Iterable[Publication], *, copy: Policy | None = None,
-        copy_digest: bytes = b"", highest_fork: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        bundle: Publication | None,
+        chain: Iterable[Publication],
+        *,
+        copy: Policy | None = None,
+        copy_digest: bytes = b"",
+        highest_fork: int = 0,
+    ) -> None:
         """Start with what the disk has: the version of the copy, and complete publications. All are verified again.
 
         Raises: as `append`, for a disk that was changed; then start with a new log.
@@ -264,11 +269,15 @@ class PublicationLog:
         return Send(
             record,
             replace(
-                cursor, have=entry.policy, distrust=cursor.distrust and not is_relay_done,
+                cursor,
+                have=entry.policy,
+                distrust=cursor.distrust and not is_relay_done,
                 wants_anchor=cursor.wants_anchor and not is_relay_done,
-                is_along=cursor.is_along and entry.policy != self._newest, entry=None, index=0,
+                is_along=cursor.is_along and entry.policy != self._newest,
+                entry=None,
+                index=0,
             ),
-        )  # fmt: skip
+        )
 
     def _choose(self, cursor: Cursor) -> "_Entry | Wait | Derive | NeedsAnchor":
         """Return the publication that the reader gets next, or why it gets none."""

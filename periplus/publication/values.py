@@ -98,9 +98,18 @@ class Opening:
         base = self.base or Policy(0, 0)
         key = b"" if self.certificate is None else self.certificate.public_key
         numbers = struct.pack(
-            "<BIQBIQHQIQ", _KIND_BYTE[self.kind], self.policy.fork, self.policy.version, self.base is not None,
-            base.fork, base.version, self.codec, self.max_payload_bytes, self.max_chunks, self.content_bytes,
-        )  # fmt: skip
+            "<BIQBIQHQIQ",
+            _KIND_BYTE[self.kind],
+            self.policy.fork,
+            self.policy.version,
+            self.base is not None,
+            base.fork,
+            base.version,
+            self.codec,
+            self.max_payload_bytes,
+            self.max_chunks,
+            self.content_bytes,
+        )
         return _OPENING + _text(self.job_id) + numbers + _blob(self.base_digest) + _blob(key)
 
     @property

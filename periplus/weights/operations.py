@@ -99,13 +99,16 @@ def fold(
 
 
 def _encode(
-    base: State, new: State, digests: tuple[bytes, bytes], path: Path, destination: Path, with_floors: bool,
+    base: State,
+    new: State,
+    digests: tuple[bytes, bytes],
+    path: Path,
+    destination: Path,
+    with_floors: bool,
     progress: Progress,
-) -> Delta:  # fmt: skip
+) -> Delta:
     encoder = Encoder(base, new, num_threads=os.cpu_count() or 1)
-    head = Head(
-        base_digest=digests[0], result_digest=digests[1], num_parts=encoder.num_parts, layout=layout_of(new)
-    )  # fmt: skip
+    head = Head(base_digest=digests[0], result_digest=digests[1], num_parts=encoder.num_parts, layout=layout_of(new))
     total_bytes = content_bytes(new)
     with path.open("xb") as file:
         writer = DeltaWriter(file, head)

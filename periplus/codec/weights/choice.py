@@ -140,9 +140,14 @@ def choose_levels(elements: Ints, changed: Ints, first_exponent: int, spacing: i
         prior = _cheapest_prior(residuals, contexts.MAX_RESIDUAL)
         offset_prior = _cheapest_prior(offsets, contexts.MAX_SHIFT)
     return LevelMap(
-        spacing=spacing, first_exponent=first_exponent, template=template, offsets=offsets, residuals=residuals,
-        prior=prior, offset_prior=offset_prior,
-    )  # fmt: skip
+        spacing=spacing,
+        first_exponent=first_exponent,
+        template=template,
+        offsets=offsets,
+        residuals=residuals,
+        prior=prior,
+        offset_prior=offset_prior,
+    )
 
 
 def _pooled(elements: Ints, changed: Ints, costs: tuple[Ints, Ints]) -> Ints:

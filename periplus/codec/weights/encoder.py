@@ -54,9 +54,14 @@ class Encoder:
     """
 
     def __init__(
-        self, base: State | None, new: State, *, num_threads: int = 1, span_bytes: int = SPAN_BYTES,
+        self,
+        base: State | None,
+        new: State,
+        *,
+        num_threads: int = 1,
+        span_bytes: int = SPAN_BYTES,
         changes: Sequence[Positions | None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._base, self._new, self._num_threads = base, new, num_threads
         self._layout = layout_of(new)
         self._spans = self._layout.spans(span_bytes)
@@ -125,8 +130,12 @@ class Encoder:
 
 
 def encode(
-    base: State | None, new: State, *, num_threads: int = 1, span_bytes: int = SPAN_BYTES,
+    base: State | None,
+    new: State,
+    *,
+    num_threads: int = 1,
+    span_bytes: int = SPAN_BYTES,
     changes: Sequence[Positions | None] | None = None,
-) -> list[bytes]:  # fmt: skip
+) -> list[bytes]:
     """Return all parts of a payload."""
     return list(Encoder(base, new, num_threads=num_threads, span_bytes=span_bytes, changes=changes).parts())

@@ -132,9 +132,15 @@ def tally(positions: Positions, old: Bits, bounds: Ints, shift: int, changed: In
 
 @kernel
 def walk(
-    base: Bits, positions: Positions, bounds: Ints, shift: int, table: Bytes, unchanged: Ints, slots: Ints,
+    base: Bits,
+    positions: Positions,
+    bounds: Ints,
+    shift: int,
+    table: Bytes,
+    unchanged: Ints,
+    slots: Ints,
     gaps: Positions,
-) -> None:  # fmt: skip
+) -> None:
     """Compute the gaps: for each change, the unchanged elements of its stream since the stream's previous change.
 
     `table[group, row]` is the stream. `slots[stream]` is where the stream's next gap is written, and is advanced, so
@@ -203,9 +209,18 @@ def _counting_down(unrolled: int) -> Callable[..., UInt]:
     """
 
     def count_down(
-        base: Bits, begin: UInt, end: UInt, right: UInt, streams: Bytes, left: Steps, queue: Steps, slots: Ints,
-        positions: Positions, old: Bits, found: UInt,
-    ) -> UInt:  # fmt: skip
+        base: Bits,
+        begin: UInt,
+        end: UInt,
+        right: UInt,
+        streams: Bytes,
+        left: Steps,
+        queue: Steps,
+        slots: Ints,
+        positions: Positions,
+        old: Bits,
+        found: UInt,
+    ) -> UInt:
         one = np.uint64(1)
         # `sharers[stream]` counts the rows of a stream. `rest[row]` is how many elements of the row come before its
         # next change, if the row alone makes up its stream, else 0. Stream 0 never changes, so its rows can all count
@@ -254,9 +269,16 @@ _by_fours, _by_ones = _counting_down(4), _counting_down(1)
 
 @kernel
 def replay(
-    base: Bits, queue: Steps, bounds: Ints, shift: int, table: Bytes, left: Steps, slots: Ints, positions: Positions,
+    base: Bits,
+    queue: Steps,
+    bounds: Ints,
+    shift: int,
+    table: Bytes,
+    left: Steps,
+    slots: Ints,
+    positions: Positions,
     old: Bits,
-) -> int:  # fmt: skip
+) -> int:
     """Invert `walk`: find the positions of the changes, in order, and the old elements there; return their number.
 
     `left[stream]` is the stream's first gap, and `queue[slots[stream]]` its next one. The last gap of each stream in

@@ -106,9 +106,14 @@ def read(reader: SymbolReader, num_groups: int, num_exponents: int) -> LevelMap:
     residuals = np.zeros((num_groups, count), np.int64)
     residuals[alive] = unzigzag(symbols, contexts.MAX_RESIDUAL).reshape(-1, count)
     return LevelMap(
-        spacing=spacing, first_exponent=first, template=template, offsets=offsets, residuals=residuals, prior=prior,
+        spacing=spacing,
+        first_exponent=first,
+        template=template,
+        offsets=offsets,
+        residuals=residuals,
+        prior=prior,
         offset_prior=offset_prior,
-    )  # fmt: skip
+    )
 
 
 def _read_template(reader: SymbolReader, spacing: int, count: int) -> Ints:
