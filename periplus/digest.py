@@ -1,7 +1,7 @@
-"""Digests that prove a state, defined so that anyone can recompute them. 32 bytes each, on the wire raw.
+"""Digests that prove a state, defined so that anyone can recompute them. They have 32 bytes, and are raw on the wire.
 
-A tensor's bytes (row-major, little-endian) are cut into blocks of 1 MiB; the last may be shorter; an empty tensor has
-one empty block.
+A tensor's bytes (row-major, little-endian) are cut into blocks of 1 MiB. The last block may be shorter, and an empty
+tensor has one empty block.
 
     leaf           = BLAKE3(block)                                             plain hash mode
     node(l, r)     = BLAKE3 derive_key("periplus.digest/1 node", l || r)       64 bytes in, 32 out
@@ -10,12 +10,12 @@ one empty block.
                                        || u32 number of dimensions || u64 each dimension || tensor digest)
     state digest   = root(entries, sorted by the UTF-8 bytes of their names)
 
-All integers are little-endian, name is UTF-8, dtype is the safetensors name (`BF16`). `root` pairs neighbours level by
-level; the odd last one rises unchanged; the root of one is itself. The root of an empty state is the derive_key hash of
-no bytes with the context of entries. BLAKE3's modes keep leaves, nodes and entries apart: none can be passed off as
-another, and blocks stay aligned, as a prefix byte would not let them.
+All integers are little-endian, name is UTF-8, dtype is the safetensors name (`BF16`). `root` is a Merkle root: it pairs
+neighbours level by level, an odd last one moves up unchanged, and the root of one hash is that hash. The root of an
+empty state is the derive_key hash of no bytes in the context of entries. BLAKE3's modes keep leaves, nodes and entries
+apart: none can be passed off as another, and blocks stay aligned, which a prefix byte would not allow.
 
-Shards that hold whole blocks compute their leaves alone; block i of a tensor is bytes [i, i + 1) x 2^20.
+Shards that hold whole blocks can compute their leaves alone: block i of a tensor is bytes [i, i + 1) x 2^20.
 """
 
 import struct
@@ -26,37 +26,41 @@ from blake3 import blake3
 from periplus.state import State, Tensor
 
 BLOCK_BYTES = 1 << 20
+"""Size of a block of a tensor's bytes."""
 DIGEST_BYTES = 32
 _NODE = "periplus.digest/1 node"
 _ENTRY = "periplus.digest/1 tensor"
 
 
 def payload_digest(payload: bytes) -> bytes:
-    """Of opaque bytes: plain BLAKE3."""
+    """Return the digest of opaque bytes: plain BLAKE3."""
     return blake3(payload).digest()
 
 
 def tensor_digest(tensor: Tensor) -> bytes:
-    """Of a tensor's bytes alone: neither dtype nor shape."""
+    """Return the digest of a tensor's bytes alone, without dtype and shape."""
     view = tensor.data.data
     starts = range(0, max(len(view), 1), BLOCK_BYTES)
     return root([blake3(view[start : start + BLOCK_BYTES]).digest() for start in starts])
 
 
 def state_digest(state: State) -> bytes:
-    """Of names, dtypes, shapes and bytes."""
+    """Return the digest of the names, dtypes, shapes and bytes of all tensors."""
     return digest_of((name, tensor.dtype, tensor.shape, tensor_digest(tensor)) for name, tensor in state.items())
 
 
 def digest_of(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> bytes:
-    """The state digest of (name, dtype, shape, tensor digest) each: for who holds no state in memory."""
+    """Return the state digest from (name, dtype, shape, tensor digest) of each tensor.
+
+    It serves callers that hold no state in memory.
+    """
     entries = [_entry(name.encode(), dtype.encode(), shape, digest) for name, dtype, shape, digest in tensors]
     hashes = [blake3(entry, derive_key_context=_ENTRY).digest() for _, entry in sorted(entries)]
     return root(hashes) if hashes else blake3(b"", derive_key_context=_ENTRY).digest()
 
 
 def root(hashes: Sequence[bytes]) -> bytes:
-    """The Merkle root of at least one hash."""
+    """Return the Merkle root of at least one hash."""
     level = list(hashes)
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=False)

@@ -1,15 +1,15 @@
-"""Policies, lineages and staleness: the arithmetic that every promise about freshness rests on.
+"""Policies, lineages and staleness: the arithmetic on which every promise about freshness rests.
 
-A policy is `(fork, version)`, ordered lexicographically. The version rises by one for each batch consumed; the fork
-rises by one at each restore from a checkpoint. Forks form a tree: each new one begins at a version of an earlier one,
-its parent, and what the earlier fork did after that version happened on a dead branch.
+A policy is `(fork, version)`, ordered lexicographically. The version rises by one for each batch consumed. The fork
+rises by one at each restore from a checkpoint. Forks form a tree: each new one begins at a version of an earlier fork,
+its parent. What the earlier fork did after that version happened on a dead branch.
 
     fork 0   0.0 - 0.1 - 0.2 - 0.3 - 0.4      killed; the last checkpoint was 0.2
                           \\
     fork 1                 1.2 - 1.3          0.0, 0.1 and 0.2 are its history; 0.3 and 0.4 are dead to it
 
-The staleness of a token is the version that a training step starts from minus the version that sampled the token. It is
-a distance along the tree: defined for a policy of the consumer's own lineage, and for no other.
+The staleness of a token is the version from which a training step starts, minus the version that sampled the token. It
+is a distance along the tree, defined only for a policy of the consumer's own lineage.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Policy:
-    """A state of the actor."""
+    """Identity of one version of the actor's weights."""
 
     fork: int
     version: int
 
     def next(self) -> "Policy":
-        """The policy after one more batch was consumed."""
+        """Return the policy after one more batch was consumed."""
         return Policy(self.fork, self.version + 1)
 
     def __str__(self) -> str:
@@ -49,11 +49,11 @@ class Lineage:
 
     @property
     def first_version(self) -> int:
-        """The version at which this fork begins."""
+        """Version at which this fork begins."""
         return self.parents[-1].version if self.parents else 0
 
     def restored(self, fork: int, at: Policy) -> "Lineage":
-        """The lineage of a new fork that begins at `at`. Raises: ValueError if `at` is not on this lineage."""
+        """Return the lineage of a new fork that begins at `at`. Raises: ValueError if `at` is not on this lineage."""
         if at not in self:
             raise ValueError(f"fork {fork} cannot begin at {at}, which is not on the lineage of fork {self.fork}")
         kept = tuple(parent for parent in self.parents if parent.fork < at.fork)
@@ -72,10 +72,10 @@ class Lineage:
 
 
 def staleness(consumer: Policy, sampled_by: Policy, lineage: Lineage | None = None) -> int:
-    """Versions between the sampling of a token and the training step that consumes it.
+    """Return the number of versions between the sampling of a token and the training step that consumes it.
 
-    Raises: ValueError if the token's policy is not on the lineage (without one: of another fork), or if the token is
-    newer than the consumer (an impossible history).
+    Raises: ValueError if the token's policy is not on the lineage (without a lineage: is of another fork), or if the
+    token is newer than the consumer, which is an impossible history.
     """
     if sampled_by not in (lineage or Lineage(consumer.fork)):
         raise ValueError(f"staleness is undefined across branches: trainer at {consumer}, token of {sampled_by}")

@@ -1,12 +1,13 @@
-"""The probe: whether an engine computes with the weights that it holds, asked on prompts that trainer and worker know.
+"""The probe: fixed prompts that show whether an engine computes with the weights that it holds.
 
-A hash of an engine's tensors says what lies in memory. It cannot say that the forward pass reads that memory: a layer
-that was rebound to another tensor, a scale that is applied on the way in and taken back on the way out, a kernel that
-was compiled for the version before. Log-probabilities can. The trainer computes them with the weights that it
-publishes (rounded, as readers get them), signs them with the version's closing, and each worker compares.
+A hash of an engine's tensors says what lies in memory. It cannot say that the forward pass reads that memory. A layer
+may be bound to another tensor, a scale may be applied on the way in and taken back on the way out, or a kernel may have
+been compiled for the version before. Log-probabilities reveal that. The trainer computes them with the weights that it
+publishes (rounded, as readers get them), signs them with the version's closing, and each worker compares its own with
+them.
 
 Prompts are token ids drawn from a keyed hash: no text, no tokenizer, the same on every machine and with every version
-of numpy. Random ids make every layer answer something that no training made certain, so that a fault has where to show.
+of numpy. Random ids lead every layer to outputs of which no training made the model certain, so faults show.
 
 Shapes: S sequences, T tokens of each.
 """
@@ -19,31 +20,32 @@ import numpy.typing as npt
 from blake3 import blake3
 
 NUM_SEQUENCES = 4
-"""On CPU, products of one to three rows take other kernels than larger ones."""
+"""Number of prompts. On CPU, matrix products of one to three rows use other kernels than larger ones."""
 
 NUM_TOKENS = 16
+"""Tokens of a prompt. Chosen by hand."""
 
 NUM_LOGPROBS = NUM_SEQUENCES * (NUM_TOKENS - 1)
-"""Of each token but a sequence's first."""
+"""Number of log-probabilities of a probe: one for each token but the first of a sequence."""
 
 PROBE_TOLERANCE_NATS = 1e-4
 """Largest difference of one token's log-probability between the trainer and a sound engine, both in float32.
 
-Measured on Qwen3 of 0.2 and 57 M parameters with the same weights: other numbers of threads, other attention kernels
-and float64 differ by up to 5e-6. Faults, on the first: all weights one version old at lr 1e-6 1.3e-4 to 1.9e-4; one
-tensor 48 versions old (the median tensor) 8e-5 there and 1e-2 at lr 1e-4; one tensor scaled by 1.001 2e-3. What a norm
-behind it undoes, such as a scale of the query projection in Qwen3, is no fault and not seen.
-"""
+Measured on Qwen3 of 0.2 and 57 M parameters. With the same weights, other numbers of threads, other attention kernels
+and float64 differ by up to 5e-6. Faults on the first model: all weights one version old at lr 1e-6 gives 1.3e-4 to
+1.9e-4; one tensor 48 versions old (the median tensor) gives 8e-5 there and 1e-2 at lr 1e-4; one tensor scaled by 1.001
+gives 2e-3. A change that a norm behind it undoes, such as a scale of the query projection in Qwen3, is no fault and is
+not seen."""
 
 PROBE_TOLERANCE_BF16_NATS = 0.25
-"""For an engine that computes in bfloat16: 0.03 to 0.07 was measured on sound ones. It still sees a tensor that is
-another one, not one that is a few versions old."""
+"""The same tolerance for an engine that computes in bfloat16: sound ones differed by 0.03 to 0.07. It still reveals a
+tensor that is a different one, but not a tensor that is a few versions old."""
 
 _CONTEXT = "periplus.probe/1 prompts"
 
 
 def probe_prompts(seed: int, vocab_size: int) -> npt.NDArray[np.int64]:
-    """The prompts of a job. *Shapes*: returns S x T token ids in [0, vocab_size)."""
+    """Return the prompts of a job: token ids [S, T] in range(vocab_size)."""
     if vocab_size < 1:
         raise ValueError(f"vocab_size is {vocab_size}; a model has at least one token")
     key = blake3(seed.to_bytes(8, "little"), derive_key_context=_CONTEXT)
@@ -53,7 +55,10 @@ def probe_prompts(seed: int, vocab_size: int) -> npt.NDArray[np.int64]:
 
 
 def max_difference(expected: Sequence[float], found: Sequence[float]) -> float:
-    """The largest difference between log-probabilities of the same tokens, in nats; infinite if one is not a number."""
+    """Return the largest difference in nats between log-probabilities of the same tokens.
+
+    It is infinite if the sequences differ in length, or if a difference is not a finite number.
+    """
     if len(expected) != len(found):
         return math.inf
     largest = 0.0

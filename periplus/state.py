@@ -1,16 +1,16 @@
-"""The weights of a policy as plain bytes: checkpoint name -> tensor, without torch.
+"""The weights of a policy as plain bytes: a mapping from checkpoint name to tensor, without torch.
 
 A state is a value: nobody writes into a tensor's `data`, and decoders may share it between states. Data are the
-tensor's row-major little-endian bytes, whatever the dtype: NaN payloads and -0.0 are kept because nothing here knows
-what a number is. Tied weights appear once, under the name that the checkpoint stores.
+tensor's row-major little-endian bytes, whatever the dtype. NaN payloads and -0.0 are kept, because nothing here
+interprets numbers. Tied weights appear once, under the name that the checkpoint stores.
 
 Files are safetensors, read and written here from the published format: u64 header length, JSON header padded with
 spaces to 8 bytes, data. (The safetensors package's raw interface changed shape between releases, and the kernel needs
-no torch-side dependency.) Dtypes below one byte are refused.
+no dependency on torch's side.) Dtypes below one byte are refused.
 
-What is read is mapped, not loaded: opening 16 GB costs their headers, and a state larger than memory can be hashed,
-compared and encoded. Arrays are read-only. A file that is replaced (written beside and renamed, as here) stays as it
-was for who has it open; one that is cut short in place ends the process with SIGBUS at the next look.
+Files are memory-mapped, not loaded: opening 16 GB costs reading their headers, and a state larger than memory can be
+hashed, compared and encoded. Arrays are read-only. A file that is replaced (written beside and renamed, as here) stays
+unchanged for whoever has it open. A file that is cut short in place ends the process with SIGBUS at the next access.
 """
 
 import json
@@ -33,13 +33,13 @@ ELEMENT_BYTES: Mapping[str, int] = {
     "U32": 4, "I32": 4, "F32": 4,
     "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
-"""Of each dtype, under its name in safetensors."""
+"""Bytes of an element of each dtype, by its safetensors name."""
 
 MAX_HEADER_BYTES = 100 << 20
-"""The cap that the safetensors package sets too."""
+"""Largest header; the safetensors package has the same cap."""
 
 MAX_DIMENSIONS = 64
-"""numpy's own limit."""
+"""Most dimensions of a tensor: numpy's limit."""
 
 METADATA = "__metadata__"
 """The one key of a header that names no tensor."""
@@ -48,14 +48,15 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 MAX_INDEX_BYTES = 256 << 20
-"""An index has a line a tensor, as a header has, and a file name more."""
+"""Largest index file. Per tensor it has an entry like a header's, and a file name in addition."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """One array. Built from any flat contiguous array of the elements, kept as its uint8 view. Equal: bit for bit.
+    """One array, built from any flat contiguous array of its elements and kept as that array's uint8 view.
 
-    Raises: ValueError for an unknown dtype, or if data and shape disagree.
+    Tensors are equal if they are equal bit for bit. Raises: ValueError for an unknown dtype, or if data and shape
+    disagree.
     """
 
     dtype: str
@@ -84,10 +85,11 @@ class Tensor:
 
 
 State = Mapping[str, Tensor]
+"""A state: tensors by checkpoint name."""
 
 
 def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor. Raises: ValueError for what cannot be one."""
+    """Return the bytes of a tensor. Raises: ValueError for an unknown dtype or an impossible shape."""
     if dtype not in ELEMENT_BYTES:
         raise ValueError(f"dtype {dtype!r} is not one of {', '.join(ELEMENT_BYTES)}")
     if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
@@ -96,13 +98,13 @@ def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def content_bytes(state: State) -> int:
-    """Bytes of all tensors."""
+    """Return the bytes of all tensors."""
     return sum(tensor.data.size for tensor in state.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SafetensorsFile:
-    """One file as it lies on disk: `head` is everything before the data, `tensors` are in the order of their data."""
+    """One file on disk. `head` is everything before the data; `tensors` are in the order of their data."""
 
     path: Path
     head: bytes
@@ -111,7 +113,7 @@ class SafetensorsFile:
 
 
 def read_safetensors(directory: Path) -> dict[str, Tensor]:
-    """The state in a Hugging Face checkpoint directory, in one file or in shards.
+    """Return the state in a Hugging Face checkpoint directory, from one file or from shards.
 
     Raises: NotFound if there is none; CorruptFrame if a file breaks the format or the index.
     """
@@ -119,8 +121,9 @@ def read_safetensors(directory: Path) -> dict[str, Tensor]:
 
 
 def checkpoint_files(directory: Path) -> tuple[SafetensorsFile, ...]:
-    """The files of a Hugging Face checkpoint directory by name; no tensor is in two. One file goes before an index, as
-    transformers has it.
+    """Return the files of a Hugging Face checkpoint directory, sorted by name. No tensor is in two files.
+
+    A single file takes precedence over an index, as in transformers.
 
     Raises: NotFound if there is none; CorruptFrame if a file breaks the format or the index.
     """
@@ -156,12 +159,12 @@ def _weight_map(index_path: Path) -> dict[str, str]:
 
 
 def read_safetensors_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file. Raises: NotFound, CorruptFrame."""
+    """Return the tensors of one file. Raises: NotFound, CorruptFrame."""
     return dict(open_safetensors(path).tensors)
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:
-    """One file, mapped. Raises: NotFound, CorruptFrame."""
+    """Open one file, memory-mapped. Raises: NotFound, CorruptFrame."""
     try:
         raw = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -173,14 +176,15 @@ def open_safetensors(path: Path) -> SafetensorsFile:
 
 
 def safetensors_order(lines: Iterable[tuple[str, str, tuple[int, ...]]]) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Names, dtypes and shapes in the order of the safetensors package: wide elements first, then names, so that every
-    tensor is aligned.
+    """Sort names, dtypes and shapes as the safetensors package does: wide elements first, then by name.
+
+    So every tensor is aligned.
     """
     return sorted(lines, key=lambda line: (-ELEMENT_BYTES[line[1]], line[0]))
 
 
 def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
-    """What stands before the data of tensors that follow each other in this order.
+    """Return the bytes that stand before the data of tensors that follow each other in this order.
 
     Raises: ValueError for the one name that the format reserves.
     """
@@ -198,7 +202,7 @@ def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata
 
 
 def write_safetensors(path: Path, state: State) -> None:
-    """Write one file; after a crash or an error it is there whole or not at all.
+    """Write one file. After a crash or an error it is there whole or not at all.
 
     Raises: ValueError for the one name that the format reserves; OSError.
     """

@@ -1,9 +1,10 @@
-"""The transport key of a frame, what has been seen of a sender, and a frame with its key as one record.
+"""Transport keys of frames: the key of a frame, the set of keys seen, and a frame with its key as one record.
 
-A frame travels from its worker over gateways to the trainer, each of which may see it again after a lost connection.
-(worker, epoch, sequence) names it for good: the epoch is one start of the worker's process, the sequence rises by one a
-frame. Whoever remembers a key drops the resend; whoever has forgotten it passes it on, and the next one drops it. So
-forgetting is harmless, and everything here is bounded; remembering what was never seen would be a loss, and never is.
+A frame travels from its worker over gateways to the trainer. Each of them may see it again after a lost connection. The
+key (worker, epoch, sequence) identifies it permanently: the epoch is one start of the worker's process, and the
+sequence rises by one per frame. Whoever remembers a key drops the resend. Whoever has forgotten it passes the frame on,
+and the next hop drops it. So forgetting is harmless, and all memory here is bounded. Remembering a key that was never
+seen would lose a frame, and never happens.
 
     record    a packed codec frame (codec/frame.py), epoch u64, sequence u64 little-endian, worker id in UTF-8
 """
@@ -17,17 +18,18 @@ from periplus.codec.frame import Frame, pack, read
 from periplus.errors import CorruptFrame
 
 MAX_RUNS = 1024
-"""Gaps remembered in one sender's sequence; in order there is one run, and a gap is a frame that is still under way."""
+"""Most runs of consecutive sequence numbers remembered per sender. Frames in order make one run; a gap is a frame that
+is still under way."""
 
 MAX_SENDERS = 4096
-"""Starts of workers remembered, the last to speak longest."""
+"""Most (worker, epoch) pairs remembered; the one that was silent longest is forgotten first."""
 
 _NUMBERS = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameKey:
-    """Who sent the frame, from which start of the sender, and which one."""
+    """Key of a frame: its sender, the start of the sender's process, and its number."""
 
     worker_id: str
     epoch: int
@@ -36,7 +38,7 @@ class FrameKey:
 
 @dataclass(slots=True)
 class _Runs:
-    """A set of numbers as runs [start, end), in order."""
+    """A set of numbers as sorted runs [start, end)."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -66,7 +68,7 @@ class _Runs:
 
 
 class SeenFrames:
-    """Keys that were added, but for those that were forgotten for room."""
+    """The set of keys that were added, except for those that were forgotten for room."""
 
     def __init__(self) -> None:
         self._senders: OrderedDict[tuple[str, int], _Runs] = OrderedDict()
@@ -76,7 +78,7 @@ class SeenFrames:
         return runs is not None and runs.holds(key.sequence)
 
     def add(self, key: FrameKey) -> bool:
-        """False if it was there."""
+        """Add a key. Return False if it was there already."""
         if key in self:
             return False
         sender = (key.worker_id, key.epoch)
@@ -88,12 +90,12 @@ class SeenFrames:
 
 
 def pack_keyed(key: FrameKey, frame: Frame) -> tuple[bytes, bytes]:
-    """The record, in two pieces."""
+    """Return the record of a frame and its key, in two pieces."""
     return pack(frame), _NUMBERS.pack(key.epoch, key.sequence) + key.worker_id.encode()
 
 
 def unpack_keyed(data: bytes, *, max_payload_bytes: int) -> tuple[FrameKey, Frame]:
-    """The inverse of the pieces joined. Raises: CorruptFrame, UnknownCodec."""
+    """Invert `pack_keyed` on its joined pieces. Raises: CorruptFrame, UnknownCodec."""
     found = read(data, 0, max_payload_bytes=max_payload_bytes)
     if found is None or len(data) < found[1] + _NUMBERS.size:
         raise CorruptFrame(f"a record of {len(data)} bytes ends within its frame or its transport key")

@@ -1,8 +1,9 @@
 """CODEC_FILES_ZSTD: a bundle of small files (tokenizer, model config) in one zstandard frame.
 
-Content, little-endian: u32 number of files; for each, sorted by name, u32 bytes of name, name in UTF-8, u64 bytes of
-data; then the data in the same order. Names are relative POSIX paths that stay below the directory into which a reader
-writes them: checked on both sides, because a reader trusts no writer.
+The content is little-endian: u32 number of files; for each file, sorted by name, u32 bytes of the name, the name in
+UTF-8, and u64 bytes of data; then the data of all files in the same order. Names are relative POSIX paths that stay
+below the directory into which a reader writes them. Both encoder and decoder check the names, because a reader trusts
+no writer.
 """
 
 import struct
@@ -13,20 +14,26 @@ from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame
 
 LEVEL = 9
-"""A bundle is sent once a region and compressed once a job."""
+"""zstandard level. A bundle is compressed once per job and sent once per region, so a slow level pays. Chosen by
+hand.
+"""
 
 MAX_NAME_BYTES = 1024
+"""Longest file name in UTF-8 bytes. Chosen by hand."""
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
 def encode(files: Mapping[str, bytes]) -> bytes:
-    """One payload for all files. Raises: ValueError for a name that check_names refuses."""
+    """Return one payload for all files. Raises: ValueError for a name that `check_names` refuses."""
     return compress(content(files), LEVEL)
 
 
 def content(files: Mapping[str, bytes]) -> bytes:
-    """What encode compresses; its length is the `content_bytes` of an opening. Raises: as encode."""
+    """Return the bytes that `encode` compresses.
+
+    Their length is the `content_bytes` of an opening. Raises: as `encode`.
+    """
     check_names(files)
     ordered = sorted((name.encode(), data) for name, data in files.items())
     head = [_U32.pack(len(name)) + name + _U64.pack(len(data)) for name, data in ordered]
@@ -34,7 +41,7 @@ def content(files: Mapping[str, bytes]) -> bytes:
 
 
 def decode(payload: bytes, *, max_content_bytes: int) -> dict[str, bytes]:
-    """The inverse of encode. Raises: CorruptFrame."""
+    """Invert `encode`. Raises: CorruptFrame, also if the content exceeds `max_content_bytes`."""
     columns = Columns(decompress(payload, max_content_bytes=max_content_bytes))
     (num_files,) = _U32.unpack(columns.take(_U32.size))
     sizes: list[tuple[bytes, int]] = []
@@ -55,7 +62,13 @@ def decode(payload: bytes, *, max_content_bytes: int) -> dict[str, bytes]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that leave the directory, mean something to a shell or terminal, or collide. Raises: ValueError."""
+    """Check file names.
+
+    Refused are names that leave the directory, that a shell or terminal could interpret, or that collide: one name is
+    the directory of another.
+
+    Raises: ValueError.
+    """
     known = set(names)
     for name in known:
         parts = name.split("/")

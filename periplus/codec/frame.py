@@ -1,4 +1,4 @@
-"""The envelope of a payload that is stored or relayed by those who do not decode it.
+"""Envelope with a checksum for payloads that are stored or relayed by programs that do not decode them.
 
     bytes  0-1   magic "PF"
            2-3   codec id            u16 little-endian
@@ -6,10 +6,12 @@
            8-15  first 8 bytes of BLAKE3(bytes 0-7 || payload)
            16-   payload
 
-The checksum covers the header, so that no single damaged byte goes unnoticed. BLAKE3 rather than a CRC: it is a
-dependency already, as fast as zlib's CRC-32 from Python, and 64 bits keep the chance of a false pass below 1e-9 over a
-billion damaged frames, where 32 bits would expect a quarter. It finds accidents, not forgers. A frame's size is checked
-before anything is allocated or hashed. `read` walks a file of frames and reports a torn tail as such.
+The checksum covers the header as well, so that no single damaged byte goes unnoticed. It is BLAKE3 and not a CRC,
+because BLAKE3 is a dependency already and as fast as zlib's CRC-32 from Python. With 64 bits, the chance that one of a
+billion damaged frames passes is below 1e-9; with 32 bits, about 0.2 of them would be expected to
+pass. The checksum
+finds accidents, not forgeries. A frame's size is checked before anything is allocated or hashed. `read` walks through a
+file of frames and reports an incomplete last frame as such.
 """
 
 import struct
@@ -27,7 +29,7 @@ _CHECKSUM_BYTES = 8
 
 
 class CodecId(IntEnum):
-    """Mirrors the enum Codec of common.proto, value for value."""
+    """Codec ids of the wire. They mirror the enum Codec of common.proto, value for value."""
 
     TRAJECTORY_COLUMNS_ZSTD = 1
     FILES_ZSTD = 4
@@ -36,14 +38,14 @@ class CodecId(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """An opaque payload and the codec that reads it."""
+    """An opaque payload and the id of the codec that decodes it."""
 
     codec: CodecId
     payload: bytes
 
 
 def codec_id(value: int) -> CodecId:
-    """The codec of a number from the wire. Raises: UnknownCodec."""
+    """Convert a number from the wire to a CodecId. Raises: UnknownCodec."""
     try:
         return CodecId(value)
     except ValueError as error:
@@ -52,13 +54,13 @@ def codec_id(value: int) -> CodecId:
 
 
 def pack(frame: Frame) -> bytes:
-    """The frame's bytes."""
+    """Return the bytes of a frame: header, checksum and payload."""
     head = _HEAD.pack(_MAGIC, frame.codec, len(frame.payload))
     return head + _checksum(head, frame.payload) + frame.payload
 
 
 def unpack(data: bytes, *, max_payload_bytes: int) -> Frame:
-    """The only frame in `data`. Raises: CorruptFrame, UnknownCodec."""
+    """Return the one frame that `data` consists of. Raises: CorruptFrame, UnknownCodec."""
     found = read(data, 0, max_payload_bytes=max_payload_bytes)
     if found is None:
         raise CorruptFrame(f"frame is truncated after {len(data)} bytes; send it again")
@@ -69,7 +71,7 @@ def unpack(data: bytes, *, max_payload_bytes: int) -> Frame:
 
 
 def read(data: bytes | memoryview, offset: int, *, max_payload_bytes: int) -> tuple[Frame, int] | None:
-    """The frame at `offset` and where the next begins; None if the data ends within it.
+    """Return the frame at `offset` and the offset of the next one, or None if the data ends within the frame.
 
     Raises: CorruptFrame, UnknownCodec.
     """

@@ -1,20 +1,22 @@
-"""A column of float32 log-probabilities, bit for bit, in few bytes and without arithmetic that differs by machine.
+"""Lossless coding of a column of float32 log-probabilities, without arithmetic that differs between machines.
 
-Most of such a number is noise: 23 bits of mantissa that no coder shortens. What can be had:
+Most bits of such a number are noise: no coder shortens the 23 bits of mantissa. Two things can be saved:
 
-- **Heads.** The top byte (sign and seven bits of exponent) takes a handful of values, which cost 2 to 3 bits.
-- **Near 0.** A log-softmax in float32 is x - max - log(sum). Where the most likely token was sampled, which is most of
-  the time once a model is sure, that is -log(sum), and sum is 1 + k / 2^23, for these are the float32 between 1 and 2.
-  So the number is one of a short list and k names it: in 16 bits for all above -0.0078, and in few for those nearest
-  to 0. The list is a polynomial in k over IEEE doubles, thus the same everywhere. A number that is not on the list,
-  because its logarithm was rounded another way, is stored as any other: nothing depends on how an engine computed it.
+- **Heads.** The top byte (sign and seven bits of the exponent) takes few values, which cost 2 to 3 bits each.
+- **Numbers near 0.** A log-softmax in float32 is x - max - log(sum). If the most likely token was sampled, the result
+  is -log(sum), and sum = 1 + k / 2^23, because these are the float32 numbers between 1 and 2. A confident model samples
+  the most likely token most of the time. So the number is entry k of a fixed list: 16 bits are enough for every number
+  above -0.0078, and fewer for those closest to 0. The list is a polynomial in k over IEEE doubles, so it is the same on
+  every machine. A number that is not on the list, because an engine rounded its logarithm differently, is stored like
+  any other. The coding is therefore lossless however an engine computes logarithms.
 
-Sections of a column of S numbers, of which N are near and F = S - N far; empty where there is nothing to say:
+A column of S numbers has these sections. N numbers are *near* (on the list), and F = S - N are *far*. A section is
+empty if it would hold nothing:
 
-    near        one bit a number, if any is near; packed, lowest bit first
-    heads       u8 [F] bits 24-31
+    near        one bit per number, if any is near; packed, lowest bit first
+    heads       u8 [F] bits 24-31 of each far number
     mantissas   u16 [F] bits 0-15, then u8 [F] bits 16-23
-    near high   u8 [N] k >> 8
+    near high   u8 [N] k >> 8 of each near number
     near low    u8 [N] k & 255
 """
 
@@ -27,14 +29,16 @@ import numpy.typing as npt
 from periplus.errors import CorruptFrame
 
 NUM_NEAR = 1 << 16
+"""Length of the list of numbers near 0: every k of 16 bits."""
 
 MIN_NEAR_SHARE = 1 / 3
-"""From here on the list saves a seventh of a frame and more. It costs the reader a half more time, so less is not worth
-it: docs/design/0006-trajectories.md."""
+"""Smallest share of near numbers at which the list is used. From this share on it makes a frame at least a seventh
+smaller. Decoding then takes half as long again, so a smaller gain is not worth it (measured in
+docs/design/0006-trajectories.md)."""
 
 
 class Sections(NamedTuple):
-    """A column before compression."""
+    """Sections of a column before compression; the module's docstring lists them."""
 
     near: bytes
     heads: bytes
@@ -45,7 +49,10 @@ class Sections(NamedTuple):
 
 @cache
 def near_bits() -> npt.NDArray[np.uint32]:
-    """[NUM_NEAR] bit patterns of -log(1 + k / 2^23) as float32, by four terms of the series in double precision."""
+    """Return the list of numbers near 0: bit patterns `[NUM_NEAR]` of -log(1 + k / 2^23) as float32.
+
+    The logarithm is four terms of its series in double precision, so that every machine computes the same list.
+    """
     x = np.arange(NUM_NEAR, dtype=np.float64) * 2.0**-23
     logs = x * (1.0 - x * (0.5 - x * (1.0 / 3.0 - x * 0.25)))
     bits = (-logs).astype(np.float32).view(np.uint32)
@@ -55,9 +62,10 @@ def near_bits() -> npt.NDArray[np.uint32]:
 
 
 def split(logprobs: npt.NDArray[np.float32]) -> tuple[int, Sections]:
-    """How many numbers are near, and the sections."""
+    """Return the number of near log-probabilities and the sections of the column."""
     bits = np.ascontiguousarray(logprobs).view(np.uint32)
     is_near, near = _find_near(logprobs, bits)
+    # With too few near numbers, all are stored as far ones.
     if len(near) < MIN_NEAR_SHARE * len(bits):
         is_near, near = np.zeros(len(bits), np.bool_), near[:0]
     far = bits[~is_near]
@@ -72,13 +80,16 @@ def split(logprobs: npt.NDArray[np.float32]) -> tuple[int, Sections]:
 
 
 def section_bytes(count: int, num_near: int) -> tuple[int, int, int, int, int]:
-    """The lengths of the sections of so many numbers."""
+    """Return the length in bytes of each section of `count` numbers, of which `num_near` are near."""
     num_far = count - num_near
     return ((count + 7) // 8 if num_near else 0, num_far, 3 * num_far, num_near, num_near)
 
 
 def join(sections: Sections, count: int, num_near: int) -> npt.NDArray[np.float32]:
-    """The inverse of split; each section has its length. Raises: CorruptFrame if the bits tell another number."""
+    """Invert `split`. Each section must have its expected length.
+
+    Raises: CorruptFrame if the section `near` marks another number of log-probabilities than `num_near`.
+    """
     num_far = count - num_near
     heads = np.frombuffer(sections.heads, np.uint8)
     low = np.frombuffer(sections.mantissas, np.uint16, num_far)
@@ -87,9 +98,11 @@ def join(sections: Sections, count: int, num_near: int) -> npt.NDArray[np.float3
     if not num_near:
         return far.view(np.float32)
     is_near = np.unpackbits(np.frombuffer(sections.near, np.uint8), count=count, bitorder="little").view(np.bool_)
+    # [num_near] places of the near numbers in the column.
     near_at = np.flatnonzero(is_near)
     if len(near_at) != num_near:
         raise CorruptFrame(f"{len(near_at)} bits say that a log-probability is near 0, but {num_near} are")
+    # Entry k of the list for each near number, then its bit pattern.
     near = np.frombuffer(sections.near_high, np.uint8).astype(np.uint16)
     near <<= 8
     near |= np.frombuffer(sections.near_low, np.uint8)
@@ -102,6 +115,7 @@ def join(sections: Sections, count: int, num_near: int) -> npt.NDArray[np.float3
 def _far_bits(
     heads: npt.NDArray[np.uint8], high: npt.NDArray[np.uint8], low: npt.NDArray[np.uint16]
 ) -> npt.NDArray[np.uint32]:
+    """Assemble the bit patterns of the far numbers from their top byte, next byte and low 16 bits."""
     top = heads.astype(np.uint16)
     top <<= 8
     top |= high
@@ -114,9 +128,11 @@ def _far_bits(
 def _find_near(
     logprobs: npt.NDArray[np.float32], bits: npt.NDArray[np.uint32]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """Which numbers are on the list, and where on it."""
+    """Return which numbers are on the list `[S]`, and the list entry k of each that is `[N]`."""
     listed = near_bits()
     steps = listed.view(np.float32)
+    # Only numbers between the last entry and 0 can be on the list. Both are negated, because searchsorted needs rising
+    # values.
     is_near = (logprobs <= 0) & (logprobs >= steps[-1])
     places = np.searchsorted(-steps, -logprobs[is_near])  # within the list: the last step is below none of them
     on_list = listed[places] == bits[is_near]

@@ -1,4 +1,8 @@
-"""Which code reads which codec id. Every value of the proto enum stands here once (a test holds both ways)."""
+"""Registry of codecs: which decoder reads which codec id.
+
+Every value of the proto enum Codec stands here exactly once; a test compares both directions. The weight decoder is
+imported only when it is asked for, because it loads numba.
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -29,30 +33,39 @@ _T = TypeVar("_T")
 
 
 def _weights() -> "type[Decoder]":
-    from periplus.codec.weights.decoder import Decoder  # numba comes with it: only for who decodes states
+    from periplus.codec.weights.decoder import Decoder  # it loads numba, which only weight decoding needs
 
     return Decoder
 
 
 STATES: "Mapping[CodecId, Callable[[], type[Decoder]]]" = MappingProxyType({CodecId.WEIGHTS: _weights})
+"""Decoders of model weights by codec id. Each value imports and returns the decoder class."""
 TRAJECTORIES: Mapping[CodecId, Callable[..., Trajectories]] = MappingProxyType(
     {CodecId.TRAJECTORY_COLUMNS_ZSTD: trajectory.decode_columns}
 )
+"""Decoders of trajectories as columns, by codec id."""
 FILES: Mapping[CodecId, Callable[..., dict[str, bytes]]] = MappingProxyType({CodecId.FILES_ZSTD: files.decode})
+"""Decoders of file bundles, by codec id."""
 
 
 def state_decoder(value: int) -> "type[Decoder]":
-    """What reads a state's parts. Raises: UnknownCodec for one that is unknown, or not of states."""
+    """Return the class that decodes the parts of a weight payload.
+
+    Raises: UnknownCodec for an id that is unknown or does not code weights.
+    """
     return _find(STATES, value, "states")()
 
 
 def columns_decoder(value: int) -> Callable[..., Trajectories]:
-    """`decode(payload, *, max_content_bytes)` of trajectories as columns. Raises: UnknownCodec."""
+    """Return `decode(payload, *, max_content_bytes)`, which decodes trajectories as columns. Raises: UnknownCodec."""
     return _find(TRAJECTORIES, value, "trajectories")
 
 
 def trajectory_decoder(value: int) -> Callable[..., tuple[Trajectory, ...]]:
-    """The same, one by one. Raises: UnknownCodec."""
+    """Return `decode(payload, *, max_content_bytes)`, which decodes one `Trajectory` value per sample.
+
+    Raises: UnknownCodec.
+    """
     decode = columns_decoder(value)
 
     def views(payload: bytes, *, max_content_bytes: int) -> tuple[Trajectory, ...]:
@@ -62,7 +75,7 @@ def trajectory_decoder(value: int) -> Callable[..., tuple[Trajectory, ...]]:
 
 
 def files_decoder(value: int) -> Callable[..., dict[str, bytes]]:
-    """`decode(payload, *, max_content_bytes)`. Raises: UnknownCodec."""
+    """Return `decode(payload, *, max_content_bytes)`, which decodes a file bundle. Raises: UnknownCodec."""
     return _find(FILES, value, "bundles")
 
 

@@ -1,28 +1,30 @@
-"""CODEC_TRAJECTORY_COLUMNS_ZSTD: many trajectories as columns, each compressed in the way that suits it.
+"""CODEC_TRAJECTORY_COLUMNS_ZSTD: many trajectories as columns, each compressed by the method that suits it.
 
-A payload is a head and up to eight sections, each one zstandard frame with its own size and checksum, in this order;
-all numbers are little-endian. Only `meta` is always there: a section without content has no bytes.
+A payload is a head and up to eight sections. Each section is one zstandard frame with its own size and checksum. All
+numbers are little-endian. The section `meta` is always present; every other section has no bytes if it has no content.
+The sections follow in this order:
 
     head        u8 layout, 2; u32 bytes of the compressed meta section
     meta        counts (_COUNTS), then
-                  a sample       u64 lease, u64 group, u64 item, u32 sample, u32 completion ids, u32 runs, u32 top_k,
-                                 f64 reward, f64 temperature, f64 top_p, f64 generation_s, u32 prompt, u32 worker name,
-                                 u32 metadata, u8 purpose, u8 stop reason
-                  a policy run   u32 fork, u64 version, u32 tokens
-                  a prompt       u32 number of ids
-                  a text         u32 bytes; then the texts, UTF-8, end to end (worker names and metadata, each once)
-                  a completion token   one bit, 1: sampled, if any token is context
+                  per sample       u64 lease, u64 group, u64 item, u32 sample, u32 completion ids, u32 runs, u32 top_k,
+                                   f64 reward, f64 temperature, f64 top_p, f64 generation_s, u32 prompt, u32 worker
+                                   name, u32 metadata, u8 purpose, u8 stop reason
+                  per policy run   u32 fork, u64 version, u32 tokens
+                  per prompt       u32 number of ids
+                  per text         u32 bytes; then the UTF-8 texts, end to end (each worker name and metadata once)
+                  per completion token   one bit, 1 = sampled; present only if some token is context
     id low      u16 bits 0-15 of each id: prompts, then completions
-    id high     u8 bits 16-23 likewise; only if an id needs them
-    near, heads, mantissas, near high, near low   log-probabilities of the sampled tokens: logprobs.py
+    id high     u8 bits 16-23 of each id; present only if an id needs them
+    near, heads, mantissas, near high, near low   log-probabilities of the sampled tokens: see logprobs.py
 
-A prompt is stored once for all samples that share it. Tokens of context have no log-probability: it is 0. Ids stay
-16-bit words, since zstandard finds the phrases that repeat among the samples of a group; log-probabilities have none,
-and are taken apart.
+A *policy run* is a number of consecutive completion tokens that one policy version sampled. A *context* token was not
+sampled by the policy (for example a tool's output), so it has no log-probability and its value is 0. Samples that share
+a prompt refer to one stored copy. Ids stay 16-bit words, because zstandard then finds phrases that repeat among the
+samples of a group. Log-probabilities have no repeats, and are split into sections of bytes.
 
-`decode_columns` proves the layout: each section's size follows from the counts and must be the one that its frame
-declares, before anything is allocated; lengths sum up; indices are in range. Whether the values make sense is
-`periplus.trajectories.validate_all`, which every receiver calls next.
+`decode_columns` proves the layout: the size of each section follows from the counts, and the section's frame must
+declare exactly that size before anything is allocated. Lengths must add up and indices must be in range. Whether the
+values make sense is checked by `periplus.trajectories.validate_all`, which every receiver calls next.
 """
 
 import json
@@ -42,16 +44,18 @@ from periplus.trajectories import Rows, Trajectories
 from periplus.trajectory import PURPOSES, STOP_REASONS, Trajectory
 
 LEVEL = 15
-"""Of ids: docs/design/0006-trajectories.md. 0.2 us a token, where sampling one takes a hundred times that."""
+"""zstandard level for token ids (measured in docs/design/0006-trajectories.md). It takes 0.2 us per token, about a
+hundredth of the time that sampling a token takes."""
 
 META_LEVEL = -1
-"""Repeats only: in so few bytes an entropy table saves 50 of them, and takes 2 us to set up."""
+"""zstandard level for the meta section: matches only, without an entropy table. In so few bytes an entropy table would
+save about 50 bytes and take 2 us to build (docs/design/0006-trajectories.md)."""
 
 MAX_ID = (1 << 24) - 1
-"""Largest id that is carried; vocabularies have a few hundred thousand entries."""
+"""Largest token id that the format carries, 24 bits. Vocabularies have a few hundred thousand entries."""
 
 BYTES_PER_TOKEN = 9
-"""Of a completion token in memory: id, log-probability, mask."""
+"""Memory of a decoded completion token in bytes: 4 for the id, 4 for the log-probability, 1 for the mask."""
 
 _H = TypeVar("_H", bound=Hashable)
 _TYPES = ["int32", "int32", "float32", "bool"]
@@ -59,13 +63,13 @@ _TYPES = ["int32", "int32", "float32", "bool"]
 _LAYOUT = 2
 _HEAD = struct.Struct("<BI")
 _COUNTS = struct.Struct("<16I")
-_FIRST_SIZE = 9  # the place in _Counts from which the sizes of sections stand
+_FIRST_SIZE = 9  # index in _Counts of the first section size
 _ROW = struct.Struct("<QQQIIIIddddIIIBB")
 _RUN = struct.Struct("<IQI")
 
 
 class _Counts(NamedTuple):
-    """What meta begins with: how many of each, then the compressed sizes of the other sections."""
+    """Counts at the beginning of meta: entries of each kind, then the compressed sizes of the other sections."""
 
     samples: int
     runs: int
@@ -95,9 +99,9 @@ class _Counts(NamedTuple):
 
 
 def encode(trajectories: Sequence[Trajectory], level: int = LEVEL) -> bytes:
-    """One payload for all of them, in order.
+    """Return one payload for all trajectories, in order.
 
-    Raises: ValueError if a trajectory's lengths or types disagree, an id is outside 0 to MAX_ID, or a token of context
+    Raises: ValueError if a trajectory's lengths or dtypes disagree, an id is outside 0 to MAX_ID, or a context token
     has a log-probability.
     """
     counts, rest_of_meta, sections = content(trajectories)
@@ -117,25 +121,41 @@ def encode(trajectories: Sequence[Trajectory], level: int = LEVEL) -> bytes:
 
 
 def content(trajectories: Sequence[Trajectory]) -> tuple[_Counts, bytes, tuple[bytes, ...]]:
-    """The counts, meta after them, and the other sections, before compression. Raises: as encode."""
+    """Return the counts, the rest of meta, and the other sections, all before compression. Raises: as `encode`."""
     for trajectory in trajectories:
         _check(trajectory)
+    # Each distinct prompt and each distinct text is stored once and referred to by its index.
     prompts = _indices(t.prompt_ids.tobytes() for t in trajectories)
     texts = _indices(text for t in trajectories for text in (t.worker_id, t.metadata))
+    # Columns over all trajectories: ids [prompt ids + completion ids], mask and logprobs [completion ids].
     prompt_ids = np.frombuffer(b"".join(prompts), np.int32)
     ids = np.concatenate([prompt_ids, *(t.completion_ids for t in trajectories)], dtype=np.int32)
     mask = np.concatenate([np.empty(0, np.bool_), *(t.mask for t in trajectories)])
     logprobs = np.concatenate([np.empty(0, np.float32), *(t.logprobs for t in trajectories)])
+    # Only sampled tokens have a log-probability.
     num_near, of_logprobs = logprob_column.split(logprobs[mask])
     encoded = [text.encode() for text in texts]
     lengths = [*(len(prompt) // 4 for prompt in prompts), *map(len, encoded)]
     rows = [_ROW.pack(*_row(t, prompts[t.prompt_ids.tobytes()], texts)) for t in trajectories]
     runs = [_RUN.pack(r.policy.fork, r.policy.version, r.num_tokens) for t in trajectories for r in t.policies]
     counts = _Counts(
-        samples=len(rows), runs=len(runs), prompts=len(prompts), prompt_ids=len(prompt_ids), completion_ids=len(mask),
-        sampled=int(np.count_nonzero(mask)), num_near=num_near, texts=len(texts), text_bytes=sum(map(len, encoded)),
-        id_low=0, id_high=0, near=0, heads=0, mantissas=0, near_high=0, near_low=0,
-    )  # fmt: skip
+        samples=len(rows),
+        runs=len(runs),
+        prompts=len(prompts),
+        prompt_ids=len(prompt_ids),
+        completion_ids=len(mask),
+        sampled=int(np.count_nonzero(mask)),
+        num_near=num_near,
+        texts=len(texts),
+        text_bytes=sum(map(len, encoded)),
+        id_low=0,
+        id_high=0,
+        near=0,
+        heads=0,
+        mantissas=0,
+        near_high=0,
+        near_low=0,
+    )
     meta = [*rows, *runs, np.array(lengths, "<u4").tobytes(), *encoded]
     if counts.mask_bytes:
         meta.append(np.packbits(mask, bitorder="little").tobytes())
@@ -148,21 +168,25 @@ def content(trajectories: Sequence[Trajectory]) -> tuple[_Counts, bytes, tuple[b
 
 
 def decode(payload: bytes, *, max_content_bytes: int) -> tuple[Trajectory, ...]:
-    """The inverse of encode. Raises: CorruptFrame."""
+    """Invert `encode`. Raises: CorruptFrame."""
     return decode_columns(payload, max_content_bytes=max_content_bytes).views()
 
 
 def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
-    """The inverse of encode, as columns. `max_content_bytes` bounds what they take in memory. Raises: CorruptFrame."""
+    """Invert `encode`, and return columns. `max_content_bytes` bounds their memory. Raises: CorruptFrame."""
     counts, meta, sections = _opened(payload, max_content_bytes)
     of_rows, of_runs, of_lengths, of_texts, bits = _parts(
         meta,
         _COUNTS.size,
         (
-            _ROW.size * counts.samples, _RUN.size * counts.runs, 4 * (counts.prompts + counts.texts),
-            counts.text_bytes, counts.mask_bytes,
+            _ROW.size * counts.samples,
+            _RUN.size * counts.runs,
+            4 * (counts.prompts + counts.texts),
+            counts.text_bytes,
+            counts.mask_bytes,
         ),
-    )  # fmt: skip
+    )
+    # The sizes of all sections are proven at this point. Now the lengths and indices within meta are checked.
     rows, runs = Rows.of(_ROW.iter_unpack(of_rows)), list(_RUN.iter_unpack(of_runs))
     lengths = np.frombuffer(of_lengths, np.uint32).tolist()
     prompt_lengths, text_lengths = lengths[: counts.prompts], lengths[counts.prompts :]
@@ -178,13 +202,18 @@ def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
     for array in (ids, logprobs, mask):
         array.setflags(write=False)
     return Trajectories(
-        rows=rows, runs=runs, prompt_lengths=prompt_lengths, ids=ids, logprobs=logprobs, mask=mask,
+        rows=rows,
+        runs=runs,
+        prompt_lengths=prompt_lengths,
+        ids=ids,
+        logprobs=logprobs,
+        mask=mask,
         texts=_texts(bytes(of_texts), text_lengths),
-    )  # fmt: skip
+    )
 
 
 def _opened(payload: bytes, max_content_bytes: int) -> tuple[_Counts, memoryview, list[memoryview]]:
-    """The counts, meta with them, and the other sections as they are stored: lengths fit each other."""
+    """Return the counts, meta including them, and the other sections still compressed, with lengths checked."""
     if len(payload) < _HEAD.size:
         raise CorruptFrame(f"trajectories in {len(payload)} bytes; the head alone has {_HEAD.size}")
     layout, stored_bytes = _HEAD.unpack_from(payload)
@@ -208,16 +237,18 @@ def _parts(view: memoryview, start: int, sizes: Sequence[int]) -> list[memoryvie
 
 
 def stored_bytes(payload: bytes) -> dict[str, int]:
-    """What each section of an encoded payload takes. Raises: CorruptFrame."""
+    """Return the compressed bytes of each section of an encoded payload, by name. Raises: CorruptFrame."""
     _, _, sections = _opened(payload, 1 << 30)
     sizes = dict(zip(_Counts._fields[_FIRST_SIZE:], map(len, sections), strict=True))
     return {"meta": len(payload) - sum(sizes.values()), **sizes}
 
 
 def json_bytes(trajectories: Sequence[Trajectory]) -> int:
-    """Size of the same records as JSON lines without spaces, each float32 in its shortest exact form.
+    """Return the size in bytes of the same records as JSON lines without spaces.
 
-    About 1 us a token: not for the path of every frame.
+    Each float32 has its shortest exact form.
+
+    It takes about 1 us per token, so it is not meant to run for every frame.
     """
     return sum(map(_json_line_bytes, trajectories))
 
@@ -252,20 +283,27 @@ def _json_line_bytes(t: Trajectory) -> int:
 
 def _check_lengths(counts: _Counts, rows: Rows, prompts: Sequence[int], texts: Sequence[int]) -> None:
     for what, lengths, total in (
-        ("completion ids", rows.num_ids, counts.completion_ids), ("policy runs", rows.num_runs, counts.runs),
-        ("prompt ids", prompts, counts.prompt_ids), ("bytes of texts", texts, counts.text_bytes),
-    ):  # fmt: skip
+        ("completion ids", rows.num_ids, counts.completion_ids),
+        ("policy runs", rows.num_runs, counts.runs),
+        ("prompt ids", prompts, counts.prompt_ids),
+        ("bytes of texts", texts, counts.text_bytes),
+    ):
         if sum(lengths) != total:
             raise CorruptFrame(f"lengths of {what} sum to {sum(lengths)}, but there are {total}")
 
 
 def _check_rows(counts: _Counts, rows: Rows, prompt_lengths: Sequence[int], max_content_bytes: int) -> None:
-    """Indices exist, and the rows are within the bound, a prompt counted for each: so much may somebody read of it."""
+    """Check that all indices exist and that the decoded rows stay within the memory bound.
+
+    A prompt counts once for each sample that refers to it, because a consumer may expand it for every one.
+    """
     for what, indices, limit in (
-        ("prompt", rows.prompt, counts.prompts), ("worker", rows.worker, counts.texts),
-        ("metadata", rows.metadata, counts.texts), ("purpose", rows.purpose, len(PURPOSES)),
+        ("prompt", rows.prompt, counts.prompts),
+        ("worker", rows.worker, counts.texts),
+        ("metadata", rows.metadata, counts.texts),
+        ("purpose", rows.purpose, len(PURPOSES)),
         ("stop reason", rows.stop_reason, len(STOP_REASONS)),
-    ):  # fmt: skip
+    ):
         if indices and max(indices) >= limit:
             raise CorruptFrame(f"{what} {max(indices)} does not exist: there are {limit}")
     num_prompt_ids = counts.prompt_ids + sum([prompt_lengths[prompt] for prompt in rows.prompt])
@@ -288,7 +326,7 @@ def _logprobs(counts: _Counts, stored: Sequence[memoryview]) -> npt.NDArray[np.f
 
 
 def _section(stored: memoryview, num_bytes: int) -> bytes:
-    """A section, which has so many bytes; none are stored of none."""
+    """Return the decompressed section, which must have `num_bytes`. An empty section is not stored at all."""
     return decompress_exactly(stored, num_bytes) if num_bytes or len(stored) else b""
 
 
@@ -308,12 +346,25 @@ def _texts(text: bytes, lengths: list[int]) -> tuple[str, ...]:
 
 
 def _row(t: Trajectory, prompt: int, texts: dict[str, int]) -> tuple[float, ...]:
-    """In the order of Rows."""
+    """Return the numbers of one sample in the order of `Rows`."""
     return (
-        t.lease_id, t.group, t.item, t.sample, len(t.completion_ids), len(t.policies), t.sampling.top_k, t.reward,
-        t.sampling.temperature, t.sampling.top_p, t.generation_s, prompt, texts[t.worker_id], texts[t.metadata],
-        PURPOSES.index(t.purpose), STOP_REASONS.index(t.stop_reason),
-    )  # fmt: skip
+        t.lease_id,
+        t.group,
+        t.item,
+        t.sample,
+        len(t.completion_ids),
+        len(t.policies),
+        t.sampling.top_k,
+        t.reward,
+        t.sampling.temperature,
+        t.sampling.top_p,
+        t.generation_s,
+        prompt,
+        texts[t.worker_id],
+        texts[t.metadata],
+        PURPOSES.index(t.purpose),
+        STOP_REASONS.index(t.stop_reason),
+    )
 
 
 def _check(t: Trajectory) -> None:

@@ -1,8 +1,8 @@
-"""zstandard with a hard bound on what decompression allocates.
+"""zstandard compression with a hard bound on the memory that decompression allocates.
 
-`ZstdDecompressor.decompress` ignores `max_output_size` when the frame declares its size, so that thirty bytes from a
-peer may ask for gigabytes. Here the declared size is read first, must be there, and must be within the bound. Frames
-carry zstandard's checksum of the content: a flipped bit that decodes is still refused.
+`ZstdDecompressor.decompress` ignores `max_output_size` if the frame declares its size, so thirty bytes from a peer
+could make it allocate gigabytes. Here the declared size is read first; it must be present and within the bound. Frames
+carry zstandard's checksum of the content, so a flipped bit that would still decode is refused.
 """
 
 import threading
@@ -12,20 +12,25 @@ import zstandard
 from periplus.errors import CorruptFrame
 
 _EMPTY_BODY = bytes.fromhex("01000099e9d851")
-"""One last block of no bytes, and the checksum of nothing. The package decodes a frame that declares no content without
-looking at the rest, so that one flipped bit could make a payload vanish."""
+"""Body of a frame without content: one last block of no bytes, and the checksum of nothing. The package decodes a frame
+that declares no content without looking at the rest, so without this comparison one flipped bit could empty a
+payload."""
 
 _of_thread = threading.local()
-"""Making a context costs more than decoding a small frame, and one context serves one thread at a time."""
+"""One decompressor per thread: creating a context takes longer than decoding a small frame, and a context serves one
+thread at a time."""
 
 
 def compress(content: bytes, level: int) -> bytes:
-    """One frame that declares its content's size and checksum."""
+    """Return one frame that declares the size and checksum of its content."""
     return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(content)
 
 
 def compress_words(content: bytes, level: int) -> bytes:
-    """As compress, for words of two bytes: repeats of less than three words cost the reader more than they save."""
+    """Compress words of two bytes, with matches of at least three words.
+
+    Shorter matches cost the reader more time than they are worth (docs/design/0006-trajectories.md).
+    """
     parameters = zstandard.ZstdCompressionParameters.from_level(
         level, source_size=len(content), min_match=6, write_checksum=True, write_content_size=True
     )
@@ -33,16 +38,23 @@ def compress_words(content: bytes, level: int) -> bytes:
 
 
 def compress_symbols(content: bytes) -> bytes:
-    """As compress, for independent symbols: entropy coding, and only repeats of seven symbols or more."""
+    """Compress independent symbols: entropy coding, and only matches of seven symbols or more."""
     parameters = zstandard.ZstdCompressionParameters(
-        window_log=17, hash_log=14, chain_log=14, search_log=4, min_match=7, target_length=32,
-        strategy=zstandard.STRATEGY_BTOPT, write_checksum=True, write_content_size=True,
-    )  # fmt: skip
+        window_log=17,
+        hash_log=14,
+        chain_log=14,
+        search_log=4,
+        min_match=7,
+        target_length=32,
+        strategy=zstandard.STRATEGY_BTOPT,
+        write_checksum=True,
+        write_content_size=True,
+    )
     return zstandard.ZstdCompressor(compression_params=parameters).compress(content)
 
 
 def decompress(payload: bytes | memoryview, *, max_content_bytes: int) -> bytes:
-    """The content of exactly one frame. Raises: CorruptFrame."""
+    """Return the content of exactly one frame. Raises: CorruptFrame, also if it exceeds `max_content_bytes`."""
     try:
         content_bytes = zstandard.frame_content_size(payload)
         if content_bytes < 0:
@@ -59,7 +71,10 @@ def decompress(payload: bytes | memoryview, *, max_content_bytes: int) -> bytes:
 
 
 def decompress_exactly(payload: bytes | memoryview, num_bytes: int) -> bytes:
-    """The content of exactly one frame, which must declare so many bytes, at least one. Raises: CorruptFrame."""
+    """Return the content of exactly one frame, which must declare `num_bytes` bytes, at least one.
+
+    Raises: CorruptFrame.
+    """
     try:
         content_bytes = zstandard.frame_content_size(payload)
         if content_bytes != num_bytes or not num_bytes:

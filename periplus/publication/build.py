@@ -1,6 +1,7 @@
-"""Making publications: the trainer's, signed part by part as they are encoded, and a gateway's, derived from its copy.
+"""Writers of publications: the trainer's signs parts as they are encoded, a gateway's derives them from its copy.
 
-A writer is used in the order of the wire: `opening`, `chunk` for each part, `closing` once. It keeps hashes, no parts.
+A writer is used in the order of the wire: `opening`, `chunk` for each part, `closing` once. It keeps the hash of each
+part, but no part. Writers refuse with ValueError what readers would refuse.
 """
 
 import struct
@@ -28,10 +29,14 @@ from periplus.publication.values import (
 )
 
 _ANY_CONTENT_BYTES = 1 << 62
+"""Cap on content_bytes that no real state reaches, for checks that have no cap of their own."""
 
 
 class _Writer:
-    """Counts and hashes of the parts so far, within the opening's caps. Raises: ValueError, as readers would."""
+    """Counts and hashes the parts so far, within the caps of the opening.
+
+    Raises: ValueError for what readers would refuse.
+    """
 
     def __init__(self, opening: Opening) -> None:
         try:
@@ -58,9 +63,12 @@ class _Writer:
         if not self._hashes:
             raise ValueError(f"{self.opening} has no part")
         closing = Closing(
-            num_chunks=len(self._hashes), payload_bytes=self._payload_bytes, root=root(self._hashes),
-            state_digest=state_digest, probe_logprobs=tuple(probe),
-        )  # fmt: skip
+            num_chunks=len(self._hashes),
+            payload_bytes=self._payload_bytes,
+            root=root(self._hashes),
+            state_digest=state_digest,
+            probe_logprobs=tuple(probe),
+        )
         float32 = struct.unpack(f"<{len(closing.probe_logprobs)}f", closing.probe_bytes)
         closing = replace(closing, probe_logprobs=float32)
         try:
@@ -71,81 +79,139 @@ class _Writer:
 
 
 class PublicationWriter(_Writer):
-    """The trainer's: each record leaves signed. `max_payload_bytes`: what the format allows, unless given."""
+    """The trainer's writer: each record is signed as it leaves.
+
+    `max_payload_bytes` defaults to the most that the format allows.
+    """
 
     def __init__(
-        self, key: PublisherKey, certificate: Certificate, *, job_id: str, kind: PublicationKind, policy: Policy,
-        base: Policy | None = None, base_digest: bytes = b"", codec: CodecId, max_payload_bytes: int | None = None,
-        max_chunks: int, content_bytes: int,
-    ) -> None:  # fmt: skip
+        self,
+        key: PublisherKey,
+        certificate: Certificate,
+        *,
+        job_id: str,
+        kind: PublicationKind,
+        policy: Policy,
+        base: Policy | None = None,
+        base_digest: bytes = b"",
+        codec: CodecId,
+        max_payload_bytes: int | None = None,
+        max_chunks: int,
+        content_bytes: int,
+    ) -> None:
         """Raises: ValueError for an opening that readers would refuse."""
         if max_payload_bytes is None:
             max_payload_bytes = payload_cap(content_bytes, max_chunks)
         opening = Opening(
-            job_id=job_id, kind=kind, policy=policy, base=base, base_digest=base_digest, codec=codec,
-            max_payload_bytes=max_payload_bytes, max_chunks=max_chunks, content_bytes=content_bytes,
-        )  # fmt: skip
+            job_id=job_id,
+            kind=kind,
+            policy=policy,
+            base=base,
+            base_digest=base_digest,
+            codec=codec,
+            max_payload_bytes=max_payload_bytes,
+            max_chunks=max_chunks,
+            content_bytes=content_bytes,
+        )
         super().__init__(opening)
         self.opening = key.sign_opening(opening, certificate)
         self._key = key
 
     def chunk(self, data: bytes) -> Chunk:
-        """The next part. Raises: ValueError beyond the caps of the opening."""
+        """Sign the next part. Raises: ValueError beyond the caps of the opening."""
         index, content_hash = self._next(data)
         return self._key.sign_hashed_chunk(self.opening, index, data, content_hash)
 
     def closing(self, state_digest: bytes = b"", probe: Sequence[float] = ()) -> Closing:
-        """The end; `probe` is rounded to float32, as the wire does. Raises: ValueError for one that is not finite."""
+        """Sign the closing.
+
+        `probe` is rounded to float32, as on the wire. Raises: ValueError for a log-probability that is not finite.
+        """
         return self._key.sign_closing(self.opening, self._closing(state_digest, probe))
 
 
 class DerivedWriter(_Writer):
-    """A gateway's: unsigned parts that lead to what the trainer attested."""
+    """A gateway's writer: unsigned parts that lead to a state which the trainer attested."""
 
     def __init__(
-        self, attestation: Attestation, *, kind: PublicationKind, base: Policy | None = None, base_digest: bytes = b"",
+        self,
+        attestation: Attestation,
+        *,
+        kind: PublicationKind,
+        base: Policy | None = None,
+        base_digest: bytes = b"",
         max_chunks: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises: ValueError for an opening that readers would refuse."""
         target = attestation.opening
         opening = Opening(
-            job_id=target.job_id, kind=kind, policy=target.policy, base=base, base_digest=base_digest,
-            codec=target.codec, max_payload_bytes=payload_cap(target.content_bytes, max_chunks),
-            max_chunks=max_chunks, content_bytes=target.content_bytes, attested=attestation,
-        )  # fmt: skip
+            job_id=target.job_id,
+            kind=kind,
+            policy=target.policy,
+            base=base,
+            base_digest=base_digest,
+            codec=target.codec,
+            max_payload_bytes=payload_cap(target.content_bytes, max_chunks),
+            max_chunks=max_chunks,
+            content_bytes=target.content_bytes,
+            attested=attestation,
+        )
         super().__init__(opening)
         self._promised = attestation.closing
 
     def chunk(self, data: bytes) -> Chunk:
-        """The next part. Raises: ValueError beyond the caps of the opening."""
+        """Return the next part as a chunk. Raises: ValueError beyond the caps of the opening."""
         index, _ = self._next(data)
         return Chunk(index, data)
 
     def closing(self) -> Closing:
-        """The end: what was attested, with the root of these parts."""
+        """Return the closing: the attested state digest and probe, with the root of these parts."""
         return self._closing(self._promised.state_digest, self._promised.probe_logprobs)
 
 
 def signed_publication(
-    key: PublisherKey, certificate: Certificate, *, job_id: str, kind: PublicationKind, policy: Policy,
-    base: Policy | None = None, base_digest: bytes = b"", codec: CodecId, content_bytes: int, parts: Iterable[bytes],
-    state_digest: bytes = b"", probe: Sequence[float] = (),
-) -> Publication:  # fmt: skip
-    """A complete one, with caps that just fit. Raises: ValueError."""
+    key: PublisherKey,
+    certificate: Certificate,
+    *,
+    job_id: str,
+    kind: PublicationKind,
+    policy: Policy,
+    base: Policy | None = None,
+    base_digest: bytes = b"",
+    codec: CodecId,
+    content_bytes: int,
+    parts: Iterable[bytes],
+    state_digest: bytes = b"",
+    probe: Sequence[float] = (),
+) -> Publication:
+    """Return a complete signed publication whose caps just fit. Raises: ValueError."""
     payload = tuple(parts)
     writer = PublicationWriter(
-        key, certificate, job_id=job_id, kind=kind, policy=policy, base=base, base_digest=base_digest, codec=codec,
-        max_payload_bytes=sum(map(len, payload)), max_chunks=len(payload), content_bytes=content_bytes,
-    )  # fmt: skip
+        key,
+        certificate,
+        job_id=job_id,
+        kind=kind,
+        policy=policy,
+        base=base,
+        base_digest=base_digest,
+        codec=codec,
+        max_payload_bytes=sum(map(len, payload)),
+        max_chunks=len(payload),
+        content_bytes=content_bytes,
+    )
     chunks = tuple(writer.chunk(part) for part in payload)
     return Publication(opening=writer.opening, chunks=chunks, closing=writer.closing(state_digest, probe))
 
 
 def derived_publication(
-    attestation: Attestation, *, kind: PublicationKind, base: Policy | None = None, base_digest: bytes = b"",
+    attestation: Attestation,
+    *,
+    kind: PublicationKind,
+    base: Policy | None = None,
+    base_digest: bytes = b"",
     parts: Iterable[bytes],
-) -> Publication:  # fmt: skip
-    """A complete one. Raises: ValueError."""
+) -> Publication:
+    """Return a complete derived publication. Raises: ValueError."""
     payload = tuple(parts)
     writer = DerivedWriter(attestation, kind=kind, base=base, base_digest=base_digest, max_chunks=len(payload))
     chunks = tuple(writer.chunk(part) for part in payload)
@@ -153,5 +219,5 @@ def derived_publication(
 
 
 def bundle_parts(payload: bytes, chunk_bytes: int = BUNDLE_CHUNK_BYTES) -> tuple[bytes, ...]:
-    """A payload that is not made of parts, cut into some."""
+    """Cut a payload that is not made of parts into chunks of `chunk_bytes`."""
     return tuple(payload[start : start + chunk_bytes] for start in range(0, len(payload), chunk_bytes))

@@ -1,27 +1,32 @@
-"""What one gateway keeps of one job's signed publications, in memory: passed on as they come, to readers with cursors.
+"""One job's signed publications in the memory of one gateway, passed on as they come, with a cursor for each reader.
 
     cursor = log.open(have, has_bundle, distrust=...)
     loop: match log.next(cursor):
-        Send(record, cursor)        write the record; go on with the new cursor
+        Send(record, cursor)        send the record; go on with the new cursor
         Wait()                      wait until the log has changed
-        Derive(have, chain_bytes)   a choice: `log.along(cursor)` sends what is signed, where chain_bytes says that it
-                                    reaches; or stream one derived publication, and go on with `log.after(cursor, to)`
-        NeedsAnchor()               the reader takes only what is signed, and memory has no way: find or ask for an
-                                    anchor; wait until the log has changed
+        Derive(have, chain_bytes)   the caller chooses: `log.along(cursor)` sends the signed publications if chain_bytes
+                                    says that they reach the newest state; or the caller streams one derived publication
+                                    and goes on with `log.after(cursor, to)`
+       NeedsAnchor()               the reader takes only signed publications, and none in memory lead to the newest
+                                    state: find or request an anchor; wait until the log has changed
 
-- Kept: the bundle; the *chain*, deltas each of which starts where the one before it ends, the last at `newest`; and the
-  newest anchor that begins or lies on the chain. `drop_before` and `max_bytes` shorten the chain at its old end; over
-  `max_bytes` the anchor goes first, since copies serve newcomers, but no anchor goes before the next version is here,
-  and no newest delta. A newer anchor starts a new chain.
-- A higher fork's opening fences all lower ones at once. Their states are not begun any more: who has the higher fork's
-  bundle would refuse them.
-- What is known already, also if it is kept no more: an identical delta or bundle is read, checked and dropped; an
-  anchor of a known version with its known digest is taken, for who asked for one; all else is Fenced.
+- What is kept: the bundle; the *chain* of deltas, each of which starts where the one before it ends and the last of
+  which leads to `newest`; and the newest anchor that is at the start of the chain or on it. `drop_before` and
+  `max_bytes` shorten the chain at its old end. Beyond `max_bytes` the anchor is dropped first, because newcomers can be
+  served from copies on disk. But no anchor is dropped before the next version is here, and the newest delta never is. A
+  newer anchor starts a new chain.
+- The opening of a higher fork fences all lower forks at once. Their states are no longer started for readers, because a
+  reader that has the higher fork's bundle would refuse them.
+- Repeats, also of what is no longer kept: an identical delta or bundle is read, checked and dropped. An anchor of a
+  known version with its known digest is taken, for whoever requested it. Everything else at or below `newest` is
+  Fenced.
 - A reader gets the bundle first, then states. It is never sent a state older than its own, and a delta only from
-  exactly its own. One in the middle of what is dropped for room gets its end; memory lasts until then. One in the
-  middle of what will not be completed, or is of a dead fork, goes on from what it had before.
+  exactly its own state. A reader in the middle of a publication that is dropped for room still gets its end; its memory
+  is held until then. A reader in the middle of one that will not be completed, or whose fork is fenced, goes on from
+  what it had before.
 
-What is derived never enters: it is proven by who applies it, and no relay can pass on what it cannot verify.
+Derived publications never enter the log: only the reader that applies one can prove it, and a relay must not pass on
+what it cannot verify. The log is synchronous and does no I/O.
 """
 
 from collections.abc import Iterable
@@ -42,14 +47,14 @@ from periplus.publication.values import (
 )
 
 NUM_REMEMBERED = 1024
-"""Versions whose digests are known after they have left the chain: some 300 KB."""
+"""Versions whose digests are remembered after they have left the chain; about 300 KB. Chosen by hand."""
 
 _Key = TypeVar("_Key")
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A publication in the log. `void`: it will not be completed, or its fork is dead."""
+    """A publication in the log. `void` says that it will not be completed or that its fork is fenced."""
 
     opening: Opening
     records: list[PublicationRecord] = field(default_factory=list)
@@ -63,7 +68,10 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a reader stands: what it has and will take, and how far it is in what it is getting."""
+    """A reader's position: what it has and will take, and how far it is in the publication that it is being sent.
+
+    `is_along`: the caller has chosen to send signed publications up to the newest. `entry`, `index`: the next record.
+    """
 
     have: Policy | None
     has_bundle: bool
@@ -84,12 +92,15 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The reader has all that there is for it."""
+    """The reader has everything that there is for it now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Derive:
-    """The reader is more than one version behind. `chain_bytes`: payload of the signed way; None if there is none."""
+    """The reader is more than one version behind, or no delta leads on from its state.
+
+    `chain_bytes` is the payload of the signed publications that lead to the newest state; None if none do.
+    """
 
     have: Policy | None
     chain_bytes: int | None
@@ -97,14 +108,14 @@ class Derive:
 
 @dataclass(frozen=True, slots=True)
 class NeedsAnchor:
-    """The reader takes only what is signed, and nothing here leads from what it has to the newest."""
+    """The reader takes only signed publications, and none here lead from its state to the newest."""
 
 
 Outcome = Send | Wait | Derive | NeedsAnchor
 
 
 class PublicationLog:
-    """One job's signed publications in one gateway; see the module's rules. `next` changes nothing."""
+    """One job's signed publications in one gateway; the module's docstring states the rules. `next` changes nothing."""
 
     def __init__(self, trust: Trust, *, max_bytes: int, max_content_bytes: int) -> None:
         self._intake = Intake(trust, max_content_bytes=max_content_bytes)
@@ -120,17 +131,17 @@ class PublicationLog:
 
     @property
     def newest(self) -> Policy | None:
-        """The newest state that is here in full: a relay subscribes anew from here."""
+        """The newest state that is here in full. A relay that lost its connection subscribes anew from here."""
         return self._newest
 
     @property
     def newest_digest(self) -> bytes:
-        """Of `newest`; empty without one."""
+        """State digest of `newest`; empty without one."""
         return b"" if self._newest is None else self._digests[self._newest]
 
     @property
     def highest_fork(self) -> int:
-        """The highest whose publisher has shown itself; lower ones are Fenced."""
+        """Highest fork of which an opening was seen; lower ones are Fenced."""
         return self._highest_fork
 
     @property
@@ -139,15 +150,17 @@ class PublicationLog:
 
     @property
     def kept_bytes(self) -> int:
-        """Payload of chain and anchor."""
+        """Payload bytes of the chain and the anchor."""
         return _total_bytes(self._chain.values()) + (self._anchor.payload_bytes if self._anchor else 0)
 
     # ---- what comes in --------------------------------------------------------------------------------------------
 
     def append(self, record: PublicationRecord) -> Publication | None:
-        """One more record from the publisher; returns what it completes, but no repeat and nothing old.
+        """Take the next record of the publisher, and return the publication that it completes.
 
-        An anchor of exactly `newest` is returned again: a gateway's copy may be repaired from it.
+        Returns None for a repeat and for anything older than `newest`. An anchor of exactly `newest` is returned again,
+        because a gateway's copy may be repaired from it.
+
         Raises: CorruptFrame, Forged, Fenced, WrongBase; then nothing has changed.
         """
         if isinstance(record, Opening):
@@ -168,12 +181,17 @@ class PublicationLog:
         return self._complete(opening, record) if isinstance(record, Closing) else None
 
     def restore(
-        self, bundle: Publication | None, chain: Iterable[Publication], *, copy: Policy | None = None,
-        copy_digest: bytes = b"", highest_fork: int = 0,
-    ) -> None:  # fmt: skip
-        """Begin with what the disk has: the copy's version, and complete publications. All are verified again.
+        self,
+        bundle: Publication | None,
+        chain: Iterable[Publication],
+        *,
+        copy: Policy | None = None,
+        copy_digest: bytes = b"",
+        highest_fork: int = 0,
+    ) -> None:
+        """Start with what the disk has: the version of the copy, and complete publications. All are verified again.
 
-        Raises: as `append`, for a disk that was changed; start with a new log then.
+        Raises: as `append`, for a disk that was changed; then start with a new log.
         """
         if copy is not None:
             self._newest = copy
@@ -185,9 +203,10 @@ class PublicationLog:
         self._highest_fork = max(self._highest_fork, copy_fork, highest_fork)
 
     def rebase(self, policy: Policy, state_digest: bytes) -> None:
-        """The gateway's copy has come to this version by a derived publication: the chain goes on from here.
+        """Continue the chain from a version that the gateway's copy reached by a derived publication.
 
-        Raises: Fenced if another content is known for it, or its fork is dead.
+        Does nothing if the log is at that version or beyond. Raises: Fenced if another content is known for the
+        version, or its fork is fenced.
         """
         if policy.fork < self._highest_fork:
             raise Fenced(f"{policy} is of an old fork, fork {self._highest_fork} has taken over; subscribe anew")
@@ -204,7 +223,7 @@ class PublicationLog:
             self._intake.end()
 
     def drop_before(self, policy: Policy) -> None:
-        """A copy on disk is at `policy`: what only leads there or to before is not needed in memory."""
+        """Drop the deltas that lead only to `policy` or to older states, because a copy on disk is at `policy`."""
         self._chain = {base: entry for base, entry in self._chain.items() if entry.policy > policy}
         self._drop_stray_anchor()
 
@@ -213,22 +232,25 @@ class PublicationLog:
     def open(
         self, have: Policy | None, has_bundle: bool, *, distrust: bool = False, wants_anchor: bool = False
     ) -> Cursor:
-        """A cursor for a reader that has this. `distrust`: it takes only what is signed.
+        """Return a cursor for a reader that has this state and bundle.
 
-        `wants_anchor`: of a relay, which was asked for an anchor: one that is not older than `have` comes first.
+        With `distrust` it takes only signed publications.
+
+        `wants_anchor` is set by a relay that was asked for an anchor: one that is not older than `have` then comes
+        first.
         """
         return Cursor(have, has_bundle, distrust, wants_anchor)
 
     def along(self, cursor: Cursor) -> Cursor:
-        """The cursor of a reader that is sent what is signed, up to the newest, rather than something derived."""
+        """Return the cursor of a reader that is sent signed publications up to the newest, not a derived one."""
         return replace(cursor, is_along=True)
 
     def after(self, cursor: Cursor, policy: Policy) -> Cursor:
-        """The cursor of a reader that was sent something else, which has brought it to `policy`."""
+        """Return the cursor of a reader that was sent something else, which has brought it to `policy`."""
         return replace(cursor, have=policy, wants_anchor=False, is_along=False, entry=None, index=0)
 
     def next(self, cursor: Cursor) -> Outcome:
-        """What the reader at this cursor gets next."""
+        """Return what the reader at this cursor gets next."""
         entry, index = cursor.entry, cursor.index
         if entry is None or entry.void:
             chosen = self._choose(cursor)
@@ -242,29 +264,40 @@ class PublicationLog:
             return Send(record, replace(cursor, entry=entry, index=index + 1))
         if entry.opening.kind is PublicationKind.BUNDLE:
             return Send(record, replace(cursor, has_bundle=True, entry=None, index=0))
+        # A relay's wish for an anchor, and its distrust with it, ends with the anchor.
         is_relay_done = cursor.wants_anchor and entry.opening.kind is PublicationKind.ANCHOR
         return Send(
             record,
             replace(
-                cursor, have=entry.policy, distrust=cursor.distrust and not is_relay_done,
+                cursor,
+                have=entry.policy,
+                distrust=cursor.distrust and not is_relay_done,
                 wants_anchor=cursor.wants_anchor and not is_relay_done,
-                is_along=cursor.is_along and entry.policy != self._newest, entry=None, index=0,
+                is_along=cursor.is_along and entry.policy != self._newest,
+                entry=None,
+                index=0,
             ),
-        )  # fmt: skip
+        )
 
     def _choose(self, cursor: Cursor) -> "_Entry | Wait | Derive | NeedsAnchor":
+        """Return the publication that the reader gets next, or why it gets none."""
         coming, newest, have = self._coming, self._newest, cursor.have
         if not cursor.has_bundle:
             is_bundle = coming is not None and coming.opening.kind is PublicationKind.BUNDLE
             return (coming if is_bundle else self._bundle) or Wait()
+        # The highest fork has no complete state yet: only its coming anchor may be started.
         if newest is None or newest.fork < self._highest_fork:
             return self._coming_anchor(have, newer=True) or Wait()
+        # A relay asks for an anchor: the kept one if it is not older than the reader's state, else the coming one.
         if cursor.wants_anchor:
             is_fresh = self._anchor is not None and (have is None or have <= self._anchor.policy)
             return (self._anchor if is_fresh else self._coming_anchor(have)) or NeedsAnchor()
+        # The reader is up to date: a coming publication that continues from its state is passed on while it arrives.
         if have is not None and have >= newest:
             continues = coming is not None and coming.opening.base == have
             return (coming if continues else self._coming_anchor(have, newer=True)) or Wait()
+        # The reader is behind. A single delta from its state is always sent; otherwise the caller decides, unless it
+        # has.
         way = self._signed_way(have)
         if cursor.distrust:
             return (way[0] if way else self._coming_anchor(have, newer=True)) or NeedsAnchor()
@@ -273,6 +306,7 @@ class PublicationLog:
         return Derive(have, _total_bytes(way) if way else None)
 
     def _coming_anchor(self, have: Policy | None, *, newer: bool = False) -> _Entry | None:
+        """Return the arriving anchor if it is not older than `have` (with `newer`: if it is newer), else None."""
         coming = self._coming
         if coming is None or coming.opening.kind is not PublicationKind.ANCHOR:
             return None
@@ -280,7 +314,7 @@ class PublicationLog:
         return None if is_old else coming
 
     def _signed_way(self, have: Policy | None) -> list[_Entry]:
-        """What leads from `have` to the newest; nothing if nothing does."""
+        """Return the signed publications that lead from `have` to the newest state; an empty list if none do."""
         way: list[_Entry] = []
         if have is None or have not in self._chain:
             if self._anchor is None or (have is not None and have >= self._anchor.policy):
@@ -294,10 +328,11 @@ class PublicationLog:
     # ---- what is kept ---------------------------------------------------------------------------------------------
 
     def _admit(self, opening: Opening) -> Admission:
+        """Decide whether an opening starts something new or repeats what is known. Raises: Fenced, WrongBase."""
         check_fork(opening, self._highest_fork)
         policy, kind = opening.policy, opening.kind
         if kind is PublicationKind.ANCHOR:
-            if policy in self._digests:  # for who asked for one; its digest is compared at the closing
+            if policy in self._digests:  # somebody requested it; its digest is compared at the closing
                 return Admission.NEW
         elif opening.id in self._roots:
             return Admission.REPEAT
@@ -311,6 +346,7 @@ class PublicationLog:
         return admission
 
     def _check_known(self, opening: Opening, closing: Closing) -> None:
+        """Check that a known version comes again with its known digest and payload. Raises: Fenced."""
         if opening.kind is not PublicationKind.BUNDLE and opening.policy in self._digests:
             check_repeat(opening, closing, self._digests[opening.policy])
         if self._coming is None and self._roots.get(opening.id, closing.root) != closing.root:
@@ -349,6 +385,7 @@ class PublicationLog:
         return None if is_old else Publication(opening=opening, chunks=chunks, closing=closing)
 
     def _restart_chain(self, policy: Policy) -> None:
+        """Start an empty chain at `policy`. Entries of lower forks become void."""
         for entry in (self._anchor, *self._chain.values()):
             if entry is not None and entry.policy.fork < policy.fork:
                 entry.void = True
@@ -356,7 +393,7 @@ class PublicationLog:
 
     def _trim(self, just_came: _Entry) -> None:
         self._drop_stray_anchor()
-        if self.kept_bytes > self._max_bytes and self._anchor is not just_came:  # who asked for it has yet to look
+        if self.kept_bytes > self._max_bytes and self._anchor is not just_came:  # its requester has yet to read it
             self._anchor = None
         while self.kept_bytes > self._max_bytes and len(self._chain) > 1:
             del self._chain[next(iter(self._chain))]

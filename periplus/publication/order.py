@@ -1,7 +1,7 @@
-"""What may come after what: the order and sizes of one stream of records, and of one job's versions.
+"""Order and sizes of one stream of records, and the order of one job's versions.
 
-Cheap checks come before signatures, and signatures before anything is kept: what is not the publisher's costs a
-verification and no memory. Every refusal leaves all as it was.
+Cheap checks come before signatures, and signatures before anything is kept. So a record that is not the publisher's
+costs a verification and no memory. Every refusal leaves the state unchanged.
 """
 
 import math
@@ -28,26 +28,29 @@ from periplus.publication.values import (
 )
 
 MIN_CONTENT_BYTES_A_CHUNK = 64
-"""A chunk costs its holder some 300 bytes of memory, so that many tiny ones of a small state are refused."""
+"""Fewest bytes of state per chunk that an opening may allow. A chunk costs its holder about 300 bytes of memory, so an
+opening that allows very many chunks for a small state is refused."""
 
 SPARE_CHUNKS = 1024
+"""Chunks that an opening may allow in any case."""
 _MAX_CONTENT_BYTES = 1 << 62
+"""Cap on content_bytes that keeps sums of sizes within 64 bits."""
 
 
 class Admission(StrEnum):
-    """What an opening means to who holds a version. A repeat is read and checked, and changes nothing."""
+    """What an opening means to a holder of a version. A repeat is read and checked, and changes nothing."""
 
     NEW = "new"
     REPEAT = "repeat"
 
 
 def payload_cap(content_bytes: int, max_chunks: int) -> int:
-    """The most that a payload may have: stored plainly, 2 % for layout, and what each part costs in headers."""
+    """Return the most bytes that a payload may have: plain content, 2 % for the layout, and headers of each part."""
     return content_bytes + content_bytes // 50 + (1 << 20) + 256 * max_chunks
 
 
 def check_opening(opening: Opening, *, max_content_bytes: int) -> None:
-    """Everything about an opening that needs neither history nor keys. Raises: CorruptFrame."""
+    """Check everything about an opening that needs neither history nor keys. Raises: CorruptFrame."""
     o, is_delta = opening, opening.kind is PublicationKind.DELTA
     content_cap = min(max_content_bytes, _MAX_CONTENT_BYTES)
     _check(len(o.job_id) <= MAX_JOB_ID_BYTES, "length of the job's id", len(o.job_id), o)
@@ -67,7 +70,7 @@ def check_opening(opening: Opening, *, max_content_bytes: int) -> None:
 
 
 def check_closing(opening: Opening, closing: Closing) -> None:
-    """Everything about a closing that needs neither the chunks nor keys. Raises: CorruptFrame."""
+    """Check everything about a closing that needs neither the chunks nor keys. Raises: CorruptFrame."""
     is_bundle = opening.kind is PublicationKind.BUNDLE
     num_chunks, num_probes = closing.num_chunks, len(closing.probe_logprobs)
     _check(0 < num_chunks <= opening.max_chunks, "num_chunks", num_chunks, opening)
@@ -81,10 +84,11 @@ def check_closing(opening: Opening, closing: Closing) -> None:
 
 
 def admit(opening: Opening, *, newest: Policy | None, newest_digest: bytes, highest_fork: int) -> Admission:
-    """Whether `opening` continues what is held: `newest`, proven to be `newest_digest`.
+    """Decide whether `opening` continues the held version `newest`, whose state digest is `newest_digest`.
 
-    REPEAT: the version that is held; at its closing the caller compares state digests by `check_repeat`. A bundle is
-    judged by its fork alone. Raises: Fenced for the past, WrongBase for a delta from something else.
+    Returns REPEAT for the version that is held; at its closing the caller compares state digests with `check_repeat`. A
+    bundle is judged by its fork alone. Raises: Fenced for an older version or fork, WrongBase for a delta from another
+    state.
     """
     check_fork(opening, highest_fork)
     if opening.kind is PublicationKind.BUNDLE or (newest is None and opening.base is None):
@@ -102,13 +106,13 @@ def admit(opening: Opening, *, newest: Policy | None, newest_digest: bytes, high
 
 
 def check_fork(opening: Opening, highest_fork: int) -> None:
-    """Raises: Fenced."""
+    """Check that an opening is not of a fenced fork. Raises: Fenced."""
     if opening.policy.fork < highest_fork:
         raise Fenced(f"{opening} is of an old fork, fork {highest_fork} has taken over; stop publishing")
 
 
 def check_repeat(opening: Opening, closing: Closing, held_digest: bytes) -> None:
-    """That a version which is held has come again unchanged. Raises: Fenced."""
+    """Check that a held version has come again unchanged. Raises: Fenced."""
     if closing.state_digest != held_digest:
         raise Fenced(
             f"{opening} would replace what is held: state digest {closing.state_digest.hex()}, held is "
@@ -117,9 +121,9 @@ def check_repeat(opening: Opening, closing: Closing, held_digest: bytes) -> None
 
 
 class Intake:
-    """One stream of records -> checked order, sizes, signatures and root. Keeps no chunk.
+    """Checks one stream of records: order, sizes, signatures and root. It keeps no chunk.
 
-    After an error the stream is of no use, though the intake is what it was: end it, subscribe anew.
+    After an error the intake is unchanged, but the stream is of no use: end it and subscribe anew.
     """
 
     def __init__(self, trust: Trust, *, max_content_bytes: int) -> None:
@@ -131,11 +135,11 @@ class Intake:
 
     @property
     def opening(self) -> Opening | None:
-        """Of the publication that is coming."""
+        """Opening of the publication that is arriving, or None."""
         return self._opening
 
     def take(self, record: PublicationRecord) -> Opening | None:
-        """The opening of the publication that this record completes. Raises: CorruptFrame, Forged."""
+        """Check a record, and return the opening of the publication that it completes. Raises: CorruptFrame, Forged."""
         if isinstance(record, Opening):
             self.check_opening(record)
             self.begin(record)
@@ -148,16 +152,19 @@ class Intake:
         return opening
 
     def check_opening(self, opening: Opening) -> None:
-        """Whether `take` would take it; then `begin`. Raises: CorruptFrame, Forged."""
+        """Check whether `take` would accept the opening; then call `begin`. Raises: CorruptFrame, Forged."""
         check_opening(opening, max_content_bytes=self._max_content_bytes)
         self._trust.check_opening(opening)
 
     def begin(self, opening: Opening) -> None:
-        """Go on with an opening that was checked; an unfinished publication before it is dropped."""
+        """Start a publication whose opening was checked. An unfinished publication before it is dropped."""
         self._opening, self._hashes, self._payload_bytes = opening, [], 0
 
     def check_closing(self, closing: Closing) -> Opening:
-        """The opening of what `take` would complete with it; then `end`. Raises: CorruptFrame, Forged."""
+        """Check whether `take` would accept the closing, and return the opening; then call `end`.
+
+        Raises: CorruptFrame, Forged.
+        """
         opening = self._begun(closing)
         _check(len(self._hashes) == closing.num_chunks, "closing after so many chunks", len(self._hashes), opening)
         _check(
@@ -169,7 +176,7 @@ class Intake:
         return opening
 
     def end(self) -> None:
-        """Nothing is coming now."""
+        """Forget the publication that was arriving."""
         self._opening, self._hashes, self._payload_bytes = None, [], 0
 
     def _begun(self, record: PublicationRecord) -> Opening:
@@ -193,14 +200,14 @@ class Intake:
 
 
 class Assembler:
-    """Records in, publications out: an intake that keeps the chunks."""
+    """Turns records into publications: an intake that keeps the chunks."""
 
     def __init__(self, trust: Trust, *, max_content_bytes: int) -> None:
         self._intake = Intake(trust, max_content_bytes=max_content_bytes)
         self._chunks: list[Chunk] = []
 
     def feed(self, record: PublicationRecord) -> Publication | None:
-        """The publication that this record completes. Raises: CorruptFrame, Forged; then nothing has changed."""
+        """Return the publication that this record completes. Raises: CorruptFrame, Forged; then nothing has changed."""
         completed = self._intake.take(record)
         if isinstance(record, Opening):
             self._chunks = []
@@ -213,7 +220,7 @@ class Assembler:
 
 
 def payload_root(parts: Sequence[bytes]) -> bytes:
-    """The Merkle root of the parts' hashes, of at least one part."""
+    """Return the Merkle root of the parts' hashes, of at least one part."""
     return root([blake3(part).digest() for part in parts])
 
 

@@ -1,9 +1,10 @@
-"""Who signs publications, and who believes them: Ed25519 with raw 32-byte keys.
+"""Keys that sign publications, and their verification: Ed25519 with raw 32-byte keys.
 
     job authority (coordinator) --certificate of (job, fork, key)--> publisher (trainer) --records--> readers (Trust)
 
-`Trust` is all that a reader needs: the authority's public key and the job, both from its own task, never from the wire.
-It keeps no state beyond certificates that it has verified, and knows nothing of order: what is old is judged in order.
+`Trust` is all that a reader needs: the authority's public key and the job, both from its own task and never from the
+wire. It keeps no state but the certificates that it has verified. It does not judge order: old versions are refused in
+`order`.
 """
 
 from dataclasses import replace
@@ -28,9 +29,12 @@ from periplus.publication.values import (
 )
 
 MAX_CERTIFICATES = 64
-"""Verified ones that a reader remembers: one a fork, and only the newest are needed."""
+"""Verified certificates that a reader remembers. There is one per fork, and only the newest are needed. Chosen by
+hand.
+"""
 
 _Y_BITS = (1 << 255) - 1
+"""Mask of the y coordinate in an encoded public key; the remaining bit is the sign of x."""
 SMALL_ORDER = frozenset(
     int.from_bytes(bytes.fromhex(y), "little")
     for y in (
@@ -43,7 +47,9 @@ SMALL_ORDER = frozenset(
         "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
     )
 )
-"""The y coordinates of points whose order divides 8: anybody can sign for such a key, so none is certified."""
+"""The y coordinates of points whose order divides 8. Anybody can forge signatures for such keys, so none is
+certified.
+"""
 
 
 class _SigningKey:
@@ -54,12 +60,12 @@ class _SigningKey:
 
     @classmethod
     def generate(cls) -> Self:
-        """A new one, of the system's randomness: for an app, not for what decides."""
+        """Create a key from the system's randomness. Call it in an app, not in code that decides."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def from_private_bytes(cls, private_bytes: bytes) -> Self:
-        """Raises: ValueError unless they are 32."""
+        """Load a key. Raises: ValueError unless there are 32 bytes."""
         return cls(Ed25519PrivateKey.from_private_bytes(private_bytes))
 
     @property
@@ -68,15 +74,18 @@ class _SigningKey:
 
 
 class JobAuthority(_SigningKey):
-    """Certifies the keys of a fleet's trainers; its owner is the coordinator."""
+    """Certifies the keys of a fleet's trainers. The coordinator owns it."""
 
     @property
     def private_bytes(self) -> bytes:
-        """For the file that it is kept in."""
+        """Raw private key, for the file in which it is kept."""
         return self._key.private_bytes_raw()
 
     def certify(self, job_id: str, fork: int, public_key: bytes) -> Certificate:
-        """Raises: ValueError for what is no key, or one that anybody can sign for."""
+        """Certify a public key for one fork of a job.
+
+        Raises: ValueError for what is no key, or a key for which anybody can forge signatures.
+        """
         if len(public_key) != PUBLIC_KEY_BYTES:
             raise ValueError(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_key)}")
         if _is_of_small_order(public_key):
@@ -86,26 +95,29 @@ class JobAuthority(_SigningKey):
 
 
 class PublisherKey(_SigningKey):
-    """Of one trainer of one fork; it never leaves its process."""
+    """Signing key of one trainer of one fork; it never leaves its process."""
 
     def sign_opening(self, opening: Opening, certificate: Certificate) -> Opening:
-        """The opening with its certificate and signature. Raises: ValueError if the certificate is not of this key."""
+        """Return the opening with its certificate and signature.
+
+        Raises: ValueError if the certificate is for another key.
+        """
         if certificate.public_key != self.public_key:
             raise ValueError(f"the certificate is of key {certificate.public_key.hex()}, not of this publisher's")
         unsigned = replace(opening, certificate=certificate, signature=b"", attested=None)
         return replace(unsigned, signature=self._key.sign(unsigned.signed_bytes))
 
     def sign_chunk(self, opening: Opening, index: int, data: bytes) -> Chunk:
-        """One part of what the signed `opening` announced."""
+        """Return one signed part of the publication that the signed `opening` announced."""
         return self.sign_hashed_chunk(opening, index, data, blake3(data).digest())
 
     def sign_hashed_chunk(self, opening: Opening, index: int, data: bytes, content_hash: bytes) -> Chunk:
-        """The same, by the BLAKE3 of `data` that the caller has already."""
+        """Do as `sign_chunk`, with the BLAKE3 of `data` that the caller has computed already."""
         signed = chunk_signed_bytes(opening, index, len(data), content_hash)
         return Chunk(index, data, self._key.sign(signed))
 
     def sign_closing(self, opening: Opening, closing: Closing) -> Closing:
-        """Raises: ValueError for a probe beyond float32."""
+        """Return the signed closing. Raises: ValueError for a probe beyond float32."""
         return replace(closing, signature=self._key.sign(closing_signed_bytes(opening, closing)))
 
     def sign(self, signed_bytes: bytes) -> bytes:
@@ -114,10 +126,10 @@ class PublisherKey(_SigningKey):
 
 
 class Trust:
-    """What a reader of one job believes. Every check raises Forged, and then nothing was learned from the record."""
+    """Verifies the publications of one job. Every check raises Forged, and then nothing was learned from the record."""
 
     def __init__(self, authority_key: bytes, job_id: str) -> None:
-        """Raises: ValueError unless `authority_key` has 32 bytes."""
+        """Trust certificates of one authority for one job. Raises: ValueError unless `authority_key` has 32 bytes."""
         self._authority = Ed25519PublicKey.from_public_bytes(authority_key)
         self._job_id = job_id
         self._publishers: dict[Certificate, Ed25519PublicKey] = {}
@@ -127,7 +139,10 @@ class Trust:
         return self._job_id
 
     def check_opening(self, opening: Opening) -> None:
-        """Signed by the certified publisher of this job and fork; a derived one: attested by what is."""
+        """Check that the certified publisher of this job and fork signed the opening.
+
+        A derived opening is checked by the signed opening and closing that attest it.
+        """
         if opening.attested is not None:
             self._check_derived(opening, opening.attested)
             return
@@ -135,7 +150,10 @@ class Trust:
         _verify(publisher, opening.signature, opening.signed_bytes, f"the signature of {opening}")
 
     def check_chunk(self, opening: Opening, chunk: Chunk) -> bytes:
-        """Returns the BLAKE3 of its content, so that nobody hashes it twice. `opening` has been checked."""
+        """Check a chunk, and return the BLAKE3 of its content, which the caller needs too.
+
+        The opening must have been checked.
+        """
         content_hash = blake3(chunk.data).digest()
         what = f"the signature of chunk {chunk.index} of {opening}"
         if opening.is_derived:
@@ -146,7 +164,7 @@ class Trust:
         return content_hash
 
     def check_closing(self, opening: Opening, closing: Closing) -> None:
-        """A derived one must lead to exactly what is attested. `opening` has been checked."""
+        """Check a closing of an opening that was checked. A derived one must lead to exactly the attested state."""
         what = f"the closing of {opening}"
         if opening.attested is None:
             try:
@@ -176,6 +194,7 @@ class Trust:
         self.check_closing(target, attested.closing)
 
     def _publisher(self, opening: Opening) -> Ed25519PublicKey:
+        """Return the verified public key of the opening's publisher. Raises: Forged."""
         what, certificate = f"the certificate of {opening}", opening.certificate
         _require(opening.job_id == self._job_id, f"{opening}", f"the job here is {self._job_id[:80]!r}")
         if certificate is None:

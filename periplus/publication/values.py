@@ -1,7 +1,8 @@
-"""The values of a publication, and the bytes of each that are signed; see the package for what they mean.
+"""The records of a publication, and the bytes of each that are signed; the package's docstring says what they mean.
 
-Signed bytes are packed by hand, little-endian, every variable field behind its length, each kind of record behind a
-context of its own: protobuf does not promise one encoding of one message, and no record can be passed off as another.
+Signed bytes are packed by hand, little-endian, each variable field after its length, and each kind of record after a
+context string of its own. Protobuf does not promise one encoding per message, and no record can be passed off as
+another kind.
 """
 
 import struct
@@ -15,17 +16,18 @@ from periplus.codec.frame import CodecId
 from periplus.policy import Policy
 
 MAX_CHUNK_BYTES = 10 << 20
-"""A part of the weight codec is 8 MiB of state, and at worst a little more than that."""
+"""Largest chunk. A part of the weight codec covers 8 MiB of state, and is at worst slightly larger than that."""
 
 BUNDLE_CHUNK_BYTES = 1 << 20
-"""Tokenizers are megabytes: a few messages."""
+"""Chunk size of a bundle. Tokenizers have megabytes, so a bundle takes a few messages."""
 
 MAX_CHUNKS = 1 << 20
-"""8 TiB in parts of 8 MiB; keeps the cost of tiny chunks within some 300 MB."""
+"""Most chunks of a publication: 8 TiB in parts of 8 MiB. It bounds the memory for tiny chunks to about 300 MB."""
 
 MAX_JOB_ID_BYTES = 256
+"""Longest job id."""
 MAX_PROBE_LOGPROBS = 4096
-"""The probe has 60; each is a float of a message that is kept with its version."""
+"""Most log-probabilities of a probe. The current probe has 60; each is a float that is kept with its version."""
 
 SIGNATURE_BYTES = 64
 PUBLIC_KEY_BYTES = 32
@@ -37,7 +39,10 @@ _CLOSING = b"periplus.publication/1 closing\0"
 
 
 class PublicationKind(StrEnum):
-    """A bundle is what a worker needs beside weights; an anchor is a full state; a delta continues from its base."""
+    """Kind of a publication.
+
+    A bundle is what a worker needs besides weights, an anchor is a full state, and a delta continues from its base.
+    """
 
     BUNDLE = "bundle"
     ANCHOR = "anchor"
@@ -49,7 +54,7 @@ _KIND_BYTE = {PublicationKind.BUNDLE: 1, PublicationKind.ANCHOR: 2, PublicationK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The job authority's word that the trainer of this fork of this job signs with this key (Ed25519, raw)."""
+    """The job authority's statement that the trainer of this fork of this job signs with this key (Ed25519, raw)."""
 
     job_id: str
     fork: int
@@ -58,15 +63,15 @@ class Certificate:
 
     @property
     def signed_bytes(self) -> bytes:
-        """What the authority signs."""
+        """Bytes that the authority signs."""
         return _CERTIFICATE + _text(self.job_id) + struct.pack("<I", self.fork) + _blob(self.public_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What is about to come, and caps on what it will need. `content_bytes`: after decoding.
+    """Announcement of a publication, with caps on what it will need. `content_bytes` counts bytes after decoding.
 
-    Signed by the trainer (`certificate`, `signature`), or made by a gateway from its own copy (`attested`).
+    It is signed by the trainer (`certificate`, `signature`), or derived by a gateway from its own copy (`attested`).
     """
 
     job_id: str
@@ -84,23 +89,32 @@ class Opening:
 
     @property
     def is_derived(self) -> bool:
-        """Made by a gateway: only what it leads to is signed."""
+        """Whether a gateway made it. Then only the state that it leads to is signed."""
         return self.attested is not None
 
     @property
     def signed_bytes(self) -> bytes:
-        """What the publisher signs: all of it but the signature, with the key that it is to be verified by."""
+        """Bytes that the publisher signs: all fields but the signature, with the key that verifies it."""
         base = self.base or Policy(0, 0)
         key = b"" if self.certificate is None else self.certificate.public_key
         numbers = struct.pack(
-            "<BIQBIQHQIQ", _KIND_BYTE[self.kind], self.policy.fork, self.policy.version, self.base is not None,
-            base.fork, base.version, self.codec, self.max_payload_bytes, self.max_chunks, self.content_bytes,
-        )  # fmt: skip
+            "<BIQBIQHQIQ",
+            _KIND_BYTE[self.kind],
+            self.policy.fork,
+            self.policy.version,
+            self.base is not None,
+            base.fork,
+            base.version,
+            self.codec,
+            self.max_payload_bytes,
+            self.max_chunks,
+            self.content_bytes,
+        )
         return _OPENING + _text(self.job_id) + numbers + _blob(self.base_digest) + _blob(key)
 
     @property
     def id(self) -> bytes:
-        """BLAKE3 of the signed bytes: what the signatures of its chunks and its closing are bound to."""
+        """BLAKE3 of the signed bytes, to which the signatures of the chunks and the closing are bound."""
         return blake3(self.signed_bytes).digest()
 
     def __str__(self) -> str:
@@ -119,9 +133,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What it must have been. `root`: of the chunks' hashes. `state_digest`: after applying; empty for a bundle.
+    """Counts and digests of a publication. `root` is the Merkle root of the chunks' hashes.
 
-    `probe_logprobs`: nats, float32, of the fixed prompts under this version; empty where it was not probed.
+    `state_digest` is that of the state after applying, and empty for a bundle. `probe_logprobs` are float32 nats of the
+    fixed prompts under this version, and empty if it was not probed.
     """
 
     num_chunks: int
@@ -133,7 +148,9 @@ class Closing:
 
     @property
     def probe_bytes(self) -> bytes:
-        """The log-probabilities bit for bit: they are compared so, since NaN equals nothing and -0.0 equals 0.0.
+        """The log-probabilities as bytes.
+
+        They are compared bit for bit, because NaN equals nothing and -0.0 equals 0.0.
 
         Raises: ValueError for a number beyond float32.
         """
@@ -145,7 +162,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attestation:
-    """The trainer's signed word on what a version is, without its payload."""
+    """The trainer's signed statement of what a version is, without its payload."""
 
     opening: Opening
     closing: Closing
@@ -156,7 +173,7 @@ PublicationRecord = Opening | Chunk | Closing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """All of it, in one place."""
+    """A complete publication."""
 
     opening: Opening
     chunks: tuple[Chunk, ...]
@@ -168,28 +185,28 @@ class Publication:
 
     @property
     def payload_parts(self) -> tuple[bytes, ...]:
-        """What decoders are fed, in order."""
+        """Parts in the order in which a decoder takes them."""
         return tuple(chunk.data for chunk in self.chunks)
 
     @property
     def attestation(self) -> Attestation:
-        """What a derived publication of the same version shows."""
+        """The signed opening and closing that a derived publication of the same version carries."""
         return self.opening.attested or Attestation(opening=self.opening, closing=self.closing)
 
     def records(self) -> Iterator[PublicationRecord]:
-        """In the order of the wire."""
+        """Yield the records in the order of the wire."""
         yield self.opening
         yield from self.chunks
         yield self.closing
 
 
 def chunk_signed_bytes(opening: Opening, index: int, num_bytes: int, content_hash: bytes) -> bytes:
-    """What the publisher signs of a chunk: the content by its BLAKE3, so that it is hashed once."""
+    """Return the bytes of a chunk that the publisher signs. The content enters by its BLAKE3, so it is hashed once."""
     return _CHUNK + opening.id + struct.pack("<IQ", index, num_bytes) + content_hash
 
 
 def closing_signed_bytes(opening: Opening, closing: Closing) -> bytes:
-    """What the publisher signs of a closing. Raises: ValueError."""
+    """Return the bytes of a closing that the publisher signs. Raises: ValueError for a probe beyond float32."""
     counts = struct.pack("<IQ", closing.num_chunks, closing.payload_bytes)
     digests = _blob(closing.root) + _blob(closing.state_digest)
     return _CLOSING + opening.id + counts + digests + _blob(closing.probe_bytes)

@@ -14,15 +14,16 @@ from periplus.wan.service import WanService
 log = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 1.0
-"""Control calls are answered from memory: what takes longer has lost its caller."""
+"""Seconds that running control calls get at the end. They are answered from memory, so a longer one has lost its
+caller."""
 
 
 async def run(
     network: Network, control: str, *, stop_on_stdin_eof: bool, on_ready: Callable[[str], None]
 ) -> StopReason:
-    """Emulate `network` until SIGTERM, SIGINT or, if asked for, the end of stdin. `on_ready` gets the bound address.
+    """Emulate `network` until SIGTERM, SIGINT or, with `stop_on_stdin_eof`, the end of stdin.
 
-    Raises: Conflict if `control` cannot be bound.
+    `on_ready` gets the bound control address. Raises: Conflict if `control` cannot be bound.
     """
     relay = Relay(network, asyncio.get_running_loop())
     server = rpc.server()

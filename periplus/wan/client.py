@@ -1,7 +1,8 @@
-"""What a Periplus process knows of the emulator: where to dial.
+"""Client of the emulator for Periplus processes: it tells a process which address to dial.
 
-A process states its region once. It attaches what it serves, and asks for the route to whatever it dials; without an
-emulator (`control` is None) every route is the address itself, so callers have one code path for real networks too.
+A process states its region once. It attaches each address that it serves, and asks for the route to each address that
+it dials. Without an emulator (`control` is None) every route is the address itself, so callers have one code path for
+real networks too.
 """
 
 from types import TracebackType
@@ -18,10 +19,10 @@ __all__ = ["LinkCount", "LinkProperty", "WanControl", "WanRouter"]
 
 
 class WanControl:
-    """The emulator's control interface at `address`, as an async context.
+    """The emulator's control interface at `address`, as an async context manager.
 
-    Every method raises Unreachable or TimedOut if the emulator does not answer, and what the emulator refuses:
-    NotFound for an unknown region or address, ConfigError for a bad value.
+    Every method raises Unreachable or TimedOut if the emulator does not answer, NotFound for an unknown region or
+    address, and ConfigError for a bad value.
     """
 
     def __init__(self, address: str) -> None:
@@ -51,33 +52,36 @@ class WanControl:
             )
 
     async def route(self, src_region: str, address: str) -> str:
-        """Where a process in `src_region` dials to reach `address`."""
+        """Return the address that a process in `src_region` dials to reach `address`."""
         request = wan_pb2.RouteRequest(src_region=src_region, address=address)
         with rpc.remote_errors(self._address):
             return (await self._stub().Route(request, timeout=rpc.CALL_DEADLINE_S)).address
 
     async def set_link(self, src_region: str, dst_region: str, property_: LinkProperty, value: float) -> None:
-        """Set a directed link's rate (bits a second, infinity: unlimited), rtt (seconds) or drop (1 or 0)."""
+        """Set one property of a directed link.
+
+        The value is a rate in bits per second (infinity: unlimited), an rtt in seconds, or drop (1 or 0).
+        """
         with rpc.remote_errors(self._address):
             await self._stub().SetLink(
                 set_link_request(src_region, dst_region, property_, value), timeout=rpc.CALL_DEADLINE_S
             )
 
     async def counters(self) -> tuple[LinkCount, ...]:
-        """Every directed link as it is now."""
+        """Return the current counters and settings of every directed link."""
         return (await self.counters_and_factor())[0]
 
     async def counters_and_factor(self) -> tuple[tuple[LinkCount, ...], float]:
-        """Every directed link, and the factor between measured and emulated rates."""
+        """Return the counters of every directed link, and the factor by which measured rates were multiplied."""
         with rpc.remote_errors(self._address):
             response = await self._stub().Counters(wan_pb2.CountersRequest(), timeout=rpc.CALL_DEADLINE_S)
         return tuple(link_count_from_wire(link) for link in response.links), response.scale
 
 
 class WanRouter:
-    """Routes of a process in `region`, as an async context.
+    """Routes of a process in `region`, as an async context manager.
 
-    `control` is the emulator's control address, None on a real network. Raises what WanControl raises.
+    `control` is the emulator's control address, or None on a real network. Raises what WanControl raises.
     """
 
     def __init__(self, region: str, control: str | None) -> None:
@@ -96,14 +100,14 @@ class WanRouter:
             await self._control.__aexit__(kind, error, trace)
 
     async def attach(self, address: str) -> None:
-        """Declare that this process serves `address` (as others spell it) in its region."""
+        """Declare that this process serves `address` (spelled as others dial it) in its region."""
         if self._control is not None:
             await self._control.attach(self._region, address)
 
     async def route(self, address: str) -> str:
-        """Where to dial to reach `address`: the address itself inside the region, else a relay."""
+        """Return the address to dial in order to reach `address`: itself inside the region, else a relay."""
         return address if self._control is None else await self._control.route(self._region, address)
 
     async def counters(self) -> tuple[LinkCount, ...]:
-        """Every directed link of the emulated network; none without an emulator."""
+        """Return the counters of every directed link of the emulated network; empty without an emulator."""
         return () if self._control is None else await self._control.counters()

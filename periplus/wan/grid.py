@@ -1,11 +1,12 @@
-"""Which regions are linked how fast: measured pairs from a CSV file, and the factor that fits them to one machine.
+"""The emulated network: measured rates and round-trip times from a CSV file, scaled to fit one machine.
 
-The columns are those of the Skyplane grid: `src_region,dst_region,throughput_gbps,rtt_ms`. Further columns are ignored,
-and lines that start with `#`. A pair may lack a figure as long as nobody uses it: `choose()` refuses regions that are
-not in the grid and pairs that were not measured. `off` is no measurement: every link is unlimited and without delay.
+The columns are those of the Skyplane grid: `src_region,dst_region,throughput_gbps,rtt_ms`. Other columns are ignored,
+and so are lines that start with `#`. A pair may lack a figure as long as nobody uses it: `choose()` refuses regions
+that are not in the grid and pairs that were not measured. The preset `off` has no measurements: every link is unlimited
+and without delay.
 
-One factor scales all rates, node caps included, so that relative speeds stay as measured while a user-space relay can
-still carry them; round-trip times are never scaled.
+One factor scales all rates, including the caps of nodes. So relative speeds stay as measured, while a user-space relay
+can still carry them. Round-trip times are never scaled.
 """
 
 import csv
@@ -20,20 +21,23 @@ from periplus import errors
 from periplus.wan.shaping import LinkSpec
 
 OFF = "off"
+"""Preset without measurements."""
 PRESETS = (OFF, "continental", "intercontinental")
+"""Names of all presets."""
 
 DEFAULT_REGIONS: Mapping[str, tuple[str, str, str]] = {
     OFF: ("aws:us-east-1", "azure:westeurope", "gcp:asia-northeast1-a"),
     "continental": ("aws:us-east-1", "gcp:us-central1-a", "azure:westus"),
     "intercontinental": ("aws:us-east-1", "azure:westeurope", "gcp:asia-northeast1-a"),
 }
-"""What the demo takes: one region of each cloud."""
+"""Regions of each preset unless others are named, one of each cloud."""
 
 TOTAL_BITS_PER_S = 1.5e9
-"""What the rates in use may sum to: a plain asyncio relay carries 1 GB/s on two cores, which training needs too."""
+"""Most bits per second that the rates in use may sum to. A plain asyncio relay carries 1 GB/s on two cores, which
+training needs too."""
 
 EGRESS_CAP_BITS_PER_S: Mapping[str, float] = {"aws": 5e9, "gcp": 7e9}
-"""Out of one machine, by cloud, as the measurements show (data README, network_skyplane)."""
+"""Cap on a machine's egress by cloud, in bits per second, as the measurements show (data README, network_skyplane)."""
 
 _COLUMNS = ("src_region", "dst_region", "throughput_gbps", "rtt_ms")
 Pair = tuple[str, str]
@@ -41,7 +45,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One row; None where the figure was not measured."""
+    """One row of the grid; None for a figure that was not measured."""
 
     rate_bits_per_s: float | None
     rtt_s: float | None
@@ -49,7 +53,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The links in use, scaled, and the caps of their nodes."""
+    """The links in use with scaled rates, and the caps of their nodes."""
 
     regions: tuple[str, ...]
     links: Mapping[Pair, LinkSpec]
@@ -59,13 +63,13 @@ class Network:
 
 
 def scale(rates_bits_per_s: Iterable[float]) -> float:
-    """The factor, at most 1, that lets the finite rates sum to at most `TOTAL_BITS_PER_S`."""
+    """Return the factor, at most 1, by which the finite rates sum to at most `TOTAL_BITS_PER_S`."""
     total = sum(rate for rate in rates_bits_per_s if rate != math.inf)
     return min(1.0, TOTAL_BITS_PER_S / total) if total else 1.0
 
 
 def unknown_region(region: str, known: Iterable[str]) -> str:
-    """The message for a region that is not among `known`, with close matches."""
+    """Return the message for a region that is not among `known`, with close matches."""
     names = sorted(known)
     close = difflib.get_close_matches(region, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
@@ -73,9 +77,9 @@ def unknown_region(region: str, known: Iterable[str]) -> str:
 
 
 def parse(text: str, source: str) -> dict[Pair, Measurement]:
-    """The measured pairs of a CSV text; `source` names it in messages.
+    """Return the measured pairs of a CSV text. `source` names the text in messages.
 
-    Raises: ConfigError naming the line.
+    Raises: ConfigError that names the line.
     """
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
     reader = csv.DictReader(line for _, line in lines)
@@ -116,7 +120,7 @@ def _figure(text: str | None, column: str, where: str, *, above_zero: bool) -> f
 
 
 def choose(pairs: Mapping[Pair, Measurement], regions: Sequence[str], source: str) -> Network:
-    """The scaled network of `regions` (all of the grid's if empty).
+    """Return the scaled network of `regions` (of all regions of the grid if empty).
 
     Raises: ConfigError for a region that is not in the grid, and for a pair without a rate or a round-trip time.
     """
@@ -145,7 +149,7 @@ def choose(pairs: Mapping[Pair, Measurement], regions: Sequence[str], source: st
 
 
 def unlimited(regions: Sequence[str]) -> Network:
-    """The network of the preset `off`: `regions` may have any names."""
+    """Return the network of the preset `off`. `regions` may have any names."""
     chosen = _distinct(regions) or DEFAULT_REGIONS[OFF]
     return Network(
         regions=chosen,
@@ -157,9 +161,9 @@ def unlimited(regions: Sequence[str]) -> Network:
 
 
 def load(grid: str, regions: Sequence[str]) -> Network:
-    """The network of a preset or of a CSV file.
+    """Return the network of a preset or of a CSV file.
 
-    Raises: ConfigError if there is no such file or it does not serve.
+    Raises: ConfigError if the file cannot be read or lacks something.
     """
     if grid == OFF:
         return unlimited(regions)
@@ -193,6 +197,6 @@ def _measured(measurement: Measurement | None, pair: Pair, source: str) -> LinkS
 
 
 def _egress_bits_per_s(region: str, measured: Mapping[Pair, LinkSpec]) -> float:
-    # Within a cloud's own network a node goes faster than its public cap: what was measured out of it, it can do.
+    # Within a cloud's own network a node exceeds its public cap: the cap is at least its fastest measured rate.
     fastest = max((spec.rate_bits_per_s for (src, _), spec in measured.items() if src == region), default=math.inf)
     return max(EGRESS_CAP_BITS_PER_S.get(region.partition(":")[0], math.inf), fastest)

@@ -1,15 +1,15 @@
-"""Sockets around the links: one listener on 127.0.0.1 for each (source region, destination address).
+"""Sockets around the emulated links: one listener on 127.0.0.1 per (source region, destination address).
 
-A relayed connection has two sockets: the *near* one that the client dialled, and the *far* one to the destination. What
-an end reads goes into its outgoing link in chunks; what arrives there is written to the other end. Opening, end of
-stream and reset travel as marks in the same order, so a handshake takes one round-trip time, a half-close follows the
-last byte, a refused connection resets the client, and a dropped link stalls all of them.
+A relayed connection has two sockets: the *near* one that the client dialled, and the *far* one to the destination. Each
+is an *end*. What an end reads goes into its outgoing link in chunks; what arrives from the link is written to the other
+end's socket. Opening, end of stream and reset travel as marks in the same order. So a handshake takes one round-trip
+time, a half-close follows the last byte, a refused connection resets the client, and a dropped link stalls all of them.
 
-Bounds: an end reads only while its link has room and the other end's backlog is small, so that a slow receiver or link
-stops the sender through TCP. Ends that found their link full wait in line and get one chunk a turn. Bytes count as
-delivered when they leave the link towards an end that is still open.
+Bounds: an end reads only while its link has room and little unwritten data waits at the other end. So a slow receiver
+or link stops the sender through TCP. Ends that found their link full wait in line, and get one chunk per turn. Bytes
+count as delivered when they leave the link towards an end that is still open.
 
-Everything runs in callbacks of one event loop, on non-blocking sockets: no task and no copy for each chunk.
+Everything runs in callbacks of one event loop, on non-blocking sockets, without a task or a copy per chunk.
 """
 
 import asyncio
@@ -32,22 +32,26 @@ from periplus.wan.shaping import DirectedLink, LinkCount, LinkProperty, LinkSpec
 log = logging.getLogger(__name__)
 
 _TIMER_SLACK_S = 0.00015
-"""A sleeping process wakes this late (measured, 0.1 to 0.2 ms): to be as much early keeps the mean right."""
+"""Seconds by which timers are set early. A sleeping process wakes this late (measured: 0.1 to 0.2 ms), so the mean is
+right."""
 
 _BACKLOG_BYTES = 256 << 10
-"""Arrived but not yet taken by the receiving socket: an end whose peer has more stops reading."""
+"""Most bytes that arrived but were not yet taken by the receiving socket. An end whose peer has more stops reading."""
 
 _SOCKET_BUFFER_BYTES = 1 << 20
-"""The relay's receive buffer: what a sender can have written beyond the link's own queue, so kept well below the
-kernel's 32 MB; large enough to sleep 1 ms at 1 GB/s."""
+"""The relay's receive buffer in bytes: what a sender can have written beyond the link's own queue. It is kept far below
+the kernel's 32 MB, and is large enough to sleep 1 ms at 1 GB/s."""
 
 _LISTEN_BACKLOG = 1024
+"""Connections that a listener's socket queues before they are accepted."""
 _ACCEPT_PAUSE_S = 1.0
+"""Seconds without accepting after the process ran out of file descriptors."""
 _CLOSE_WITH_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER on with zero seconds: closing the socket sends a reset."""
 
 
 class _PreciseSelector(selectors.EpollSelector):
-    """epoll waits whole milliseconds, too coarse for the delay of a near pair; select() on it waits microseconds."""
+    """Selector with microsecond timeouts: epoll waits whole milliseconds, too coarse for the delay of a near pair."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout > 0:
@@ -57,11 +61,16 @@ class _PreciseSelector(selectors.EpollSelector):
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The loop to run a relay in. Any loop will do; on this one, delays are right to a fraction of a millisecond."""
+    """Return an event loop for a relay.
+
+    Any loop works; with this one delays are right to a fraction of a millisecond.
+    """
     return asyncio.SelectorEventLoop(_PreciseSelector())
 
 
 class _Mark(Enum):
+    """Event of a connection that travels along a link like data, without size."""
+
     OPEN = "dial the destination"
     OPENED = "the destination answered"
     END = "no more bytes will come"
@@ -72,7 +81,7 @@ _Item = tuple["_End", bytes | _Mark]
 
 
 class _Link:
-    """A directed link with its timer, its counter and the ends that wait for room."""
+    """A directed link with its timer, its counter, and the ends that wait for room."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, machine: DirectedLink[_Item]) -> None:
         self.machine = machine
@@ -87,7 +96,7 @@ class _Link:
         self.machine.offer((to, what), len(what) if isinstance(what, bytes) else 0, self._loop.time())
 
     def pump(self) -> None:
-        """Deliver what is due, let waiting ends fill the room, and sleep until there is more to do."""
+        """Deliver what is due, let waiting ends fill the room, and set the timer for the next event."""
         if self._pumping:
             return
         self._pumping = True
@@ -190,16 +199,17 @@ class _End:
             self._outgoing.pump()
 
     def read_in_turn(self) -> None:
-        """Called by the link: there is room for one chunk."""
+        """Read one chunk. The link calls this when it has room."""
         self._queued_for_room = False
         if not self.open or not self._may_read():
             return
         if self._read() and self.open and not self._read_ended and not self._outgoing.machine.room():
-            self._wait_for_room()  # there is likely more: stay in line rather than ask the selector twice a chunk
+            self._wait_for_room()  # more is likely: stay in line, which saves two selector calls per chunk
         else:
             self._resume()
 
     def _may_read(self) -> bool:
+        """Return whether to read now; otherwise arrange to be called when the other end or the link has room."""
         if self.other.backlog_bytes >= _BACKLOG_BYTES:
             self._held_by_backlog = True
             self._pause()
@@ -215,6 +225,7 @@ class _End:
         self._outgoing.waiting.append(self)
 
     def _read(self) -> bool:
+        """Read one chunk into the link. Return False if the socket had nothing."""
         assert self._socket is not None
         try:
             data = self._socket.recv(self._outgoing.machine.chunk_bytes)
@@ -233,7 +244,7 @@ class _End:
         return True
 
     def backlog_fell(self) -> None:
-        """Called by the other end: it has taken what held this one."""
+        """Resume reading. The other end calls this when it has written most of its waiting data."""
         if self._held_by_backlog:
             self._held_by_backlog = False
             self._resume()
@@ -343,12 +354,12 @@ class _End:
         self.other.backlog_fell()
 
     def close(self) -> None:
-        """Called by the relay when it stops."""
+        """Reset the connection. The relay calls this when it stops."""
         self._close(reset=True)
 
 
 class _Listener:
-    """Accepts on a free port of 127.0.0.1."""
+    """Accepts connections on a free port of 127.0.0.1."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, accepted: Callable[[socket.socket], None]) -> None:
         self._loop = loop
@@ -386,7 +397,10 @@ class _Listener:
 
 
 class Relay:
-    """All links, listeners and connections of one emulated network. Every method runs on the loop that made it."""
+    """All links, listeners and connections of one emulated network.
+
+    Every method runs on the loop that the relay was built for.
+    """
 
     def __init__(self, network: Network, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -403,7 +417,7 @@ class Relay:
         self._listeners: dict[tuple[str, str], _Listener] = {}
 
     def attach(self, region: str, address: str) -> None:
-        """Note that `address` (host:port) lies in `region`. The last word counts: ports are used again.
+        """Record that `address` (host:port) lies in `region`. The last call counts, because ports are reused.
 
         Raises: NotFound for an unknown region, ConfigError for a malformed address.
         """
@@ -415,9 +429,9 @@ class Relay:
         self._region_of[address] = region
 
     def route(self, src_region: str, address: str) -> tuple[str, str]:
-        """Where a process in `src_region` dials to reach `address`, and the region of `address`.
+        """Return the address that a process in `src_region` dials to reach `address`, and the region of `address`.
 
-        Raises: NotFound for an unknown region or an address that nobody attached.
+        Raises: NotFound for an unknown region, or an address that nobody attached.
         """
         self._check_region(src_region)
         dst_region = self._region_of.get(address)
@@ -447,7 +461,9 @@ class Relay:
         return _Listener(self.loop, accepted)
 
     def set_link(self, src_region: str, dst_region: str, property_: LinkProperty, value: float) -> None:
-        """Change one property of a directed link: rate in bits a second (infinity: none), rtt in seconds, drop 1 or 0.
+        """Change one property of a directed link.
+
+        The value is a rate in bits per second (infinity: unlimited), an rtt in seconds, or drop (1 or 0).
 
         Raises: NotFound for an unknown region, ConfigError for a value out of range.
         """
@@ -467,7 +483,7 @@ class Relay:
         link.pump()
 
     def counts(self) -> tuple[LinkCount, ...]:
-        """Every directed link, as it is now."""
+        """Return the current counters and settings of every directed link."""
         return tuple(
             LinkCount(
                 src_region=src,
@@ -482,7 +498,7 @@ class Relay:
         )
 
     def close(self) -> None:
-        """Stop listening and reset every connection."""
+        """Stop listening, and reset every connection."""
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()

@@ -1,4 +1,7 @@
-"""The emulator's gRPC service: convert, call, convert. A rate of 0 on the wire is unlimited: infinity inside."""
+"""The emulator's gRPC service: convert, call, convert.
+
+A rate of 0 on the wire means unlimited, which is infinity inside.
+"""
 
 import math
 from typing import Any
@@ -21,7 +24,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def set_link_request(src_region: str, dst_region: str, property_: LinkProperty, value: float) -> wan_pb2.SetLinkRequest:
-    """The message that sets one property of a link."""
+    """Return the message that sets one property of a link."""
     if property_ is LinkProperty.RATE and value == math.inf:
         value = 0.0
     return wan_pb2.SetLinkRequest(
@@ -30,7 +33,7 @@ def set_link_request(src_region: str, dst_region: str, property_: LinkProperty, 
 
 
 def link_count_to_wire(count: LinkCount) -> wan_pb2.LinkCounter:
-    """The message for one link's counters."""
+    """Return the message for one link's counters."""
     return wan_pb2.LinkCounter(
         src_region=count.src_region,
         dst_region=count.dst_region,
@@ -43,7 +46,7 @@ def link_count_to_wire(count: LinkCount) -> wan_pb2.LinkCounter:
 
 
 def link_count_from_wire(message: wan_pb2.LinkCounter) -> LinkCount:
-    """The counters of one link."""
+    """Return the counters of one link from their message."""
     return LinkCount(
         src_region=message.src_region,
         dst_region=message.dst_region,
@@ -56,7 +59,7 @@ def link_count_from_wire(message: wan_pb2.LinkCounter) -> LinkCount:
 
 
 class WanService(wan_pb2_grpc.WanEmulatorServicer):
-    """Control of one relay."""
+    """gRPC servicer that controls one relay."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay

@@ -1,19 +1,20 @@
-"""One directed link between two regions, as a machine without a clock: items go in, and come out when they are due.
+"""One directed link between two regions, as a state machine without a clock.
 
-An item is a piece of a TCP stream (or a mark of size 0: opening, end, reset). It waits in the queue, is put on the line
-at the link's rate, and arrives half a round-trip time after its last bit left:
+Items go in, and come out when they are due. An item is a piece of a TCP stream, or a *mark* of size 0 (opening, end,
+reset). It waits in the queue, is put on the line at the link's rate, and arrives half a round-trip time after its last
+bit left:
 
     start     = max(offered, line free)
     departure = max(start + size / rate, egress cap's clock, ingress cap's clock)      caps: first come, first served
     arrival   = max(departure + rtt / 2, arrival of the item before)
 
-The clocks are virtual: a caller that comes late to `due()` loses no rate. Invariants, whatever the order of events:
-items arrive once, in order, never before they could; bytes offered = bytes arrived + bytes held; queued bytes never
-exceed the limit (marks are free), but for what a cut put back. The payload is TCP, so a full queue loses nothing:
-`room()` turns false, the relay stops reading, and the sender is limited by the network.
+Time is virtual: a caller that calls `due()` late loses no rate. Invariants, whatever the order of events: items arrive
+once, in order, and never earlier than they could; bytes offered = bytes arrived + bytes held; queued bytes never exceed
+the limit (marks are free), except for what a cut put back. The payload is TCP, so a full queue loses nothing: `room()`
+becomes false, the relay stops reading, and the sender is limited by the network.
 
-A dropped link delivers nothing and refuses nothing it has room for. What had not arrived when it was cut goes back to
-the queue's front, as TCP would have to send it again.
+A dropped link delivers nothing, and still accepts what it has room for. Items that had not arrived when it was cut
+return to the front of the queue, as TCP would have to send them again.
 """
 
 import math
@@ -25,25 +26,28 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 CHUNK_MAX_BYTES = 64 << 10
-"""Fairness: the most that one connection puts on a link in its turn."""
+"""Most bytes that one connection puts on a link in its turn, for fairness. Chosen by hand."""
 
 _CHUNK_MIN_BYTES = 4 << 10
-"""Below this the cost of a system call for each chunk outweighs smoothness."""
+"""Smallest chunk. Below it the cost of a system call per chunk outweighs smoothness. Chosen by hand."""
 
 _CHUNK_S = 0.005
-"""A chunk occupies a slow line this long: far below every round-trip time, so that bytes flow rather than jump."""
+"""Seconds for which a chunk occupies a slow line, far below every round-trip time, so that bytes flow evenly."""
 
 _QUEUE_S = 0.05
-"""Depth of a link's queue: hides the relay's own wake-ups; a router's buffer is of this order."""
+"""Depth of a link's queue in seconds at its rate. It covers the relay's own wake-up delays, and a router's buffer is of
+this order."""
 
 _QUEUE_MIN_CHUNKS = 4
+"""Smallest queue limit in chunks."""
 
 HELD_MAX_BYTES = 64 << 20
-"""Memory bound of a link, queue and line together. Where rate x rtt/2 is larger, the rate falls to this a delay."""
+"""Most bytes that a link holds in queue and line together. If rate x rtt/2 is larger, the effective rate falls to this
+many bytes per delay."""
 
 
 class LinkProperty(StrEnum):
-    """What can be set on a link at run time."""
+    """Property of a link that can be set at run time."""
 
     RATE = "rate"
     RTT = "rtt"
@@ -52,7 +56,7 @@ class LinkProperty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """What a directed link can do. An infinite rate is no limit."""
+    """Rate and round-trip time of a directed link. An infinite rate means no limit."""
 
     rate_bits_per_s: float = math.inf
     rtt_s: float = 0.0
@@ -66,7 +70,7 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCount:
-    """What a directed link carried and how it is set now. Rates are emulated ones, after scaling."""
+    """Counters and current settings of a directed link. Rates are emulated ones, after scaling."""
 
     src_region: str
     dst_region: str
@@ -87,7 +91,7 @@ class NodeCap:
         self.free_at_s = -math.inf
 
     def take(self, size_bytes: int, start_s: float) -> float:
-        """Occupy the node for `size_bytes` from `start_s` on, and tell when it is through."""
+        """Occupy the node for `size_bytes` from `start_s` on, and return the time at which it is free again."""
         self.free_at_s = max(start_s, self.free_at_s) + size_bytes / self.rate_bytes_per_s
         return self.free_at_s
 
@@ -107,7 +111,10 @@ class _OnLine(Generic[T]):
 
 
 class DirectedLink(Generic[T]):
-    """The machine of the module's docstring. `now_s` may stand still but not go back."""
+    """State machine of one directed link; the module's docstring defines it.
+
+    `now_s` may stand still but not go back.
+    """
 
     def __init__(self, spec: LinkSpec, *, egress: NodeCap, ingress: NodeCap) -> None:
         self._egress = egress
@@ -131,20 +138,20 @@ class DirectedLink(Generic[T]):
         )
 
     def room(self) -> bool:
-        """Whether a chunk may be offered now."""
+        """Return whether a chunk may be offered now."""
         return (
             self.queued_bytes + self.chunk_bytes <= self.queue_limit_bytes
             and self.queued_bytes + self.line_bytes + self.chunk_bytes <= HELD_MAX_BYTES
         )
 
     def offer(self, item: T, size_bytes: int, now_s: float) -> None:
-        """Put an item at the queue's end. A mark (size 0) always fits; a chunk needs `room()`."""
+        """Put an item at the end of the queue. A mark (size 0) always fits; a chunk needs `room()`."""
         assert size_bytes == 0 or (size_bytes <= self.chunk_bytes and self.room()), "offered without room"
         self._queue.append(_Waiting(item, size_bytes, now_s))
         self.queued_bytes += size_bytes
 
     def due(self, now_s: float) -> list[tuple[T, int]]:
-        """Take out, in order, the items that have arrived by `now_s`, with their sizes."""
+        """Remove and return the items that have arrived by `now_s`, in order, with their sizes."""
         if self.dropped:
             return []
         self._send(now_s)
@@ -157,6 +164,7 @@ class DirectedLink(Generic[T]):
         return arrived
 
     def _send(self, now_s: float) -> None:
+        """Move items from the queue to the line whose transmission starts by `now_s`."""
         queue = self._queue
         while queue:
             start_s = max(queue[0].offered_s, self._free_at_s)
@@ -178,7 +186,7 @@ class DirectedLink(Generic[T]):
             self.line_bytes += size_bytes
 
     def next_s(self) -> float | None:
-        """When `due()` has something to do next, if nothing else happens; None: not before an offer or a set."""
+        """Return the next time at which `due()` has work if no event comes before, or None if there is none."""
         if self.dropped:
             return None
         start_s = max(self._queue[0].offered_s, self._free_at_s) if self._queue else math.inf
@@ -187,12 +195,15 @@ class DirectedLink(Generic[T]):
         return None if next_s == math.inf else next_s
 
     def set_spec(self, spec: LinkSpec, now_s: float) -> None:
-        """Change rate or round-trip time. What has left the line keeps its arrival; the item on it starts again."""
+        """Change rate or round-trip time.
+
+        An item that has left keeps its arrival; an item in transmission starts again.
+        """
         self._take_back(now_s, departed_too=False)
         self._apply(spec)
 
     def set_dropped(self, dropped: bool, now_s: float) -> None:
-        """Cut the link, or lift the cut. Repeating is a no-op."""
+        """Cut the link, or lift the cut. Repeating a call changes nothing."""
         if dropped and not self.dropped:
             self._take_back(now_s, departed_too=True)
             self._last_arrival_s = -math.inf
@@ -201,6 +212,7 @@ class DirectedLink(Generic[T]):
         self.dropped = dropped
 
     def _take_back(self, now_s: float, departed_too: bool) -> None:
+        """Return items that are still in transmission to the queue; with `departed_too`, all items on the line."""
         while self._line and (departed_too or self._line[-1].departs_s > now_s):
             waiting = self._line.pop().waiting
             self._queue.appendleft(waiting)

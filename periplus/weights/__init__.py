@@ -1,4 +1,6 @@
-"""`periplus weights`: deltas between checkpoint directories, as files. For people; the runtime streams its own.
+"""`periplus weights`: commands that write deltas between checkpoint directories to files, and apply them.
 
-`commands` imports the rest, and with it numba, only when a command runs.
+They are for people: a running job streams its own deltas. `operations` does the work, `checkpoint` reads and plans
+directories, `files` is the format of a delta's file, `output` makes results appear whole or not at all. `commands`
+imports the rest, and numba with it, only when a command runs.
 """

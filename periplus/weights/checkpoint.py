@@ -1,13 +1,14 @@
-"""A Hugging Face checkpoint directory, and the same directory with other weights in it.
+"""A Hugging Face checkpoint directory, and the plan of the same directory with other weights in it.
 
-The weights are `model.safetensors`, or shards with their index. A tensor of the new state stays in the file that had
-its name; one of a new name goes into the last file; a shard that has none left is not written. A file whose tensors
-keep their names, dtypes and shapes keeps its head, so its order and metadata, byte for byte; else tensors are ordered
-as the safetensors package does. The index is copied where it still holds, and made anew otherwise.
+The weights are `model.safetensors`, or shards with their index. A tensor of the new state stays in the file that held
+its name, and a tensor with a new name goes into the last file. A shard that is left without tensors is not written. A
+file whose tensors keep their names, dtypes and shapes keeps its head byte for byte, and so its order and metadata. In
+other files tensors are ordered as the safetensors package does. The index is copied if it still holds, and built anew
+otherwise.
 
-Everything else is copied, since transformers wants it all in one place: configuration, tokenizer, templates, code,
-subdirectories. Not copied: hidden names, links to directories, and what holds other weights or an optimizer
-(`OTHER_WEIGHTS`): these would be the old ones.
+Everything else is copied, because transformers expects it in one place: configuration, tokenizer, templates, code,
+subdirectories. Not copied are hidden names, links to directories, and files that hold other weights or an optimizer's
+state (`OTHER_WEIGHTS`), because they would be those of the old checkpoint.
 """
 
 import json
@@ -35,12 +36,12 @@ from periplus.state import (
 from periplus.weights.output import sync
 
 OTHER_WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx", ".npz"})
-"""Suffixes of files that hold tensors, and of what lists them (`.bin.index.json`)."""
+"""Suffixes of files that hold tensors. Their lists (such as `.bin.index.json`) are treated alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One directory, its tensors mapped."""
+    """One checkpoint directory with its tensors memory-mapped."""
 
     directory: Path
     files: tuple[SafetensorsFile, ...]
@@ -63,7 +64,10 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a directory will be: files with tensors, the index (or none), other files by their relative paths."""
+    """The planned content of a directory: files with tensors, the index (or None), relative paths of other files.
+
+    `left_out` are files of the old directory that are not copied, because they hold other weights.
+    """
 
     files: tuple[PlannedFile, ...]
     index: bytes | None
@@ -72,7 +76,7 @@ class Plan:
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:
-    """Raises: NotFound, CorruptFrame."""
+    """Open a checkpoint directory. Raises: NotFound, CorruptFrame."""
     if not directory.is_dir():
         reason = "is no directory" if directory.exists() else "does not exist"
         raise NotFound(f"{directory} {reason}; give a checkpoint's directory, with {SINGLE_FILE} or {INDEX_FILE}")
@@ -82,7 +86,10 @@ def open_checkpoint(directory: Path) -> Checkpoint:
 
 
 def plan(old: Checkpoint, layout: Layout) -> Plan:
-    """The directory of `old` with a state of this layout. Raises: CorruptFrame for a name that no file can hold."""
+    """Plan the directory of `old` with a state of this layout.
+
+    Raises: CorruptFrame for a name that no file can hold.
+    """
     others, left_out = _other_files(old)
     files = _planned_files(old, layout)
     index_path = old.directory / INDEX_FILE
@@ -92,7 +99,7 @@ def plan(old: Checkpoint, layout: Layout) -> Plan:
 
 
 def single_file(layout: Layout) -> PlannedFile:
-    """One file for everything. Raises: CorruptFrame for a name that no file can hold."""
+    """Plan one file for all tensors. Raises: CorruptFrame for a name that no file can hold."""
     return _ordered(SINGLE_FILE, layout.lines, {"format": "pt"})
 
 
@@ -159,7 +166,7 @@ def _holds_weights(name: str) -> bool:
 
 @contextmanager
 def open_target(folder: Path, files: tuple[PlannedFile, ...], *, existing: bool = False) -> Iterator["Target"]:
-    """The planned files, made anew with their heads, or `existing` ones to be changed."""
+    """Open the planned files for writing: new ones that start with their heads, or `existing` ones."""
     place: dict[str, tuple[int, int]] = {}
     descriptors: list[int] = []
     with ExitStack() as stack:
@@ -185,12 +192,12 @@ class Target:
         self._descriptors = descriptors
 
     def write(self, name: str, start_byte: int, data: memoryview) -> None:
-        """Bytes of one tensor."""
+        """Write bytes of one tensor."""
         descriptor, at = self._place[name]
         _write_all(descriptor, data, at + start_byte)
 
     def read(self, name: str, start_byte: int, num_bytes: int) -> bytearray:
-        """The opposite."""
+        """Read bytes of one tensor."""
         descriptor, at = self._place[name]
         data = bytearray(num_bytes)
         view = memoryview(data)
@@ -202,13 +209,13 @@ class Target:
         return data
 
     def sync(self) -> None:
-        """Until everything is on disk."""
+        """Return when everything is on disk."""
         for descriptor in self._descriptors:
             os.fsync(descriptor)
 
 
 def copy_others(old: Checkpoint, planned: Plan, folder: Path) -> None:
-    """The index and the other files."""
+    """Write the index and the other files into `folder`, synced."""
     if planned.index is not None:
         (folder / INDEX_FILE).write_bytes(planned.index)
         sync(folder / INDEX_FILE)

@@ -1,22 +1,24 @@
-"""The file of a delta: one payload of `periplus.codec.weights` with what proves it. Little-endian:
+"""File format of a delta: one payload of `periplus.codec.weights`, with the digests that prove it. It is little-endian:
 
-    magic   8 bytes: 0x89, "PPW", CR, LF, 0x1A, LF (a transfer that touches line ends or cuts a bit is seen at once)
+    magic   8 bytes: 0x89, "PPW", CR, LF, 0x1A, LF (a transfer that changes line ends or clears a bit is seen at once)
     head    u32 length, then one zstandard frame of JSON:
             {"schema": "periplus.delta/1", "codec": 5, "base_digest": hex, "result_digest": hex, "num_parts": n,
              "layout": [[name, dtype, [dimensions]], ...] of the result, sorted by name}
     parts   num_parts times: u32 length, 32 bytes BLAKE3 of the part, the part
     tail    u32 length, then one zstandard frame of JSON:
             {"num_elements", "num_changed", "payload_bytes", "floors": {...} or null}
-    end     32 bytes BLAKE3 of all that stands before them; nothing follows
+    end     32 bytes BLAKE3 of everything before; nothing follows
 
-Digests of states are those of `periplus.digest`. They come before the parts, so that who holds another base is told so
-at once; what is known only after encoding comes behind. Reading is one pass, with one part in memory: a pipe will do.
+Digests of states are those of `periplus.digest`. They stand before the parts, so that a reader with another base is
+told at once. What is known only after encoding follows the parts. Reading takes one pass with one part in memory, so a
+pipe will do.
 
-The hashes find damage. They prove nothing about who wrote the file: whoever changes a part can hash it again, and is
-found out only by a result digest that comes from elsewhere.
+The hashes find damage. They do not prove who wrote the file: whoever changes a part can hash it again, and only a
+result digest from another source reveals that.
 
-Caps, checked before anything of that size is read: a head or tail of MAX_FRAME_BYTES that decompresses to at most
-MAX_JSON_BYTES, parts of MAX_PART_BYTES, MAX_PARTS of them. Whatever breaks the format is a CorruptFrame.
+Caps are checked before anything of that size is read: a head or tail has at most MAX_FRAME_BYTES and decompresses to at
+most MAX_JSON_BYTES, a part has at most MAX_PART_BYTES, and there are at most MAX_PARTS. Whatever breaks the format
+raises CorruptFrame.
 """
 
 import json
@@ -41,20 +43,22 @@ from periplus.weights.output import disk_errors
 MAGIC = b"\x89PPW\r\n\x1a\n"
 SCHEMA = "periplus.delta/1"
 MAX_FRAME_BYTES = 64 << 20
+"""Largest compressed head or tail."""
 MAX_JSON_BYTES = 64 << 20
-"""Ten times what a mixture-of-experts checkpoint of 100,000 tensors needs."""
+"""Largest decompressed head or tail, ten times what a mixture-of-experts checkpoint of 100,000 tensors needs."""
 
 MAX_PART_BYTES = MAX_SPAN_BYTES + (1 << 20)
-"""A part is never larger than what it describes and a little."""
+"""Largest part. A part is at most slightly larger than the span that it describes."""
 
 MAX_PARTS = 1 << 24
+"""Most parts of a file."""
 _LEVEL = 9
 _U32 = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What is known before encoding."""
+    """What is known of a delta before encoding."""
 
     base_digest: bytes
     result_digest: bytes
@@ -64,7 +68,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorBits:
-    """As periplus.codec.weights.floors.Floors, of which this is the part that a file keeps."""
+    """Entropy bounds in bits that a file keeps: a part of periplus.codec.weights.floors.Floors."""
 
     num_changed: int
     iid_bits: float
@@ -74,7 +78,7 @@ class FloorBits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """What the writer counted. Claims: no reader's safety hangs on them."""
+    """Figures that the writer counted. They are claims, and no reader's safety depends on them."""
 
     num_elements: int
     num_changed: int
@@ -83,7 +87,7 @@ class Tail:
 
 
 class DeltaWriter:
-    """Writes one file, in order: head, parts, tail."""
+    """Writes one file in order: head, parts, tail."""
 
     def __init__(self, file: BinaryIO, head: Head) -> None:
         self._file = file
@@ -122,7 +126,7 @@ class DeltaWriter:
 
 @contextmanager
 def open_delta(path: Path) -> Iterator["DeltaReader"]:
-    """A file, its head read. Raises: NotFound, and as DeltaReader."""
+    """Open a delta's file and read its head. Raises: NotFound, and as DeltaReader."""
     try:
         file = path.open("rb")
     except FileNotFoundError as error:
@@ -134,7 +138,7 @@ def open_delta(path: Path) -> Iterator["DeltaReader"]:
 
 
 class DeltaReader:
-    """Reads one file from its beginning: `head` at once, then `parts()` once, then `tail` is there.
+    """Reads one file from its beginning: `head` at once, then `parts()` once, after which `tail` is available.
 
     Raises: CorruptFrame, UnknownCodec, StorageError.
     """
@@ -151,14 +155,15 @@ class DeltaReader:
 
     @property
     def tail(self) -> Tail:
-        """After the last part."""
+        """The tail, available after the last part."""
         assert self._tail is not None, "parts() comes first"
         return self._tail
 
     def parts(self) -> Iterator[bytes]:
-        """Every part in order, each as soon as its hash is right; the last comes when the whole file is proven."""
+        """Yield every part in order, each after its hash was checked. The last comes when the whole file is proven."""
         payload_bytes, last = 0, b""
         for index in range(self.head.num_parts):
+            # Hold one part back, so that the last leaves only after the tail and the final hash were checked.
             if index:
                 yield last
             length = self._length(MAX_PART_BYTES, f"part {index}")

@@ -1,9 +1,9 @@
-"""What `periplus weights` does, without its words: files in, files out.
+"""The operations of `periplus weights` without their output text: files in, files out.
 
-Memory is bounded, whatever the size of a checkpoint: tensors are mapped, and beside them there are a few spans of a
-delta. `apply` writes the base's tensors into new files, overwrites what changed span by span, and hashes what lies in
-these files before they get their name. `fold` does so in a scratch file, which it then compares with the base. A base
-is hashed each time: a delta on another one would decode to noise. Hashing and encoding take all cores.
+Memory is bounded whatever the size of a checkpoint: tensors are memory-mapped, and besides them a few spans of a delta
+are held. `apply` writes the base's tensors into new files, overwrites what changed span by span, and hashes the content
+of these files before they get their name. `fold` does the same in a scratch file, which it then compares with the base.
+A base is hashed each time, because a delta on another base would decode to noise. Hashing and encoding take all cores.
 """
 
 import itertools
@@ -31,7 +31,7 @@ from periplus.weights.replay import Scratch, copy_tensors, overwrite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """`left_out` are the files of the base that hold other weights, and were not copied."""
+    """Result of `apply`. `left_out` are the files of the base that hold other weights, and were not copied."""
 
     delta: Delta
     left_out: tuple[Path, ...]
@@ -75,7 +75,7 @@ def apply(old: Path, file: Path, output: Path, *, force: bool, progress: Progres
 def fold(
     base: Path, files: Sequence[Path], output: Path, *, force: bool, with_floors: bool, progress: Progress
 ) -> Delta:
-    """Write into the file `output` one delta from `base` to where the deltas in `files`, in order, lead.
+    """Write into `output` one delta from `base` to the state that the deltas in `files`, applied in order, lead to.
 
     Raises: NotFound, CorruptFrame, WrongBase, Conflict, StorageError.
     """
@@ -99,13 +99,16 @@ def fold(
 
 
 def _encode(
-    base: State, new: State, digests: tuple[bytes, bytes], path: Path, destination: Path, with_floors: bool,
+    base: State,
+    new: State,
+    digests: tuple[bytes, bytes],
+    path: Path,
+    destination: Path,
+    with_floors: bool,
     progress: Progress,
-) -> Delta:  # fmt: skip
+) -> Delta:
     encoder = Encoder(base, new, num_threads=os.cpu_count() or 1)
-    head = Head(
-        base_digest=digests[0], result_digest=digests[1], num_parts=encoder.num_parts, layout=layout_of(new)
-    )  # fmt: skip
+    head = Head(base_digest=digests[0], result_digest=digests[1], num_parts=encoder.num_parts, layout=layout_of(new))
     total_bytes = content_bytes(new)
     with path.open("xb") as file:
         writer = DeltaWriter(file, head)
@@ -145,7 +148,10 @@ def _floors(base: State, new: State, progress: Progress) -> FloorBits:
 
 
 def _read_through(files: Sequence[Path], progress: Progress) -> None:
-    """A damaged file is found before gigabytes are copied. What can be read only once is checked while it is."""
+    """Read each file to its end, so that damage is found before gigabytes are copied.
+
+    A pipe, which can be read only once, is checked while it is applied.
+    """
     for file in files:
         if file.is_file():
             inspect(file, progress)

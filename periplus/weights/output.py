@@ -1,7 +1,7 @@
-"""What a command makes is there whole or not at all, and nothing that was there before goes without --force.
+"""Output of commands: what a command makes appears whole or not at all, and nothing is replaced without --force.
 
-Work is done in a hidden directory beside the destination (`.periplus-...`), so that the finished thing is renamed into
-place; the hidden directory goes in every case that Python sees: done, error, Ctrl-C, SIGTERM (`terminable`).
+Work is done in a hidden directory beside the destination (`.periplus-...`), and the finished product is renamed into
+place. The hidden directory is removed in every case that Python sees: done, error, Ctrl-C, SIGTERM (`terminable`).
 """
 
 import errno
@@ -19,11 +19,12 @@ from periplus.errors import ConfigError, Conflict, NotFound, StorageError
 from periplus.state import INDEX_FILE, SINGLE_FILE
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of the operating system that mean that there is no room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """Where one command makes its `product`: a file or a directory, renamed to `destination` at the end."""
+    """Directory in which a command makes its `product`, which is renamed to `destination` at the end."""
 
     folder: Path
     destination: Path
@@ -35,7 +36,10 @@ class Workplace:
 
 @contextmanager
 def making_file(destination: Path, *, force: bool) -> Iterator[Workplace]:
-    """Whoever leaves without an error has made the file `product`. Raises: Conflict, NotFound, StorageError."""
+    """Yield a workplace. The body must make the file `product`, which replaces `destination` if the body succeeds.
+
+    Raises: Conflict, NotFound, StorageError.
+    """
 
     def check() -> None:
         if os.path.lexists(destination) and not destination.is_file():
@@ -51,8 +55,10 @@ def making_file(destination: Path, *, force: bool) -> Iterator[Workplace]:
 
 @contextmanager
 def making_directory(destination: Path, sources: Sequence[Path], *, force: bool) -> Iterator[Workplace]:
-    """Whoever leaves without an error has made the directory `product`. With `force` it replaces an earlier checkpoint
-    whole; nothing but a checkpoint is ever removed, and none that holds one of `sources` inside.
+    """Yield a workplace. The body must make the directory `product`, which becomes `destination` if the body succeeds.
+
+    With `force` it replaces an earlier checkpoint as a whole. Nothing but a checkpoint is ever removed, and none that
+    contains one of `sources`.
 
     Raises: Conflict, NotFound, ConfigError, StorageError.
     """
@@ -110,7 +116,7 @@ def _swap_in(work: Workplace) -> None:
 
 
 def sync(path: Path) -> None:
-    """Until the file or directory is on disk."""
+    """Return when the file or directory is on disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -120,7 +126,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def disk_errors(what: str) -> Iterator[None]:
-    """Turns what the operating system says of files into a StorageError that begins with `what`."""
+    """Turn the operating system's errors on files into a StorageError that begins with `what`."""
     try:
         yield
     except OSError as error:
@@ -131,7 +137,7 @@ def disk_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, so that nothing stays behind."""
+    """Make SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,8 @@
-"""Progress of long work on standard error: nothing for a second, then one line drawn over, or a line now and then."""
+"""Progress of long work on standard error.
+
+Nothing is shown for the first second. Then a terminal shows one line that is redrawn, and anything else gets a line now
+and then.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -8,16 +12,19 @@ from periplus.state import State, Tensor
 from periplus.view import units
 
 Progress = Callable[[str, int, int], None]
-"""What is done ("hashing OLD"), bytes done, bytes in all. No text: it is over, the line is cleared."""
+"""Callback with what is being done ("hashing OLD"), bytes done, and bytes in all. An empty text ends and clears the
+line."""
 
 QUIET_S = 1.0
+"""Seconds without output at the start of the work."""
 REDRAW_S = 0.1
+"""Seconds between two redraws of the line."""
 LINE_S = 10.0
-"""Between two lines where nothing can be drawn over."""
+"""Seconds between two lines if the line cannot be redrawn."""
 
 
 def stderr_progress() -> Progress:
-    """For a command."""
+    """Return the progress callback of a command."""
     return progress_of(sys.stderr.isatty(), _write, clock.monotonic_s)
 
 
@@ -27,7 +34,7 @@ def _write(text: str) -> None:
 
 
 def progress_of(can_redraw: bool, write: Callable[[str], None], now_s: Callable[[], float]) -> Progress:
-    """The line ends with the rate since its `what` began."""
+    """Return a progress callback. Its line ends with the rate since the current `what` began."""
     started_s = shown_s = began_s = now_s()
     width, current, began_at = 0, "", 0
 
@@ -53,7 +60,7 @@ def progress_of(can_redraw: bool, write: Callable[[str], None], now_s: Callable[
 
 
 class Watched(Mapping[str, Tensor]):
-    """A state that tells how many bytes of it were asked for, for those who read it tensor by tensor."""
+    """A state that reports the bytes of each tensor that is read from it, to show progress."""
 
     def __init__(self, state: State, read: Callable[[int], None]) -> None:
         self._state = state

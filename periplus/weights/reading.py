@@ -1,4 +1,4 @@
-"""What needs no codec: opening and hashing a checkpoint, reading a delta's file, holding the one against the other."""
+"""Reading that needs no codec: opening and hashing a checkpoint, reading a delta's file, and comparing the two."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from periplus.weights.progress import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """A file that was read to its end, or written."""
+    """A delta's file that was read to its end, or written."""
 
     path: Path
     file_bytes: int
@@ -25,7 +25,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a directory is what a delta leads to."""
+    """Whether a directory holds the state that a delta leads to.
+
+    `found` is its digest, `why_not` is empty if it matches.
+    """
 
     delta: Delta
     found: bytes
@@ -46,7 +49,7 @@ def inspect(file: Path, progress: Progress) -> Delta:
 
 
 def verify(directory: Path, file: Path, progress: Progress) -> Verdict:
-    """Whether the weights in `directory` are those that the delta in `file` leads to.
+    """Check whether the weights in `directory` are those that the delta in `file` leads to.
 
     Raises: NotFound, CorruptFrame, UnknownCodec, StorageError.
     """
@@ -57,18 +60,18 @@ def verify(directory: Path, file: Path, progress: Progress) -> Verdict:
 
 
 def opened(directory: Path) -> Checkpoint:
-    """A checkpoint. Raises: NotFound, CorruptFrame, StorageError."""
+    """Open a checkpoint. Raises: NotFound, CorruptFrame, StorageError."""
     with disk_errors(f"cannot read {directory}"):
         return open_checkpoint(directory)
 
 
 def finished(delta: DeltaReader) -> Delta:
-    """After the last part."""
+    """Return the delta of a reader that has read its last part."""
     return Delta(path=delta.path, file_bytes=delta.file_bytes, head=delta.head, tail=delta.tail)
 
 
 def digest(state: State, what: str, progress: Progress) -> bytes:
-    """The state's digest, on all cores."""
+    """Return the state digest, computed on all cores."""
     done_bytes, total_bytes, digests = 0, content_bytes(state), []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:

@@ -1,7 +1,7 @@
-"""A delta's parts onto files: the base's bytes, and over them what changed, span by span.
+"""Application of a delta's parts to files: the base's bytes first, and over them what changed, span by span.
 
-A span's elements are absolute, so that writing one twice is harmless, and a file that is its own base may be changed in
-place: span i of a delta is decoded against span i of the base alone, which no other span writes.
+A span's new elements are absolute values, so writing one twice does no harm. A file that is its own base may be changed
+in place: span i of a delta is decoded against span i of the base alone, and no other span writes there.
 """
 
 from pathlib import Path
@@ -18,11 +18,11 @@ from periplus.weights.files import DeltaReader
 from periplus.weights.progress import Progress
 
 WRITE_BYTES = 16 << 20
-"""At a time: progress is seen, and Ctrl-C heard, between two of them."""
+"""Bytes written at a time. Progress is shown and Ctrl-C handled between two writes."""
 
 
 def copy_tensors(base: State, layout: Layout, target: Target, progress: Progress) -> None:
-    """The base's bytes of each tensor that the layout has too."""
+    """Copy the base's bytes of each tensor that the layout has too, with the same dtype and shape."""
     done_bytes = 0
     for line in layout.lines:
         tensor = base.get(line.name)
@@ -36,7 +36,7 @@ def copy_tensors(base: State, layout: Layout, target: Target, progress: Progress
 
 
 def overwrite(base: State, delta: DeltaReader, target: Target, progress: Progress) -> None:
-    """What changed. Raises: CorruptFrame, WrongBase; the target then holds some of it."""
+    """Write what the delta changes. Raises: CorruptFrame, WrongBase; the target then holds some of the changes."""
     head = delta.head
     total_bytes = head.layout.content_bytes
     decoder = Decoder(base, max_content_bytes=total_bytes, max_parts=head.num_parts, keep=False)
@@ -62,7 +62,7 @@ def _write(update: Update, target: Target) -> None:
 
 
 class Scratch:
-    """A state that deltas are applied to one after another, in a file of `folder` that goes with it."""
+    """A state to which deltas are applied one after another, in a file in `folder`. The caller removes the folder."""
 
     def __init__(self, folder: Path, base: State) -> None:
         self._folder = folder
@@ -71,7 +71,7 @@ class Scratch:
         self.state = base
 
     def advance(self, delta: DeltaReader, progress: Progress) -> None:
-        """Raises: CorruptFrame, WrongBase; then nothing can be said of the state."""
+        """Apply a delta to the state. Raises: CorruptFrame, WrongBase; then the state is undefined."""
         layout = delta.head.layout
         if self._path is not None and layout == layout_of(self.state):
             with open_target(self._path.parent, (single_file(layout),), existing=True) as target:

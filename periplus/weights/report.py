@@ -1,4 +1,7 @@
-"""A delta as a tree for programs, and as lines for people. What cannot be said of it is null, or a dash."""
+"""A delta as a tree for programs, and as text for people.
+
+What a file does not say is null in the tree and a dash in the text.
+"""
 
 from collections import Counter
 from typing import Any
@@ -13,10 +16,14 @@ Tree = dict[str, Any]
 DELTA_SCHEMA = "periplus.weights-delta/1"
 VERDICT_SCHEMA = "periplus.weights-verdict/1"
 _BF16_BYTES = ELEMENT_BYTES["BF16"]
+"""Bytes of a bf16 element."""
 
 
 def delta_tree(delta: Delta) -> Tree:
-    """Bits are of the payload, and for each changed element; the file adds layout, digests and hashes to it."""
+    """Return the figures of a delta for programs.
+
+    `bits_per_change` and `payload_bytes` count the payload alone; the file also holds the layout, digests and hashes.
+    """
     head, tail = delta.head, delta.tail
     floors = tail.floors
     changed_floats = floors.num_changed if floors else 0
@@ -59,7 +66,7 @@ def verdict_tree(verdict: Verdict, directory: str) -> Tree:
 
 
 def delta_text(tree: Tree) -> str:
-    """A table of what `delta_tree` says."""
+    """Return `delta_tree` as a table for people."""
     dtypes = ", ".join(f"{count} {dtype}" for dtype, count in tree["dtypes"].items())
     return _aligned(
         [
@@ -80,7 +87,7 @@ def delta_text(tree: Tree) -> str:
 
 
 def verdict_text(tree: Tree) -> str:
-    """A table of what `verdict_tree` says."""
+    """Return `verdict_tree` as a table for people."""
     lines = [
         ("directory", printable(tree["directory"])),
         ("has digest", tree["state_digest"]),
@@ -91,7 +98,7 @@ def verdict_text(tree: Tree) -> str:
 
 
 def summary(delta: Delta) -> str:
-    """One line of what was written."""
+    """Return one line about a delta that was written."""
     tree = delta_tree(delta)
     return (
         f"{printable(str(delta.path))}: {units.size(delta.file_bytes)}; {tree['num_changed']:,} of "

@@ -1,9 +1,9 @@
-"""The bytes of a weight store's files: blocks, each with a kind, a length and a checksum.
+"""Byte format of a weight store's files: blocks, each with a kind, a length and a checksum.
 
     block   kind (4 bytes), length u32, first 8 bytes of BLAKE3(kind || length || data), data         little-endian
 
-A file is written once, in order, and ends with a block that says so; a file without its last block was never finished,
-and is nothing. What a block means is for who writes it.
+A file is written once, in order, and its last block marks the end. A file without that block was never finished and
+counts as absent. Each writer defines what its blocks mean.
 """
 
 import struct
@@ -15,19 +15,21 @@ from blake3 import blake3
 from periplus.spool.format import Buffer
 
 MAX_BLOCK_BYTES = 128 << 20
-"""Above any part of a publication and any span's changes; a longer one is damage, whatever its checksum says."""
+"""Largest block, above any part of a publication and any span's changes. A longer one is damage, whatever its checksum
+says."""
 
 HEADER_BYTES = 16
+"""Bytes of a block before its data."""
 _HEAD = struct.Struct("<4sI")
 _CHECKSUM_BYTES = 8
 
 Read = Callable[[int, int], bytes]
-"""Up to so many bytes of a file: (offset, number of bytes)."""
+"""Function that reads up to so many bytes of a file: (offset, number of bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block, and where its data lie in the file."""
+    """One block, and the offset of its data in the file."""
 
     kind: bytes
     data: bytes
@@ -35,7 +37,7 @@ class Block:
 
 
 def block(kind: bytes, *parts: Buffer) -> tuple[Buffer, ...]:
-    """What to append to a file. The parts are not copied."""
+    """Return the pieces of a block to append to a file. The data are not copied."""
     length = sum(len(part) for part in parts)
     if length > MAX_BLOCK_BYTES:
         raise ValueError(f"a block {kind!r} of {length} bytes; at most {MAX_BLOCK_BYTES}")
@@ -44,7 +46,7 @@ def block(kind: bytes, *parts: Buffer) -> tuple[Buffer, ...]:
 
 
 def blocks(read: Read) -> Iterator[Block]:
-    """All whole blocks from the file's start, up to the first that is not."""
+    """Yield all whole blocks from the file's start, up to the first that is not whole."""
     at = 0
     while len(header := read(at, HEADER_BYTES)) == HEADER_BYTES:
         kind, length = _HEAD.unpack_from(header)
@@ -58,7 +60,7 @@ def blocks(read: Read) -> Iterator[Block]:
 
 
 def whole_data(read: Read, offset: int) -> bytes | None:
-    """The data of the block whose data lie at `offset`; None if they are not what was written."""
+    """Return the data of the block whose data begin at `offset`, or None if they are not what was written."""
     header = read(offset - HEADER_BYTES, HEADER_BYTES)
     _, length = _HEAD.unpack_from(header.ljust(HEADER_BYTES, b"\xff"))
     if length > MAX_BLOCK_BYTES:

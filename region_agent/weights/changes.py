@@ -1,6 +1,6 @@
-"""What publications change in a copy, span by span, and what leads from one state of it to another.
+"""Changes that publications make to the stored full state, and folds and full states derived from it, by span.
 
-Nothing here holds a state: of the copy, one span at a time is in memory, beside the parts that concern it.
+Nothing here holds a whole state: one span of the copy is in memory at a time, besides the parts that concern it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,38 +18,44 @@ from region_agent.weights.redo import SpanChanges, span_changes
 
 
 def head_of(link: Link, base: Layout | None) -> head.Head:
-    """What a link's first part says. Raises: CorruptFrame, WrongBase, StorageError."""
+    """Return the head of a link's payload (its first part). Raises: CorruptFrame, WrongBase, StorageError."""
     opening = link.opening
     return head.read(link.part(0), base, max_content_bytes=opening.content_bytes, max_spans=link.closing.num_chunks - 1)
 
 
 def anchor_changes(link: Link, layout: Layout, span_bytes: int) -> Iterator[SpanChanges | None]:
-    """All of a full state. Raises: CorruptFrame, StorageError."""
+    """Yield the content of a full state, span by span. Raises: CorruptFrame, StorageError."""
     placement = Placement(layout, span_bytes)
     yield from _changes(link, placement, _decoder(link, None))
 
 
 def delta_changes(link: Link, copy: Copy) -> Iterator[SpanChanges | None]:
-    """What a delta changes in the copy, its base. Raises: CorruptFrame, WrongBase, StorageError."""
+    """Yield what a delta changes in the copy, which is its base; None for an unchanged span.
+
+    Raises: CorruptFrame, WrongBase, StorageError.
+    """
     placement = Placement(copy.layout, _same_layout(link, copy.layout))
     scratch = Scratch(placement)
     decoder = _decoder(link, scratch)
     for index in range(len(placement.spans)):
+        # The decoder needs only the base's bytes of the span that it decodes.
         scratch.load(index, copy.read_span(placement, index))
         yield from _changes(link, placement, decoder, index, index + 1)
         scratch.drop(index)
 
 
 def fold(copy: Copy, links: Sequence[Link], have: Policy) -> Iterator[bytes]:
-    """The parts of one delta from the state `have` to where `links` lead; they lead from the copy, through `have`.
+    """Yield the parts of one delta from the state `have` to the state to which `links` lead.
 
-    Raises: WrongBase if the layout changes on the way, CorruptFrame, StorageError.
+    `links` lead from the copy through `have`. Raises: WrongBase if the layout changes on the way, CorruptFrame,
+    StorageError.
     """
     sizes = {_same_layout(link, copy.layout) for link in links}
     if len(sizes) > 1:
         raise WrongBase(f"deltas up to {links[-1].opening.policy} have spans of {sorted(sizes)} bytes; send them apart")
     span_bytes = sizes.pop()
     placement = Placement(copy.layout, span_bytes)
+    # `now` runs through all links, `before` stays at `have`. The encoder compares the two, one span at a time.
     before, now = Scratch(placement), Scratch(placement)
     decoders = [_decoder(link, now) for link in links]
     parts = iter(Encoder(before.state, now.state, span_bytes=span_bytes).parts())
@@ -57,6 +63,7 @@ def fold(copy: Copy, links: Sequence[Link], have: Policy) -> Iterator[bytes]:
     for index in range(len(placement.spans)):
         now.load(index, copy.read_span(placement, index))
         for link, decoder in zip(links, decoders, strict=True):
+            # The deltas so far have led to `have`: keep the span as the base of the fold.
             if base_of(link) == have:
                 before.load(index, now.span(index).data)
             staged = decoder.feed(link.part(index + 1), index=index + 1)
@@ -68,7 +75,7 @@ def fold(copy: Copy, links: Sequence[Link], have: Policy) -> Iterator[bytes]:
 
 
 def full(copy: Copy) -> Iterator[bytes]:
-    """The parts of an anchor of the copy. Raises: StorageError."""
+    """Yield the parts of an anchor of the copy. Raises: StorageError."""
     placement = copy.placement
     scratch = Scratch(placement)
     parts = iter(Encoder(None, scratch.state).parts())
@@ -101,6 +108,7 @@ def _changes(
 
 
 def _same_layout(link: Link, layout: Layout) -> int:
+    """Return the link's span size, after checking that it keeps the copy's layout. Raises: WrongBase, CorruptFrame."""
     found = head_of(link, layout)
     if found.layout != layout:
         raise WrongBase(f"{link.opening} is a state of another layout; fetch an anchor")

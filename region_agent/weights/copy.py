@@ -1,16 +1,17 @@
-"""One full state of a job on disk: a flat file of all tensors, and a manifest of what it must be.
+"""One full state of a job on disk (a *copy*): a flat file of all tensors, and a manifest of what it must be.
 
     copy-<n>.state      the tensors' bytes (placement.py)
-    copy-<n>.manifest   layout, policy, digest, the trainer's signed opening and closing, the state's file; one block
-    copy-<n>.redo       what the version to come changes (redo.py)
+    copy-<n>.manifest   layout, policy, digest, the trainer's signed opening and closing, name of the state's file
+    copy-<n>.redo       redo log: what the next version changes (redo.py)
 
-The highest whole manifest counts. A version is applied so:
+The whole manifest with the highest number counts. A version is applied in this order:
 
-    redo written and synced -> state overwritten in place and synced -> hashed -> next manifest -> redo and old ones go
+   redo log written and synced -> state overwritten in place and synced -> hashed -> next manifest written ->
+    redo log and older files removed
 
-so that at every moment the file is what the manifest says, or a whole redo log says what it becomes. Nothing is
-believed for that: whoever opens a copy hashes all of it, and a copy whose digest is not the signed one is refused and
-removed. So is one that does not become what a version says. Thus a copy is proven, or there is none.
+So at every moment the file is what the manifest says, or a whole redo log says what it becomes. That is not taken on
+trust: opening a copy hashes all of it, and a copy without the signed digest is refused and removed. The same happens if
+applying a version does not lead to its signed digest. Therefore a copy is proven, or there is none.
 """
 
 import contextlib
@@ -34,11 +35,16 @@ from region_agent.weights.placement import Placement
 from region_agent.weights.redo import SpanChanges
 
 HASHED_AT_ONCE_BYTES = 16 << 20
-"""Whole blocks of a tensor: few system calls, little memory."""
+"""Bytes read at a time for hashing: whole blocks of a tensor, with few system calls and little memory. Chosen by
+hand.
+"""
 
 
 class Copy:
-    """A proven state. After an error that left it unproven it is gone: `usable` says so."""
+    """A proven full state on disk.
+
+    `usable` becomes False if an error left it unproven; then it must be opened again.
+    """
 
     def __init__(self, layer: WeightFiles, folder: Path, manifest: Manifest, number: int, file: PlacedFile) -> None:
         self._layer = layer
@@ -66,16 +72,16 @@ class Copy:
         return self._manifest.layout
 
     def read_span(self, placement: Placement, index: int) -> bytes:
-        """The bytes of a span of a placement of this layout. Raises: StorageError."""
+        """Return the bytes of a span of a placement of this layout. Raises: StorageError."""
         with explained(self._folder / self._manifest.file):
             return self._file.read_at(placement.span_start(index), placement.spans[index].num_bytes)
 
     def become(self, attestation: Attestation, changes: Iterable[SpanChanges | None]) -> None:
         """Apply a version of the same layout.
 
-        Raises: CorruptFrame if it does not lead to the signed digest, and then the copy is gone; DiskFull or
-        StorageError, and what `changes` raises: before the copy was touched it stays; else it is gone until it is
-        opened again.
+        Raises: CorruptFrame if the result lacks the signed digest, and then the copy is removed. DiskFull,
+        StorageError, and what `changes` raises: the copy is unchanged if the error came before it was overwritten,
+        otherwise it is unusable until it is opened again.
         """
         then = Manifest(layout=self.layout, attestation=attestation, file=self._manifest.file)
         path = self._folder / file_name(self._number + 1, "redo")
@@ -95,7 +101,10 @@ class Copy:
             self._commit(then)
 
     def differs(self) -> str:
-        """Empty, or how what is on disk is not what the trainer signed. Reads all of it. Raises: StorageError."""
+        """Return how the content on disk differs from what the trainer signed; empty if it does not.
+
+        It reads the whole state. Raises: StorageError.
+        """
         with explained(self._folder / self._manifest.file):
             found = _digest(self._file, self._manifest, self.placement)
         return "" if found == self.digest else f"its digest is {found.hex()}, signed is {self.digest.hex()}"
@@ -119,10 +128,10 @@ class Copy:
 def create(
     layer: WeightFiles, folder: Path, attestation: Attestation, layout: Layout, changes: Iterable[SpanChanges | None]
 ) -> Copy:
-    """A new copy beside what is there, which goes once the new one is proven. `changes` fill all of it, from zeros.
+    """Create a new copy beside the existing one, which is removed once the new one is proven.
 
-    Raises: CorruptFrame if it does not have the signed digest, DiskFull, StorageError, and what `changes` raises;
-    then nothing has changed.
+    `changes` must fill all of it, starting from zeros. Raises: CorruptFrame if it lacks the signed digest, DiskFull,
+    StorageError, and what `changes` raises; then nothing has changed.
     """
     number = 1 + max((number for number, _ in numbered(layer, folder)), default=0)
     manifest = Manifest(layout=layout, attestation=attestation, file=file_name(number, "state"))
@@ -152,9 +161,9 @@ def create(
 
 
 def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[Copy | None, str]:
-    """What an earlier process left, finished and proven; or none, and why what was there is refused.
+    """Return the copy that an earlier process left, finished and proven; or None and why what was there is refused.
 
-    Raises: StorageError where the disk does; then nothing is known of the copy, and it may be tried again.
+    Raises: StorageError if the disk fails; then nothing is known of the copy, and recovery may be tried again.
     """
     with explained(folder):
         found = numbered(layer, folder)
@@ -188,19 +197,23 @@ def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[Copy | None
 
 
 def remove(layer: WeightFiles, folder: Path) -> None:
-    """Every file of a copy, the manifest first. Raises: StorageError."""
+    """Remove every file of a copy, the manifest first. Raises: StorageError."""
     with explained(folder):
         for number, kind in sorted(numbered(layer, folder), key=lambda each: each[1] != "manifest"):
             layer.unlink(folder / file_name(number, kind))
 
 
 def _finish(layer: WeightFiles, folder: Path, copy: Copy, redo_numbers: list[int]) -> str:
+    """Apply a whole redo log that starts from the copy's manifest, if there is one, and prove the copy.
+
+    Return why it is refused, or an empty text.
+    """
     for number in sorted(redo_numbers, reverse=True):
         read = reader(layer, folder / file_name(number, "redo"))
         head = redo.read_head(read)
         now = copy._manifest.to_json()
         if head is None or number <= copy._number or json.loads(json.dumps(now)) != head.now:
-            continue  # never begun, or done with
+            continue  # it was never started, or it is already applied
         redo.apply(read, copy._file.read_at, copy._file.write_at)
         copy._file.sync()
         try:
@@ -230,7 +243,10 @@ def _tensor_digest(file: PlacedFile, start: int, end: int) -> bytes:
 
 
 def _remove_others(layer: WeightFiles, folder: Path, number: int, state_file: str) -> None:
-    """What an earlier version or an unfinished one left. A file that cannot go now goes at the next time."""
+    """Remove files that an earlier or unfinished version left.
+
+    A file that cannot be removed now is removed next time.
+    """
     keep = (file_name(number, "manifest"), state_file)
     with contextlib.suppress(OSError):
         for each, kind in numbered(layer, folder):

@@ -1,19 +1,20 @@
-"""Which way leads a reader to the newest weights soonest: the chain of deltas, one fold of them, or the full copy.
+"""Choice of a reader's fastest route to the newest weights: the deltas as signed, one fold of them, or the full state.
 
-A way's cost is the time until the reader has it: bytes over the link, plus the time that making it takes here, unless
-it is made already. Sending overlaps making, so the larger of the two counts, and a tenth of the smaller (the first
-and the last part overlap nothing).
+The cost of a route is the time until the reader has the weights: bytes over the link, and the time to derive the
+publication here unless it was made already. Sending overlaps with deriving, so the cost is the larger of the two plus a
+tenth of the smaller (the first and the last part overlap with nothing).
 
-    chain   the deltas from what the reader has, as the trainer signed them: nothing to make
-    fold    one delta over all of them: smaller, since what changed twice is sent once; made from the copy
-    full    the copy, then the deltas after it: for readers from whose state no delta leads on
+    chain   the deltas from the reader's state on, as the trainer signed them; nothing is derived
+    fold    one delta over all of them; it is smaller, because an element that changed twice is sent once; derived from
+            the copy on disk
+    full    the copy, then the deltas after it; for readers from whose state no delta leads on
 
-Estimates, until something was made and is known:
-- a fold of k deltas has k^-0.25 of their bytes. Source: Adam at lr 1e-6, folds of 2, 4, 8, 16 measured at 0.87, 0.74,
-  0.60 and 0.47 of the sum; the formula gives 0.84, 0.71, 0.59 and 0.50.
-- a full copy has `FULL_SHARE` of its content. Source: bf16 weights of trained models under zstandard's first level.
+Estimates, until a publication was made and its size is known:
+- A fold of k deltas has k^-0.25 of their bytes. Source: Adam at lr 1e-6, where folds of 2, 4, 8 and 16 measured 0.87,
+  0.74, 0.60 and 0.47 of the sum; the formula gives 0.84, 0.71, 0.59 and 0.50.
+- A full copy has `FULL_SHARE` of its content. Source: bf16 weights of trained models under zstandard's first level.
 
-Pure; refuses to know files, readers and clocks.
+The functions are pure, and know no files, readers or clocks.
 """
 
 from collections.abc import Sequence
@@ -21,14 +22,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 FULL_SHARE = 0.8
-"""Of a full state's bytes: sign and mantissa of bf16 weights do not compress, their exponents nearly vanish."""
+"""Expected size of a full state relative to its content. Sign and mantissa of bf16 weights do not compress; their
+exponents nearly vanish."""
 
 FOLD_EXPONENT = -0.25
-"""See the module's estimates."""
+"""Exponent of the expected size of a fold; the module's docstring has its source."""
 
 
 class Way(StrEnum):
-    """How a reader gets to the newest state."""
+    """Route by which a reader gets to the newest state."""
 
     CHAIN = "chain"
     FOLD = "fold"
@@ -37,7 +39,12 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Of this gateway. Defaults: one slow core at the codec's promised speeds, and a link of 1 Gbit/s."""
+    """Rates of this gateway in bytes per second.
+
+    Defaults: one slow core at the codec's promised speeds, a link of 1 Gbit/s.
+
+    `encode_bytes_per_s` and `decode_bytes_per_s` count bytes of full content.
+    """
 
     link_bytes_per_s: float = 125e6
     encode_bytes_per_s: float = 0.8e9  # of full content
@@ -46,12 +53,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What a gateway could send to one reader. Sizes in bytes; `None` where that way is closed.
+    """What a gateway could send to one reader. Sizes are in bytes; None marks a route that is not available.
 
-    `chain`: payloads of the deltas from the reader's state to the newest. `num_folded`: how many deltas a fold is made
-    through, those between the copy and the reader's state included. `copy_content`: of the full state.
-    `is_behind_copy`: the reader's state is older, or it has none: nobody is sent a state older than its own.
-    `after_copy`: payloads of the deltas behind the copy. `made_*`: what such a way measures, once it was made.
+    `chain`: payloads of the deltas from the reader's state to the newest. `num_folded`: how many deltas a fold is
+    computed through, including those between the copy and the reader's state. `copy_content`: content of the full
+    state. `is_behind_copy`: the reader has no state or an older one than the copy; nobody is sent a state older than
+    its own. `after_copy`: payloads of the deltas after the copy. `made_fold`, `made_full`: measured payload of that
+    derived publication, once it was made.
     """
 
     chain: Sequence[int] | None = None
@@ -65,7 +73,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one way."""
+    """Expected bytes and seconds of one route."""
 
     way: Way
     num_bytes: int
@@ -73,7 +81,10 @@ class Cost:
 
 
 def costs(situation: Situation, rates: Rates) -> tuple[Cost, ...]:
-    """Of each way that is open, cheapest first; of equal ones the one that the trainer signed."""
+    """Return the cost of each available route, cheapest first.
+
+    Among equal ones the route that the trainer signed comes first.
+    """
     found = []
     if situation.chain is not None:
         found.append(_cost(Way.CHAIN, sum(situation.chain), 0.0, rates))
@@ -88,7 +99,7 @@ def costs(situation: Situation, rates: Rates) -> tuple[Cost, ...]:
 
 
 def fold_bytes(deltas: Sequence[int]) -> int:
-    """Of one delta over all of these, estimated."""
+    """Return the expected bytes of one delta over all of these."""
     return int(sum(deltas) * len(deltas) ** FOLD_EXPONENT) if deltas else 0
 
 

@@ -1,7 +1,7 @@
-"""One publication that is made here for readers, and read by any number of them while it is made.
+"""One derived publication (a fold or a full state) that any number of readers receive while it is being made.
 
-Its parts are kept for readers that come while it lasts: the first `MEMORY_BYTES` in memory, the rest in a file. A
-reader's speed is its own; making does not wait for it.
+Its parts are kept for readers that come later: the first `MEMORY_BYTES` in memory, the rest in a file. Each reader has
+its own speed, and making does not wait for any of them.
 
     thread   make(...)                         event loop   async for record in made.records()
              add(chunk) -> notify  ----------->             wakes, reads on
@@ -20,13 +20,19 @@ from region_agent.weights.blocks import HEADER_BYTES, block, whole_data
 from region_agent.weights.files import WeightFiles
 
 MEMORY_BYTES = 64 << 20
-"""Of one made publication: most folds, and all of a small state, never see the disk."""
+"""Bytes of one derived publication that are kept in memory. Most folds, and all of a small state, never reach the
+disk.
+"""
 
 _PART = b"PART"
 
 
 class Made:
-    """Opening, chunks and closing, as far as they are made. `add`, `end` and `fail` are the making thread's."""
+    """Opening, chunks and closing of a derived publication, as far as they are made.
+
+    `make` runs in its own thread; all other methods are called from the event loop. `failure` says why the publication
+    will not be completed.
+    """
 
     def __init__(self, writer: DerivedWriter, layer: WeightFiles, path: Path) -> None:
         self.opening: Opening = writer.opening
@@ -39,7 +45,7 @@ class Made:
         self._path = path
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._chunks: list[Chunk | int] = []  # or where its block lies in the file
+        self._chunks: list[Chunk | int] = []  # an int is the offset of the chunk's data in the file
         self._file: AppendFile | None = None
         self._file_bytes = 0
 
@@ -48,14 +54,14 @@ class Made:
         return self.opening.policy
 
     def make(self, parts: Iterable[bytes]) -> None:
-        """All of it, in a thread of its own."""
+        """Make the whole publication from the parts. It runs in a thread of its own."""
         try:
             for part in parts:
                 self._add(self._writer.chunk(part))
             self.closing = self._writer.closing()
         except PeriplusError as error:
             self.failure = error
-        except ValueError as error:  # larger than what readers would take
+        except ValueError as error:  # readers would refuse what exceeds the caps
             self.failure = StateError(f"{self.opening} cannot be made: {error}")
         finally:
             if self._file is not None:
@@ -63,7 +69,10 @@ class Made:
             self._loop.call_soon_threadsafe(self._notify)
 
     async def records(self) -> AsyncIterator[PublicationRecord]:
-        """From the opening on. Raises: Unreachable if it will not be completed; the reader then begins anew."""
+        """Yield the records from the opening on, waiting for those that are not made yet.
+
+        Raises: Unreachable if it will not be completed; the reader then starts anew.
+        """
         yield self.opening
         index = 0
         while True:
@@ -79,13 +88,13 @@ class Made:
             await changed.wait()
 
     def give_up(self, why: str) -> None:
-        """It will not be made."""
+        """Say that the publication will not be completed, and wake its readers."""
         self.failure = Unreachable(why)
         self._notify()
 
     def remove(self) -> None:
-        """Its file, if it has one."""
-        with contextlib.suppress(OSError):  # the next start does
+        """Remove its file, if it has one."""
+        with contextlib.suppress(OSError):  # the next start removes it
             self._layer.unlink(self._path)
 
     async def _chunk(self, index: int) -> Chunk:

@@ -1,4 +1,4 @@
-"""The door between a weight store and the disk: what a spool asks of it, and files that are written in place."""
+"""File system interface of a weight store: what a spool needs of it, and files that are written in place."""
 
 import contextlib
 import os
@@ -14,27 +14,27 @@ class PlacedFile(Protocol):
     """A file of fixed size."""
 
     def read_at(self, offset: int, num_bytes: int) -> bytes:
-        """Raises: OSError if they are not all there."""
+        """Return `num_bytes` bytes. Raises: OSError if the file ends before."""
 
     def write_at(self, offset: int, data: Buffer) -> None:
-        """On OSError, or if the process dies, any of the bytes may have been written."""
+        """Write bytes. On OSError, or if the process dies, any of them may have been written."""
 
     def sync(self) -> None:
-        """Return when what was written survives a power cut; the file's name is the folder's matter."""
+        """Return when what was written survives a power cut. The file's name is made durable by syncing its folder."""
 
     def close(self) -> None: ...
 
 
 class WeightFiles(FileLayer, Protocol):
-    """What a weight store asks of a file system. Every method may raise OSError."""
+    """What a weight store needs of a file system. Every method may raise OSError."""
 
     def create_sized(self, path: Path, num_bytes: int) -> PlacedFile:
-        """A new file of so many bytes, their room on the disk taken. Raises: FileExistsError."""
+        """Create a file of `num_bytes` bytes with its room on the disk allocated. Raises: FileExistsError."""
 
     def open_placed(self, path: Path) -> PlacedFile: ...
 
     def size(self, path: Path) -> int:
-        """Bytes of a file. Raises: FileNotFoundError."""
+        """Return the size of a file in bytes. Raises: FileNotFoundError."""
 
 
 class OsWeightFiles(OsFiles):
@@ -88,7 +88,7 @@ class _OsPlacedFile:
 
 @contextlib.contextmanager
 def new_file(layer: WeightFiles, path: Path, *, sync: bool = False) -> Iterator[Callable[[Sequence[Buffer]], None]]:
-    """A file that is there whole or not at all, as far as this process goes. Yields what appends parts to it."""
+    """Create a file, and remove it again if the body fails. Yield the function that appends parts to it."""
     with explained(path):
         layer.unlink(path)
         file = layer.create(path)

@@ -1,8 +1,8 @@
-"""Where the weights of jobs lie: `<state directory>/weights/<job id>-<job authority>`, and which of them stay.
+"""Folders of jobs' weights: `<state directory>/weights/<job id>-<job authority>`, and which of them are kept.
 
-A folder goes with its job's end. What is left of jobs that left the region otherwise stays for their resumption, but
-only of the newest `KEPT_FOLDERS`: each holds a full state. Another authority gives a job another folder: what the first
-one certified, forks included, means nothing then.
+A folder is removed when its job ends. Folders of jobs that left the region otherwise are kept for resumption, but only
+the newest `KEPT_FOLDERS`, because each holds a full state. With another authority a job gets another folder, because
+what the first authority certified, forks included, is meaningless then.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ from periplus.telemetry import event
 log = logging.getLogger(__name__)
 
 KEPT_FOLDERS = 2
-"""Of jobs that are not here: as many as a person resumes at a time."""
+"""Kept folders of jobs that are not here: as many as a person resumes at a time. Chosen by hand."""
 
 _FOLDER = "weights"
 
 
 def folder_of(state_dir: Path, job_id: str, authority_key: bytes) -> Path:
-    """Where a job's weights lie."""
+    """Return the folder of a job's weights."""
     name = quote(job_id, safe="").replace(".", "%2E")
     return state_dir / _FOLDER / f"{name}-{authority_key[:8].hex()}"
 
 
 def give_up_oldest(state_dir: Path, in_use: Iterable[Path]) -> None:
-    """Remove all but the newest folders that are not in use; for a thread. Raises: StorageError."""
+    """Remove all but the newest folders that are not in use. Call it in a thread. Raises: StorageError."""
     folders, used = state_dir / _FOLDER, {path.name for path in in_use}
     with explained(folders):
         found = [path for path in folders.iterdir() if path.name not in used] if folders.is_dir() else []
@@ -41,6 +41,6 @@ def give_up_oldest(state_dir: Path, in_use: Iterable[Path]) -> None:
 
 
 def remove_if_empty(state_dir: Path) -> None:
-    """The folder around them, if nothing is in it."""
+    """Remove the parent folder of all jobs' weights if it is empty."""
     with contextlib.suppress(OSError):
         (state_dir / _FOLDER).rmdir()

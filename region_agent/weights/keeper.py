@@ -1,12 +1,13 @@
-"""The store's shell: it takes what the log completes, and makes what readers need, one disk job at a time.
+"""The weight cache of one job: an async shell that saves what the log completes and derives what readers need.
 
     hub --take--> [queue] --put, settle in a thread--> store --> log.drop_before(copy)
-    hub --derive--> way (cost.py) --> Along | Stream | None          made in `run`, streamed to its readers meanwhile
+    hub --derive--> route (cost.py) --> Along | Stream | None        made in `run`, streamed to its readers meanwhile
 
-Two locks: who looks at the store holds the first, who works on the disk the second, who changes the store both; so that
-readers are told their way while something is made for others. A full disk is said once and tried again; memory serves
-on. While readers take the full copy, and the chain after it, it is not advanced: the chain leads on from it. A link of
-the chain that is damaged on disk ends chain and copy; another full state is asked for.
+Disk work runs in threads, one job at a time. There are two locks: whoever reads the store holds the store lock, whoever
+works on the disk holds the disk lock, and whoever changes the store holds both. So readers learn their route while
+something is being made for others. A full disk is logged once and tried again; memory serves readers meanwhile. While
+readers receive the full copy and the chain after it, the copy is not advanced, so that the chain continues from it. A
+link of the chain that is damaged on disk invalidates chain and copy; another full state is then requested.
 """
 
 import asyncio
@@ -44,34 +45,38 @@ from region_agent.weights.store import WeightStore
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-"""Between attempts to write to a disk that refused: room comes from people or from other jobs' ends."""
+"""Seconds between attempts to write to a disk that refused. Room comes from people, or from other jobs' ends. Chosen by
+hand."""
 
 COPY_AGAIN_S = 60.0
-"""Between requests for a copy that was refused: each may cost a full state over the WAN."""
+"""Seconds between requests for a full state after a refusal. Each may cost a full state over the WAN. Chosen by
+hand.
+"""
 
 DOUBT_AGAIN_S = 60.0
-"""Between proofs of a copy that readers distrust: each reads all of it."""
+"""Seconds between proofs of a copy that readers distrust. Each proof reads all of it. Chosen by hand."""
 
 LOCAL = Rates(link_bytes_per_s=1e9)
+"""Assumed rates to readers in this region."""
 REMOTE = Rates()
-"""Of readers in this region and in others; a gateway's own measure of its links is the coordinator's business."""
+"""Assumed rates to readers in other regions. Measuring links is the coordinator's task, not this gateway's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """The signed way that the log has is the cheapest, or the only one."""
+    """The log's own signed publications are the cheapest route, or the only one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Records that lead a reader to `policy`. Reading them may raise Unreachable or StorageError: then ask again."""
+    """Records that lead a reader to `policy`. Reading them may raise Unreachable or StorageError; then ask again."""
 
     records: AsyncGenerator[PublicationRecord]
     policy: Policy
 
 
 class Keeper:
-    """One job's weights in one gateway."""
+    """The weight cache of one job in one gateway."""
 
     def __init__(self, job_id: str, authority_key: bytes, store: WeightStore, publications: PublicationLog) -> None:
         self.job_id = job_id
@@ -80,7 +85,7 @@ class Keeper:
         self.log = publications
         self.num_derived = dict.fromkeys(Way, 0)
         self._store = store
-        self._store_lock = asyncio.Lock()  # before the other, where both are held
+        self._store_lock = asyncio.Lock()  # taken before the disk lock if both are held
         self._disk_lock = asyncio.Lock()
         self._work = asyncio.Event()
         self._incoming: deque[Publication] = deque()
@@ -89,7 +94,7 @@ class Keeper:
         self._num_full_readers = 0
         self._failed: set[tuple[Way, Policy | None, Policy]] = set()
         self._making: Made | None = None
-        self._damaged: tuple[Link, str] | None = None  # of the chain, found by who read it
+        self._damaged: tuple[Link, str] | None = None  # a link of the chain, found by its reader, and why
         self._why_unsaved = ""
         self._asked_s = -COPY_AGAIN_S
         self._doubted_s = -DOUBT_AGAIN_S
@@ -100,7 +105,10 @@ class Keeper:
     def open(
         cls, job_id: str, authority_key: bytes, folder: Path, *, chain_versions: int, layer: WeightFiles | None = None
     ) -> Self:  # fmt: skip
-        """With what an earlier process left, proven; for a thread. Raises: Conflict, StorageError."""
+        """Open the cache with what an earlier process left, proven.
+
+        Call it in a thread. Raises: Conflict, StorageError.
+        """
         trust = Trust(authority_key, job_id)
         store = WeightStore.open(folder, trust, chain_versions=chain_versions, layer=layer)
         try:
@@ -118,19 +126,22 @@ class Keeper:
 
     @property
     def copy_policy(self) -> Policy | None:
-        """The state that is materialised here, and proven."""
+        """Version of the proven full state on disk, or None."""
         return None if self._store.copy is None else self._store.copy.policy
 
     @property
     def have(self) -> Policy | None:
-        """What a subscription above begins from: nothing where a copy is missing that the disk would take."""
+        """Version from which a subscription to the gateway above starts; None if a full state is needed first.
+
+        A missing copy counts as such only if the disk would take one.
+        """
         if not (self._store.has_state or self._incoming or self._why_unsaved):
             return None
         return self._reached if self.is_behind else self.log.newest
 
     @property
     def is_behind(self) -> bool:
-        """Whether the copy and its chain lead only to a state that is older than the newest."""
+        """Whether the copy and its chain lead only to an older state than the newest."""
         reached = self._reached
         return reached is not None and self.log.newest is not None and reached < self.log.newest
 
@@ -141,7 +152,7 @@ class Keeper:
         return self._store.newest if last is None else last.policy
 
     def lacks_copy(self, now_s: float) -> bool:
-        """Whether a copy is to be asked for above; says so at most every `COPY_AGAIN_S`."""
+        """Return whether a full state is to be requested from above; at most every `COPY_AGAIN_S` seconds."""
         lacks = self.log.newest is not None and self.have is None and now_s - self._asked_s >= COPY_AGAIN_S
         self._asked_s = now_s if lacks else self._asked_s
         return lacks
@@ -149,21 +160,24 @@ class Keeper:
     # ---- what comes in --------------------------------------------------------------------------------------------
 
     def take(self, publication: Publication | None) -> None:
-        """What the log has completed, if it has; the highest fork, if it has risen."""
+        """Queue a publication that the log has completed, if any, and note the log's highest fork."""
         if publication is not None:
             self._incoming.append(publication)
         if publication is not None or self.log.highest_fork > self._store.highest_fork:
             self._work.set()
 
     def doubt(self) -> None:
-        """A reader says that what was made here did not lead where it should: prove the copy again, now and then."""
+        """Schedule another proof of the copy, because a reader's derived publication did not prove true.
+
+        At most every `DOUBT_AGAIN_S` seconds.
+        """
         if clock.monotonic_s() - self._doubted_s >= DOUBT_AGAIN_S:
             self._doubted_s = clock.monotonic_s()
             self._is_doubted = True
             self._work.set()
 
     async def become(self, publication: Publication) -> None:
-        """The copy takes what the gateway above derived, and the log goes on from there.
+        """Bring the copy to what the gateway above derived, and continue the log from there.
 
         Raises: CorruptFrame, WrongBase if it does not lead to what the trainer signed; StorageError.
         """
@@ -171,7 +185,7 @@ class Keeper:
         try:
             await asyncio.shield(taking)
         except asyncio.CancelledError:
-            await asyncio.wait({taking})  # store and log must agree
+            await asyncio.wait({taking})  # finish first: store and log must agree
             raise
 
     async def _take_over(self, publication: Publication) -> None:
@@ -189,7 +203,7 @@ class Keeper:
         self._work.set()
 
     async def run(self, on_settled: Callable[[], Awaitable[None]]) -> None:
-        """Keep disk and memory together until cancelled; a disk job that has begun is finished first."""
+        """Save and derive until cancelled. A disk job that has begun is finished first."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S if self._why_unsaved else None):
@@ -204,16 +218,16 @@ class Keeper:
             await on_settled()
 
     def stop(self) -> None:
-        """Nothing more is made; who reads what was being made is told."""
+        """Stop making derived publications, and tell the readers of unfinished ones."""
         self._is_closing = True
         for made in self._made.values():
             if made.closing is None:
                 made.give_up("this gateway does not serve the job any more")
 
     def close(self, *, job_is_done: bool) -> None:
-        """After `stop`, and after `run` has ended; for a thread. With `job_is_done` nothing is left on disk.
+        """Close the store; call it in a thread, after `stop` and after `run` has ended.
 
-        Raises: StorageError.
+        With `job_is_done` nothing is left on disk. Raises: StorageError.
         """
         for made in self._made.values():
             made.remove()
@@ -222,10 +236,14 @@ class Keeper:
     # ---- what readers need ----------------------------------------------------------------------------------------
 
     async def derive(self, have: Policy | None, chain_bytes: int | None, *, is_remote: bool) -> Along | Stream | None:
-        """The cheapest way from `have` to the newest; None if there is none here. `chain_bytes`: of the log's own."""
+        """Return the cheapest route from `have` to the newest state, or None if there is none here.
+
+        `chain_bytes` is the payload of the log's own signed publications, or None if they do not reach.
+        """
         async with self._store_lock:
             if self._is_closing:
                 return None
+            # What has arrived must be in the store before it can be weighed; a damaged chain is abandoned first.
             is_waiting = self._store.is_waiting and not self._why_unsaved
             if self._incoming or is_waiting or self._damaged is not None:
                 async with self._disk_lock:
@@ -261,10 +279,15 @@ class Keeper:
         return made.num_bytes if made is not None and made.closing is not None else None
 
     def _key(self, way: Way, have: Policy | None) -> tuple[Way, Policy | None, Policy]:
+        """Return the key of a derived publication: route, start (of a fold) and target.
+
+        Equal requests share one publication.
+        """
         target = self._store.copy.policy if way is Way.FULL and self._store.copy is not None else self._store.newest
         return way, have if way is Way.FOLD else None, target or Policy(0, 0)
 
     def _ordered(self, way: Way, have: Policy | None) -> Made | None:
+        """Return the derived publication for this route, ordering it if nobody has. None if it cannot be made."""
         key, copy = self._key(way, have), self._store.copy
         made = self._made.get(key)
         if made is not None and made.failure is None:
@@ -291,7 +314,7 @@ class Keeper:
         way, have, target = key
         copy = self._store.copy
         if self._made.get(key) is not made:
-            return  # nobody waits for it any more
+            return  # no reader waits for it any more
         if copy is None or not copy.usable or (way is Way.FULL and copy.policy != target):
             made.give_up("the copy has moved on")
             return
@@ -331,7 +354,8 @@ class Keeper:
             async for record in made.records():
                 yield record
             have = made.policy if is_full else None
-            while have is not None and (links := await self._links_from(have)):  # else the copy might overtake it
+            # Send the chain right after the copy, because otherwise the copy might advance past the reader's state.
+            while have is not None and (links := await self._links_from(have)):
                 async with contextlib.aclosing(self._signed(links)) as records:
                     async for record in records:
                         yield record
@@ -341,7 +365,7 @@ class Keeper:
             self._num_full_readers -= is_full
             if not made.num_readers and self._made.get(key) is not made:
                 made.remove()
-            self._work.set()  # what was held for it may go on
+            self._work.set()  # the copy may advance again
 
     async def _links_from(self, have: Policy) -> Sequence[Link]:
         async with self._store_lock:
@@ -354,12 +378,14 @@ class Keeper:
                 while (record := await asyncio.to_thread(next, records, None)) is not None:
                     yield record
             except StorageError as error:
-                if any(each is link for each in self._store.chain):  # else it went, and there is another way
+                # A link that is no longer in the chain was dropped, and another route exists.
+                if any(each is link for each in self._store.chain):
                     self._damaged = link, str(error)
                     self._work.set()
                 raise
 
     def _forget_made(self) -> None:
+        """Drop derived publications that no reader uses and that failed or lead to an old target."""
         for key, made in list(self._made.items()):
             is_current = made.failure is None and key == self._key(key[0], key[1])
             if not is_current and not made.num_readers and made is not self._making:
@@ -380,7 +406,7 @@ class Keeper:
         self._store.see_fork(self.log.highest_fork)
 
     def _refill(self) -> None:
-        """What the log has, and the store has not, since it took a state that is older than the newest."""
+        """Give the store what the log has after a state that is older than the log's newest."""
         if self._store.newest == self.log.newest or self._store.newest is None:
             return
         assembler = Assembler(self.trust, max_content_bytes=MAX_CONTENT_BYTES)
@@ -391,6 +417,7 @@ class Keeper:
                 self._store.put(publication)
 
     async def _settle(self) -> None:
+        """Bring the store to disk and log what changed. Errors of the disk are kept for the next attempt."""
         before = self._store.copy.policy if self._store.copy is not None else None
         hold = self._num_full_readers > 0
         try:
@@ -410,7 +437,7 @@ class Keeper:
                 event(log, level, "weights_unsaved", job=self.job_id, why=error)
             self._why_unsaved = str(error)
         except WireError:
-            pass  # said below
+            pass  # `_say_refused` logs it
         except Exception as error:  # a fault of ours must not end the gateway's other jobs
             log.exception("weights_failed", extra={"fields": {"job": self.job_id}})
             self._store.abandon(explained_error(error))

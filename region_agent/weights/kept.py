@@ -1,11 +1,11 @@
-"""Complete publications on disk: one file each, read again part by part.
+"""Complete publications on disk: one file each, read part by part.
 
     OPEN    the opening, as protobuf (gateway.proto, PublicationRecord)
     PART    one chunk each, in order
-    CLOS    the closing: with it the file is whole
+    CLOS    the closing, which makes the file whole
 
-A file that is not whole was never kept. What is read again is verified again, by checksum here and by signature where
-it is admitted: a disk is as little trusted as a peer.
+A file that is not whole counts as absent. What is read is verified again, by checksum here and by signature where it is
+admitted: a disk is trusted as little as a peer.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ OPEN, PART, CLOSE = b"OPEN", b"PART", b"CLOS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """One publication in one file. `offsets`: where the block of each chunk has its data."""
+    """One publication in one file. `offsets` are where the blocks of the chunks have their data."""
 
     path: Path
     opening: Opening
@@ -49,7 +49,10 @@ class Kept:
 
 
 def keep(layer: WeightFiles, path: Path, publication: Publication) -> Kept:
-    """Write a new file; nothing is left of it after an error. Raises: StorageError, DiskFull when the disk is full."""
+    """Write a publication to a new file. Nothing is left of it after an error.
+
+    Raises: StorageError, DiskFull if the disk is full.
+    """
     offsets, at = [], 0
     with new_file(layer, path) as append:
         for record in publication.records():
@@ -63,7 +66,7 @@ def keep(layer: WeightFiles, path: Path, publication: Publication) -> Kept:
 
 
 def part(layer: WeightFiles, kept: Kept, index: int) -> Chunk:
-    """One chunk. Raises: CorruptSpool if it is not what was written, StorageError."""
+    """Return one chunk. Raises: CorruptSpool if it is not what was written, StorageError."""
     with explained(kept.path):
         data = whole_data(lambda offset, size: layer.read(kept.path, offset, size), kept.offsets[index])
     record = None if data is None else _record(data)
@@ -73,7 +76,7 @@ def part(layer: WeightFiles, kept: Kept, index: int) -> Chunk:
 
 
 def records(layer: WeightFiles, kept: Kept) -> Iterator[PublicationRecord]:
-    """All of it, a chunk at a time. Raises: CorruptSpool, StorageError."""
+    """Yield all records, reading a chunk at a time. Raises: CorruptSpool, StorageError."""
     yield kept.opening
     for index in range(len(kept.offsets)):
         yield part(layer, kept, index)
@@ -81,7 +84,10 @@ def records(layer: WeightFiles, kept: Kept) -> Iterator[PublicationRecord]:
 
 
 def find(layer: WeightFiles, path: Path, assembler: Assembler) -> Kept | None:
-    """What the file keeps, if it is whole and `assembler` admits it. Raises: StorageError."""
+    """Return the publication in a file if the file is whole and `assembler` admits it, else None.
+
+    Raises: StorageError.
+    """
     offsets, opening = [], None
     with explained(path):
         for each in blocks(lambda offset, size: layer.read(path, offset, size)):

@@ -1,4 +1,7 @@
-"""The chain's links: complete publications that lead from one state to the next, in memory or on disk, part by part."""
+"""Links of the chain: complete publications that lead from one state to the next.
+
+A link is in memory or on disk, and is read part by part.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,15 +24,15 @@ class Link(Protocol):
     def closing(self) -> Closing: ...
 
     def part(self, index: int) -> bytes:
-        """Of the payload. Raises: CorruptSpool, StorageError."""
+        """Return one part of the payload. Raises: CorruptSpool, StorageError."""
 
     def records(self) -> Iterator[PublicationRecord]:
-        """All of it. Raises: CorruptSpool, StorageError."""
+        """Yield all records. Raises: CorruptSpool, StorageError."""
 
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What no disk has (yet)."""
+    """A link that is not on disk (yet)."""
 
     publication: Publication
 
@@ -50,7 +53,7 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """What a file keeps."""
+    """A link that is kept in a file."""
 
     layer: WeightFiles
     kept: Kept
@@ -71,17 +74,17 @@ class OnDisk:
 
 
 def attestation_of(link: Link) -> Attestation:
-    """The trainer's word on where the link leads."""
+    """Return the trainer's signed opening and closing of the state to which the link leads."""
     return link.opening.attested or Attestation(opening=link.opening, closing=link.closing)
 
 
 def base_of(link: Link) -> Policy:
-    """Of a delta."""
+    """Return the base of a delta."""
     assert link.opening.base is not None
     return link.opening.base
 
 
 def publication_of(link: Link) -> Publication:
-    """All of it, in memory. Raises: CorruptSpool, StorageError."""
+    """Load the whole publication into memory. Raises: CorruptSpool, StorageError."""
     chunks = tuple(record for record in link.records() if isinstance(record, Chunk))
     return Publication(opening=link.opening, chunks=chunks, closing=link.closing)

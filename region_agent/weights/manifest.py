@@ -1,6 +1,7 @@
-"""What a copy must be, as one checksummed block in a file of its own, and the names of a copy's files.
+"""Manifest of a copy (a full state on disk): what the copy must be, as one checksummed block in a file of its own.
 
-Manifests are numbered, and the highest whole one counts: a file is never changed, so none is ever half of two.
+Manifests are numbered, and the whole one with the highest number counts. A manifest is never changed in place, so a
+crash never leaves a mixture of two. The module also defines the names of a copy's files.
 """
 
 import json
@@ -26,7 +27,7 @@ _NAME = re.compile(r"copy-(\d{10})\.(state|manifest|redo)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a copy must be."""
+    """What a copy must be: its layout, its signed opening and closing, and the name of the state's file."""
 
     layout: Layout
     attestation: Attestation
@@ -38,7 +39,7 @@ class Manifest:
 
     @property
     def digest(self) -> bytes:
-        """Of the state, as the trainer signed it."""
+        """State digest, as the trainer signed it."""
         return self.attestation.closing.state_digest
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +54,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """Raises: CorruptSpool."""
+        """Invert `to_json`. Raises: CorruptSpool."""
         try:
             if value["schema"] != _SCHEMA:
                 raise ValueError(f"schema {value['schema']!r}, expected {_SCHEMA}")
@@ -72,19 +73,19 @@ def file_name(number: int, kind: str) -> str:
 
 
 def numbered(layer: WeightFiles, folder: Path) -> list[tuple[int, str]]:
-    """The number and kind of each file of a copy. Raises: OSError."""
+    """Return the number and kind of each file of a copy in the folder. Raises: OSError."""
     return [(int(found[1]), found[2]) for name in layer.names(folder) if (found := _NAME.fullmatch(name))]
 
 
 def write_manifest(layer: WeightFiles, folder: Path, manifest: Manifest, number: int) -> None:
-    """For good, once this returns. Raises: StorageError."""
+    """Write a manifest durably. Raises: StorageError."""
     with new_file(layer, folder / file_name(number, "manifest"), sync=True) as append:
         append(block(_MANIFEST, json.dumps(manifest.to_json()).encode()))
         layer.sync_folder(folder)
 
 
 def newest_manifest(layer: WeightFiles, folder: Path, numbers: Sequence[int]) -> tuple[int, Manifest] | None:
-    """The highest whole one, with its number. Raises: OSError."""
+    """Return the whole manifest with the highest number, with that number, or None. Raises: OSError."""
     for number in sorted(numbers, reverse=True):
         for each in blocks(reader(layer, folder / file_name(number, "manifest"))):
             try:
@@ -95,7 +96,7 @@ def newest_manifest(layer: WeightFiles, folder: Path, numbers: Sequence[int]) ->
 
 
 def reader(layer: WeightFiles, path: Path) -> Read:
-    """What reads parts of a file."""
+    """Return a function that reads parts of a file."""
     return lambda offset, num_bytes: layer.read(path, offset, num_bytes)
 
 

@@ -1,12 +1,12 @@
-"""Where the elements of a state lie in the one file that holds it, and in memory while a span is worked on.
+"""Positions of a state's elements in the one file that holds it, and in memory while a span is worked on.
 
-Tensors stand in the order in which the codec's spans name them, so that a span is one range of the file. A tensor
-begins at a multiple of its element's size: within one dtype by itself, between dtypes by padding.
+Tensors stand in the order in which the codec's spans name them, so a span is one range of the file. A tensor begins at
+a multiple of its element's size: within one dtype this holds by itself, between dtypes by padding.
 
-`Scratch` is a state in memory that is never there as a whole: as much address space as the file has bytes, of which
-only the spans that were loaded and not yet dropped take memory. It lets the codec's Encoder and Decoder, which speak of
-whole states, work span by span. Its tensors change under whoever holds them: that is its purpose, and why no state
-leaves this package.
+`Scratch` is a state in memory that never exists as a whole. It reserves as much address space as the file has bytes,
+but only spans that were loaded and not yet dropped take memory. So the codec's Encoder and Decoder, which take whole
+states, can work span by span. Its tensors change while others hold them. That is its purpose, and the reason why no
+such state leaves this package.
 """
 
 import mmap
@@ -20,14 +20,14 @@ from periplus.spool.format import Buffer
 from periplus.state import ELEMENT_BYTES, State, Tensor
 
 ALIGN_BYTES = 16
-"""Of each dtype's first tensor: no element is wider."""
+"""Alignment of each dtype's first tensor in bytes; no element is wider."""
 
 _MAP_NORESERVE = 0x4000
-"""Address space without a promise of memory (Linux; Python names it from 3.13 on)."""
+"""mmap flag for address space without reserved memory (Linux; Python names it from 3.13 on)."""
 
 
 class Placement:
-    """Of one layout. Where tensors lie does not depend on the spans' size."""
+    """Positions of one layout's tensors and spans. Where tensors lie does not depend on the size of spans."""
 
     def __init__(self, layout: Layout, span_bytes: int = SPAN_BYTES) -> None:
         self.layout = layout
@@ -45,16 +45,16 @@ class Placement:
         self.num_bytes = end
 
     def line_start(self, line: int) -> int:
-        """The byte at which a tensor begins."""
-        return self._starts.get(line, 0)  # an empty one is nowhere
+        """Return the byte at which a tensor begins."""
+        return self._starts.get(line, 0)  # an empty tensor has no place
 
     def span_start(self, index: int) -> int:
-        """The byte at which a span begins; it ends `spans[index].num_bytes` later."""
+        """Return the byte at which a span begins; it ends `spans[index].num_bytes` later."""
         return self._span_starts[index]
 
 
 class Scratch:
-    """A state of `placement`'s layout whose contents are there span by span."""
+    """A state of `placement`'s layout whose content is present span by span."""
 
     def __init__(self, placement: Placement) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -69,16 +69,16 @@ class Scratch:
         self.state: State = {line.name: Tensor(line.dtype, line.shape, self.arrays[line.name]) for line in lines}
 
     def load(self, index: int, data: Buffer) -> None:
-        """The bytes of a span."""
+        """Write the bytes of a span."""
         view = self._view(index)
         view[:] = np.frombuffer(data, np.uint8)
 
     def span(self, index: int) -> npt.NDArray[np.uint8]:
-        """The bytes of a span, to be read."""
+        """Return the bytes of a span, for reading."""
         return self._view(index)
 
     def drop(self, index: int) -> None:
-        """Give the memory of a span back, as far as it fills pages; what was loaded there is gone."""
+        """Release the memory of a span as far as it fills whole pages. What was loaded there is lost."""
         start = self._placement.span_start(index)
         end = start + self._placement.spans[index].num_bytes
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
@@ -91,7 +91,7 @@ class Scratch:
 
 
 def offset_in(span: Span, piece_line: int) -> tuple[Piece, int]:
-    """The one piece of a line in a span, and the elements of the span before it."""
+    """Return the one piece of a tensor in a span, and the number of the span's elements before it."""
     before = 0
     for piece in span.pieces:
         if piece.line == piece_line:

@@ -1,12 +1,12 @@
-"""The redo log: everything that one version changes in the copy, written down before the copy is touched.
+"""The redo log: everything that one version changes in the copy, written to disk before the copy is touched.
 
-    HEAD    what the copy is, and what it will be (the manifest to come): two JSON values
-    SPAN    start of the span in the file u64, width of an element u8, changes: each
+    HEAD    what the copy is, and what it will be (the next manifest): two JSON values
+    SPAN    start of the span in the file u64, width of an element u8; per change:
                 kind u8 (0 positions, 1 range), start u32, count u32, positions u32[count] (kind 0), values
     DONE    number of SPAN blocks u64
 
-Values are absolute, so that applying twice, or once more after half of it, ends with the same bytes. Positions count
-elements from the span's start. A log without its DONE was never begun to be applied.
+Values are absolute, so applying the log twice, or again after half of it was applied, ends with the same bytes.
+Positions count elements from the span's start. Applying a log never begins before its DONE is on disk.
 """
 
 import json
@@ -32,7 +32,7 @@ _DONE = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New elements of one span: at `positions`, or from `start` on."""
+    """New elements of one span: at `positions`, or consecutive from `start` on if `positions` is None."""
 
     start: int
     positions: npt.NDArray[np.uint32] | None
@@ -41,13 +41,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SpanChanges:
-    """What to write into the file from `start` on."""
+    """Changes of one span, which begins at byte `start` of the file."""
 
     start: int
     changes: tuple[Change, ...]
 
     def write_into(self, span: npt.NDArray[np.uint8]) -> None:
-        """Into the span's bytes."""
+        """Write the changes into the span's bytes."""
         for change in self.changes:
             elements = span.view(change.values.dtype)
             if change.positions is None:
@@ -57,7 +57,7 @@ class SpanChanges:
 
     @property
     def end(self) -> int:
-        """The first byte after the last change, from the span's start."""
+        """End of the last change, in bytes from the span's start."""
         return max(_end(change) for change in self.changes)
 
 
@@ -82,7 +82,10 @@ def span_block(changed: SpanChanges) -> tuple[Buffer, ...]:
 
 
 def span_changes(start: int, layout: Layout, span: Span, updates: Iterable[Any]) -> SpanChanges | None:
-    """Of a staged span's updates; None if it changes nothing. Raises: CorruptFrame if they leave the span."""
+    """Convert a staged span's updates, or return None if it changes nothing.
+
+    Raises: CorruptFrame if they leave the span.
+    """
     index_of = {layout.lines[piece.line].name: piece.line for piece in span.pieces}
     changes = []
     for update in updates:
@@ -91,6 +94,7 @@ def span_changes(start: int, layout: Layout, span: Span, updates: Iterable[Any])
         if update.name not in index_of:
             raise CorruptFrame(f"a span changes {update.name!r}, which is not in it; fetch an anchor")
         piece, before = offset_in(span, index_of[update.name])
+        # Positions in the tensor become positions in the span.
         shift = before - piece.start
         if update.positions is None:
             changes.append(Change(update.start + shift, None, update.values))
@@ -101,14 +105,14 @@ def span_changes(start: int, layout: Layout, span: Span, updates: Iterable[Any])
 
 @dataclass(frozen=True, slots=True)
 class RedoHead:
-    """What the copy was, and will be."""
+    """Manifests of the copy before and after the version, as JSON values."""
 
     now: dict[str, Any]
     then: dict[str, Any]
 
 
 def read_head(read: Read) -> RedoHead | None:
-    """Of a log that is whole from its head to its DONE; None for any other."""
+    """Return the head of a log that is whole from its head to its DONE, or None for any other."""
     head, num_spans = None, 0
     for each in blocks(read):
         if each.kind == HEAD and head is None:
@@ -123,14 +127,14 @@ def read_head(read: Read) -> RedoHead | None:
 
 
 def read_spans(read: Read) -> Iterator[SpanChanges]:
-    """What to write, of a log whose head could be read."""
+    """Yield the changes of a log whose head could be read."""
     for each in blocks(read):
         if each.kind == SPAN:
             yield _parse(each)
 
 
 def apply(read: Read, read_at: Callable[[int, int], bytes], write_at: Callable[[int, Buffer], None]) -> None:
-    """Write everything, a span at a time."""
+    """Write all changes, a span at a time."""
     for changed in read_spans(read):
         data = np.frombuffer(bytearray(read_at(changed.start, changed.end)), np.uint8)
         changed.write_into(data)

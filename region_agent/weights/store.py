@@ -1,19 +1,19 @@
-"""One job's publications in one gateway's folder: a proven copy, the chain of deltas after it, the bundle.
+"""Store of one job's publications in one gateway's folder: a full state, the chain of deltas after it, the bundle.
 
     <number>.bundle, <number>.delta    complete publications (kept.py)
-    copy-<number>.*                    the copy (copy.py)
-    <number>.derived                   what was made for readers, until the next start (derived.py)
+    copy-<number>.*                    the copy: a full state (copy.py)
+    <number>.derived                   derived publications for readers, until the next start (derived.py)
     fork-<number>                      the highest fork seen: an empty file
     lock
 
-`put` takes a publication into memory and cannot fail; `settle` brings what memory has to the disk, advances the copy
-while the chain is too long, and may be called again after an error. So a full disk costs neither readers nor the copy
-anything, until the chain is `MOST_CHAINS` times too long: then the copy is given up.
+`put` takes a publication into memory and cannot fail. `settle` writes what is in memory to disk and advances the copy
+while the chain is too long; it may be called again after an error. So a full disk harms neither readers nor the copy,
+until the chain is `MOST_CHAINS` times too long; then the copy is given up.
 
-Invariants: the chain's first link starts at the copy (at the anchor that is not on disk yet; without either, anywhere),
-each next one where the one before ends. Bounded on disk: one copy (two while an anchor replaces one), a redo log, a
-chain of `MOST_CHAINS * chain_versions` links or that many times the copy's bytes, a bundle.
-Not thread-safe: one caller at a time.
+Invariants: the copy is proven by its signed digest. The chain's first link starts at the copy (or at an anchor that is
+not on disk yet; without either, anywhere), and each later one where the one before it ends. Bounds on disk: one copy
+(two while an anchor replaces one), a redo log, a chain of `MOST_CHAINS * chain_versions` links or that many times the
+copy's bytes, and a bundle. The store is not thread-safe: it has one caller at a time.
 """
 
 import contextlib
@@ -34,15 +34,17 @@ from region_agent.weights.kept import find, keep
 from region_agent.weights.link import InMemory, Link, OnDisk, attestation_of, base_of
 
 MOST_CHAINS = 4
-"""Chains that are kept while a reader still takes the copy, or while the disk is full."""
+"""Multiple of the usual chain length that is kept while a reader still receives the copy, or while the disk is full.
+Chosen by hand."""
 
 _MAX_CONTENT_BYTES = 1 << 50
+"""Largest state that is accepted from disk; a guard against nonsense."""
 _NAME = re.compile(r"(\d{10})\.(bundle|delta|derived)")
 _FORK = re.compile(r"fork-(\d{10})")
 
 
 class WeightStore:
-    """Open for one process."""
+    """One job's folder, open for one process. `refused` says why a copy was given up, until it is logged."""
 
     def __init__(
         self, folder: Path, trust: Trust, layer: WeightFiles, chain_versions: int, held: ExitStack
@@ -53,7 +55,7 @@ class WeightStore:
         self.bundle: Link | None = None
         self.chain: list[Link] = []
         self.highest_fork = 0
-        self.refused = ""  # why a copy was given up, for the event
+        self.refused = ""  # why a copy was given up, until the event is logged
         self._trust = trust
         self._chain_versions = chain_versions
         self._anchor: Link | None = None  # not on disk yet
@@ -66,7 +68,10 @@ class WeightStore:
     def open(
         cls, folder: Path, trust: Trust, *, chain_versions: int, layer: WeightFiles | None = None
     ) -> Self:  # fmt: skip
-        """What an earlier process left, proven. Reads all of it. Raises: Conflict, StorageError."""
+        """Open the folder with what an earlier process left, proven.
+
+        It reads all of it. Raises: Conflict, StorageError.
+        """
         layer = layer or OsWeightFiles()
         with ExitStack() as held:
             with explained(folder):
@@ -79,13 +84,13 @@ class WeightStore:
 
     @property
     def newest(self) -> Policy | None:
-        """Where copy and chain lead."""
+        """Version to which copy and chain lead, or None."""
         last = self.chain[-1] if self.chain else self._anchor
         return last.opening.policy if last is not None else self.copy.policy if self.copy is not None else None
 
     @property
     def newest_digest(self) -> bytes:
-        """Of `newest`, as signed."""
+        """Signed state digest of `newest`; empty without one."""
         last = self.chain[-1] if self.chain else self._anchor
         return last.closing.state_digest if last is not None else self.copy.digest if self.copy is not None else b""
 
@@ -98,21 +103,21 @@ class WeightStore:
 
     @property
     def has_state(self) -> bool:
-        """Whether there is a copy, or will be once the disk takes it."""
+        """Whether there is a copy, or will be one once the disk takes it."""
         return self.copy is not None or self._anchor is not None or self._must_recover
 
     @property
     def is_waiting(self) -> bool:
-        """Whether `settle` would make a copy."""
+        """Whether `settle` would create or recover a copy."""
         return self._anchor is not None or self._must_recover
 
     @property
     def chain_bytes(self) -> tuple[int, ...]:
-        """Payloads of the chain's links."""
+        """Payload bytes of each link of the chain."""
         return tuple(link.closing.payload_bytes for link in self.chain)
 
     def links_from(self, have: Policy | None) -> list[Link] | None:
-        """The chain's links that lead from `have` to the newest state; None if they do not."""
+        """Return the chain's links that lead from `have` to the newest state, or None if they do not."""
         if have is not None and have == self.newest:
             return []
         starts = [index for index, link in enumerate(self.chain) if link.opening.base == have]
@@ -121,7 +126,7 @@ class WeightStore:
     # ---- taking ---------------------------------------------------------------------------------------------------
 
     def put(self, publication: Publication) -> None:
-        """A complete, admitted publication, into memory."""
+        """Take a complete, admitted publication into memory."""
         link = InMemory(publication)
         match publication.opening.kind:
             case PublicationKind.BUNDLE:
@@ -133,18 +138,18 @@ class WeightStore:
             case PublicationKind.DELTA if publication.opening.base == self.newest:
                 self.chain.append(link)
             case PublicationKind.DELTA if self.newest is None or publication.opening.policy > self.newest:
-                self._drop_chain()  # it continues from what never came here
+                self._drop_chain()  # it continues from a state that never arrived here
                 self._give_up(f"{publication.opening} continues from what is not here")
                 self.chain.append(link)
             case _:
-                pass  # what is here already
+                pass  # it is here already
 
     def see_fork(self, fork: int) -> None:
-        """Remember it, for good with the next `settle`."""
+        """Remember a fork; the next `settle` makes that durable."""
         self.highest_fork = max(self.highest_fork, fork)
 
     def settle(self, *, hold: bool = False) -> None:
-        """Bring memory's part to the disk; advance the copy unless `hold`. Raises: StorageError, DiskFull."""
+        """Write what is in memory to disk, and advance the copy unless `hold`. Raises: StorageError, DiskFull."""
         self._note_fork()
         if self._must_recover:
             self._recover_copy()
@@ -167,10 +172,10 @@ class WeightStore:
             raise
 
     def become(self, publication: Publication) -> None:
-        """The copy takes what another gateway derived, at once.
+        """Bring the copy to what another gateway derived, at once.
 
-        Raises: CorruptFrame if it does not lead to the signed state, WrongBase if it continues from what is not here,
-        StorageError.
+        Raises: CorruptFrame if it does not lead to the signed state, WrongBase if it continues from a state that is not
+        here, StorageError.
         """
         link = InMemory(publication)
         if publication.opening.kind is PublicationKind.ANCHOR:
@@ -189,18 +194,18 @@ class WeightStore:
         self._drop_chain()
 
     def doubt(self) -> None:
-        """Prove the copy once more; one that is not what it was is given up. Raises: StorageError."""
+        """Prove the copy once more, and give it up if it is not what was signed. Raises: StorageError."""
         if self.copy is not None and (why := self.copy.differs()):
             self._give_up(why)
 
     def abandon(self, why: str) -> None:
-        """Begin with nothing, since what is here cannot be worked with."""
+        """Drop copy and chain, because what is here cannot be used."""
         self._drop_chain()
         self._anchor = None
         self._give_up(why)
 
     def close(self, *, remove: bool = False) -> None:
-        """Let go of the folder; with `remove`, of what is in it too. Raises: StorageError."""
+        """Release the folder; with `remove`, delete its content too. Raises: StorageError."""
         if self.copy is not None:
             self.copy.close()
         try:
@@ -213,13 +218,14 @@ class WeightStore:
             self._held.close()
 
     def new_path(self, kind: str) -> Path:
-        """For a file of this store."""
+        """Return a new path for a file of this store."""
         self._next += 1
         return self.folder / f"{self._next:010d}.{kind}"
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _is_long(self, chains: int) -> bool:
+        """Return whether the chain has more than `chains` times its usual links, or the bytes of that many copies."""
         content_bytes = self.copy.layout.content_bytes if self.copy is not None else 1 << 62
         return bool(self.chain) and (
             len(self.chain) > chains * self._chain_versions or sum(self.chain_bytes) > chains * content_bytes
@@ -258,13 +264,14 @@ class WeightStore:
         self.copy, self._anchor, self._must_recover = copy, None, False
 
     def _give_up(self, why: str) -> None:
+        """Remove the copy, and say why."""
         if self.copy is None and not self._must_recover:
             return
         self.refused = why
         if self.copy is not None:
             self.copy.close()
         self.copy, self._must_recover = None, False
-        with contextlib.suppress(StorageError):  # it is refused at the next start
+        with contextlib.suppress(StorageError):  # the next start refuses it
             copy_.remove(self.layer, self.folder)
 
     def _save(self, link: InMemory, kind: str) -> Link:
@@ -272,7 +279,7 @@ class WeightStore:
 
     def _forget(self, link: Link | None) -> None:
         if isinstance(link, OnDisk):
-            with contextlib.suppress(OSError):  # the next start removes it
+            with contextlib.suppress(OSError):  # the next start removes the file
                 self.layer.unlink(link.kept.path)
 
     def _drop_chain(self) -> None:
@@ -327,6 +334,10 @@ class WeightStore:
             self._forget(self.chain.pop(0))
 
     def _recover_chain(self, links: list[OnDisk]) -> None:
+        """Order the links on disk into a chain that starts at the copy, and delete all others.
+
+        Without a copy, the chain is the one that ends at the newest link.
+        """
         by_base = {(base_of(link), link.opening.base_digest): link for link in links}
         chain: list[Link] = []
         if self.copy is not None:

@@ -1,9 +1,13 @@
-"""What an encoder decides: the level of every cell, and which levels share a table of steps. Integer prices throughout,
-so that one build writes the same bytes on every machine; a reader needs none of it.
+"""Encoder-side choice of the level map: the odds level of every cell of a span that is cheapest to code.
 
-A cell is (group, exponent). Its level is its exponent's template, plus its group's offset, plus a residual, or never.
-The three are found by turns, each the cheapest given the others, where the price is that of the cell's gaps plus that
-of saying so.
+A *cell* is a pair (group, exponent); a *group* is a run of elements, mostly one tensor. A *level* is one of 62 odds
+that an element changes. The level of a cell is the template of its exponent, plus the offset of its group, plus a
+residual of its own; or the cell is marked as never changing. The three are optimised in turns, each given the
+other two. The price of a cell is what coding its changes costs at that level (negative log-likelihood), plus what
+coding the map costs.
+
+Prices are integers with `contexts.COST_BITS` fraction bits, so the encoder writes the same bytes on every machine. A
+decoder needs nothing from here. Array legend: G groups, R exponents from the highest down, L levels (0 is not used).
 """
 
 import numpy as np
@@ -13,23 +17,32 @@ from periplus.codec.weights.kernels import Ints, kernel
 from periplus.codec.weights.level_map import LevelMap, rise, zigzag
 
 _ROUNDS = 2
+"""Number of times that residuals, template and offsets are optimised in turns. Chosen by hand."""
 
 
 @kernel
 def _best_residuals(
     elements: Ints, changed: Ints, cost_changed: Ints, cost_unchanged: Ints, price: Ints, best: Ints, which: Ints
 ) -> None:
-    """best[g, r, l]: the least price of the cell if l is expected of it; which: by what residual."""
+    """For each cell and each level expected of it, find the cheapest residual.
+
+    Input: `elements` and `changed` [G, R], `cost_changed` and `cost_unchanged` [L], `price` of residual symbols.
+    Output: `best` [G, R, L] is the least price and `which` [G, R, L] the residual; `reach + 1` stands for "never
+    changes".
+    """
     far, reach = np.int64(1) << 60, (price.size - 2) // 2
     num_levels = cost_changed.size
     cost = np.empty(num_levels, np.int64)
     for g in range(elements.shape[0]):
         for r in range(elements.shape[1]):
+            # Negative log-likelihood of the cell's k changes among n elements at each level. Counts of elements are
+            # estimates in large spans, so n is at least k.
             n, k = max(elements[g, r], changed[g, r]), changed[g, r]
             cost[0] = far
             for level in range(1, num_levels):
                 cost[level] = k * cost_changed[level] + (n - k) * cost_unchanged[level]
             for level in range(1, num_levels):
+                # "Never changes" costs its symbol alone, and is allowed only where nothing changed.
                 least, by = (price[price.size - 1], reach + 1) if k == 0 else (far, 0)
                 for residual in range(max(-reach, 1 - level), min(reach, num_levels - 1 - level) + 1):
                     symbol = 2 * residual if residual >= 0 else -2 * residual - 1
@@ -42,7 +55,10 @@ def _best_residuals(
 
 @kernel
 def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offsets: Ints) -> int:
-    """For each group the cheapest offset, or dead; returns the price of all."""
+    """Find the cheapest offset [G] of each group, and return the total price.
+
+    A group in which nothing changed may be "dead" instead (`reach + 1`).
+    """
     reach = (price.size - 2) // 2
     top = best.shape[2] - 1
     total = np.int64(0)
@@ -64,16 +80,23 @@ def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offset
 
 
 _NEAR = 8
-"""Levels that a template's next one is looked for around what is expected; farther ones only from the cheapest."""
+"""Search width of the template's dynamic program: levels this close to the expected one are tried as predecessors. Of
+the farther ones only the cheapest is tried. Chosen by hand."""
 
 
 @kernel
 def _best_template(best: Ints, offsets: Ints, dead: int, template: Ints, rising: int, price: Ints) -> None:
-    """The cheapest template of all, where each exponent's level is told by that of the one before."""
+    """Find the cheapest template [R] by a dynamic program (Viterbi) over exponents.
+
+    The level of an exponent is coded as the difference to the level of the exponent before it plus `rising`. `least[l]`
+    is the least price of a prefix that ends at level l, and `before[r, l]` its predecessor, from which the path is read
+    backwards.
+    """
     top = best.shape[2] - 1
     least, cost = np.zeros(top + 1, np.int64), np.empty(top + 1, np.int64)
     before = np.zeros((best.shape[1], top + 1), np.int64)
     for r in range(best.shape[1]):
+        # The best predecessor overall, tried besides those near the expected one.
         cheapest = int(1 + np.argmin(least[1:]))
         for level in range(1, top + 1):
             lowest = min(max(level - rising - _NEAR, 1), top)
@@ -86,6 +109,7 @@ def _best_template(best: Ints, offsets: Ints, dead: int, template: Ints, rising:
                 if total < cost[level]:
                     cost[level], before[r, level] = total, last
             for g in range(best.shape[0]):
+                # A dead group has no cells that depend on the template.
                 if offsets[g] != dead:
                     cost[level] += best[g, r, min(max(level + offsets[g], 1), top)]
         least[:] = cost
@@ -96,10 +120,11 @@ def _best_template(best: Ints, offsets: Ints, dead: int, template: Ints, rising:
 
 
 def choose_levels(elements: Ints, changed: Ints, first_exponent: int, spacing: int) -> LevelMap:
-    """The cheapest map found for counts [G, R]."""
+    """Return the cheapest level map found for the counts `elements` and `changed` [G, R]."""
     costs = contexts.level_costs(spacing)
     num_levels = len(costs[0])
     template_price = contexts.template_costs()
+    # Start from one template for all groups with no offsets, and improve the three in turns.
     template = _pooled(elements, changed, costs)
     prior, offset_prior = 2, 2
     best = np.empty((*elements.shape, num_levels), np.int64)
@@ -111,16 +136,22 @@ def choose_levels(elements: Ints, changed: Ints, first_exponent: int, spacing: i
         price = contexts.residual_costs(offset_prior, contexts.MAX_SHIFT)
         _best_offsets(best, changed, template, price, offsets)
         residuals = _pick(which, template, offsets)
+        # The priors of residuals and offsets follow from what was just chosen.
         prior = _cheapest_prior(residuals, contexts.MAX_RESIDUAL)
         offset_prior = _cheapest_prior(offsets, contexts.MAX_SHIFT)
     return LevelMap(
-        spacing=spacing, first_exponent=first_exponent, template=template, offsets=offsets, residuals=residuals,
-        prior=prior, offset_prior=offset_prior,
-    )  # fmt: skip
+        spacing=spacing,
+        first_exponent=first_exponent,
+        template=template,
+        offsets=offsets,
+        residuals=residuals,
+        prior=prior,
+        offset_prior=offset_prior,
+    )
 
 
 def _pooled(elements: Ints, changed: Ints, costs: tuple[Ints, Ints]) -> Ints:
-    """[R] the cheapest level of all groups together."""
+    """Return the cheapest level [R] of each exponent if all groups had the same."""
     k = changed.sum(axis=0)
     n = np.maximum(elements.sum(axis=0), k)
     price = k[:, None] * costs[0] + (n - k)[:, None] * costs[1]
@@ -128,11 +159,13 @@ def _pooled(elements: Ints, changed: Ints, costs: tuple[Ints, Ints]) -> Ints:
 
 
 def _pick(which: Ints, template: Ints, offsets: Ints) -> Ints:
+    """Return the chosen residual [G, R] of each cell at its expected level."""
     expected = np.clip(template[None, :] + offsets[:, None], 1, which.shape[2] - 1)
     return np.asarray(np.take_along_axis(which, expected[:, :, None], axis=2)[:, :, 0], np.int64)
 
 
 def _cheapest_prior(values: Ints, largest: int) -> int:
+    """Return the prior that codes the values, and its own symbol, most cheaply."""
     counts = np.bincount(zigzag(values, largest).ravel(), minlength=2 * largest + 2)
     prices = [
         int(counts @ contexts.residual_costs(prior, largest)) + contexts.prior_cost(prior)

@@ -1,13 +1,13 @@
-"""One stack of entropy-coded symbols, by constriction's ANS coder, on top of bits stored as they are.
+"""A stack of entropy-coded symbols (constriction's ANS coder) above raw bits that are stored as they are.
 
-The bits are the sealed bottom of the stack. Thus nothing says how long either section is, the two share one tail of
-some 4 bits beyond the entropy, and a reader that took every symbol finds the seal or knows that the bytes are damaged.
-Words are 32 bits, little-endian; zero bytes at the end are left out.
+The raw bits are the sealed bottom of the stack. So no section's length has to be stored, both share one tail of about 4
+bits beyond the entropy, and a reader that has taken every symbol either finds the seal or knows that the bytes are
+damaged. Words are 32 bits, little-endian; zero bytes at the end are left out.
 
-Bits that are needed before the last symbol are `early`: their words stand first, and a reader finds them there before
-it has taken the symbols. For that a word must stand above them, a zero where there are no late ones. The last 32 to 63
-bits of either kind are written as symbols, so that a small stack needs no words at all. (A stack above no words wastes
-up to three bytes, because the coder's state begins empty: its first symbols take what they take of 24 bits.)
+Raw bits that a reader needs before the last symbol are *early* bits. Their words stand first, so a reader finds them
+before it has taken all symbols. For that some word must stand above them, which is zero if there are no *late* bits.
+The last 32 to 63 bits of either kind are written as symbols, so that a small stack needs no words at all. (An ANS stack
+above no words wastes up to three bytes: its state begins empty, and the first symbols take their size out of 24 bits.)
 """
 
 import constriction
@@ -21,33 +21,35 @@ from periplus.errors import CorruptFrame
 Symbols = npt.NDArray[np.int32]
 
 CHUNK_BITS = 11
-"""Of numbers that are written as uniform symbols: 2^11 is the largest alphabet that is cheap to make."""
+"""Long numbers are written as uniform symbols of this many bits each. 2^11 is the largest alphabet that is cheap to
+build."""
 
 
 class SymbolWriter:
-    """Collects what a SymbolReader will take, in that order."""
+    """Collects symbols and raw bits in the order in which a `SymbolReader` will take them."""
 
     def __init__(self) -> None:
         self._symbols: list[tuple[Symbols, Model]] = []
         self._early = self._late = np.zeros(0, np.uint32)
 
     def put(self, symbols: Symbols, model: Model) -> None:
-        """Symbols of one distribution."""
+        """Append symbols of one distribution."""
+        # An alphabet of one symbol takes no bits.
         if model.coder_model is not None and len(symbols):
             self._symbols.append((symbols, model))
 
     def fork(self) -> "SymbolWriter":
-        """Another with the same content so far, to try something."""
+        """Return a copy with the same content so far, on which an alternative can be tried."""
         other = SymbolWriter()
         other._symbols, other._early, other._late = self._symbols.copy(), self._early, self._late
         return other
 
     def put_one(self, value: int, below: int) -> None:
-        """A number of which nothing is known but that it is in range(below)."""
+        """Append a number of which the reader knows only that it is in range(below)."""
         self.put(np.array([value], np.int32), uniform_model(below))
 
     def put_number(self, value: int, num_bits: int) -> None:
-        """As put_one for range(2^num_bits)."""
+        """Append a number that is uniform in range(2^num_bits)."""
         whole = num_bits // CHUNK_BITS
         chunks = [value >> CHUNK_BITS * i & ((1 << CHUNK_BITS) - 1) for i in range(whole)]
         self.put(np.array(chunks, np.int32), uniform_model(1 << CHUNK_BITS))
@@ -55,17 +57,21 @@ class SymbolWriter:
             self.put_one(value >> CHUNK_BITS * whole, 1 << (num_bits - CHUNK_BITS * whole))
 
     def put_early_bits(self, values: Positions, widths: Bytes) -> None:
-        """The lowest bits of each value, as they are; once. The reader may take them at this place."""
+        """Append the lowest `widths[i]` bits of each value as early bits.
+
+        Call it once; the reader may take them at this place.
+        """
         self._early = self._put_bits(values, widths)
 
     def put_late_bits(self, values: Positions, widths: Bytes) -> None:
-        """The same; once, after all symbols."""
+        """Append the lowest `widths[i]` bits of each value as late bits. Call it once, after all symbols."""
         self._late = self._put_bits(values, widths)
 
     def finish(self) -> bytes:
-        """The bytes of all."""
+        """Return the bytes of the whole stack."""
         late = np.zeros(1, np.uint32) if len(self._early) and not len(self._late) else self._late
         coder = constriction.stream.stack.AnsCoder(np.concatenate([self._early, late]), seal=True)
+        # A stack is read from its top, so symbols are pushed in reverse order.
         for symbols, model in reversed(self._symbols):
             coder.encode_reverse(symbols, model.coder_model)
         data: bytes = coder.get_compressed().astype("<u4").tobytes()
@@ -81,7 +87,10 @@ class SymbolWriter:
 
 
 class SymbolReader:
-    """Takes symbols, then bits. Damaged bytes give some symbols, of the right alphabet, and no seal at the end."""
+    """Takes symbols and raw bits in the order of writing.
+
+    Damaged bytes yield wrong symbols of the right alphabet, and no seal at the end.
+    """
 
     def __init__(self, data: bytes | memoryview) -> None:
         whole = bytes(data)
@@ -92,18 +101,18 @@ class SymbolReader:
         self._num_early = 0
 
     def take(self, count: int, model: Model) -> Symbols:
-        """The next symbols. The caller bounds their number."""
+        """Return the next `count` symbols. The caller bounds `count`."""
         if model.coder_model is None or not count:
             return np.zeros(count, np.int32)
         found: Symbols = self._coder.decode(model.coder_model, count)
         return found
 
     def take_one(self, below: int) -> int:
-        """What put_one wrote."""
+        """Return what `put_one` wrote."""
         return int(self.take(1, uniform_model(below))[0])
 
     def take_number(self, num_bits: int) -> int:
-        """What put_number wrote."""
+        """Return what `put_number` wrote."""
         whole = num_bits // CHUNK_BITS
         chunks = self.take(whole, uniform_model(1 << CHUNK_BITS)).tolist()
         if num_bits > CHUNK_BITS * whole:
@@ -111,7 +120,7 @@ class SymbolReader:
         return sum(chunk << CHUNK_BITS * i for i, chunk in enumerate(chunks))
 
     def take_early_bits(self, widths: Bytes) -> Positions:
-        """What put_early_bits wrote. Raises: CorruptFrame."""
+        """Return what `put_early_bits` wrote. Raises: CorruptFrame."""
         num_bits = _num_bits(widths)
         self._num_early = _words_kept(num_bits)
         if self._num_early > len(self._words):
@@ -119,7 +128,7 @@ class SymbolReader:
         return self._take_bits(self._words[: self._num_early], widths, num_bits)
 
     def take_late_bits(self, widths: Bytes) -> Positions:
-        """What put_late_bits wrote, which must be all that is left. Raises: CorruptFrame."""
+        """Return what `put_late_bits` wrote, which must be all that is left. Raises: CorruptFrame."""
         num_bits = _num_bits(widths)
         num_words = self._num_early + max(_words_kept(num_bits), min(self._num_early, 1))
         if num_words > len(self._words):
@@ -142,6 +151,10 @@ def _num_bits(widths: Bytes) -> int:
 
 
 def _words_kept(num_bits: int) -> int:
+    """Return how many whole words of raw bits stay words.
+
+    The remaining 32 to 63 bits (or all, if fewer) become symbols.
+    """
     return max(0, num_bits // 32 - 1)
 
 

@@ -1,21 +1,25 @@
-"""The tables of the code: levels of odds, gaps, steps, priors. Integers alone, so that all machines have them.
+"""Probability models of the code: odds levels, gaps, steps and priors, all defined by integer arithmetic.
 
-**Levels.** Level l >= 1 says that an element changes with odds 2^((l - 46) / 2), level 0 that it never does. A span
-uses every `spacing`-th level.
+Floating-point libraries may round differently, so everything that decides bytes on the wire is an integer computation.
 
-**Gaps.** Between two changes of one level lie g unchanged elements of that level, and P(g) = (1 - p)^g p. The lowest r
-bits of g are stored as they are: r is the largest with p 2^r <= 3/8, where treating them as uniform costs 0.005 bits on
-the average. The rest is a token of a geometric distribution; LAST_GAP means "that many and more, go on", which is exact
-because the distribution has no memory.
+**Levels.** Level l >= 1 says that an element changes with odds p / (1 - p) = 2^((l - 46) / 2). Level 0 says that it
+never changes. A span uses every `spacing`-th level.
 
-**Steps.** A step is measured away from zero: positive when the number grows in magnitude. Magnitudes up to DIRECT_STEPS
-have a token each; larger ones have two an octave, with the rest of the bits stored as they are.
+**Gaps.** Let g unchanged elements of a level lie between two of its changes. Then P(g) = (1 - p)^g p. The lowest r bits
+of g are stored raw, where r is the largest number with p 2^r <= 3/8. Treating them as uniform costs 0.005 bits on
+average. The rest of g is a token of a geometric distribution. LAST_GAP means "this many and more, go on", which is
+exact because the geometric distribution has no memory.
 
-**Priors.** What describes the contexts (levels of cells, entries of tables) has fixed distributions: a symbol m steps
-away from what is expected weighs ratio^m, and the span says which ratio.
+**Steps.** A step is measured away from zero: it is positive if the number grows in magnitude. Each magnitude up to
+DIRECT_STEPS is a class of its own. Larger ones have two classes per octave, and the remaining bits are stored raw. A
+token is 2 x class, plus 1 if the step is towards zero.
 
-Weights reach constriction as floats that are integers below 2^53; what it does with them (a sum, a division, a product,
-a truncation) is exact or rounded the same way everywhere. Golden files hold the outcome.
+**Priors.** The description of the contexts (levels of cells, entries of tables) is coded by fixed distributions. A
+symbol that is m steps away from the expected one has weight 2^(-a m), and the span says which a (its *prior*).
+
+A *price* is a code length in bits with COST_BITS fraction bits. Weights reach constriction as floats that are integers
+below 2^53. What constriction does with them (a sum, a division, a product, a truncation) is exact or rounded
+identically on every machine; golden files hold the outcome.
 """
 
 from collections.abc import Sequence
@@ -27,44 +31,59 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_LEVEL = 62
+"""Highest level. Levels are half an octave of odds apart, from 2^-22.5 to 2^8."""
 LAST_GAP = 15
-"""A reader finds a token by bisection: 16 of them take it 16 ns, 41 take 21, and more than 15 blocks are rare."""
+"""Last token of a gap. A reader finds a token by bisection: of 16 tokens in 16 ns, of 41 in 21 ns. Gaps beyond 15
+blocks are rare (docs/design/0007-weights.md)."""
 
 DIRECT_STEPS = 8
+"""Largest step magnitude that is a class of its own."""
 MAX_STEP_CLASS = DIRECT_STEPS + 2 * 29
+"""Number of magnitude classes: the direct ones, and two for each of 29 octaves."""
 NUM_STEP_TOKENS = 2 * MAX_STEP_CLASS
+"""Number of step tokens: each class away from zero and towards it."""
 
 COST_BITS = 28
-"""Fraction bits of a price. Odds of 2^-23 cost 1.7e-7 bits an unchanged element, and there are up to 2^25."""
+"""Fraction bits of a price. At odds of 2^-23 an unchanged element costs 1.7e-7 bits, and there are up to 2^25 of
+them.
+"""
 
 _SCALE = 60
+"""Fraction bits of a probability."""
 
 MAX_SHIFT = 20
+"""Largest magnitude of a group's offset, in levels."""
 MAX_RESIDUAL = 4
+"""Largest magnitude of a cell's residual, in levels."""
 NEVER = 2 * MAX_RESIDUAL + 1
-"""The symbol of a cell in which nothing changes."""
+"""Symbol of a cell in which nothing changes."""
 DEAD = 2 * MAX_SHIFT + 1
-"""The symbol of a group in which nothing changes."""
+"""Symbol of a group in which nothing changes."""
 RATIO_LOG2 = (1, 2, 3, 4, 6, 9)
+"""Choices of a prior: the a of the weight 2^(-a m) of a symbol that is m steps away from the expected one."""
 NEVER_LOG2 = (2, 4, 7, 11)
-"""Minus log2 of the weight of NEVER and DEAD against the expected symbol."""
+"""Choices of a prior: minus log2 of the weight of NEVER or DEAD relative to the expected symbol."""
 NUM_PRIORS = len(RATIO_LOG2) * len(NEVER_LOG2)
+"""Number of priors: every pair of the two choices."""
 
 TYPICAL_EXPONENT = (15, 32)
-"""Of all exponents, the highest at which small weights change."""
+"""Share of all exponents at which the highest exponent with changes is expected, as a fraction (numerator,
+denominator)."""
 TYPICAL_ROWS = 16
+"""Expected number of exponents that have changes."""
 TYPICAL_LEVEL = 26
-"""Of the highest exponent that has changes."""
+"""Expected level of the highest exponent that has changes."""
 
 TIED_PRIOR = NUM_PRIORS - 1
-"""Nearly all symbols are the expected one: where changes are few, groups do not differ."""
+"""Prior by which nearly all symbols are the expected one. It is the likeliest, because groups do not differ where
+changes are few."""
 
 CODE_LEVELS = 32
-"""A table entry c > 0 weighs 2^(c / 2), 0 is absent."""
+"""Number of values of a table entry. Entry c > 0 means weight 2^(c / 2); 0 means that the token does not occur."""
 
 
 class Model:
-    """A distribution over 0..n-1, given by integer weights."""
+    """Distribution over the symbols 0 to n - 1, given by integer weights."""
 
     __slots__ = ("coder_model", "num_symbols")
 
@@ -76,7 +95,7 @@ class Model:
 
 @cache
 def odds_of(level: int) -> tuple[int, int]:
-    """(p, 1 - p) of a level >= 1, times 2^60."""
+    """Return (p, 1 - p) of a level >= 1, times 2^60."""
     odds = isqrt(1 << (2 * _SCALE + level - 46))
     one = 1 << _SCALE
     p = (odds << _SCALE) // (odds + one)
@@ -85,23 +104,25 @@ def odds_of(level: int) -> tuple[int, int]:
 
 @cache
 def gap_shift(level: int) -> int:
-    """How many low bits of a gap are stored as they are."""
+    """Return how many low bits of a gap are stored raw at a level: the largest r with p 2^r <= 3/8."""
     p, _ = odds_of(level)
     return max(0, ((3 << (_SCALE - 3)) // p).bit_length() - 1)
 
 
 @cache
 def gap_shifts() -> npt.NDArray[np.int64]:
-    """[levels] gap_shift of each, 0 for level 0."""
+    """Return `gap_shift` of each level [MAX_LEVEL + 1]; it is 0 for level 0."""
     return np.array([0, *(gap_shift(level) for level in range(1, MAX_LEVEL + 1))], np.int64)
 
 
 @cache
 def gap_model(level: int) -> Model:
-    """Of the tokens 0..LAST_GAP."""
+    """Return the model of the tokens 0 to LAST_GAP at a level."""
     _, stay = odds_of(level)
+    # (1 - p)^(2^r) by repeated squaring: the odds that a block of 2^r elements has no change.
     for _ in range(gap_shift(level)):
         stay = stay * stay >> _SCALE
+    # Token t < LAST_GAP has weight stay^t (1 - stay); the last token has what remains. `>> 8` keeps weights below 2^53.
     weights, rest = [], 1 << _SCALE
     for _ in range(LAST_GAP):
         following = rest * stay >> _SCALE
@@ -112,20 +133,20 @@ def gap_model(level: int) -> Model:
 
 @cache
 def flag_model(level: int) -> Model:
-    """Of "unchanged", "changed"."""
+    """Return the model of one element at a level: 0 unchanged, 1 changed."""
     p, stay = odds_of(level)
     return Model([stay >> 8, p >> 8])
 
 
 @cache
 def uniform_model(num_symbols: int) -> Model:
-    """All symbols alike."""
+    """Return the model in which all symbols are equally likely."""
     return Model([1] * num_symbols)
 
 
 @cache
 def residual_model(prior: int, largest: int, *, with_never: bool = True) -> Model:
-    """Of zigzag integers up to +-largest, and then NEVER (or DEAD)."""
+    """Return the model of zigzag integers up to +-largest, followed by NEVER (or DEAD) if `with_never`."""
     return Model([1 << (40 - bits) for bits in _residual_prices(prior, largest, with_never)])
 
 
@@ -137,7 +158,7 @@ def _residual_prices(prior: int, largest: int, with_never: bool) -> list[int]:
 
 @cache
 def residual_costs(prior: int, largest: int, *, with_never: bool = True) -> npt.NDArray[np.int64]:
-    """Prices of the symbols of residual_model."""
+    """Return the prices of the symbols of `residual_model`."""
     prices = _residual_prices(prior, largest, with_never)
     total = log2(sum(1 << (40 - bits) for bits in prices)) - (40 << COST_BITS)
     return np.array([(bits << COST_BITS) + total for bits in prices], np.int64)
@@ -145,7 +166,10 @@ def residual_costs(prior: int, largest: int, *, with_never: bool = True) -> npt.
 
 @cache
 def level_costs(spacing: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Prices of a change and of no change at each level of a spacing; entry 0 (never) is not used."""
+    """Return the prices [levels] of a changed and of an unchanged element at each level of a spacing.
+
+    Entry 0 is not used.
+    """
     levels = range(spacing, MAX_LEVEL + 1, spacing)
     one = _SCALE << COST_BITS
     changed = [0, *(one - log2(odds_of(level)[0]) for level in levels)]
@@ -155,27 +179,28 @@ def level_costs(spacing: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int
 
 @cache
 def logarithms() -> npt.NDArray[np.int64]:
-    """log2 of 256..511 less 8, for kernels that need logarithms of counts."""
+    """Return log2(256 + i) - 8 for i in 0 to 255 as prices, for kernels that need logarithms of counts."""
     return np.array([log2(256 + i) - (8 << COST_BITS) for i in range(256)], np.int64)
 
 
 @cache
 def step_widths() -> npt.NDArray[np.uint8]:
-    """How many bits of a magnitude each token leaves open."""
+    """Return how many raw bits of a magnitude each step token leaves open [NUM_STEP_TOKENS]."""
     kinds = np.arange(NUM_STEP_TOKENS) // 2 - DIRECT_STEPS
     return np.where(kinds < 0, 0, kinds // 2 + 2).astype(np.uint8)
 
 
 @cache
 def code_weights() -> tuple[int, ...]:
-    """The weight of each table entry."""
+    """Return the weight of each table entry [CODE_LEVELS]."""
     return (0, *(isqrt(1 << (40 + code)) for code in range(1, CODE_LEVELS)))
 
 
 @lru_cache(1 << 16)
 def log2(value: int) -> int:
-    """log2 of an integer >= 1 with COST_BITS fraction bits, by squaring."""
+    """Return log2 of an integer >= 1 with COST_BITS fraction bits, computed by repeated squaring."""
     exponent = value.bit_length() - 1
+    # The mantissa in [1, 2) with 64 fraction bits. Squaring doubles its logarithm, whose next bit is 1 if it reaches 2.
     mantissa = (value << 64) >> exponent if exponent <= 64 else value >> (exponent - 64)
     fraction = 0
     for _ in range(COST_BITS):
@@ -189,19 +214,19 @@ def log2(value: int) -> int:
 
 @cache
 def near_model(num_symbols: int, expected: int) -> Model:
-    """Of a number that is likely near another: half as likely for each four further off."""
+    """Return the model of a number that is likely close to `expected`: half as likely for each four further away."""
     return Model([isqrt(isqrt(1 << max(0, 160 - abs(symbol - expected)))) for symbol in range(num_symbols)])
 
 
 @cache
 def spacing_model() -> Model:
-    """Of the spacings 1, 2 and 4."""
+    """Return the model of the spacings 1, 2 and 4."""
     return Model([6, 1, 1])
 
 
 @cache
 def prior_model() -> Model:
-    """Of priors."""
+    """Return the model of the prior's number."""
     return Model(_prior_weights())
 
 
@@ -211,37 +236,37 @@ def _prior_weights() -> list[int]:
 
 @cache
 def prior_cost(prior: int) -> int:
-    """The price of a symbol of prior_model."""
+    """Return the price of a symbol of `prior_model`."""
     return log2(sum(_prior_weights())) - log2(_prior_weights()[prior])
 
 
 @cache
 def template_model() -> Model:
-    """Of templates: differences, zigzag."""
+    """Return the model of the template's differences in zigzag order."""
     return Model([1 << (40 - bits) for bits in _template_prices()])
 
 
 @cache
 def template_costs() -> npt.NDArray[np.int64]:
-    """Prices of the symbols of template_model."""
+    """Return the prices of the symbols of `template_model`."""
     total = log2(sum(1 << (40 - bits) for bits in _template_prices())) - (40 << COST_BITS)
     return np.array([(bits << COST_BITS) + total for bits in _template_prices()], np.int64)
 
 
 def _template_prices() -> list[int]:
-    """Odds double from exponent to exponent, but where they begin or saturate."""
+    """Return code lengths in bits. Odds double from exponent to exponent, except where they begin or saturate."""
     return [min(2 * off, 4 + off // 2) for off in ((z + 1) // 2 for z in range(2 * MAX_LEVEL + 1))]
 
 
 @cache
 def entry_model(*, coarse: bool) -> Model:
-    """Of table entries as differences: zigzag, then ABSENT. Weights fall by the root of two a step."""
+    """Return the model of table entries: zigzag differences, then ABSENT. Weights fall by sqrt(2) per step."""
     return Model(_entry_weights(coarse))
 
 
 @cache
 def entry_costs(*, coarse: bool) -> npt.NDArray[np.int64]:
-    """Prices of the symbols of entry_model."""
+    """Return the prices of the symbols of `entry_model`."""
     total = log2(sum(_entry_weights(coarse)))
     return np.array([total - log2(weight) for weight in _entry_weights(coarse)], np.int64)
 

@@ -1,9 +1,11 @@
-"""From the parts of a payload to a new state. Trusts nothing: the caps come from what was signed, and are checked in
-the head before any span is made; a span's decoder allocates a small multiple of the span, whatever its part says.
+"""Decoder of a weight payload: turns a base and the parts of a payload into a new state.
 
-A damaged part raises CorruptFrame or gives other elements of the same span: that contents are the right ones is proven
-by digests one level up. The base may be written into as soon as the span that was read from it is staged: spans do not
-overlap.
+It trusts nothing in the parts. The caps come from what was signed, and the head is checked against them before any span
+is built. Decoding a span allocates a small multiple of the span, whatever its part says. A damaged part raises
+CorruptFrame or yields wrong elements of the same span; that the content is right is proven by digests one level up.
+
+Decoded spans are *staged*: they hold new elements that are not written yet. The base may be written into as soon as the
+span that was read from it is staged, because spans do not overlap.
 """
 
 from collections.abc import Sequence
@@ -15,16 +17,19 @@ from periplus.errors import CorruptFrame
 from periplus.state import State
 
 MAX_PARTS = 1 << 20
-"""For callers without a signed cap: 8 TiB in spans of 8 MiB."""
+"""Most parts of a payload for callers that have no signed cap: 8 TiB in spans of 8 MiB."""
 
 
 class Decoder:
-    """Feeds on parts: the head first, then spans in order, or in any order with their index."""
+    """Incremental decoder: takes the head first, then spans in order, or in any order with their index."""
 
     def __init__(
         self, base: State | None, *, max_content_bytes: int, max_parts: int = MAX_PARTS, keep: bool = True
     ) -> None:
-        """`keep=False` for who writes each span at once: staged() is then not to be had, and memory is one span."""
+        """Create a decoder. `base` is None for a full state.
+
+        With `keep=False`, for callers that write each span at once, `staged()` is not available and memory is one span.
+        """
         self._base, self._keep = base, keep
         self._max_content_bytes, self._max_parts = max_content_bytes, max_parts
         self._head: head.Head | None = None
@@ -33,13 +38,13 @@ class Decoder:
 
     @property
     def num_parts(self) -> int:
-        """Of the whole payload. Raises: CorruptFrame before the head is there."""
+        """Number of parts of the whole payload. Raises: CorruptFrame before the head was fed."""
         self._need_head()
         return 1 + len(self._spans)
 
     @property
     def layout(self) -> Layout:
-        """Of the new state. Raises: CorruptFrame before the head is there."""
+        """Layout of the new state. Raises: CorruptFrame before the head was fed."""
         return self._need_head().layout
 
     @property
@@ -50,7 +55,10 @@ class Decoder:
         return tuple(index for index in range(1, self.num_parts) if index not in self._staged)
 
     def feed(self, data: bytes, index: int | None = None) -> StagedSpan | None:
-        """The span of a part, None for the head. Without index: the next in order. Raises: CorruptFrame, WrongBase."""
+        """Decode one part and return its span, or None for the head. Without `index` it is the next part in order.
+
+        Raises: CorruptFrame, WrongBase.
+        """
         number = (0 if self._head is None else 1 + len(self._staged)) if index is None else index
         if number == 0:
             self._feed_head(data)
@@ -65,7 +73,7 @@ class Decoder:
         return staged
 
     def staged(self) -> Staged:
-        """Everything. Raises: CorruptFrame if parts are missing, ValueError with keep=False."""
+        """Return all spans. Raises: CorruptFrame if parts are missing, ValueError with keep=False."""
         described = self._need_head()
         if missing := self.missing:
             raise CorruptFrame(f"{len(missing)} of {self.num_parts} parts are missing, the first is part {missing[0]}")
@@ -96,7 +104,7 @@ class Decoder:
 
 
 def decode(base: State | None, parts: Sequence[bytes], *, max_content_bytes: int) -> State:
-    """The new state. Raises: CorruptFrame, WrongBase."""
+    """Return the new state from all parts of a payload. Raises: CorruptFrame, WrongBase."""
     decoder = Decoder(base, max_content_bytes=max_content_bytes, max_parts=len(parts))
     for data in parts:
         decoder.feed(data)

@@ -1,8 +1,9 @@
-"""From two states to the parts of a payload, one span at a time.
+"""Encoder of a weight payload: turns two states into the parts of a delta, one span at a time.
 
-Part 0 is the head (head.py), part i is span i - 1 (part.py). Each part needs its own span of both states and nothing
-else, so that a part can be signed and sent while the next is encoded. Beyond the two states, the memory is that of one
-span a thread: its new and base bytes where it has several pieces, and up to 12 bytes for each changed element.
+Part 0 is the head (head.py); part i is span i - 1 (part.py). Each part needs its own span of both states and nothing
+else, so one part can be signed and sent while the next is encoded. Besides the two states, memory is one span per
+thread: its new and base bytes if it has several pieces, and up to 12 bytes per changed element. Without a base the
+payload is a full copy.
 """
 
 from collections import deque
@@ -16,12 +17,13 @@ from periplus.codec.weights.layout import SPAN_BYTES, Span, layout_of
 from periplus.state import ELEMENT_BYTES, State
 
 AHEAD = 2
-"""Spans a thread that are encoded before anyone asks for them: enough to keep threads busy while one part is sent."""
+"""Spans per thread that are encoded before they are asked for. Two keep the threads busy while one part is sent. Chosen
+by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaStats:
-    """What a payload holds. Elements without a base count as changed."""
+    """Size figures of a payload. Elements without a base count as changed."""
 
     num_elements: int
     num_changed: int
@@ -30,30 +32,36 @@ class DeltaStats:
 
     @property
     def density(self) -> float:
-        """Changed elements over all; 0 for an empty state."""
+        """Share of elements that changed; 0 for an empty state."""
         return self.num_changed / self.num_elements if self.num_elements else 0.0
 
     @property
     def bits_per_change(self) -> float:
-        """Of the whole payload; 0 where nothing changed."""
+        """Bits of the whole payload per changed element; 0 if nothing changed."""
         return 8 * self.payload_bytes / self.num_changed if self.num_changed else 0.0
 
     @property
     def ratio(self) -> float:
-        """Content over payload."""
+        """Bytes of the new state over bytes of the payload."""
         return self.content_bytes / self.payload_bytes
 
 
 class Encoder:
-    """The parts of one delta, or of a full copy where there is no base. Neither state may change meanwhile.
+    """Encodes one delta, or a full copy if there is no base. Neither state may change meanwhile.
 
-    `changes`: by span, the positions that differ, where somebody compared already; the bytes are the same.
+    `changes` gives, for each span, the positions that differ, if the caller has compared the states already (None
+    otherwise). The bytes are the same either way.
     """
 
     def __init__(
-        self, base: State | None, new: State, *, num_threads: int = 1, span_bytes: int = SPAN_BYTES,
+        self,
+        base: State | None,
+        new: State,
+        *,
+        num_threads: int = 1,
+        span_bytes: int = SPAN_BYTES,
         changes: Sequence[Positions | None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._base, self._new, self._num_threads = base, new, num_threads
         self._layout = layout_of(new)
         self._spans = self._layout.spans(span_bytes)
@@ -73,13 +81,16 @@ class Encoder:
 
     @property
     def stats(self) -> DeltaStats:
-        """Of all parts. Raises: ValueError before parts() is exhausted."""
+        """Figures of all parts. Raises: ValueError before `parts()` is exhausted."""
         if self._stats is None:
             raise ValueError("a delta's stats are known when its last part is; iterate over parts() first")
         return self._stats
 
     def parts(self) -> Generator[bytes, None, None]:
-        """All parts in order. With threads, a few spans are encoded ahead of the caller; close() ends them early."""
+        """Yield all parts in order.
+
+        With threads, a few spans are encoded ahead of the caller; close() ends them early.
+        """
         first = head.write(self._base_layout, self._head)
         yield first
         payload_bytes, num_changed = len(first), 0
@@ -119,8 +130,12 @@ class Encoder:
 
 
 def encode(
-    base: State | None, new: State, *, num_threads: int = 1, span_bytes: int = SPAN_BYTES,
+    base: State | None,
+    new: State,
+    *,
+    num_threads: int = 1,
+    span_bytes: int = SPAN_BYTES,
     changes: Sequence[Positions | None] | None = None,
-) -> list[bytes]:  # fmt: skip
-    """All parts."""
+) -> list[bytes]:
+    """Return all parts of a payload."""
     return list(Encoder(base, new, num_threads=num_threads, span_bytes=span_bytes, changes=changes).parts())

@@ -1,24 +1,28 @@
-"""How few bits a delta could take: entropies of what changed, for people and benchmarks. No wire bytes depend on it.
+"""Lower bounds on the size of a delta: entropies of what changed, for people and benchmarks.
 
-Over the tensors of BF16, F16 and F32 that both states hold with one layout. n elements, k of them changed; a step is
-the signed difference on the ordered number line. H of counts is the empirical entropy, so every floor below but the
-last two knows its tables for nothing.
+No wire byte depends on them.
 
-- `iid_bits` = n H(k/n) + k H(step), over the whole state: what a code reaches that ignores the base's values.
-- `conditional_bits` = the same sum within each (tensor, exponent of the base), added up.
-- `step_entropy_bits` = n H(step, zero included) given tensor and exponent. By the chain rule of entropy this is
-  `conditional_bits` again; it has a name of its own because the dense regime is judged by it.
-- `conditional_with_tables_bits` pays for the tables: half a log2 of the observations a parameter (Rissanen 1983, "A
-  universal prior for integers and estimation by minimum description length"), one parameter of n elements for the
-  odds and one of k changes for each distinct step beyond the first. For each exponent the cheaper of two tyings counts:
-  every tensor for itself, or all tensors together. The price holds for many observations; a context of one element
-  pays nothing for its change, nor for naming its step.
-- `adaptive_floor_bits` pays for the tables exactly: the length of the adaptive code of Krichevsky and Trofimov
-  1981 ("The performance of universal encoding"), to which the price above is an approximation, for the changes of a
-  context and for its steps, whose alphabet (that of the exponent) is known for nothing. Tied as above.
+The bounds (*floors*) cover the BF16, F16 and F32 tensors that both states hold with one layout. Let n be the number of
+elements and k the number of changed ones. A step is the signed difference of two floats on the ordered number line of
+their bit patterns. H of counts is their empirical entropy. All floors but the last two assume that the probabilities
+are known to the reader for nothing.
 
-Tensors are read piece by piece, and what is kept of them is a histogram: memory grows with the number of distinct
-(tensor, exponent, step), not with the state.
+- `iid_bits` = n H(k/n) + k H(step), over the whole state. A code that ignores the values of the base cannot do better.
+- `conditional_bits` = the same sum within each pair (tensor, exponent of the base), added up over pairs.
+- `step_entropy_bits` = n H(step, with 0 for no change) given tensor and exponent. By the chain rule of entropy it
+  equals `conditional_bits`. It has a name of its own because dense deltas are judged by it.
+- `conditional_with_tables_bits` also pays for the probabilities: half a log2 of the number of observations per
+  parameter (Rissanen 1983, "A universal prior for integers and estimation by minimum description length"). The odds are
+  one parameter of n observations. Each distinct step beyond the first is one of k observations. For each exponent the
+  cheaper of two choices counts: every tensor has its own parameters, or all tensors share them. The price is
+  asymptotic, for many observations; a context of one element pays neither for its change nor for naming its step.
+- `adaptive_floor_bits` pays for the probabilities exactly: it is the length of the adaptive code of Krichevsky and
+  Trofimov 1981 ("The performance of universal encoding"), which the price above approximates. The code runs over the
+  changes of a context and over its steps, whose alphabet (that of the exponent) is known for nothing. Parameters are
+  shared as above.
+
+Tensors are read in pieces, and only a histogram of them is kept. Memory grows with the number of distinct (tensor,
+exponent, step), not with the state.
 """
 
 from collections.abc import Iterator
@@ -32,13 +36,13 @@ import numpy.typing as npt
 from periplus.state import ELEMENT_BYTES, State, Tensor
 
 MANTISSA_BITS = {"BF16": 7, "F16": 10, "F32": 23}
-"""Of the dtypes that have exponents; the rest is no number line of floats."""
+"""Bits of mantissa of each dtype that is treated as a float. Other dtypes have no ordered number line of floats."""
 
 PIECE_ELEMENTS = 1 << 20
-"""Looked at together: what is made of them stays in the processor's cache."""
+"""Elements that are compared at a time, so that intermediate arrays stay in the processor's cache. Chosen by hand."""
 
 _STEP_RANGE = 1 << 33
-"""More than the steps between two numbers of 32 bits."""
+"""Stride that separates exponents in the combined key of (exponent, step). It exceeds the range of 32-bit steps."""
 
 _Ints = npt.NDArray[np.int64]
 _Bits = npt.NDArray[np.unsignedinteger[Any]]
@@ -46,7 +50,7 @@ _Bits = npt.NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Bits of a whole delta; see the module."""
+    """Lower bounds of one delta in bits; the module's docstring defines each."""
 
     iid_bits: float
     conditional_bits: float
@@ -58,7 +62,7 @@ class Floors:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The elements of one exponent in one tensor: how many, their distinct steps, and how often each occurs."""
+    """The elements of one exponent in one tensor: their number, their distinct steps, and the count of each step."""
 
     num_elements: int
     steps: _Ints
@@ -79,7 +83,7 @@ class _Context:
         return odds + (len(self.counts) - 1) * 0.5 * log2(self.num_changed) if len(self.counts) else odds
 
     def adaptive_bits(self, num_steps: int) -> float:
-        """Of an adaptive code that knows how many distinct steps there may be."""
+        """Return the length of an adaptive code that knows that `num_steps` distinct steps may occur."""
         changed = self.num_changed
         return _adaptive_bits([changed, self.num_elements - changed], 2) + _adaptive_bits(
             self.counts.tolist(), num_steps
@@ -87,7 +91,7 @@ class _Context:
 
 
 def floors(base: State, new: State) -> Floors:
-    """The floors of one delta; all zero where no tensor of floats is in both."""
+    """Return the lower bounds of one delta. All are zero if no float tensor is in both states."""
     by_exponent = _by_exponent(base, new)
     everything = [context for group in by_exponent.values() for context in group]
     conditional_bits = sum(context.entropy_bits for context in everything)
@@ -103,11 +107,12 @@ def floors(base: State, new: State) -> Floors:
 
 
 def adaptive_floor_bits(base: State, new: State) -> float:
-    """The conditional floor with its tables paid for exactly; see the module."""
+    """Return the conditional bound that pays for its probabilities exactly; the module's docstring defines it."""
     return sum(_cheapest_adaptive(group) for group in _by_exponent(base, new).values())
 
 
 def _by_exponent(base: State, new: State) -> dict[tuple[str, int], list[_Context]]:
+    """Return the contexts of all common float tensors, grouped by (dtype, exponent)."""
     found: dict[tuple[str, int], list[_Context]] = {}
     for name in sorted(base.keys() & new.keys()):
         old, tensor = base[name], new[name]
@@ -118,14 +123,17 @@ def _by_exponent(base: State, new: State) -> dict[tuple[str, int], list[_Context
 
 
 def _contexts(base: Tensor, new: Tensor) -> Iterator[tuple[int, _Context]]:
+    """Yield (exponent, context) for each exponent of one tensor that occurs in the base."""
     mantissa_bits = MANTISSA_BITS[base.dtype]
     num_exponents = 1 << (8 * ELEMENT_BYTES[base.dtype] - 1 - mantissa_bits)
     sizes, found = np.zeros(num_exponents, np.int64), []
     for start in range(0, base.num_elements, PIECE_ELEMENTS):
         old, now = _bits(base)[start : start + PIECE_ELEMENTS], _bits(new)[start : start + PIECE_ELEMENTS]
+        # [num_exponents] elements of each exponent. Row = sign and exponent, and both signs are added up.
         sizes += np.bincount(old >> mantissa_bits, minlength=2 * num_exponents).reshape(2, -1).sum(axis=0)
         changed = np.flatnonzero(old != now)
         exponents = (old[changed] >> mantissa_bits).astype(np.int64) % num_exponents
+        # One integer key per change, sorted by exponent and then by step. The step is shifted to be positive.
         pairs = exponents * _STEP_RANGE + steps_between(old[changed], now[changed]) + _STEP_RANGE // 2
         found.append(np.unique(pairs, return_counts=True))
     pairs, counts = _merged(found)
@@ -137,13 +145,14 @@ def _contexts(base: Tensor, new: Tensor) -> Iterator[tuple[int, _Context]]:
 
 
 def steps_between(old: _Bits, new: _Bits) -> _Ints:
-    """Signed differences on the ordered number line, modulo its length."""
+    """Return the signed differences `new - old` on the ordered number line, modulo its length."""
     modulus = 1 << (8 * old.itemsize)
     steps = (_keys(new, modulus) - _keys(old, modulus)) % modulus
     return np.where(steps >= modulus // 2, steps - modulus, steps)
 
 
 def _keys(bits: _Bits, modulus: int) -> _Ints:
+    """Return the place of each bit pattern on the ordered number line: negative floats reversed below positive ones."""
     wide, sign = bits.astype(np.int64), modulus // 2
     return np.where(wide & sign, (modulus - 1) ^ wide, wide | sign)
 
@@ -153,11 +162,13 @@ def _bits(tensor: Tensor) -> _Bits:
 
 
 def _tie(contexts: list[_Context]) -> _Context:
+    """Return the one context that several contexts make together."""
     steps, counts = _merged([(context.steps, context.counts) for context in contexts])
     return _Context(sum(context.num_elements for context in contexts), steps, counts)
 
 
 def _merged(histograms: list[tuple[_Ints, _Ints]]) -> tuple[_Ints, _Ints]:
+    """Merge histograms of (distinct values, counts) into one."""
     nothing = np.zeros(0, np.int64)
     values = np.concatenate([nothing, *(values for values, _ in histograms)])
     counts = np.concatenate([nothing, *(counts for _, counts in histograms)])
@@ -179,7 +190,11 @@ def _cheapest_adaptive(contexts: list[_Context]) -> float:
 
 
 def _adaptive_bits(counts: list[int], num_symbols: int) -> float:
-    """Of the observations one after another, each by the estimate (count + 1/2) / (total + symbols / 2)."""
+    """Return the Krichevsky-Trofimov code length.
+
+    Each observation costs minus log2 of the estimate (count + 1/2) / (total + symbols / 2) from the observations before
+    it.
+    """
     seen = sum(lgamma(count + 0.5) - lgamma(0.5) for count in counts)
     return (lgamma(sum(counts) + num_symbols / 2) - lgamma(num_symbols / 2) - seen) / log(2)
 

@@ -1,15 +1,17 @@
-"""Gaps on the wire: how many unchanged elements of a stream lie before each change of that stream. A stream is a level
-and a sign: signs say nothing about changes, but kept apart, rows of one tensor rarely share a stream, and then elements
-can be counted by row, without a look at the table. In the stack:
+"""Coding of change positions in a large span: the number of unchanged elements (gap) before each change of a stream.
 
-    for each stream that a cell has, in rising order, how many tokens it has:
+A *stream* is a pair of level and sign. Signs say nothing about changes. But with signs apart, the rows (sign and
+exponent) of one tensor rarely share a stream, so elements can be counted by row without looking the stream up. Streams
+are ordered by level, then sign (positive first). Gaps run on from tensor to tensor of the span, so only its number of
+tokens ends a stream.
+
+Order in the stack:
+
+    for each stream that some cell uses, in rising order, its number of tokens:
         the number's length in bits        zigzag of the difference to the stream before
     the bits below their leading ones      one number, the first stream's lowest
     tokens, stream by stream               contexts.gap_model of its level
     the low bits of each gap               early bits
-
-Streams are ordered by level, then sign (positive first). Gaps run on from tensor to tensor of the span, so a stream has
-no end but its number of tokens.
 """
 
 import numpy as np
@@ -21,20 +23,26 @@ from periplus.codec.weights.level_map import unzigzag, zigzag
 from periplus.errors import CorruptFrame
 
 MAX_COUNT_BITS = 27
-"""Of the number of a stream's tokens: a span of 64 MiB has 2^26 elements at most that may change."""
+"""Most bits of a stream's number of tokens. A span of 64 MiB has at most 2^25 elements of two bytes, and each may
+change."""
 
 NUM_STREAMS = 2 * (contexts.MAX_LEVEL + 1)
+"""Number of streams, including the two of level 0, which have no gaps."""
 
 
 def streams(table: Bytes) -> Bytes:
-    """[G, rows] the stream of each row from its level: 2 level + sign, and 0 for all that never change."""
+    """Return the stream [G, rows] of each row from its level: 2 x level + sign, or 0 for all rows that never change."""
     half = table.shape[1] // 2
     signs = np.arange(table.shape[1]) >= half
     return np.where(table > 0, 2 * table + signs, 0).astype(np.uint8)
 
 
 def write(writer: SymbolWriter, used: list[int], gaps: Positions, per_stream: Ints) -> None:
-    """Append gaps that stand in the order of streams; `used` are the levels that cells have."""
+    """Append the gaps.
+
+    `gaps` is sorted by stream, `per_stream` [NUM_STREAMS] counts them; `used` are the levels that occur.
+    """
+    # Each gap is a raw low part of a width that its level fixes, and a high part that becomes one or more tokens.
     shifts = np.repeat(contexts.gap_shifts(), 2)
     starts = np.concatenate([[0], np.cumsum(per_stream)])
     widths = np.repeat(shifts.astype(np.uint8), per_stream)
@@ -49,10 +57,15 @@ def write(writer: SymbolWriter, used: list[int], gaps: Positions, per_stream: In
 
 
 def read(reader: SymbolReader, used: list[int], num_elements: int) -> tuple[Positions, Ints]:
-    """The gaps and how many each stream has. Raises: CorruptFrame."""
+    """Invert `write`: return the gaps, sorted by stream, and the number of gaps of each stream.
+
+    Raises: CorruptFrame.
+    """
     num_tokens = np.zeros(NUM_STREAMS, np.int64)
+    # No encoder writes more tokens: one per gap, and one per LAST_GAP elements.
     most = num_elements + num_elements // contexts.LAST_GAP
     num_tokens[_of_levels(used)] = _read_counts(reader, 2 * len(used), most)
+    # Both signs of a level share a model, so their tokens are decoded together.
     of_both = num_tokens.reshape(-1, 2).sum(axis=1)
     tokens = [np.zeros(0, np.int32)]
     tokens += [reader.take(int(of_both[level]), contexts.gap_model(level)) for level in used]
@@ -73,6 +86,7 @@ def _of_levels(used: list[int]) -> list[int]:
 
 
 def _write_counts(writer: SymbolWriter, counts: list[int]) -> None:
+    """Append the numbers of tokens: bit lengths as differences, then all bits below the leading ones as one number."""
     lengths = [count.bit_length() for count in counts]
     rises = np.array(lengths, np.int64) - np.array([0, *lengths[:-1]], np.int64)
     writer.put(zigzag(rises, MAX_COUNT_BITS), _length_model())

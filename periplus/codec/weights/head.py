@@ -1,19 +1,21 @@
-"""Part 0 of a payload: which state is described, and against which base. Little-endian:
+"""Part 0 of a weight payload: the layout of the described state, and its relation to a base.
 
-    u8   16 x format, which is 1, + 8 if spans are of SPAN_BYTES, + relation to the base: 0 none is needed, 1 same
+The format is little-endian:
+
+    u8   16 x format, which is 1, + 8 if spans are of SPAN_BYTES, + relation to the base: 0 no base is needed, 1 same
          layout, 2 another layout
-    u8   log2 of the span's bytes, if they are others
-    u8   where there is a base: the first byte of BLAKE3 of its layout (as JSON, below)
-    where the layout is not the base's: one zstandard frame of the layout
+    u8   log2 of the span's bytes; present only if it is not that of SPAN_BYTES
+    u8   with a base: the first byte of BLAKE3 of its layout (as JSON, below)
+    if the layout is not the base's: one zstandard frame of the layout
 
-A layout as JSON: UTF-8, no spaces, [[name, dtype, [dimensions]], ...] sorted by name. Names that are not Unicode have
-no UTF-8 and are refused on both sides.
+A layout as JSON is UTF-8 without spaces: [[name, dtype, [dimensions]], ...] sorted by name. Names that are not Unicode
+have no UTF-8 and are refused by writer and reader.
 
-The digest tells a wrong base from a damaged payload, as far as a layout can and but for one in 256: a small model's
-delta has 400 bytes, so that eight bytes of digest would be a fiftieth of it. That the base's *contents* are the right
-ones is proven one level up.
+The digest tells a wrong base from a damaged payload, as far as layouts differ, and misses one in 256. One byte must do:
+a small model's delta has 400 bytes, so eight bytes of digest would be a fiftieth of it. That the *content* of the base
+is the right one is proven one level up.
 
-`read` allocates at most MAX_LAYOUT_BYTES and checks all sums before anyone makes a span.
+`read` allocates at most MAX_LAYOUT_BYTES, and checks all sums before anyone builds a span.
 """
 
 import json
@@ -29,16 +31,19 @@ from periplus.errors import CorruptFrame, WrongBase
 from periplus.state import layout_bytes
 
 FORMAT = 1
+"""Version of the payload format."""
 MAX_LAYOUT_BYTES = 16 << 20
-"""Of JSON: a mixture-of-experts checkpoint of 100,000 tensors needs half."""
+"""Largest layout in bytes of JSON. A mixture-of-experts checkpoint of 100,000 tensors needs half of it."""
 
 _LEVEL = 9
+"""zstandard level of the layout. Chosen by hand."""
 _DIGEST_BYTES = 1
 _USUAL_SPANS = 8
+"""Bit of the first byte that says that spans are of SPAN_BYTES."""
 
 
 class Relation(IntEnum):
-    """Of the new state to the base."""
+    """Relation of the new state to the base."""
 
     NO_BASE = 0
     SAME_LAYOUT = 1
@@ -47,7 +52,10 @@ class Relation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The meaning of part 0. `with_base` has, for each line, whether the base holds a tensor of that layout."""
+    """Content of part 0.
+
+    `with_base` says for each tensor of the layout whether the base holds one of the same layout.
+    """
 
     layout: Layout
     span_bytes: int
@@ -55,7 +63,7 @@ class Head:
 
 
 def write(base: Layout | None, head: Head) -> bytes:
-    """Part 0. Raises: ValueError for a span size that is no power of two."""
+    """Return part 0. Raises: ValueError for a span size that is not a power of two."""
     exponent = head.span_bytes.bit_length() - 1
     if head.span_bytes != 1 << exponent:
         raise ValueError(f"spans of {head.span_bytes} bytes; take a power of two")
@@ -67,7 +75,10 @@ def write(base: Layout | None, head: Head) -> bytes:
 
 
 def read(part: bytes, base: Layout | None, *, max_content_bytes: int, max_spans: int) -> Head:
-    """The inverse of write. Raises: CorruptFrame, WrongBase."""
+    """Invert `write`.
+
+    Raises: CorruptFrame, also if a cap is exceeded; WrongBase if `base` is missing or of another layout.
+    """
     if len(part) < 2 or part[0] >> 4 != FORMAT or part[0] & 7 not in tuple(Relation):
         raise CorruptFrame(f"a head of {len(part)} bytes that begins with {part[:2].hex()}; this build reads format 1")
     relation, at, span_bytes = Relation(part[0] & 7), 1, SPAN_BYTES
@@ -90,7 +101,7 @@ def read(part: bytes, base: Layout | None, *, max_content_bytes: int, max_spans:
 
 
 def with_base(base: Layout | None, layout: Layout) -> tuple[bool, ...]:
-    """For each line, whether the base has the same one."""
+    """Return for each tensor of `layout` whether the base has the same name, dtype and shape."""
     if base is None:
         return (False,) * len(layout.lines)
     known = set(base.lines)

@@ -1,11 +1,13 @@
-"""The loops over elements: what a span's bytes are walked with. Nothing here knows a wire format.
+"""Compiled loops (numba) over the elements of a span. They know nothing of the wire format.
 
-Each kernel is compiled at its first call, once for elements of two bytes and once for four where it sees elements, and
-comes from numba's cache afterwards. All release the interpreter's lock. Arrays that kernels only read are passed
-read-only and aligned (`readonly`), or numba would compile the same loop for every combination.
+Each kernel is compiled at its first call, once for elements of two bytes and once for four if it reads elements. Later
+processes load it from numba's cache. All release the interpreter's lock. Arrays that a kernel only reads are passed
+read-only and aligned (`readonly`), because numba would otherwise compile the same loop for every combination.
 
-A *row* of an element is its sign and exponent, `bits >> shift`; `table[group, row]` is the stream that counts it.
-Groups are runs of elements, cut at `bounds`; positions count from the start of the span.
+The *row* of an element is its sign and exponent, `bits >> shift`, where `shift` is the number of mantissa bits.
+`table[group, row]` is the *stream* in which the element is counted. A *group* is a run of elements; `bounds` [G + 1]
+holds where groups begin and end. Positions count from the start of the span. Indices are unsigned, because numba then
+omits the handling of negative ones.
 """
 
 from collections.abc import Callable
@@ -23,19 +25,26 @@ Bytes = npt.NDArray[np.uint8]
 UInt = np.uint64
 
 NUM_ROWS = 512
+"""Largest number of rows: a sign and eight bits of exponent."""
 BLOCK = 512
-"""Elements that a survey takes or leaves together: enough for a processor to fetch ahead."""
+"""Elements that `survey` counts or skips together, enough for the processor to prefetch. Chosen by hand."""
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
 
 def kernel(function: _F) -> _F:
-    """Compile at the first call, cache on disk, release the lock; typed as what it was."""
+    """Compile a function at its first call, cache it on disk, and release the lock while it runs.
+
+    The type stays the same.
+    """
     return cast(_F, numba.njit(cache=True, nogil=True)(function))
 
 
 def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A view that numba sees as one type wherever the memory came from; a copy where it is not aligned."""
+    """Return a read-only view that numba sees as one type wherever the memory came from.
+
+    Unaligned arrays are copied.
+    """
     view = np.require(array, requirements=["C", "A"]).view()
     view.flags.writeable = False
     return view
@@ -45,20 +54,24 @@ def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def find_changes(
     base: Bits, new: Bits, base_words: Bits, new_words: Bits, width: int, positions: Positions, old: Bits, steps: Steps
 ) -> int:
-    """Where new differs, in order, what stood there, and by how much it moved on the number line, modulo its length.
+    """Find the elements that differ: positions in order, old bits, and steps on the number line modulo its length.
 
-    Returns how many. `positions` has room for one more than all elements. The words are the same bytes, eight at a
-    time, as many as are whole. No branch depends on an element's sign: half of them would be guessed wrong.
+    Returns the number found. `positions` has room for one more than all elements. `base_words` and `new_words` are the
+    same bytes as 64-bit words, as many as are whole. No branch depends on an element's sign, because half of such
+    branches would be mispredicted.
     """
     found = np.uint64(0)
     size, block, stretch, high = np.uint64(base.size), np.uint64(8), np.uint64(2048), np.uint64(width - 1)
     words_a_block, one, two = np.uint64(base.itemsize), np.uint64(1), np.uint64(2)
     sign = np.uint64(1) << high
     mask = sign | (sign - np.uint64(1))
+    # Work on stretches of 2,048 elements, so that the second loop finds the changes of the first in the cache.
     for begin in range(np.uint64(0), size, stretch):
         before, end = found, begin + stretch
         if end > size:
             end = size
+        # Compare 8 elements at once as 2 or 4 words. Only in a block that differs, look at each element; the position
+        # is always written, and kept by advancing `found`.
         whole = begin + (end - begin) // block * block
         for start in range(begin, whole, block):
             word = start // block * words_a_block
@@ -74,6 +87,8 @@ def find_changes(
         for i in range(whole, end):
             positions[found] = i
             found += np.uint64(base[i] != new[i])
+        # Steps: flip all bits of negative numbers and the sign bit of positive ones, which orders bit patterns like
+        # numbers; then take the difference as a signed number of `width` bits.
         for at in range(before, found):
             was, now = np.uint64(base[np.uint64(positions[at])]), np.uint64(new[np.uint64(positions[at])])
             old[at] = was
@@ -86,7 +101,11 @@ def find_changes(
 
 @kernel
 def survey(base: Bits, bounds: Ints, shift: int, stride: int, seen: Ints) -> None:
-    """Count the elements of each (group, row) in one of `stride` blocks, and multiply."""
+    """Estimate the number of elements of each (group, row), added to `seen` [G, rows].
+
+    In large groups only one of `stride` blocks is counted, and multiplied by `stride`. Small groups are counted
+    exactly.
+    """
     right = np.uint64(shift)
     for group in range(bounds.size - 1):
         step = stride if bounds[group + 1] - bounds[group] > BLOCK * stride * 4 else 1
@@ -101,7 +120,7 @@ def survey(base: Bits, bounds: Ints, shift: int, stride: int, seen: Ints) -> Non
 
 @kernel
 def tally(positions: Positions, old: Bits, bounds: Ints, shift: int, changed: Ints) -> None:
-    """Count the changes of each (group, row), exactly."""
+    """Count the changes of each (group, row) exactly, added to `changed` [G, rows]."""
     right = np.uint64(shift)
     change = np.uint64(0)
     for group in range(bounds.size - 1):
@@ -113,13 +132,20 @@ def tally(positions: Positions, old: Bits, bounds: Ints, shift: int, changed: In
 
 @kernel
 def walk(
-    base: Bits, positions: Positions, bounds: Ints, shift: int, table: Bytes, unchanged: Ints, slots: Ints,
+    base: Bits,
+    positions: Positions,
+    bounds: Ints,
+    shift: int,
+    table: Bytes,
+    unchanged: Ints,
+    slots: Ints,
     gaps: Positions,
-) -> None:  # fmt: skip
-    """For each change the number of unchanged elements of its stream before it, by streams and then by positions.
+) -> None:
+    """Compute the gaps: for each change, the unchanged elements of its stream since the stream's previous change.
 
-    `table[group, row]` is the stream, `slots[stream]` where its next gap goes, and is advanced; `unchanged` begins as
-    zeros. Elements are counted by row, which spares the table, and rows of one stream are added up at its changes.
+    `table[group, row]` is the stream. `slots[stream]` is where the stream's next gap is written, and is advanced, so
+    `gaps` is sorted by stream and then by position. `unchanged` [streams] begins as zeros. Elements are counted by row,
+    which needs no look at the table, and the rows of a stream are added up at its changes.
     """
     right, one, num_rows = np.uint64(shift), np.uint64(1), np.uint64(table.shape[1])
     seen, first = np.zeros(num_rows, np.int32), np.empty(unchanged.size, np.uint64)
@@ -127,6 +153,8 @@ def walk(
     change, num_changes = np.uint64(0), np.uint64(positions.size)
     for group in range(bounds.size - 1):
         streams = table[group]
+        # Linked list of the rows of each stream: `first[stream]` is one row, `following[row]` the next; num_rows ends a
+        # list.
         first[:] = num_rows
         for row in range(num_rows):
             following[row] = first[streams[row]]
@@ -135,10 +163,12 @@ def walk(
         while i < end:
             has_change = change < num_changes and np.uint64(positions[change]) < end
             stop = np.uint64(positions[change]) if has_change else end
+            # Count the unchanged elements up to the next change by row. This loop takes nearly all the time.
             for j in range(i, stop):
                 seen[np.uint64(base[j]) >> right] += np.int32(1)
             i = stop
             if has_change:
+                # Add up and reset the rows of the stream that changes here; the sum is its gap.
                 stream = np.uint64(streams[np.uint64(base[i]) >> right])
                 row = first[stream]
                 while row < num_rows:
@@ -150,6 +180,7 @@ def walk(
                 unchanged[stream] = 0
                 change += one
                 i += one
+        # The streams of the rows differ in the next group, so hand the counts over.
         for row in range(num_rows):
             unchanged[streams[row]] += seen[row]
             seen[row] = 0
@@ -157,7 +188,7 @@ def walk(
 
 @kernel
 def enqueue(gaps: Positions, counts: Ints, endless: int, queue: Steps) -> None:
-    """The gaps of each stream, one that never ends behind them."""
+    """Copy the gaps of each stream to a queue, and append an endless gap to each stream."""
     at, taken = 0, 0
     for stream in range(counts.size):
         for _ in range(counts[stream]):
@@ -169,18 +200,31 @@ def enqueue(gaps: Positions, counts: Ints, endless: int, queue: Steps) -> None:
 
 
 def _counting_down(unrolled: int) -> Callable[..., UInt]:
-    """The loop of replay over a group's elements from `begin` up to `end`, which are a multiple of `unrolled`.
+    """Return the inner loop of `replay` over the elements of a group from `begin` to `end`, unrolled.
 
-    Elements are counted down by row. Where rows share a stream, each of their elements is looked at. Compilers do not
-    unroll a loop with this body by themselves, and it takes a quarter of its time from it; as does `rest` being made
-    here, for then they know that nothing else is written through it.
+    The number of elements must be a multiple of `unrolled`. Elements are counted down by row. If rows share a stream,
+    each of their elements is looked at. Compilers do not unroll a loop with this body by themselves, and unrolling
+    saves a quarter of its time. So does creating `rest` inside the function: the compiler then knows that nothing else
+    writes through it.
     """
 
     def count_down(
-        base: Bits, begin: UInt, end: UInt, right: UInt, streams: Bytes, left: Steps, queue: Steps, slots: Ints,
-        positions: Positions, old: Bits, found: UInt,
-    ) -> UInt:  # fmt: skip
+        base: Bits,
+        begin: UInt,
+        end: UInt,
+        right: UInt,
+        streams: Bytes,
+        left: Steps,
+        queue: Steps,
+        slots: Ints,
+        positions: Positions,
+        old: Bits,
+        found: UInt,
+    ) -> UInt:
         one = np.uint64(1)
+        # `sharers[stream]` counts the rows of a stream. `rest[row]` is how many elements of the row come before its
+        # next change, if the row alone makes up its stream, else 0. Stream 0 never changes, so its rows can all count
+        # down the endless gap.
         rest, sharers = np.empty(streams.size, np.int32), np.zeros(left.size, np.int32)
         for stream in streams:
             sharers[stream] += 1
@@ -194,6 +238,7 @@ def _counting_down(unrolled: int) -> Callable[..., UInt]:
                 rest[row] -= np.int32(1)
                 if rest[row] < 0:
                     at = np.uint64(streams[row])
+                    # A shared stream counts down in `left`; a stream of one row is at a change.
                     if sharers[at] > 1:
                         rest[row] = 0
                         left[at] -= np.int32(1)
@@ -210,6 +255,7 @@ def _counting_down(unrolled: int) -> Callable[..., UInt]:
                         rest[row] = queue[np.uint64(slots[at])]
                         slots[at] += 1
                 i += one
+        # Hand the counts over to the next group, whose rows have other streams.
         for index in range(streams.size):
             if streams[index] and sharers[streams[index]] == 1:
                 left[streams[index]] = rest[index]
@@ -223,13 +269,21 @@ _by_fours, _by_ones = _counting_down(4), _counting_down(1)
 
 @kernel
 def replay(
-    base: Bits, queue: Steps, bounds: Ints, shift: int, table: Bytes, left: Steps, slots: Ints, positions: Positions,
+    base: Bits,
+    queue: Steps,
+    bounds: Ints,
+    shift: int,
+    table: Bytes,
+    left: Steps,
+    slots: Ints,
+    positions: Positions,
     old: Bits,
-) -> int:  # fmt: skip
-    """The inverse of walk: the positions, in order, and what stands there; returns how many were found.
+) -> int:
+    """Invert `walk`: find the positions of the changes, in order, and the old elements there; return their number.
 
-    `left[stream]` is the stream's first gap, and `queue[slots[stream]]` its next one. The last of a stream's gaps in
-    the queue is longer than any span, so that a stream never takes another's, and `positions` has room for the others.
+    `left[stream]` is the stream's first gap, and `queue[slots[stream]]` its next one. The last gap of each stream in
+    the queue is longer than any span, so a stream never takes a gap of another one. `positions` has room for all other
+    gaps.
     """
     right, found = np.uint64(shift), np.uint64(0)
     for group in range(bounds.size - 1):
@@ -242,19 +296,25 @@ def replay(
 
 @kernel
 def sort_steps(old: Bits, steps: Steps, shift: int, width: int, slots: Ints, outward: Steps) -> None:
-    """Steps away from zero, by exponents and then by positions. `slots[exponent]` is where its next one goes."""
+    """Write the steps as distances away from zero, sorted by exponent and then by position.
+
+    A negative distance means towards zero.
+
+    `slots[exponent]` is where the exponent's next step is written, and is advanced.
+    """
     right, high = np.uint64(shift), np.uint64(width - 1)
     mask = (np.uint64(1) << (high - right)) - np.uint64(1)
     for i in range(old.size):
         bits = np.uint64(old[i])
         exponent, negative = (bits >> right) & mask, np.int64(bits >> high)
+        # `(x ^ -n) + n` negates x if n is 1. On the number line, away from zero is down for a negative number.
         outward[np.uint64(slots[exponent])] = (np.int64(steps[i]) ^ -negative) + negative
         slots[exponent] += 1
 
 
 @kernel
 def apply_steps(old: Bits, outward: Steps, shift: int, width: int, slots: Ints, values: Bits) -> None:
-    """New elements, from what sort_steps made."""
+    """Compute the new elements from the old ones and the sorted steps of `sort_steps`."""
     right, high, one = np.uint64(shift), np.uint64(width - 1), np.uint64(1)
     sign, exponents = one << high, (one << (high - right)) - one
     mask = sign | (sign - one)
@@ -263,20 +323,24 @@ def apply_steps(old: Bits, outward: Steps, shift: int, width: int, slots: Ints, 
         exponent, negative = (bits >> right) & exponents, np.int64(bits >> high)
         step = (np.int64(outward[np.uint64(slots[exponent])]) ^ -negative) + negative
         slots[exponent] += 1
+        # To the number line, move, and back: see `find_changes`.
         key = ((bits ^ (sign | (mask & (np.uint64(0) - np.uint64(negative))))) + np.uint64(step)) & mask
         values[i] = key ^ (sign | (mask & (np.uint64(0) - (one - (key >> high)))))
 
 
 @kernel
 def scatter(target: Bits, positions: Positions, offset: int, values: Bits) -> None:
-    """Write values at positions that count from `offset`, which may be below 0."""
+    """Write values at positions that count from `offset`, which may be negative."""
     for i in range(positions.size):
         target[np.int64(positions[i]) + offset] = values[i]
 
 
 @kernel
 def split_gaps(gaps: Positions, starts: Ints, shifts: Ints, last: int, tokens: Steps, counts: Ints) -> int:
-    """Tokens of the gaps' high parts, stream by stream, and how many each stream has; returns how many in all."""
+    """Split the high part of each gap into tokens, stream by stream, and return the number of tokens.
+
+    Stream s has the gaps `starts[s]` to `starts[s + 1]`; `counts[s]` receives its number of tokens.
+    """
     written = 0
     for stream in range(starts.size - 1):
         before = written
@@ -294,7 +358,7 @@ def split_gaps(gaps: Positions, starts: Ints, shifts: Ints, last: int, tokens: S
 
 @kernel
 def join_gaps(tokens: Steps, starts: Ints, last: int, highs: Ints, counts: Ints) -> bool:
-    """The inverse of split_gaps; False if a stream ends amid a gap."""
+    """Invert `split_gaps`. Return False if a stream ends within a gap."""
     written = 0
     for stream in range(starts.size - 1):
         before, high, open_gap = written, np.int64(0), False
@@ -315,9 +379,13 @@ def join_gaps(tokens: Steps, starts: Ints, last: int, highs: Ints, counts: Ints)
 def split_steps(
     steps: Steps, ends: Ints, direct: int, tokens: Steps, rests: Positions, widths: Bytes, counts: Ints
 ) -> None:
-    """Tokens of steps (2 x class of magnitude, +1 if towards zero) and the bits of the magnitude that they leave open.
+    """Split steps into tokens and the raw bits of their magnitude.
 
-    `counts[row, token]` counts those before `ends[row]` and not before the last row's end.
+    A token is 2 x magnitude class, plus 1 if the step is towards zero. The raw bits are those that the class leaves
+    open.
+
+    `counts[row, token]` counts the tokens of row r, which holds the steps from the end of the row before to
+    `ends[row]`.
     """
     row = 0
     for i in range(steps.size):
@@ -326,6 +394,7 @@ def split_steps(
         inward = steps[i] < 0
         magnitude = -np.int64(steps[i]) if inward else np.int64(steps[i])
         kind, width = magnitude - 1, 0
+        # Two classes per octave: the bit below the leading one selects the class, the `width` bits below it are raw.
         if magnitude > direct:
             width = 2
             while magnitude >> (width + 2):
@@ -339,7 +408,7 @@ def split_steps(
 
 @kernel
 def join_steps(tokens: Steps, rests: Positions, direct: int, steps: Steps) -> None:
-    """The inverse of split_steps."""
+    """Invert `split_steps`."""
     for i in range(tokens.size):
         kind = np.int64(tokens[i]) >> 1
         if kind < direct:
@@ -353,7 +422,7 @@ def join_steps(tokens: Steps, rests: Positions, direct: int, steps: Steps) -> No
 
 @kernel
 def pack(values: Positions, widths: Bytes, words: Positions) -> None:
-    """Append the lowest `widths[i]` (at most 32) bits of each value to `words`, lowest bit first."""
+    """Append the lowest `widths[i]` bits (at most 32) of each value to `words`, lowest bit first."""
     held, filled, at = np.uint64(0), 0, 0
     for i in range(values.size):
         lowest = (np.uint64(1) << np.uint64(widths[i])) - np.uint64(1)
@@ -370,7 +439,7 @@ def pack(values: Positions, widths: Bytes, words: Positions) -> None:
 
 @kernel
 def unpack(words: Positions, widths: Bytes, values: Positions) -> None:
-    """The inverse of pack; there must be enough words."""
+    """Invert `pack`. `words` must hold enough bits."""
     held, filled, at = np.uint64(0), 0, 0
     for i in range(widths.size):
         width = widths[i]

@@ -1,14 +1,15 @@
-"""What a state looks like without its bytes, and how it is cut into spans.
+"""The layout of a state (names, dtypes and shapes without bytes), and how it is cut into spans.
 
-A span is what one part of a payload carries: at most `span_bytes` of elements of one dtype. The spans are a function of
-the layout alone, so that the writer, the reader and whoever resumes a transfer agree on them without a word:
+A *span* is what one part of a payload carries: at most `span_bytes` of elements of one dtype. The spans are a function
+of the layout alone, so writer, reader and whoever resumes a transfer agree on them without sending anything:
 
-- Lines are ordered by dtype, then by name with its numbers taken out, then by these numbers. Tensors of one role in
-  successive layers thus stand side by side, which is where their statistics are alike, and norms stand among norms.
-- The elements of one dtype form one line of elements, cut every `span_bytes`. A large tensor has many spans, small
+- Tensors are ordered by dtype, then by name without its numbers, then by these numbers. So tensors of one role in
+  successive layers are neighbours. Their statistics are alike. Norms, for example, stand among norms.
+- The elements of one dtype form one sequence, which is cut every `span_bytes`. A large tensor has many spans, and small
   tensors share one.
 
-A line of 2^63 elements is legal here. Whoever allocates asks `content_bytes` first.
+In this module a *line* is one tensor's entry in the layout. A tensor of 2^63 elements is legal here, so check
+`content_bytes` before you allocate.
 """
 
 import re
@@ -19,19 +20,21 @@ from itertools import groupby
 from periplus.state import ELEMENT_BYTES, State, layout_bytes
 
 SPAN_BYTES = 8 << 20
-"""Of the new state in one part. Two spans and their base fit a core's share of the last cache level, and tables cost
-well below a hundredth of what they describe."""
+"""Bytes of the new state in one span. Two spans and their base fit a core's share of the last-level cache, and tables
+cost well below a hundredth of what they describe. Spans of 2, 4 and 16 MiB encode more slowly
+(docs/design/0007-weights.md)."""
 
 MIN_SPAN_BYTES = 1 << 10
+"""Smallest span that payloads may use."""
 MAX_SPAN_BYTES = 64 << 20
-"""What a decoder works on at a time; also keeps positions within 32 bits."""
+"""Largest span that payloads may use. It bounds a decoder's working memory, and keeps positions within 32 bits."""
 
 _NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One tensor's name, dtype (of periplus.state) and shape."""
+    """Layout entry of one tensor: name, dtype (a name of periplus.state) and shape."""
 
     name: str
     dtype: str
@@ -44,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The elements [start, stop) of a line."""
+    """The elements [start, stop) of one tensor. `line` is the tensor's index in the layout."""
 
     line: int
     start: int
@@ -53,7 +56,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Neighbouring pieces of one dtype: what one part carries."""
+    """Neighbouring pieces of one dtype, which one part of a payload carries."""
 
     dtype: str
     pieces: tuple[Piece, ...]
@@ -75,18 +78,21 @@ class Layout:
 
     @property
     def content_bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(line.num_bytes for line in self.lines)
 
     def num_spans(self, span_bytes: int = SPAN_BYTES) -> int:
-        """How many spans there are, without making them: a hostile layout may have many."""
+        """Return the number of spans without building them, because a hostile layout may have very many."""
         totals: dict[str, int] = {}
         for line in self.lines:
             totals[line.dtype] = totals.get(line.dtype, 0) + line.num_bytes
         return sum(-(-total // span_bytes) for total in totals.values())
 
     def spans(self, span_bytes: int = SPAN_BYTES) -> tuple[Span, ...]:
-        """All elements, each once. Raises: ValueError for a span of no whole number of the widest elements."""
+        """Return the spans, which hold each element exactly once.
+
+        Raises: ValueError if `span_bytes` is out of range or not a multiple of the widest element.
+        """
         if span_bytes % max(ELEMENT_BYTES.values()) or not MIN_SPAN_BYTES <= span_bytes <= MAX_SPAN_BYTES:
             raise ValueError(f"spans of {span_bytes} bytes; take a multiple of 8 in {MIN_SPAN_BYTES}-{MAX_SPAN_BYTES}")
         order = sorted(range(len(self.lines)), key=lambda index: _role(self.lines[index]))
@@ -113,12 +119,15 @@ class Layout:
 
 
 def layout_of(state: State) -> Layout:
-    """The layout of a state."""
+    """Return the layout of a state."""
     lines = (Line(name=name, dtype=tensor.dtype, shape=tensor.shape) for name, tensor in sorted(state.items()))
     return Layout(lines=tuple(lines))
 
 
 def _role(line: Line) -> tuple[str, str, list[tuple[int, str]], str]:
-    """Numbers are compared by their value, without converting what may have thousands of digits."""
+    """Return the sort key of a tensor.
+
+    Numbers in names compare by value, without converting strings that may have thousands of digits.
+    """
     numbers = (digits.lstrip("0") for digits in _NUMBER.findall(line.name))
     return line.dtype, _NUMBER.sub("#", line.name), [(len(digits), digits) for digits in numbers], line.name

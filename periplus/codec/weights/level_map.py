@@ -1,17 +1,20 @@
-"""The level of each cell, where a cell is (group, exponent): one sum of three on the wire.
+"""The level map of a span: which odds level each cell (group, exponent) has, and its coding.
+
+A *group* is a run of elements, mostly one tensor. A *level* stands for the odds that an element changes (contexts.py).
+The level of a cell is a sum of three transmitted terms:
 
     level = spacing x clip(clip(template[exponent] + offset[group]) + residual[group, exponent])
 
-clipped to 1..MAX_LEVEL / spacing; or 0 where the residual says never, the group is dead, or the exponent has no
-template. In the stack, in this order:
+Both clips are to 1..MAX_LEVEL / spacing. The level is 0 (never changes) if the residual says so, if the group is dead
+(nothing in it changes), or if the exponent has no template. Order in the stack:
 
     spacing of levels                      1, 2 or 4; mostly 1
     highest exponent with a template       near the typical one (contexts.near_model)
     number R of exponents, downwards       less one, near the typical one
     template of the highest                near the typical one
-    templates of the others                zigzag of the difference to the one before, risen as odds double
+    templates of the others                zigzag of the difference to the one before, raised because odds double
     prior of offsets; offsets [G]          zigzag, or DEAD
-    prior of residuals; residuals [g, R]   zigzag, or NEVER; of the groups that are not dead
+    prior of residuals; residuals [g, R]   zigzag, or NEVER; only for the g groups that are not dead
 """
 
 from dataclasses import dataclass
@@ -24,31 +27,34 @@ from periplus.codec.weights.coder import SymbolReader, SymbolWriter
 from periplus.codec.weights.kernels import Bytes, Ints
 
 SPACINGS = (1, 2, 4)
+"""Allowed spacings: a span uses every such level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelMap:
-    """What the wire says of levels, in units of the spacing."""
+    """The transmitted terms of a level map, in units of the spacing. G groups, R exponents."""
 
     spacing: int
     first_exponent: int
     template: Ints
-    """[R] of exponents first_exponent, first_exponent - 1, ..."""
+    """[R] level of exponent first_exponent, first_exponent - 1, and so on."""
     offsets: Ints
-    """[G]; MAX_SHIFT + 1 where the group is dead"""
+    """[G] offset of each group; MAX_SHIFT + 1 for a dead group."""
     residuals: Ints
-    """[G, R]; MAX_RESIDUAL + 1 for never"""
+    """[G, R] residual of each cell; MAX_RESIDUAL + 1 for a cell that never changes."""
     prior: int
+    """Prior by which residuals are coded."""
     offset_prior: int
+    """Prior by which offsets are coded."""
 
 
 def rise(spacing: int) -> int:
-    """By how many levels odds rise when the exponent falls by one: they double."""
+    """Return by how many levels the odds rise if the exponent falls by one: they double."""
     return 2 // spacing
 
 
 def levels(found: LevelMap) -> Bytes:
-    """[G, R] the levels, of 0..MAX_LEVEL."""
+    """Return the level [G, R] of each cell, 0 to MAX_LEVEL."""
     top = contexts.MAX_LEVEL // found.spacing
     expected = np.clip(found.template[None, :] + found.offsets[:, None], 1, top)
     sums = np.clip(expected + found.residuals, 1, top) * found.spacing
@@ -58,7 +64,7 @@ def levels(found: LevelMap) -> Bytes:
 
 
 def table(found: LevelMap, num_exponents: int) -> Bytes:
-    """[G, 2 num_exponents] the level of each row of sign and exponent."""
+    """Return the level [G, 2 x num_exponents] of each row of sign and exponent. Both signs have the same level."""
     cells = levels(found)
     rows = np.zeros((len(cells), 2, num_exponents), np.uint8)
     last = found.first_exponent - cells.shape[1] + 1
@@ -86,7 +92,7 @@ def write(writer: SymbolWriter, found: LevelMap, num_exponents: int) -> None:
 
 
 def read(reader: SymbolReader, num_groups: int, num_exponents: int) -> LevelMap:
-    """The inverse of write, for a dtype of so many exponents. Raises: CorruptFrame."""
+    """Invert `write`, for a dtype of `num_exponents` exponents. Raises: CorruptFrame."""
     spacing = SPACINGS[_take(reader, contexts.spacing_model())]
     first = _take(reader, _exponent_model(num_exponents))
     count = _take(reader, contexts.near_model(first + 1, contexts.TYPICAL_ROWS - 1)) + 1
@@ -100,9 +106,14 @@ def read(reader: SymbolReader, num_groups: int, num_exponents: int) -> LevelMap:
     residuals = np.zeros((num_groups, count), np.int64)
     residuals[alive] = unzigzag(symbols, contexts.MAX_RESIDUAL).reshape(-1, count)
     return LevelMap(
-        spacing=spacing, first_exponent=first, template=template, offsets=offsets, residuals=residuals, prior=prior,
+        spacing=spacing,
+        first_exponent=first,
+        template=template,
+        offsets=offsets,
+        residuals=residuals,
+        prior=prior,
         offset_prior=offset_prior,
-    )  # fmt: skip
+    )
 
 
 def _read_template(reader: SymbolReader, spacing: int, count: int) -> Ints:
@@ -132,13 +143,16 @@ def _level_model(spacing: int) -> contexts.Model:
 
 
 def zigzag(values: Ints, largest: int) -> npt.NDArray[np.int32]:
-    """0, -1, 1, -2, ... as 0, 1, 2, 3, ...; largest + 1 stands for itself, the last symbol."""
+    """Return 0, -1, 1, -2, ... as 0, 1, 2, 3, ...
+
+    The special value largest + 1 becomes the last symbol, 2 x largest + 1.
+    """
     symbols = np.where(values >= 0, 2 * values, -2 * values - 1)
     return np.asarray(np.where(values > largest, 2 * largest + 1, symbols), np.int32)
 
 
 def unzigzag(symbols: npt.NDArray[np.int32], largest: int) -> Ints:
-    """The inverse of zigzag."""
+    """Invert `zigzag`."""
     wide = symbols.astype(np.int64)
     values = np.where(wide & 1, -(wide + 1) // 2, wide // 2)
     return np.asarray(np.where(wide == 2 * largest + 1, largest + 1, values), np.int64)

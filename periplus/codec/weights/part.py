@@ -1,13 +1,13 @@
-"""One span as one part of a payload: the smallest of four ways to say it. The first byte says which:
+"""Coding of one span as one part of a payload, in the smallest of four modes. The first byte is the mode:
 
     0  unchanged    nothing follows; needs a base
-    1  sparse       span.py; needs a base, elements of BF16, F16 or F32
+    1  sparse       coded changes (span.py); needs a base, and elements of BF16, F16 or F32
     2  plain        one zstandard frame of the new bytes
-    3  planes       the same of their byte planes (columns.py)
+    3  planes       one zstandard frame of their byte planes (columns.py)
 
-A span of which a tensor is not in the base, or is there in another layout, is written in one of the last two. They are
-tried only where they might win: what changed little is known to be far below any full copy of trained weights, and a
-sample of a span's blocks tells whether its content is of the kind that vanishes in zstandard.
+A span with a tensor that the base lacks, or holds in another layout, uses one of the last two. With a base the last two
+are tried only where they might win. Few changes are known to take far less than any full copy of trained weights, and a
+sample of the span's blocks shows whether its content compresses unusually well.
 """
 
 from enum import IntEnum
@@ -26,22 +26,28 @@ from periplus.errors import CorruptFrame
 from periplus.state import ELEMENT_BYTES, State
 
 LEVEL = 1
-"""Mantissa planes are noise that no level compresses, and exponent planes are found by level 1."""
+"""zstandard level. Mantissa planes are noise that no level compresses, and exponent planes compress at level 1
+already.
+"""
 
 SMALL_BYTES = 256 << 10
-"""Spans up to this size are compressed to learn their size, rather than sampled."""
+"""Spans up to this size are compressed whole to learn their compressed size; larger ones are sampled. Chosen by
+hand.
+"""
 
 SAMPLE_BYTES = 16 << 10
+"""Bytes of one sampled block. Chosen by hand."""
 NUM_SAMPLES = 8
+"""Number of sampled blocks of a span. Chosen by hand."""
 
 SLACK_BYTES = 1 << 10
-"""By which a part may exceed its span: zstandard's frame around what it cannot compress."""
+"""Bytes by which a part may exceed its span (plus 1/64): zstandard's framing of content that it cannot compress."""
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class Way(IntEnum):
-    """The first byte of a part."""
+    """Coding mode of a part: its first byte."""
 
     UNCHANGED = 0
     SPARSE = 1
@@ -50,7 +56,7 @@ class Way(IntEnum):
 
 
 def elements(layout: Layout, span: Span, state: State) -> Bytes:
-    """The bytes of a span in a state that has its tensors; a view where the span has one piece."""
+    """Return the bytes of a span in a state that has its tensors. It is a view if the span has one piece."""
     width = ELEMENT_BYTES[span.dtype]
     pieces = [
         state[layout.lines[piece.line].name].data[piece.start * width : piece.stop * width] for piece in span.pieces
@@ -61,7 +67,10 @@ def elements(layout: Layout, span: Span, state: State) -> Bytes:
 def encode_part(
     span: Span, base: Bytes | None, new: Bytes, positions: kernels.Positions | None = None
 ) -> tuple[bytes, int]:
-    """The part of a span, and how many of its elements differ (all, without a base); `positions`: where, if known."""
+    """Return the part of a span and the number of its elements that differ (all of them without a base).
+
+    `positions` are the elements that differ, if they are known.
+    """
     if base is None:
         return dense(span, new), span.num_elements
     if span.dtype not in sparse.FLOATS:
@@ -73,17 +82,18 @@ def encode_part(
 
 
 def encode_changes(span: Span, base: sparse.BaseSpan, changes: sparse.Changes, new: Bytes) -> bytes:
-    """The part of a span whose changes are known already."""
+    """Return the part of a span whose changes are known already."""
     if not len(changes.positions):
         return bytes([Way.UNCHANGED])
     part = bytes([Way.SPARSE]) + sparse.encode_span(base, changes)
+    # Try the dense modes only if the sparse part has more than 1/32 of the span, and a sample says that they might win.
     if len(part) * 32 > len(new) and _may_be_smaller(new, ELEMENT_BYTES[span.dtype], len(part)):
         return min(part, dense(span, new), key=len)
     return part
 
 
 def dense(span: Span, new: Bytes) -> bytes:
-    """The smaller of plain bytes and planes, compressed."""
+    """Return the smaller of the modes plain and planes."""
     plain = bytes([Way.PLAIN]) + compress(new.tobytes(), LEVEL)
     width = ELEMENT_BYTES[span.dtype]
     if width == 1:
@@ -92,7 +102,12 @@ def dense(span: Span, new: Bytes) -> bytes:
 
 
 def decode_part(layout: Layout, span: Span, base: Bytes | None, part: bytes) -> StagedSpan:
-    """What a part says of its span. Raises: CorruptFrame."""
+    """Decode a part into the new elements of its span, not written yet.
+
+    `base` is None if the base lacks a tensor of it.
+
+    Raises: CorruptFrame.
+    """
     if len(part) > span.num_bytes + span.num_bytes // 64 + SLACK_BYTES:
         raise CorruptFrame(f"a part of {len(part)} bytes for a span of {span.num_bytes}; no encoder writes so many")
     if not part or part[0] not in tuple(Way):
@@ -115,7 +130,7 @@ def decode_part(layout: Layout, span: Span, base: Bytes | None, part: bytes) -> 
 
 
 def words(span: Span, data: Bytes) -> Bits:
-    """Bytes as unsigned integers of the elements' width."""
+    """Return bytes as unsigned integers of the element's width."""
     return readonly(data.view(f"<u{ELEMENT_BYTES[span.dtype]}"))
 
 
@@ -128,7 +143,7 @@ def _num_changed(span: Span, base: Bytes, new: Bytes) -> int:
 
 
 def _may_be_smaller(new: Bytes, width: int, sparse_bytes: int) -> bool:
-    """Whether compression might beat so many bytes: by a sample, with a factor of two in hand."""
+    """Return whether a dense mode might take fewer than `sparse_bytes`, by a sample with a margin of two."""
     if len(new) <= SMALL_BYTES or sparse_bytes * 4 > len(new):
         return True
     starts = np.linspace(0, len(new) - SAMPLE_BYTES, NUM_SAMPLES).astype(np.int64) // width * width

@@ -1,14 +1,18 @@
-"""A sparse span: what changed in it, as one stack of symbols (coder.py): its level map (level_map.py), the gaps between
-changes (gaps.py; flags.py in small spans), the steps that were taken (steps.py; adaptive.py in small spans).
+"""Coding of a sparse span: what changed in it, as one stack of symbols (coder.py).
 
-What the code uses is that whether and how far an optimizer's step moves a weight of 8 bits of mantissa depends on the
-weight's exponent above all, and on its tensor: an update of size u moves it with odds of about u over the unit in the
-last place. So elements are told apart by group (a tensor, or neighbouring small ones) and exponent, both known to who
-has the base; each such cell gets one of 62 levels of odds; and among the elements of one level, changes are
-independent, so that the gaps between them are geometric.
+The stack holds the level map (level_map.py), the positions of changes (gaps.py, in small spans flags.py), and the steps
+(steps.py, in small spans mostly adaptive.py). A *step* is the signed distance by which an element moves on the ordered
+number line of bit patterns.
 
-`encode_span` takes changes that were found anywhere (a GPU, an optimizer's kernel). It needs the base's elements
-because levels and gaps are functions of them.
+Whether and how far an optimizer's step moves a weight depends mostly on the weight's exponent, and then on its tensor:
+an update of size u changes a weight with odds of about u over its unit in the last place. So elements are told apart by
+*group* (a tensor, or small neighbouring ones) and exponent. Whoever has the base knows both. Each such *cell* has one
+of 62 levels of odds. Changes among the elements of one level are treated as independent, so gaps between them are
+geometric.
+
+`encode_span` takes changes that were found anywhere (on a GPU, in an optimizer's kernel). It needs the elements of the
+base, because levels and gaps are functions of them. A *small* span has at most `flags.MAX_ELEMENTS` elements. Array
+legend: G groups, rows are pairs of sign and exponent.
 """
 
 from dataclasses import dataclass
@@ -23,23 +27,25 @@ from periplus.codec.weights.layout import Span
 from periplus.errors import CorruptFrame
 
 SMALLEST_GROUP = 1024
+"""Fewest elements of a group. Neighbouring tensors are joined until their group is large enough to have statistics."""
 MOST_GROUPS = 256
-"""Elements of neighbouring tensors are one group until there are enough of them to say something."""
+"""Limits the number of groups: a group has at least 1 / MOST_GROUPS of the span's elements."""
 
 SURVEY_STRIDE = 8
-"""Of a large span the encoder counts an eighth of the elements; counting all costs a fifth of its time and saves less
-than a thousandth."""
+"""In a large span the encoder counts one of 8 blocks of elements. Counting all would take a fifth of the encoder's time
+and save less than a thousandth of the bytes."""
 
 FINE_CHANGES = 20_000
-"""Where gaps are counted level by level, levels half as far apart pay for themselves from so many changes on."""
+"""Changes of a large span from which on every level is used. With fewer, only every second level is used, because the
+counts of each level's streams would cost more than finer levels save."""
 
 
 ENDLESS = (1 << 31) - 1
-"""A gap longer than any span."""
+"""A gap that is longer than any span."""
 
 
 class _Float(NamedTuple):
-    """How the bits of a float are cut."""
+    """How the bits of a float are divided: number of mantissa bits, and the mask of the sign bit."""
 
     mantissa_bits: int
     sign: int
@@ -54,12 +60,16 @@ class _Float(NamedTuple):
 
 
 FLOATS = {"BF16": _Float(7, 1 << 15), "F16": _Float(10, 1 << 15), "F32": _Float(23, 1 << 31)}
+"""Float formats that can be coded sparsely, by dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Changes:
-    """Which elements of a span differ, in rising order, what the base has there, and by how much they moved on the
-    number line, modulo its length."""
+    """The elements of a span that differ.
+
+    They are in rising order of position. `old` holds the base's elements, and `steps` the distances on the number line,
+    modulo its length.
+    """
 
     positions: Positions
     old: Bits
@@ -68,7 +78,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BaseSpan:
-    """The old elements of a span, and where its groups end: what contexts are made of."""
+    """The base's elements of a span and the bounds [G + 1] of its groups, from which all contexts follow."""
 
     dtype: str
     bits: Bits
@@ -76,7 +86,7 @@ class BaseSpan:
 
 
 def base_span(span: Span, bits: Bits) -> BaseSpan:
-    """The groups of a span: a function of its pieces alone."""
+    """Divide a span into groups. The division is a function of the span's pieces alone."""
     smallest = max(SMALLEST_GROUP, span.num_elements // MOST_GROUPS)
     bounds, held, at = [0], 0, 0
     for piece in span.pieces:
@@ -91,7 +101,10 @@ def base_span(span: Span, bits: Bits) -> BaseSpan:
 
 
 def find_changes(base: BaseSpan, new: Bits, positions: Positions | None = None) -> Changes:
-    """Compare by bit pattern, unless the positions are known: sorted, and only where bits differ."""
+    """Compare two spans by bit pattern.
+
+    If `positions` is given, it must be sorted and hold exactly the elements whose bits differ.
+    """
     if positions is not None:
         return _changes_at(base, new, positions)
     size = len(new)
@@ -103,7 +116,7 @@ def find_changes(base: BaseSpan, new: Bits, positions: Positions | None = None) 
 
 
 def _words(bits: Bits) -> Bits:
-    """Eight bytes at a time, as many as are whole."""
+    """Return the elements as words of eight bytes, as many as are whole."""
     data = bits.view(np.uint8)
     return readonly(data[: len(data) // 8 * 8].view(np.uint64))
 
@@ -122,21 +135,23 @@ def _on_number_line(bits: Bits, width: int) -> Ints:
 
 
 def encode_span(base: BaseSpan, changes: Changes) -> bytes:
-    """The stack of a span with at least one change."""
+    """Return the stack of a span with at least one change."""
     fine = len(base.bits) <= flags.MAX_ELEMENTS or len(changes.positions) >= FINE_CHANGES
     return encode_spaced(base, changes, 1 if fine else 2)
 
 
 def encode_spaced(base: BaseSpan, changes: Changes, spacing: int) -> bytes:
-    """The stack with levels so far apart."""
+    """Return the stack of a span that uses every `spacing`-th level."""
     kind = FLOATS[base.dtype]
     bits, positions, shift = base.bits, changes.positions, kind.mantissa_bits
+    # rows: [G, rows] changes; seen, moved: [G, exponents] elements (estimated in large spans) and changes.
     rows = _tally(base, positions, changes.old)
     seen, moved = _survey(base), _fold_signs(rows)
     found = _choose(seen, moved, spacing)
     table = level_map.table(found, kind.num_exponents)
     writer = SymbolWriter()
     level_map.write(writer, found, kind.num_exponents)
+    # Positions, by flags or gaps.
     if len(bits) <= flags.MAX_ELEMENTS:
         flags.write(writer, _used(found), bits, base.bounds, shift, table, positions)
     else:
@@ -146,6 +161,7 @@ def encode_spaced(base: BaseSpan, changes: Changes, spacing: int) -> bytes:
         starts = np.cumsum(per_stream) - per_stream
         kernels.walk(bits, positions, base.bounds, shift, streams, np.zeros_like(starts), starts, gap)
         gaps.write(writer, _used(found), gap, per_stream)
+    # Steps, sorted by exponent and then by position, so that each exponent's model codes one run of them.
     per_exponent = moved.sum(axis=0)
     outward, slots = np.empty(len(positions), np.int32), np.cumsum(per_exponent) - per_exponent
     kernels.sort_steps(changes.old, changes.steps, shift, kind.width, slots, outward)
@@ -156,7 +172,7 @@ def encode_spaced(base: BaseSpan, changes: Changes, spacing: int) -> bytes:
 
 
 def decode_span(base: BaseSpan, data: bytes | memoryview) -> tuple[Positions, Bits]:
-    """Positions and new elements. Raises: CorruptFrame."""
+    """Return the positions of changes and the new elements there. Raises: CorruptFrame."""
     kind = FLOATS[base.dtype]
     shift = kind.mantissa_bits
     reader = SymbolReader(data)
@@ -167,6 +183,8 @@ def decode_span(base: BaseSpan, data: bytes | memoryview) -> tuple[Positions, Bi
         old = base.bits[positions]
     else:
         positions, old = _replay(base, reader, _used(found), table)
+    # The reader knows the exponents of all changed elements, so the number of steps of each exponent needs no
+    # transmission.
     per_exponent = _fold_signs(_tally(base, positions, old)).sum(axis=0)
     if len(base.bits) <= flags.MAX_ELEMENTS and reader.take_one(2):
         outward = adaptive.read(reader, per_exponent, _survey(base).sum(axis=0))
@@ -179,7 +197,10 @@ def decode_span(base: BaseSpan, data: bytes | memoryview) -> tuple[Positions, Bi
 
 
 def _with_small_steps(writer: SymbolWriter, outward: Steps, per_exponent: Ints, seen: Ints) -> bytes:
-    """The whole stack of a small span: adaptive steps (1) or tables (0), whichever is smaller where both might be."""
+    """Return the stack of a small span with the smaller coding of steps: adaptive (symbol 1) or tables (symbol 0).
+
+    Few changes are only coded adaptively and many only by tables; in between both are tried.
+    """
     tries = []
     if len(outward) <= adaptive.MAX_CHANGES:
         tries.append(writer.fork())
@@ -193,6 +214,7 @@ def _with_small_steps(writer: SymbolWriter, outward: Steps, per_exponent: Ints, 
 
 
 def _replay(base: BaseSpan, reader: SymbolReader, used: list[int], table: Bytes) -> tuple[Positions, Bits]:
+    """Return positions and old elements of the changes that the gaps describe."""
     gap, per_stream = gaps.read(reader, used, len(base.bits))
     starts = np.cumsum(per_stream + 1) - per_stream - 1
     queue = np.empty(len(gap) + len(per_stream), np.int32)
@@ -208,7 +230,7 @@ def _replay(base: BaseSpan, reader: SymbolReader, used: list[int], table: Bytes)
 
 
 def _survey(base: BaseSpan) -> Ints:
-    """[G, exponents] how many elements there are, about."""
+    """Return how many elements each cell [G, exponents] has; in large spans this is an estimate."""
     kind = FLOATS[base.dtype]
     shape = (len(base.bounds) - 1, 2 * kind.num_exponents)
     seen = np.zeros(shape, np.int64)
@@ -218,7 +240,7 @@ def _survey(base: BaseSpan) -> Ints:
 
 
 def _tally(base: BaseSpan, positions: Positions, old: Bits) -> Ints:
-    """[G, rows] how many of the elements at the positions."""
+    """Return how many of the elements at `positions` each (group, row) has [G, rows]."""
     kind = FLOATS[base.dtype]
     counts = np.zeros((len(base.bounds) - 1, 2 * kind.num_exponents), np.int64)
     kernels.tally(positions, old, base.bounds, kind.mantissa_bits, counts)
@@ -231,6 +253,7 @@ def _fold_signs(counts: Ints) -> Ints:
 
 
 def _choose(seen: Ints, moved: Ints, spacing: int) -> level_map.LevelMap:
+    """Choose the level map from the counts of cells, cut to the exponents that have changes."""
     exponents = np.flatnonzero(moved.any(axis=0))
     first, last = int(exponents[-1]), int(exponents[0])
     cells = slice(last, first + 1)
@@ -238,6 +261,6 @@ def _choose(seen: Ints, moved: Ints, spacing: int) -> level_map.LevelMap:
 
 
 def _used(found: level_map.LevelMap) -> list[int]:
-    """The levels, but 0, that cells have."""
+    """Return the levels above 0 that some cell has, in rising order."""
     present = np.bincount(level_map.levels(found).ravel(), minlength=contexts.MAX_LEVEL + 1)
     return [int(level) for level in np.flatnonzero(present) if level]

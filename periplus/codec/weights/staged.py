@@ -1,4 +1,4 @@
-"""What a payload says, decoded and not yet written: absolute new elements, so that writing it twice is harmless."""
+"""Decoded but unwritten content of a payload: absolute new elements, so that writing them twice does no harm."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Bits = npt.NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """New elements of one tensor: at positions, or from `start` on where there are none."""
+    """New elements of one tensor: at `positions`, or consecutive from `start` on if `positions` is None."""
 
     name: str
     positions: npt.NDArray[np.int64] | None
@@ -26,7 +26,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagedSpan:
-    """New elements of a span: at positions in the span, in rising order, or all of them where there are none."""
+    """New elements of a span, not written yet.
+
+    They belong at `positions` in the span, in rising order, or are all elements of it if `positions` is None.
+    """
 
     layout: Layout
     span: Span
@@ -35,21 +38,21 @@ class StagedSpan:
 
     @property
     def num_changed(self) -> int:
-        """How many elements are written."""
+        """Number of elements that are written."""
         return len(self.values)
 
     @property
     def nbytes(self) -> int:
-        """Of memory held."""
+        """Bytes of memory that the new elements and their positions hold."""
         return self.values.nbytes + (0 if self.positions is None else self.positions.nbytes)
 
     def updates(self) -> Iterator[Update]:
-        """What is written into each tensor, in the order of the span."""
+        """Yield what is written into each tensor, in the order of the span."""
         for piece, first, which in self._pieces():
             yield self._update(piece, first, which)
 
     def write_into(self, arrays: Mapping[str, npt.NDArray[np.uint8]]) -> None:
-        """Write into flat arrays of whole tensors, in place."""
+        """Write the new elements into flat arrays of whole tensors, in place."""
         width = ELEMENT_BYTES[self.span.dtype]
         for piece, first, which in self._pieces():
             target = arrays[self.layout.lines[piece.line].name].view(f"<u{width}")
@@ -59,7 +62,7 @@ class StagedSpan:
                 scatter(target, self.positions[which], piece.start - first, self.values[which])
 
     def _pieces(self) -> Iterator[tuple[Piece, int, slice]]:
-        """Each piece with new elements, where it begins in the span, and which of the new elements are its own."""
+        """Yield each piece with new elements, its first element in the span, and the slice of the new elements."""
         first, taken = 0, 0
         for piece in self.span.pieces:
             after = first + piece.stop - piece.start
@@ -78,7 +81,10 @@ class StagedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Staged:
-    """A whole payload."""
+    """New elements of a whole payload.
+
+    `with_base` says for each tensor whether the base holds one of the same layout.
+    """
 
     layout: Layout
     with_base: tuple[bool, ...]
@@ -89,7 +95,10 @@ class Staged:
         return sum(span.num_changed for span in self.spans)
 
     def state(self, base: State | None) -> State:
-        """The new state: tensors with a change are new arrays, the others are the base's. Raises: KeyError."""
+        """Return the new state. Tensors with a change are new arrays, the others are the base's.
+
+        Raises: KeyError if `base` lacks a tensor.
+        """
         touched = {
             self.layout.lines[piece.line].name for span in self.spans if span.num_changed for piece in span.span.pieces
         }

@@ -1,10 +1,14 @@
-"""Steps of a large span on the wire (adaptive.py has those of small ones): how far each changed element moved, away
-from zero or towards it. In the stack:
+"""Coding of the steps of a large span by transmitted tables; adaptive.py codes those of small spans.
 
-for each exponent that has changes, in rising order, but the first: whether a new table begins   u(2)
-for each table: its entries (tables.py)
-tokens, exponent by exponent: the reader knows by now where the changes are
-the low bits of each step's magnitude, as late bits
+A step says how far a changed element moved, away from zero or towards it. Neighbouring exponents may share a table
+(tables.py). Order in the stack:
+
+    for each exponent that has changes, in rising order, but the first: whether a new table begins   u(2)
+    for each table: its entries (tables.py)
+    tokens, exponent by exponent; the reader knows by now where the changes are
+    the low bits of each step's magnitude, as late bits
+
+u(n) is a uniform symbol below n.
 """
 
 import numpy as np
@@ -15,7 +19,7 @@ from periplus.codec.weights.kernels import Ints, Steps
 
 
 def write(writer: SymbolWriter, outward: Steps, per_exponent: Ints) -> None:
-    """Append steps that stand in the order of exponents."""
+    """Append the steps. `outward` is sorted by exponent, and `per_exponent` counts the steps of each exponent."""
     tokens, rests = np.empty_like(outward), np.empty(len(outward), np.uint32)
     widths = np.empty(len(outward), np.uint8)
     counts = np.zeros((len(per_exponent), contexts.NUM_STEP_TOKENS), np.int64)
@@ -36,7 +40,8 @@ def write(writer: SymbolWriter, outward: Steps, per_exponent: Ints) -> None:
 
 
 def read(reader: SymbolReader, per_exponent: Ints) -> Steps:
-    """The inverse of write. Raises: CorruptFrame."""
+    """Invert `write`. Raises: CorruptFrame."""
+    # Number of steps of each table.
     sizes: list[int] = []
     for exponent in np.flatnonzero(per_exponent):
         if not sizes or reader.take_one(2):

@@ -1,15 +1,18 @@
-"""Tables of steps: which exponents share one, and the entries of each.
+"""Tables of step probabilities: which exponents share a table, and the entries of each.
 
-A table has an entry for each class of magnitude, or two, away from zero and towards it, where these differ enough. An
-entry c > 0 says that the token weighs 2^(c / 2), 0 that it does not occur; the likeliest has the largest code. A coarse
-table has every second code only. Entries are sent as differences: to that of the next smaller magnitude that occurs,
-or, for a step towards zero, to that of the same step away from it. On the wire, for each table:
+A table has one entry for each magnitude class, or two (away from zero and towards zero) if the directions differ
+enough. Entry c > 0 means that the token has weight 2^(c / 2); entry 0 means that it does not occur. The likeliest token
+has the largest entry. A coarse table uses only every second entry value. Entries are sent as differences: to the entry
+of the next smaller magnitude that occurs, or, for a step towards zero, to the entry of the same step away from zero.
+Order in the stack, for each table:
 
-    whether it is one-sided (one entry for both signs), u(2); whether it is coarse, u(2)
-    number of classes of magnitude less one, u(MAX_STEP_CLASS)
+    whether it is two-sided (two entries per class), u(2); whether it is coarse, u(2)
+    number of magnitude classes less one, u(MAX_STEP_CLASS)
     entries: zigzag differences, or ABSENT
 
-Updates have one size, so that steps of exponents next to each other are alike: tables are shared by neighbours.
+An optimizer's updates have similar sizes everywhere, so the steps of neighbouring exponents are alike and share tables.
+The encoder cuts the exponents into runs with the least total price, by dynamic programming. Prices have
+contexts.COST_BITS fraction bits.
 """
 
 from dataclasses import dataclass
@@ -23,27 +26,30 @@ from periplus.codec.weights.kernels import Ints, kernel
 from periplus.errors import CorruptFrame
 
 MAX_CODE = contexts.CODE_LEVELS - 1
+"""Largest entry; the likeliest token of a table has it."""
 
 TABLE_BITS = 9
-"""Of a table's kind and size."""
+"""Approximate price in bits of a table's kind and size."""
 
 ENTRY_BITS = 3
-"""About the price of an entry, to decide which exponents share a table."""
+"""Approximate price in bits of an entry, used to decide which exponents share a table."""
 
 MANY_ROWS = 24
+"""Number of exponents with changes beyond which only fine two-sided tables are tried."""
 MANY_STEPS = 10_000
-"""From here on a fine two-sided table is within a thousandth of the best kind, and trying all takes too long."""
+"""Number of steps beyond which only fine two-sided tables are tried: they are within a thousandth of the best kind, and
+trying all kinds takes too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
-    """Entries: [classes, 1] if one-sided, else [classes, 2] away from zero and towards it."""
+    """Entries [classes, 1] if one-sided, else [classes, 2]: away from zero and towards zero."""
 
     codes: Ints
     coarse: bool
 
     def model(self) -> contexts.Model:
-        """Of the tokens, 2 x class + (1 if towards zero)."""
+        """Return the model of the tokens, 2 x class + (1 if towards zero)."""
         weights = contexts.code_weights()
         both = np.broadcast_to(self.codes, (len(self.codes), 2)).ravel()
         return contexts.Model([weights[code] for code in both.tolist()])
@@ -51,7 +57,13 @@ class Table:
 
 @kernel
 def _segments(counts: Ints, logarithms: Ints, one: int, entry: int, prices: Ints) -> None:
-    """prices[i, j]: about what the tokens of rows i to j cost with a table of their own, and its entries."""
+    """Compute `prices[i, j]`: the approximate price of coding rows i to j with a table of their own.
+
+    It includes the price of the table's entries.
+
+    The price of tokens is their empirical entropy, total log2(total) - sum of count log2(count). A logarithm is the bit
+    length plus a lookup by the next eight bits.
+    """
     total = np.zeros(counts.shape[1], np.int64)
     for first in range(counts.shape[0]):
         total[:] = 0
@@ -75,11 +87,16 @@ def _segments(counts: Ints, logarithms: Ints, one: int, entry: int, prices: Ints
 
 
 def choose_classes(counts: Ints) -> list[tuple[list[int], Table]]:
-    """Which rows of counts [rows, tokens] share a table, and the table of each: the cheapest cut of the rows."""
+    """Cut the rows of `counts` [rows, tokens] into runs that share a table.
+
+    Return the rows and the table of each run.
+    """
+    # Rows without steps, and tokens beyond the last that occurs, take no part.
     used = np.flatnonzero(counts.any(axis=1))
     rows = np.ascontiguousarray(counts[used][:, : int(np.flatnonzero(counts.any(axis=0))[-1]) + 1])
     few = int(counts.sum()) <= MANY_STEPS and len(used) <= MANY_ROWS
     prices = _prices(counts[used]) if few else _rough_prices(rows)
+    # least[j]: the least price of the first j rows; begins[j]: where its last run begins.
     least, begins = [0], [0]
     for last in range(len(used)):
         sums = np.array(least) + prices[: last + 1, last]
@@ -101,7 +118,7 @@ def _rough_prices(rows: Ints) -> Ints:
 
 
 def _prices(rows: Ints) -> Ints:
-    """Of one table for rows i to j."""
+    """Return the price [rows, rows] of one coarse table, one-sided or two-sided, for rows i to j."""
     prices = np.zeros((len(rows), len(rows)), np.int64)
     for first in range(len(rows)):
         for last in range(first, len(rows)):
@@ -120,7 +137,7 @@ def write(writer: SymbolWriter, table: Table) -> None:
 
 
 def read(reader: SymbolReader) -> Table:
-    """The inverse of write. Raises: CorruptFrame."""
+    """Invert `write`. Raises: CorruptFrame."""
     sides, coarse = reader.take_one(2) + 1, bool(reader.take_one(2))
     size = reader.take_one(contexts.MAX_STEP_CLASS) + 1
     symbols = reader.take(size * sides, contexts.entry_model(coarse=coarse))
@@ -128,19 +145,23 @@ def read(reader: SymbolReader) -> Table:
 
 
 def _choose(counts: Ints) -> Table:
-    """The cheapest kind of table for counts [classes, 2]."""
+    """Return the cheapest kind of table for counts [classes, 2]."""
     tries = _tries(counts, (False, True))
     prices = [_price(table, counts) for table in tries]
     return tries[prices.index(min(prices))]
 
 
 def _tries(counts: Ints, coarse: tuple[bool, ...]) -> list[Table]:
-    """Two-sided and one-sided tables."""
+    """Return two-sided and one-sided tables of the given kinds."""
     return [_fill(sides[None], kind)[0] for sides in (counts, counts.sum(axis=1, keepdims=True)) for kind in coarse]
 
 
 def _fill(counts: Ints, coarse: bool) -> list[Table]:
-    """Tables for counts [tables, classes, sides]; entries below the largest are in steps of one or two."""
+    """Return tables for counts [tables, classes, sides].
+
+    An entry is the rounded distance to the largest count in units of half a log2 (a whole one if coarse), below
+    MAX_CODE.
+    """
     unit, one = 1 + coarse, 1 << contexts.COST_BITS
     logs = _logs(np.maximum(counts, 1))
     below = (2 * (logs.max(axis=(1, 2), keepdims=True) - logs) // unit + one // 2) // one * unit
@@ -150,14 +171,14 @@ def _fill(counts: Ints, coarse: bool) -> list[Table]:
 
 
 def _logs(counts: Ints) -> Ints:
-    """log2 of counts >= 1, to eight bits of the mantissa."""
+    """Return log2 of counts >= 1 as prices, from eight bits of the mantissa."""
     mantissas, exponents = np.frexp(counts.astype(np.float64))
     fractions = contexts.logarithms()[(mantissas * 512).astype(np.int64) - 256]
     return np.asarray(((exponents.astype(np.int64) - 1) << contexts.COST_BITS) + fractions)
 
 
 def _price(table: Table, counts: Ints) -> int:
-    """Of the counted tokens and of the entries."""
+    """Return the price of the counted tokens and of the table's entries."""
     weights = contexts.code_weights()
     both = np.broadcast_to(table.codes, (len(table.codes), 2)).ravel().tolist()
     total = contexts.log2(sum(weights[code] for code in both))
@@ -170,6 +191,7 @@ def _price(table: Table, counts: Ints) -> int:
 
 
 def _to_symbols(table: Table) -> npt.NDArray[np.int32]:
+    """Return the table's entries as zigzag differences and ABSENT."""
     unit, absent = 1 + table.coarse, _absent(table.coarse)
     symbols, before = [], MAX_CODE
     for kind in table.codes.tolist():
@@ -187,6 +209,7 @@ def _to_symbols(table: Table) -> npt.NDArray[np.int32]:
 
 
 def _from_symbols(symbols: npt.NDArray[np.int32], coarse: bool) -> Table:
+    """Invert `_to_symbols`. Raises: CorruptFrame for an entry out of range or a table without entries."""
     codes = [[0] * symbols.shape[1] for _ in range(symbols.shape[0])]
     before, unit, absent = MAX_CODE, 1 + coarse, _absent(coarse)
     for kind, sides in enumerate(symbols.tolist()):
