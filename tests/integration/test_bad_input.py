@@ -48,7 +48,7 @@ def periplus(*arguments: str) -> "subprocess.CompletedProcess[str]":
             ("environment.config.min_term is no",),
         ),
         (("job", "submit", JOB, "--dry-run", "environment.config={max_word_len: .inf}"), 2, ("finite",)),
-        (("job", "submit", JOB, "--dry-run", "steps=" + "9" * 5000), 2, ("a whole number of 5000",)),
+        (("job", "submit", JOB, "--dry-run", "steps=" + "9" * 5000), 2, ("cannot be read as int",)),
         (("demo", "sampling.prompt_tokens=6"), 2, ("set sampling.prompt_tokens=7",)),
         (("region", "list", "--coordinator", "127.0.0.1:1"), 5, ("127.0.0.1:1",)),
         (("coordinator", "--listen", "nonsense"), 2, ("nonsense",)),

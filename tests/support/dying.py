@@ -1,11 +1,16 @@
 """A process that is gone within one of its writes, at whichever call a test names."""
 
+import multiprocessing
 import os
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import pytest
+import torch
+
+DEADLINE_S = 120.0
+"""Far beyond what a child does; one that hangs fails its test instead of the whole run."""
 
 GONE = 9
 """The exit code of a process that died so."""
@@ -46,13 +51,28 @@ def die_at(number: int) -> Callable[[int], None]:
     return act
 
 
-def in_a_child(work: Callable[[], object]) -> int:
-    """The exit code of a forked process that does it."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def in_a_child(work: Callable[..., object], *arguments: object) -> int:
+    """Return the exit code of a child process that calls `work`, a function of a module, with picklable arguments.
+
+    The child is forked from a server that has imported torch and has one thread. A fork of the test process itself, in
+    which gRPC and progress bars left threads, can hang for ever in the child.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.support.dying_imports"])
+    child = context.Process(target=_run, args=(work, arguments))
+    child.start()
+    child.join(DEADLINE_S)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        raise AssertionError(f"the child process still ran after {DEADLINE_S:.0f} s")
+    return child.exitcode
+
+
+def _run(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    torch.set_num_threads(1)
     try:
-        work()
+        work(*arguments)
     finally:
         os._exit(0)
 

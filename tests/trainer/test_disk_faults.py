@@ -152,6 +152,12 @@ LEARNER = (checkpoint._Sink, "write")
 CALLS = (*OS_CALLS, LEARNER)
 
 
+def dies(folder: Path, cache_dir: Path, settings: dict[str, Any], call: int, number: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_call(patch, CALLS[call], die_at(number))
+        finish(start(folder, cache_dir, **settings))
+
+
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
 def test_a_trainer_that_dies_within_a_write_resumes_to_the_same_bits_and_a_clean_audit(
     tmp_path: Path, cache_dir: Path, call: Call
@@ -160,15 +166,11 @@ def test_a_trainer_that_dies_within_a_write_resumes_to_the_same_bits_and_a_clean
     whole: list[Run] = []
     total = num_calls(call, lambda: whole.append(finish(start(tmp_path / "whole", cache_dir, **settings))))
     assert total, "the trainer makes no such call: the test would prove nothing"
-    for number in sorted({max(1, round(total * share)) for share in (0.3, 0.5, 0.75, 1.0)}):
+    # How many frames are committed at once depends on the clock, so two runs differ by a few calls.
+    for number in sorted({max(1, round(total * share)) for share in (0.3, 0.5, 0.75, 0.93)}):
         folder = tmp_path / str(number)
-
-        def work(folder: Path = folder, number: int = number) -> None:
-            with pytest.MonkeyPatch.context() as patch:
-                before_each_call(patch, call, die_at(number))
-                finish(start(folder, cache_dir, **settings))
-
-        assert in_a_child(work) == GONE, f"{call} {number}: it ended before it could be killed"
+        code = in_a_child(dies, folder, cache_dir, settings, CALLS.index(call), number)
+        assert code == GONE, f"{call} {number}: it ended before it could be killed"
         run_dir = folder / "run"
         if not list((run_dir / "checkpoints").glob("*/manifest.json")):
             assert audited(run_dir).findings == ()

@@ -28,6 +28,10 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(model_dir: Path) -> Any:
+    return trained_model(model_dir)
+
+
+def trained_model(model_dir: Path) -> Any:
     model, _ = load_model(model_dir)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -132,9 +136,16 @@ def test_a_read_only_disk_is_named(tmp_path: Path, trained: Any, files: dict[str
             final_model(trained, files, disk.root / "final", digest_of(trained))
 
 
+def dies(model_dir: Path, folder: Path, name: str, number: int) -> None:
+    model = trained_model(model_dir)
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_call(patch, (os, name), die_at(number))
+        final_model(model, model_files(model_dir, model), folder / "final", digest_of(model))
+
+
 @pytest.mark.parametrize("name", ["fsync", "replace", "rename", "mkdir", "unlink", "rmdir"])
 def test_an_export_that_dies_anywhere_leaves_all_or_nothing_and_the_next_one_succeeds(
-    tmp_path: Path, trained: Any, files: dict[str, bytes], name: str
+    tmp_path: Path, model_dir: Path, trained: Any, files: dict[str, bytes], name: str
 ) -> None:
     def work() -> None:
         final_model(trained, files, tmp_path / "final", digest_of(trained))
@@ -143,13 +154,7 @@ def test_an_export_that_dies_anywhere_leaves_all_or_nothing_and_the_next_one_suc
     total = num_calls((os, name), work)
     assert total, "an export makes no such call: the test would prove nothing"
     for number in range(1, 1 + total):
-
-        def dying(number: int = number) -> None:
-            with pytest.MonkeyPatch.context() as patch:
-                before_each_call(patch, (os, name), die_at(number))
-                work()
-
-        assert in_a_child(dying) == GONE
+        assert in_a_child(dies, model_dir, tmp_path, name, number) == GONE
         if (tmp_path / "final").exists():
             loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "final", dtype="auto")
             assert digest_of(loaded) == digest_of(trained)

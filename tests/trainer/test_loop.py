@@ -29,6 +29,7 @@ from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
 from periplus.trajectory import StopReason
+from tests.support.dying import GONE, in_a_child
 from tests.support.fake_link import FakeLink
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import checkpoint, publish
@@ -38,7 +39,6 @@ from trainer.disk_wait import DiskWait
 from trainer.setup import Prepared, prepare
 
 DEADLINE_S = 60.0
-GONE = 9
 
 
 @pytest.fixture(autouse=True)
@@ -311,23 +311,19 @@ def audited(folder: Path) -> Report:
 
 def die(folder: Path, cache_dir: Path, at: int, **settings: Any) -> None:
     """A trainer in a process of its own, which is gone without a word at its `at`-th message to its gateway."""
-    pid = os.fork()
-    if pid:
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == GONE, "it ended before it could be killed"
-        return
-    try:
-        run = start(folder, cache_dir, **settings)
-        calls = count(1)
+    assert in_a_child(_dies, folder, cache_dir, at, settings) == GONE, "it ended before it could be killed"
 
-        def tick(*_: object) -> None:
-            if next(calls) == at:
-                os._exit(GONE)
 
-        run.link.before_each = tick
-        finish(run)
-    finally:
-        os._exit(0)
+def _dies(folder: Path, cache_dir: Path, at: int, settings: dict[str, Any]) -> None:
+    run = start(folder, cache_dir, **settings)
+    calls = count(1)
+
+    def tick(*_: object) -> None:
+        if next(calls) == at:
+            os._exit(GONE)
+
+    run.link.before_each = tick
+    finish(run)
 
 
 def messages_of(folder: Path, cache_dir: Path, **settings: Any) -> tuple[int, Run]:
