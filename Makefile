@@ -2,7 +2,7 @@
 #
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
-#   make test       pytest; PYTEST_ARGS='-k ledger' chooses
+#   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
@@ -53,8 +53,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/periplus demo
 
+# One process a core; one OpenMP thread each, since threads that share a core wait for each other more than they compute.
 test: $(READY)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGS)
 
 test-proofs: $(READY)
 	$(BIN)/python -m pytest -m proofs $(PYTEST_ARGS)
