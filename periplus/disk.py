@@ -3,10 +3,13 @@
 Room comes back: a person removes files, or another job ends. So `DiskFull` leaves everything as it was, and whoever
 writes may try the same write again. Any other refusal (no permission, a read-only file system, no free inode, a limit
 on the size of one file) stays until a person changes something, and is an error that ends the job.
+
+`open_regular` is for files that somebody else may have put there: of a pipe nothing may ever come.
 """
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 from periplus.errors import DiskFull, StorageError
@@ -34,6 +37,18 @@ def no_room(path: Path, error: OSError, needed_bytes: int = 0) -> StorageError |
     needed = f"{needed_bytes} bytes are needed, " if needed_bytes else ""
     free = "free bytes are unknown" if free_bytes is None else f"{free_bytes} are free"
     return DiskFull(f"{what} at {path} ({needed}{free}); make room there, nothing that was written is lost", path)
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Open as `open(..., opener=open_regular)` asks, but without waiting for the writer of a pipe.
+
+    Raises: OSError, also for what is no regular file (a pipe, a device): reading it might never end.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", path)
 
 
 def _file_system(path: Path) -> os.statvfs_result | None:

@@ -141,8 +141,10 @@ class JobHub:
         """A message came from below: learn the route, pass it on."""
         if message.HasField("hello"):
             previous = self._route_of.get(message.worker_id)
-            if previous is not None:
+            if previous is not None and previous is not route:
                 previous.workers.discard(message.worker_id)
+                event(log, logging.WARNING, "worker_on_two_streams", job=self.job_id, worker=message.worker_id[:80])
+                previous.closed.set()  # a worker that still speaks there must say hello again, or it is never heard
             self._route_of[message.worker_id] = route
             route.workers.add(message.worker_id)
         elif message.HasField("gone"):

@@ -269,7 +269,10 @@ async def _until_closed(hub: JobHub, route: Route) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FLUSH_S):
             await route.queue.join()
-    raise Unreachable(f"the way to the trainer of {hub.job_id} is lost, or this stream was not read; connect again")
+    raise Unreachable(
+        f"the way to the trainer of {hub.job_id} is lost, this stream was not read, or another stream said hello for a "
+        "worker of this one; connect again"
+    )
 
 
 async def _until_replaced(hub: JobHub, trainer: Trainer) -> None:

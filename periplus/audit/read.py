@@ -22,12 +22,21 @@ from periplus.audit.records import FrameId, Prune, from_line
 from periplus.codec.frame import Frame, unpack
 from periplus.codec.registry import trajectory_decoder
 from periplus.digest import state_digest
+from periplus.disk import open_regular
 from periplus.errors import CorruptSpool, NotFound, PeriplusError, StorageError, WireError
 from periplus.policy import Policy
 from periplus.record import Record, RecordKind
 from periplus.run_directory import RunDirectory
 from periplus.spool.reader import SpoolReader
-from periplus.state import INDEX_FILE, SINGLE_FILE, State, Tensor, read_safetensors, read_safetensors_file
+from periplus.state import (
+    INDEX_FILE,
+    SINGLE_FILE,
+    State,
+    Tensor,
+    content_bytes,
+    read_safetensors,
+    read_safetensors_file,
+)
 from periplus.trajectory import Trajectory
 from periplus.transport import unpack_keyed
 from periplus.yaml_text import parse
@@ -40,6 +49,9 @@ MAX_CONTENT_BYTES = 64 << 20
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CONFIG_BYTES = 16 << 20
 """Far above what a trainer writes, and small enough to be parsed whatever they hold."""
+
+MAX_METRICS_BYTES = 1 << 30
+"""A million steps and more; a larger metrics.jsonl is no witness, which the report says."""
 
 MAX_WEIGHTS_BYTES = 8 << 30
 """Models larger than this are hashed part by part, but not rounded and compared with what was published."""
@@ -150,8 +162,11 @@ class _Metrics:
 
 def _metrics(run: RunDirectory) -> _Metrics:
     try:
+        _read_start(run.metrics, 0)  # raises for a pipe or a device, which the reading below would never end with
+        if (num_bytes := run.metrics.stat().st_size) > MAX_METRICS_BYTES:
+            return _Metrics(problem=f"it has {num_bytes} bytes, and at most {MAX_METRICS_BYTES} are read")
         return _Metrics(records=run.records())
-    except NotFound:
+    except (NotFound, FileNotFoundError):
         return _Metrics(problem="it is not there")
     except (PeriplusError, *_UNREADABLE) as error:
         return _Metrics(problem=str(error)[:200])
@@ -159,10 +174,15 @@ def _metrics(run: RunDirectory) -> _Metrics:
 
 def _config_text(config: Path) -> bytes | None:
     try:
-        with config.open("rb") as file:
-            return file.read(MAX_CONFIG_BYTES)
+        return _read_start(config, MAX_CONFIG_BYTES)
     except OSError:
         return None
+
+
+def _read_start(path: Path, num_bytes: int) -> bytes:
+    """Up to so many first bytes of a regular file. Raises: OSError, also for what is no regular file."""
+    with open(path, "rb", opener=open_regular) as file:
+        return file.read(num_bytes)
 
 
 def _settings(text: bytes | None, source: str) -> Mapping[str, object]:
@@ -185,14 +205,15 @@ def _settings(text: bytes | None, source: str) -> Mapping[str, object]:
 def _final(folder: Path, progress: Progress) -> tuple[bytes | None, str]:
     """The digest of the exported model as it would be published, or None; and what is wrong with it."""
     try:
-        files = [file for file in folder.glob("*.safetensors") if file.is_file()]
-        if not files and not (folder / INDEX_FILE).is_file():
+        has_shards = any(file.is_file() for file in folder.glob("*.safetensors"))
+        if not has_shards and not (folder / INDEX_FILE).is_file():
             return None, ""
-        num_bytes = sum(file.stat().st_size for file in files)
+        state = read_safetensors(folder)  # mapped into memory, not yet read; files that are no part of it do not count
+        num_bytes = content_bytes(state)
         if num_bytes > MAX_WEIGHTS_BYTES:
             return None, ""
         progress("final", 0, num_bytes)
-        return state_digest(round_to_bf16(read_safetensors(folder))), ""
+        return state_digest(round_to_bf16(state)), ""
     except (PeriplusError, *_UNREADABLE) as error:
         return None, f"the exported model cannot be read: {str(error)[:200]}"
 
@@ -273,8 +294,7 @@ def _spool(folder: Path, progress: Progress) -> KeptSpool:
 def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
     """None for a directory without a manifest: its trainer died while writing it, and it is no checkpoint."""
     try:
-        with (folder / MANIFEST).open("rb") as file:
-            raw = file.read(MAX_MANIFEST_BYTES)
+        raw = _read_start(folder / MANIFEST, MAX_MANIFEST_BYTES)
     except OSError:
         return None
     digest = blake3(raw).digest()
@@ -309,8 +329,8 @@ def _manifest(data: Any) -> Manifest:
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"a number of 0 and above expected, not {value!r:.60}")
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise ValueError(f"an integer of 0 to 2^64 - 1 expected, not {value!r:.60}")
     return value
 
 

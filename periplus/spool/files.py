@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from periplus.disk import no_room
+from periplus.disk import no_room, open_regular
 from periplus.errors import Conflict, PeriplusError, StorageError
 from periplus.spool.format import Buffer
 
@@ -79,7 +79,7 @@ class OsFiles:
         return _OsFile(os.open(path, os.O_WRONLY | os.O_APPEND))
 
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             file.seek(offset)
             return file.read(num_bytes) if num_bytes >= 0 else file.readall()
 

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import Publication
 from region_agent.hub import JobHub
@@ -39,5 +40,22 @@ def test_an_anchor_that_was_asked_for_is_taken_though_readers_have_newer_and_the
         assert hub.keeper.have == made().policy(4)
         assert not hub.anchor_requested
         assert hub.log.newest == Policy(0, 4)
+
+    play(scene)
+
+
+def test_a_stream_whose_worker_says_hello_on_another_one_ends_so_that_the_worker_connects_again() -> None:
+    """Else nobody would hear what the worker still says there, and a job with no other worker would wait for ever."""
+
+    async def scene() -> None:
+        hub = hub_with(FaultyWeightFiles())
+        hello = gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB))
+        first, second = hub.open_route(""), hub.open_route("")
+        await hub.take_up(first, hello)
+        await hub.take_up(first, hello)
+        assert not first.closed.is_set()
+        await hub.take_up(second, hello)
+        assert first.closed.is_set()
+        assert not second.closed.is_set()
 
     play(scene)

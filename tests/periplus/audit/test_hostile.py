@@ -8,6 +8,10 @@ process, in proportion to that of the honest run.
 import functools
 import io
 import json
+import os
+import resource
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +27,7 @@ from periplus.audit import records
 from periplus.audit.auditor import Report, audit
 from periplus.audit.evidence import Evidence
 from periplus.audit.findings import Code
-from periplus.audit.read import read_run
+from periplus.audit.read import MAX_METRICS_BYTES, MAX_WEIGHTS_BYTES, read_run
 from periplus.audit.records import chain_hash, from_line, to_line
 from periplus.audit.report import report_text, report_tree
 from periplus.audit.walk import MAX_FORKS
@@ -319,6 +323,45 @@ def test_bytes_of_any_file_may_be_anything(
 def test_a_whole_file_may_be_anything(run: Path, file: str, content: bytes) -> None:
     (run / file).write_bytes(content)
     json.dumps(report_tree(audited(run)))
+
+
+FILES_OF_A_RUN = ("metrics.jsonl", "config.yaml", "checkpoints/1.4/manifest.json", "trajectories")
+
+
+@pytest.mark.parametrize("file", FILES_OF_A_RUN)
+def test_a_pipe_or_a_device_in_place_of_a_file_ends_with_a_verdict(run: Path, file: str) -> None:
+    """Nothing ever comes out of the pipe, and the device gives zeros without end: a child process audits them."""
+    path = run / file
+    if path.is_dir():
+        path = min(path.glob("*.spool"))
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        path.unlink()
+        make(path)
+        command = [sys.executable, "-m", "periplus", "job", "audit", str(run), "-o", "json"]
+        ended = subprocess.run(command, capture_output=True, timeout=60, preexec_fn=_with_little_memory, check=False)
+        report = json.loads(ended.stdout)
+        is_note = file in ("metrics.jsonl", "config.yaml")
+        assert report["notes"] if is_note else report["findings"], (ended.stdout, ended.stderr)
+
+
+def _with_little_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+
+
+def test_a_metrics_file_beyond_any_run_is_no_witness(run: Path) -> None:
+    os.truncate(run / "metrics.jsonl", MAX_METRICS_BYTES + 1)
+    assert any("bytes" in note and "metrics.jsonl" in note for note in audited(run).notes)
+
+
+def test_a_large_file_beside_the_exported_model_does_not_hide_another_model(run: Path) -> None:
+    model = run / "final" / "model.safetensors"
+    raw = bytearray(model.read_bytes())
+    raw[-1] ^= 0x40
+    model.write_bytes(raw)
+    assert Code.FINAL_WRONG in audited(run).counts
+    (run / "final" / "other.safetensors").touch()
+    os.truncate(run / "final" / "other.safetensors", MAX_WEIGHTS_BYTES + 1)
+    assert Code.FINAL_WRONG in audited(run).counts
 
 
 def test_the_name_of_a_part_or_of_a_checkpoint_may_be_anything(run: Path) -> None:
