@@ -12,7 +12,7 @@ from periplus.errors import ConfigError
 from periplus.publication import JobAuthority
 
 KEY_BYTES = 32
-"""Of a raw Ed25519 private key."""
+"""Length of a raw Ed25519 private key, in bytes."""
 
 
 def open_authority(path: Path | None) -> JobAuthority:

@@ -80,7 +80,7 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Of an agent's host."""
+    """What an agent's host offers."""
 
     num_cores: int
     memory_bytes: int

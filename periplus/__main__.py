@@ -24,7 +24,7 @@ ENTRY_POINT_GROUP = "periplus.commands"
 TRACEBACK_VARIABLE = "PERIPLUS_TRACEBACK"
 """An environment variable: when it is set, a command that fails by a defect of ours shows the Python traceback."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Of a write to standard output that fails."""
+"""Error numbers of a write to standard output that fails."""
 
 
 class MountedGroup(click.Group):

@@ -61,7 +61,7 @@ class AlgorithmSection(Config):
     corrects for nothing, which is accepted only with staleness 0."""
 
     importance_level: Literal["token", "sequence", "sequence_geometric"] | None = None
-    """Of what the weight is a ratio: a token, the product over a sample, or its geometric mean a token. Default: token;
+    """What the weight is a ratio of: a token, the product over a sample, or its geometric mean a token. Default: token;
     gspo sequence_geometric, and never token."""
 
     importance_cap: float | None = Field(default=None, ge=1, le=100)

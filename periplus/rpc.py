@@ -30,7 +30,7 @@ CHUNK_BYTES = 256 << 10
 """Payload of one streamed message: gRPC in Python is fastest between 256 KiB and 4 MiB."""
 
 MAX_ERROR_BYTES = 4 << 10
-"""Of a message on its way to the caller: gRPC refuses more than 8 KiB of metadata, and the error would be lost."""
+"""Most bytes of an error message to the caller: gRPC refuses more than 8 KiB of metadata."""
 
 _DETAIL_KEY = "periplus-error-bin"
 _KEEPALIVE = [

@@ -25,7 +25,7 @@ REGION_NAME = r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}"
 """Pattern of a region's name, as in aws:us-east-1. It becomes a part of file names and of task ids."""
 
 PUBLIC_KEY_BYTES = 32
-"""Of a raw Ed25519 public key."""
+"""Length of a raw Ed25519 public key, in bytes."""
 
 
 class Role(StrEnum):

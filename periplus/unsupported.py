@@ -96,4 +96,4 @@ _WHY: Mapping[str, tuple[str, ...]] = {
 UNSUPPORTED: Mapping[str, NotSupported] = MappingProxyType(
     {name: NotSupported(instead) for instead, names in _WHY.items() for name in names}
 )
-"""By the last part of the name, such as `top_p` in `sampling.top_p`."""
+"""Sentences by the last part of a name, such as `top_p` in `sampling.top_p`."""

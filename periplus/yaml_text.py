@@ -19,9 +19,9 @@ import yaml
 from periplus.errors import ConfigError
 
 MAX_CHARACTERS = 8_000_000
-"""Of a text in YAML: about two seconds of reading with libyaml."""
+"""Most characters of a text in YAML: about two seconds of reading with libyaml."""
 MAX_JSON_CHARACTERS = 32_000_000
-"""Of a text in JSON: about a second of reading."""
+"""Most characters of a text in JSON: about a second of reading."""
 MAX_DEPTH = 64
 """Lists and mappings within each other. No file of ours needs ten; Python's own recursion ends near a thousand."""
 MAX_VALUES = 1_000_000
@@ -148,7 +148,7 @@ class _Reader:
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
         self._resolver = _CoreResolver()
         self._anchors: dict[str, tuple[Any, int, int] | None] = {}
-        """Of each anchor: value, how many values it has, and how deep they are nested; None while it is being read."""
+        """Each anchor's value, how many values it has, and how deep they are nested; None while it is being read."""
         self._num = 0
 
     def document(self) -> Any:

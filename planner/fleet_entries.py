@@ -23,19 +23,19 @@ class EfficiencyEntry(Config):
     """Which part of its datasheet real programs get of an accelerator."""
 
     matmul_fraction: Fraction
-    """Of the peak rate, for matrices large enough to fill the device."""
+    """Share of the peak rate that is reached for matrices large enough to fill the device."""
     saturation_tokens: float = Field(ge=0, le=1e6)
     """Rows of a matrix product at which half of that fraction is reached."""
     memory_fraction: Fraction
-    """Of the memory's bandwidth."""
+    """Share of the memory's bandwidth that is reached."""
     link_fraction: Fraction
-    """Of the link inside a machine, for large collectives."""
+    """Share of the link inside a machine that is reached, for large collectives."""
     layer_overhead_s: LatencyS
     """Seconds of one layer's forward pass that no size explains."""
     collective_latency_s: LatencyS
     """Seconds of one collective inside a machine, however small."""
     attention_fraction: Fraction = 0.5
-    """Of the peak rate, in fused attention over long sequences."""
+    """Share of the peak rate that is reached in fused attention over long sequences."""
     attention_saturation_tokens: float = Field(default=600.0, ge=0, le=1e6)
     """Length of the sequences at which half of that fraction is reached."""
     attention_overhead_s: LatencyS = 10e-6
@@ -51,13 +51,13 @@ class GpuTypeEntry(Config):
     name: Name
     """What `gpu` of machines says."""
     memory_bytes: MemoryBytes
-    """Of one device, what its programs can use."""
+    """Memory of one device that its programs can use."""
     memory_bytes_per_s: DeviceBytesPerS
     """Bandwidth of that memory."""
     matmul_flop_per_s: FlopPerS
     """Dense half-precision rate: bf16 where the card has it, else fp16."""
     link_bytes_per_s: DeviceBytesPerS
-    """Of one device, one direction, to the others of its machine."""
+    """Rate of one device, in one direction, to the others of its machine."""
     efficiency: EfficiencyEntry | None = None
     """null: that of a card nobody measured."""
     is_cpu: bool = False
@@ -78,7 +78,7 @@ class MachinesEntry(Config):
     is_spot: bool = False
     """Whether they may be taken away at short notice."""
     network_bytes_per_s: DeviceBytesPerS | None = None
-    """Of one device to other machines; null: the region's fabric_bytes_per_s, above which it never is."""
+    """Rate of one device to other machines; null: the region's fabric_bytes_per_s, above which it never is."""
     fabric: NameOrNone = ""
     """Machines of one region with the same name here reach each other at the region's full rate."""
 
@@ -103,9 +103,9 @@ class RegionEntry(Config):
     is_public: bool = True
     """Whether others can dial its gateway."""
     num_cores: int = Field(default=0, ge=0, le=1_000_000)
-    """Of the host where the region's processes run; 0: nobody said. Jobs need them, or machines of cpu."""
+    """Cores of the host where the region's processes run; 0: nobody said. Jobs need them, or machines of cpu."""
     memory_bytes: int = Field(default=0, ge=0, le=10**15)
-    """Of that host; 0: does not bind."""
+    """Memory of that host; 0 means that it does not bind."""
 
 
 class LinkEntry(Config):
@@ -126,7 +126,7 @@ class LinkEntry(Config):
     age_s: float | None = Field(default=None, ge=0, le=1e10)
     """Since the measurement."""
     num_samples: int = Field(default=1, ge=1, le=10**9)
-    """Of the measurement."""
+    """Date of the measurement."""
     usd_per_gbyte: Usd = 0.0
     """Price of what leaves the first region for the second."""
 

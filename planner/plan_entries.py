@@ -19,9 +19,9 @@ MAX_STEP_S = 1e7
 """A step of four months is beyond any plan, and still far from where solvers' numbers end."""
 MAX_USD_PER_HOUR = 1e7
 _MOST_SECONDS = 1e18
-"""Of what is predicted or simulated: steps beyond 10^9 seconds count as none, and sums of them stay below this."""
+"""Largest predicted or simulated seconds. Steps beyond 10^9 seconds count as none, so sums stay below this."""
 _MOST = 10**12
-"""Of units and workers."""
+"""Range of the numbers of units and workers."""
 
 _Seconds = Annotated[float, Field(ge=-_MOST_SECONDS, le=_MOST_SECONDS)]
 _Usd = Annotated[float, Field(ge=0, le=1e18)]

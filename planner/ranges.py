@@ -14,25 +14,25 @@ from periplus.config import Words
 _LINE = r"[^\s\p{C}]([^\p{C}\p{Zl}\p{Zp}]*[^\s\p{C}])?"
 _PLAIN = Words("without control characters or space at its ends")
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=f"^{_LINE}$"), _PLAIN]
-"""Of a region, an accelerator, a model, a file: one line that a person can read and type."""
+"""The name of a region, an accelerator, a model, a file: one line that a person can read and type."""
 
 NameOrNone = Annotated[str, Field(max_length=200, pattern=f"^({_LINE})?$"), _PLAIN]
 WanBytesPerS = Annotated[float, Field(ge=1, le=1e13)]
 """A byte a second takes months for the smallest model; 80 Tbit/s is a submarine cable with all its fibres."""
 DeviceBytesPerS = Annotated[float, Field(ge=1e3, le=1e16)]
-"""Of memory, of links in a machine, and of networks between machines."""
+"""Rates of memory, of links in a machine, and of networks between machines."""
 FlopPerS = Annotated[float, Field(ge=1e6, le=1e19)]
 MemoryBytes = Annotated[int, Field(ge=1, le=10**15)]
 LatencyS = Annotated[float, Field(ge=0, le=60)]
 RoundTripS = Annotated[float, Field(ge=0, le=3600)]
 """Forty minutes to Mars and back."""
 Usd = Annotated[float, Field(ge=0, le=1e6)]
-"""Of a device and hour, or of a gigabyte."""
+"""Price of a device and hour, or of a gigabyte."""
 Fraction = Annotated[float, Field(ge=1e-6, le=1)]
-"""Of a datasheet's rate."""
+"""Share of a datasheet's rate that is reached."""
 MAX_TOKENS = 1e7
 Tokens = Annotated[float, Field(ge=1, le=MAX_TOKENS)]
-"""Of one prompt or completion."""
+"""Tokens of one prompt or completion."""
 
 MAX_REGIONS = 256
 """Ways between regions are looked at pair by pair, before the first placement: 65,536 pairs take about a second."""
@@ -40,7 +40,7 @@ MAX_MACHINES_ENTRIES = 1024
 """Kinds of machines in one fleet, region by region."""
 MAX_SAMPLES_PER_STEP = 10_000_000
 MAX_PARAMS = 10**14
-"""Of one model, fifty times the largest that anybody has trained."""
+"""Parameters of one model, fifty times the largest that anybody has trained."""
 
 
 def some(names: Sequence[str], most: int = 8) -> str:

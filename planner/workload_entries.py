@@ -84,7 +84,7 @@ class LengthsEntry(Config):
     quantiles: tuple[Annotated[float, Field(ge=0, le=MAX_TOKENS)], ...] | None = Field(
         default=None, min_length=1, max_length=4096
     )
-    """Of n values, ascending, the i-th is the quantile at (i + 1/2) / n. The last is 1 or more."""
+    """Quantiles in rising order: of n values, the i-th is the quantile at (i + 1/2) / n. The last is 1 or more."""
     csv: CsvEntry | None = None
     """A measurement."""
 
@@ -95,9 +95,9 @@ class WeightsEntry(Config):
     kind: Literal["dense", "delta"] = "dense"
     """`dense`: full bf16 copies; `delta`: lossless differences to the version before."""
     density: float | None = Field(default=None, ge=1e-9, le=1)
-    """Of a delta: which part of the weights changes from one version to the next."""
+    """A delta's density: which part of the weights changes from one version to the next."""
     bits_per_change: float | None = Field(default=None, ge=1e-3, le=64)
-    """Of a delta: its size divided by the number of changes."""
+    """A delta's bytes per change: its size divided by the number of changes."""
     bytes_per_param: float | None = Field(default=None, ge=1e-13, le=64)
     """In place of the two, or of what follows from the kind: bytes a version, divided by the trained parameters."""
 
@@ -140,4 +140,4 @@ class WorkloadFile(Config):
     weights: WeightsEntry = WeightsEntry()
     """How new versions travel between regions."""
     trajectory_bytes_per_token: float = Field(default=5.0, ge=1e-3, le=1000)
-    """Of what a sample's tokens cost on the way to the trainer."""
+    """What a sample's tokens cost on the way to the trainer."""

@@ -49,7 +49,7 @@ FULL_RETRY_S = 1.0
 """A disk may get room that nobody here gives back; a spool of its own accord never does."""
 
 KEPT_FOLDERS = 8
-"""Of jobs that left uncommitted frames behind: beyond any number that a person resumes."""
+"""Spools that are kept of jobs that left uncommitted frames behind: beyond any number that a person resumes."""
 
 DAMAGED = ".damaged-"
 STATE = ".periplus"

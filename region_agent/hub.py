@@ -126,7 +126,7 @@ class JobHub:
 
     @property
     def authority_key(self) -> bytes:
-        """Whose certificates are believed here."""
+        """Public key of the job authority whose certificates are believed here."""
         return self.keeper.authority_key
 
     # ---- rollout streams ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ PROBE_DEADLINE_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Of the directed path to one region; `sent_bytes` counts message bytes."""
+    """What a probe measured on the directed path to one region; `sent_bytes` counts message bytes."""
 
     rtt_s: float
     throughput_bits_per_s: float

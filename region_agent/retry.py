@@ -21,7 +21,7 @@ FORGET_S = 300.0
 
 
 class Patience:
-    """Of who asks again for what was refused: a few times at once, then less and less often."""
+    """Pauses between repeated requests for what was refused: a few times at once, then less and less often."""
 
     def __init__(self) -> None:
         self._num_attempts = 0

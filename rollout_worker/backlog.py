@@ -17,7 +17,7 @@ PENDING_VERSIONS = 8
 """Waiting with their elements; a trainer's step takes longer than a batch, so that one or two is what is seen."""
 
 STAGED_SHARE = 0.5
-"""Of the state's bytes: a changed element is staged in 6 bytes and written one by one, where the copy has 2."""
+"""Share of the state's bytes: a changed element is staged in 6 bytes and written one by one, where the copy has 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

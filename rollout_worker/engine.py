@@ -59,7 +59,10 @@ class Engine(Protocol):
         ...
 
     def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Of each token given those before it, at temperature 1. *Shapes*: ids S x T; returns S x (T - 1)."""
+        """Return the log-probability of each token given those before it, at temperature 1.
+
+        *Shapes*: ids S x T; returns S x (T - 1).
+        """
         ...
 
     def tensors(self) -> Mapping[str, torch.Tensor]:

@@ -47,7 +47,7 @@ class HostCopy:
 
     @property
     def state_digest(self) -> bytes:
-        """Of the proven version; empty without one."""
+        """Digest of the proven version; empty without one."""
         return b"" if self.version is None else self.version.state_digest
 
     @property

@@ -63,7 +63,10 @@ class TorchEngine:
 
     @torch.inference_mode()
     def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Of each token given those before it, at temperature 1. *Shapes*: ids S x T; returns S x (T - 1)."""
+        """Return the log-probability of each token given those before it, at temperature 1.
+
+        *Shapes*: ids S x T; returns S x (T - 1).
+        """
         ids_ST = torch.from_numpy(ids)
         logits_STV = self.model(input_ids=ids_ST, use_cache=False).logits
         logprobs_STV = torch.log_softmax(logits_STV[:, :-1].float(), dim=-1)

@@ -31,7 +31,7 @@ MAX_PENALISED_REWARD = 1e100
 """Largest magnitude of a reward less its KL penalty whose square, summed over any step, is finite in float64."""
 
 MIN_VARIANCE = 1e-8
-"""Of what is whitened: below it, numbers count as equal. OpenRLHF's value."""
+"""Least variance of what is whitened: below it, numbers count as equal. OpenRLHF's value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class AdvantageSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantages:
-    """Of each token, BT, float64; `returns_BT` is what the critic should have said, None without a critic."""
+    """Advantages of tokens, BT, float64; `returns_BT` is what the critic should have said, None without a critic."""
 
     advantages_BT: torch.Tensor
     returns_BT: torch.Tensor | None = None

@@ -40,7 +40,7 @@ POSITION_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class SpanChanges:
-    """Of one span: sorted positions within it and the new elements there; without positions, all of its elements."""
+    """Changes of one span: sorted positions in it and the new elements there. Without positions: all elements."""
 
     positions: npt.NDArray[np.uint32] | None
     values: npt.NDArray[np.uint16]

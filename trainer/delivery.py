@@ -25,7 +25,7 @@ class Sent:
     publish_s: float
 
     def values(self) -> dict[str, float]:
-        """By the names of the metric registry."""
+        """Return the figures under the names of the metric registry."""
         values = {
             "delta_bytes": float(self.payload_bytes), "full_weights_bytes": float(self.content_bytes),
             "snapshot_s": self.snapshot_s, "encode_s": self.encode_s, "publish_s": self.publish_s,
@@ -56,7 +56,7 @@ class Proof:
 
 @dataclass(slots=True)
 class ProofTally:
-    """Of all readers, since it was last taken."""
+    """Proofs of all readers since the tally was last taken."""
 
     proofs: int = 0
     fallbacks: int = 0
@@ -77,7 +77,7 @@ class ProofTally:
         self.pause_s = larger(self.pause_s, proof.pause_s)
 
     def values(self) -> dict[str, float]:
-        """By the names of the metric registry; times and differences only where somebody measured them."""
+        """Return the figures under the names of the metric registry; times and differences only where measured."""
         values = {
             "weight_proofs": float(self.proofs),
             "weight_fallbacks": float(self.fallbacks),

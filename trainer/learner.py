@@ -93,7 +93,7 @@ class StepReport:
     mismatch: MismatchReport
 
     def values(self) -> dict[str, float]:
-        """By the names of the metric registry; what does not exist is left out."""
+        """Return the figures under the names of the metric registry; what does not exist is left out."""
         values = {
             "loss": self.loss, "grad_norm": self.grad_norm, "clip_fraction": self.clip_fraction,
             "mean_ratio": self.mean_ratio, "approx_kl": self.approx_kl, "importance_weight": self.importance_weight,

@@ -19,7 +19,7 @@ import torch
 
 @torch.no_grad()
 def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Of each next token, given those before it, with the weights as they are published.
+    """Return the log-probability of each next token, given those before it, with the weights as they are published.
 
     *Shapes*: `ids_RP` [R, P] token ids; returns [R, P - 1], in nats.
     """

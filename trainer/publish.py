@@ -45,7 +45,7 @@ BUNDLE_FILES = (
 
 
 SAMPLE_BYTES = 512 << 10
-"""Of a state, to tell whether a delta pays: encoded both ways in about 10 ms."""
+"""Bytes of a state that are sampled to tell whether a delta pays: encoded both ways in about 10 ms."""
 
 SAMPLE_BLOCK_BYTES = 8 << 10
 """Long enough that runs of unchanged rows show, short enough that 64 of them see the whole state."""

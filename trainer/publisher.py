@@ -91,7 +91,7 @@ class Publisher:
 
     @property
     def digest(self) -> bytes:
-        """Of what readers hold, or are about to, when all that was handed over is out. Not before `first`."""
+        """Digest of what readers hold, or are about to, when all that was handed over is out. Not before `first`."""
         assert self._published is not None
         return self._published.digest
 

@@ -26,7 +26,7 @@ WARMUP_LOSS_WINDOW = 5
 
 
 def warmup_settings(job: JobFile) -> WarmupSettings:
-    """Of a job that has a warm-up."""
+    """Return the warm-up settings of a job that has a warm-up."""
     warmup = job.train.warmup
     assert warmup is not None
     return WarmupSettings(
@@ -76,7 +76,7 @@ def learner_settings(job: JobFile) -> LearnerSettings:
 
 
 def learning_rate_of(job: JobFile, step: int) -> float:
-    """Of step `step`, counted from 0."""
+    """Return the learning rate of step `step`, counted from 0."""
     optimizer = job.optimizer
     return learning_rate(
         step, num_steps=job.steps, peak=optimizer.lr, ramp_steps=optimizer.warmup_steps,

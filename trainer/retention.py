@@ -31,7 +31,7 @@ class Retention:
 
     @property
     def num_bytes(self) -> int:
-        """Of the frames that are kept."""
+        """Bytes of the frames that are kept."""
         return self._num_bytes
 
     def add(self, frame: Position, num_bytes: int, num_samples: int, version: int) -> None:

@@ -67,6 +67,6 @@ class DeviceWeights:
 
 
 def weights_of(model: Any) -> Weights:
-    """By the device that the model is on."""
+    """Return the kind of snapshot that suits the device that the model is on."""
     is_on_host = all(parameter.device.type == "cpu" for parameter in model.parameters())
     return HostWeights(model) if is_on_host else DeviceWeights(model)

@@ -35,7 +35,7 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
 
 
 def _machines(region: str, offered: Iterable[control_pb2.Accelerators], left_out: list[str]) -> Iterable[Machines]:
-    """Of the agent's host."""
+    """The machines of the agent's host."""
     for each in offered:
         try:
             name = gpu_name(each.name)

@@ -85,7 +85,7 @@ async def run_demo(settings: DemoSettings) -> int:
 
 
 def _final_digest(run: RunDirectory) -> str:
-    """Of the weights that were published last: the summary record carries it as its text."""
+    """Return the digest of the weights that were published last: the summary record carries it as its text."""
     return next(record.text for record in reversed(run.records()) if record.kind is RecordKind.SUMMARY)
 
 

@@ -72,7 +72,7 @@ class Account:
 
     @property
     def mean_tokens_sampled(self) -> float | None:
-        """Of all samples that came back to be trained on, whatever became of them, those given up included."""
+        """Mean tokens of all samples that came back to be trained on, those given up included."""
         return self.sampled_tokens / self.sampled if self.sampled else None
 
     @property

@@ -41,7 +41,7 @@ class AuditJournal:
         self._lines: list[bytes] = []
         self._position = position
         self.cut_bytes = cut_bytes
-        """Of the torn last line that opening removed; 0 if there was none."""
+        """Bytes of the torn last line that opening removed; 0 if there was none."""
 
     @classmethod
     def open(cls, path: Path) -> Self:

@@ -23,7 +23,7 @@ SHOWN = 8
 """Forks that a note names."""
 
 MAX_DIGITS = 20
-"""Of a fork or a version in the name of a checkpoint's folder."""
+"""Most digits of a fork or a version in the name of a checkpoint's folder."""
 
 
 @dataclass(slots=True)

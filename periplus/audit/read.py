@@ -57,7 +57,7 @@ MAX_WEIGHTS_BYTES = 8 << 30
 """Models larger than this are hashed part by part, but not rounded and compared with what was published."""
 
 READ_ATTEMPTS = 3
-"""Of a store that loses files while it is read: a trainer prunes at checkpoints, which come more slowly than this."""
+"""Attempts to read a store that loses files meanwhile. A trainer prunes at checkpoints, which are rarer."""
 
 _ROUNDED_PART = SINGLE_FILE
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)

@@ -41,7 +41,7 @@ SEALED = (Eval, Consume, Publish, Checkpoint, Prune, End)
 """Kinds of lines that a seal follows."""
 
 _CERTIFIED_ONLY = (Eval, Consume, Publish, Prune)
-"""Of these, what a trainer does with a certified key alone; one that is refused still saves its warm-up, and ends."""
+"""Kinds of lines that only a trainer with a certified key writes. One that is refused still saves its warm-up."""
 
 
 class Sealer:

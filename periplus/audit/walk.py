@@ -48,7 +48,7 @@ SHOWN_RUNS = 8
 """Runs of policies that a finding shows."""
 
 SETTINGS = ("job_id", "bound", "group_size", "groups_per_step", "seed", "algorithm")
-"""Of an `open` line; they never change, fork or not."""
+"""Settings in an `open` line; they never change, fork or not."""
 
 
 class Walk:

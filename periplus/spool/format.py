@@ -62,7 +62,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Of one record. `is_seal`: there is none, the segment ends here."""
+    """Header of one record. With `is_seal` no record follows: the segment ends here."""
 
     length: int
     sequence: int
@@ -105,7 +105,7 @@ def segment_header(first: Position) -> bytes:
 
 
 def data_checksum(parts: Iterable[Buffer]) -> bytes:
-    """Of a record's data, given in pieces."""
+    """Return the checksum of a record's data, which is given in pieces."""
     hasher = blake3()
     for part in parts:
         hasher.update(part)

@@ -339,7 +339,7 @@ class Spool:
         return segment
 
     def _seal(self, segment: Segment) -> None:
-        """Of an earlier epoch it is settled at once: that epoch is judged by its seal from now on."""
+        """Seal a segment. One of an earlier epoch is settled at once: that epoch is judged by its seal from now on."""
         earlier = segment.first.epoch < self.epoch
         if segment.file is None:
             with explained(self.folder / segment.name):

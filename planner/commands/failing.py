@@ -21,7 +21,7 @@ from planner.ranges import some
 from planner.simulate.faults import Availability, Faults, RateChange, availability_of, ticks_counts, trace_counts
 
 MAX_FACTOR = 1000.0
-"""Of a link's measured rate."""
+"""Largest factor on a link's measured rate."""
 MAX_AT_S = 100 * MAX_STEP_S
 
 

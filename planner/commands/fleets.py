@@ -21,7 +21,7 @@ from planner.question.fleet import Fleet, Link
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _MOST_NOTES = 12
-"""Of one kind, on standard error; the rest are counted."""
+"""Remarks of one kind that are shown on standard error; the rest are counted."""
 
 
 @click.group()

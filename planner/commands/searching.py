@@ -29,7 +29,7 @@ from planner.solve import Thinking, searched, sentence
 T = TypeVar("T")
 
 SIMULATED_STEPS = 8
-"""Of each plan that is made: enough to see whether it holds, and a second at most for a thousand devices."""
+"""Simulated steps of each plan that is made. They take a second at most for a thousand devices."""
 SIMULATION_S = 5.0
 """Longest that a plan is simulated for when it is made; `periplus simulate` takes as long as it takes."""
 _SHARE_S = 0.25

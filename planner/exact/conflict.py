@@ -38,7 +38,7 @@ _UNLIMITED = {
     "deadline": ("max_step_s", Objective.THROUGHPUT_UNDER_BUDGET, _SECONDS),
     "budget": ("max_usd_per_hour", Objective.COST_AT_THROUGHPUT, _DOLLARS),
 }
-"""By kind of limit: field of the goal, objective that is minimised without it where prices count, and unit."""
+"""For each kind of limit: field of the goal, objective that is minimised without it where prices count, and unit."""
 _MOST_LINKS = 3
 """Missing links that are named one by one; more are only counted."""
 

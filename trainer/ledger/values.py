@@ -84,7 +84,7 @@ class Result:
 
     @property
     def oldest_version(self) -> int:
-        """Of its oldest token, of which there must be one."""
+        """Version of the oldest token; there must be at least one token."""
         return min([run.policy.version for run in self.policies])
 
 

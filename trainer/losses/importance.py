@@ -37,7 +37,7 @@ class Correction(StrEnum):
 
 
 class Level(StrEnum):
-    """Of what the weight is the probability ratio."""
+    """What the weight is the probability ratio of."""
 
     TOKEN = "token"
     SEQUENCE = "sequence"
