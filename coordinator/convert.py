@@ -214,14 +214,15 @@ def _task_to_pb(task: Task) -> control_pb2.Task:
 # ---- to operators ----------------------------------------------------------------------------------------------------
 
 
-def job_to_pb(job: Job) -> control_pb2.Job:
-    """Everything that an operator may know of a job. Never raises."""
+def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
+    """Everything that an operator may know of a job; `doing` is for answers about the present. Never raises."""
     policy = common_pb2.Policy(fork=job.policy.fork, version=job.policy.version) if job.policy else None
     return control_pb2.Job(
         job_id=job.job_id,
         name=job.request.name,
         state=JOB_STATE_TO_PB[job.state],
         reason=job.reason,
+        doing=doing,
         plan_json=job.plan_json,
         job_json=job.request.job_json,
         submitted_at_s=job.submitted_at_s,

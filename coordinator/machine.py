@@ -71,7 +71,7 @@ from coordinator.state import (
     unsettled_pairs,
 )
 from periplus.errors import Conflict, StateError
-from periplus.record import Record
+from periplus.record import Record, RecordKind
 from periplus.task import ENDED, Role, TaskReport, TaskState, resume_command
 from planner.plan import Infeasible
 
@@ -342,9 +342,20 @@ def _record(draft: _Draft, name: str, job_id: str, record: Record) -> None:
     if job is None or job.ended or job.trainer is None or job.trainer.region != name or job.last_record == record:
         return
     policy = max(job.policy, record.policy) if job.policy else record.policy
-    draft.put_job(replace(job, policy=policy, last_record=record))
+    draft.put_job(replace(job, policy=policy, last_record=record, phase=_phase(job, record)))
     _advance(draft, job_id, JobState.RUNNING)
     draft.effects.append(Publish(job_id, record))
+
+
+def _phase(job: Job, record: Record) -> str:
+    """Return what the trainer does after this record; the first step after an evaluation or a wait ends that phase."""
+    match record.kind:
+        case RecordKind.PHASE:
+            return record.text
+        case RecordKind.STEP:
+            return "training"
+        case _:
+            return job.phase
 
 
 def _certify(draft: _Draft, request: CertificateRequested) -> None:
@@ -412,7 +423,7 @@ def _cancel(draft: _Draft, prefix: str) -> None:
         waits = f"cancelling: waits for {trainer.region}, which is disconnected; cancel again to give it up"
         draft.put_job(replace(job, cancelling=True, reason=waits))
     else:
-        given_up = f"cancelled by the operator while {trainer.region} was disconnected"
+        given_up = f"cancelled by the operator while {trainer.region} was disconnected; {_way_on(job)}"
         _end(draft, job_id, JobState.CANCELLED, given_up)
 
 

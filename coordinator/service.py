@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinator import convert
 from coordinator.events import JobCancelled, JobSubmitted, RegionJoined
-from coordinator.state import JobRequest, find_job
+from coordinator.state import JobRequest, doing, find_job
 from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
 from periplus.job import JobFile
@@ -75,11 +75,14 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         return control_pb2.SubmitJobResponse(job=convert.job_to_pb(state.jobs[state.requests[request_id]]))
 
     async def GetJob(self, request: control_pb2.GetJobRequest, context: Any) -> control_pb2.Job:
-        return convert.job_to_pb(find_job(self._writer.state, request.job_id))
+        state = self._writer.state
+        job = find_job(state, request.job_id)
+        return convert.job_to_pb(job, doing(state, job))
 
     async def ListJobs(self, request: control_pb2.ListJobsRequest, context: Any) -> control_pb2.ListJobsResponse:
         """All jobs, without their files and plans: these would not fit into one message."""
-        jobs = [convert.job_to_pb(job) for job in self._writer.state.jobs.values()]
+        state = self._writer.state
+        jobs = [convert.job_to_pb(job, doing(state, job)) for job in state.jobs.values()]
         for job in jobs:
             job.ClearField("job_json")
             job.ClearField("plan_json")

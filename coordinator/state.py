@@ -193,9 +193,9 @@ class SentBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`infeasible_on`: the free regions on which it has no placement because of `conflict`, while others are in use.
-    `trainer_key`: the one that was certified for the trainer of this fork, empty before it asked. `sent`: by (source,
-    destination), over all forks that this coordinator knows."""
+    """`phase`: what the trainer said last that it does. `infeasible_on`: the free regions on which it has no placement
+    because of `conflict`, while others are in use. `trainer_key`: the one that was certified for the trainer of this
+    fork, empty before it asked. `sent`: by (source, destination), over all forks that this coordinator knows."""
 
     job_id: str
     request: JobRequest
@@ -205,6 +205,7 @@ class Job:
     reason: str = ""
     policy: Policy | None = None
     last_record: Record | None = None
+    phase: str = ""
     placement: Placement | None = None
     tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
     cancelling: bool = False
@@ -278,6 +279,19 @@ def find_job(state: State, prefix: str) -> Job:
     if len(matches) > 1:
         raise Conflict(f"job {prefix!r} could be any of {', '.join(sorted(matches))}; give more of the id")
     return state.jobs[matches[0]]
+
+
+def doing(state: State, job: Job) -> str:
+    """What a live job does now, for an operator: the trainer's phase, and which of its regions are disconnected."""
+    if job.ended or job.placement is None:
+        return ""
+    ready, home = ready_regions(state), job.placement.trainer_region
+    away = sorted(set(job.placement.regions) - ready - {home})
+    others = [f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} disconnected"] if away else []
+    if home not in ready:
+        seen = f"; it last said: {job.phase}" if job.phase else ""
+        return "; ".join([f"not known: {home}, the region of its trainer, is disconnected{seen}", *others])
+    return "; ".join([*([job.phase] if job.phase else []), *others])
 
 
 def ready_regions(state: State) -> frozenset[str]:

@@ -63,9 +63,11 @@ class GatewayLink:
         job."""
         try:
             await self._serve(on_message)
-        except Unreachable:
+        except Unreachable as error:
             if not self._closing:
-                raise
+                raise Unreachable(
+                    f"it lost the gateway of its own region, whose agent ended, was paused or has stalled: {error}"
+                ) from error
         finally:
             self._ended.set()
             self._answered.set()

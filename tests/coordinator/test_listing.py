@@ -40,6 +40,13 @@ def test_programs_get_everything_under_a_versioned_schema() -> None:
     assert render(JOBS, [job_tree(JOB)], Output.NAME, 0.0) == "sums-1"
 
 
+def test_a_job_shows_what_it_does_now() -> None:
+    waiting = control_pb2.Job(job_id="sums-1", doing="waiting for disk: /r/\x1b[2J")
+    assert "\ndoing      waiting for disk: /r/ [2J\n" in describe_job(waiting, 1.0)
+    assert job_tree(waiting)["doing"] == waiting.doing
+    assert "doing" not in describe_job(JOB, 1.0)
+
+
 def test_an_empty_listing_is_empty_for_people_and_a_list_for_programs() -> None:
     assert render(REGIONS, [], Output.TABLE, 0.0) == ""
     assert json.loads(render(REGIONS, [], Output.JSON, 0.0))["regions"] == []

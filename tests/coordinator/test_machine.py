@@ -29,9 +29,11 @@ from coordinator.state import (
     Placement,
     check_transition,
     desired_tasks,
+    doing,
 )
 from periplus.errors import Conflict, NotFound, StateError
 from periplus.policy import Policy
+from periplus.record import RecordKind
 from periplus.task import ENDED, Role, RunFiles, TaskState
 from planner.plan import Infeasible
 from tests.support.coordinator_run import AUTHORITY_KEY, KEYS, REGIONS, Run, hello, record, report, request
@@ -248,6 +250,28 @@ def test_the_first_record_of_the_trainer_makes_a_job_running() -> None:
     assert effects[-1] == Publish("j", record(3))
 
 
+def test_an_operator_is_told_what_a_job_waits_for_and_which_of_its_regions_are_gone(run: Run) -> None:
+    def says(kind: RecordKind, text: str = "") -> None:
+        said = replace(record(len(run.state.regions["eu"].tasks), kind), text=text)
+        run.do(StepRecorded(run.stamp("eu"), "j", said))
+
+    assert doing(run.state, run.job()) == ""
+    says(RecordKind.PHASE, "waiting for disk: /r/j/checkpoints/0.5")
+    says(RecordKind.EVAL, "during")
+    assert doing(run.state, run.job()) == "waiting for disk: /r/j/checkpoints/0.5"
+    says(RecordKind.STEP)
+    assert doing(run.state, run.job()) == "training"
+    run.do(RegionLeft("us", 1))
+    assert doing(run.state, run.job()) == "training; us is disconnected"
+    run.do(RegionLeft("eu", 1))
+    assert doing(run.state, run.job()) == (
+        "not known: eu, the region of its trainer, is disconnected; it last said: training; us is disconnected"
+    )
+    run.do(JobCancelled("j"))
+    run.do(JobCancelled("j"))
+    assert doing(run.state, run.job()) == ""
+
+
 def test_a_record_that_is_sent_again_in_a_new_session_is_published_once(run: Run) -> None:
     run.do(StepRecorded(run.stamp("eu"), "j", record(1)))
     assert run.do(StepRecorded(run.stamp("eu"), "j", record(1))) == ()
@@ -414,6 +438,14 @@ def test_cancelling_again_gives_up_a_region_that_is_gone(run: Run) -> None:
     assert "cancel again to give it up" in run.job().reason
     run.do(JobCancelled("j"))
     assert run.job().state is JobState.CANCELLED
+
+
+def test_a_job_that_was_given_up_with_its_region_says_how_to_go_on(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.RUNNING, files=replace(SAVED, checkpoint=None, report=""))
+    run.do(RegionLeft("eu", 1))
+    run.do(JobCancelled("j"))
+    run.do(JobCancelled("j"))
+    assert "`periplus job submit --resume /r/j`, if it left a checkpoint there" in run.job().reason
 
 
 def test_a_trainer_that_fails_while_it_is_cancelled_says_so(run: Run) -> None:

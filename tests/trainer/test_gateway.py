@@ -223,3 +223,20 @@ def test_bytes_between_regions_are_asked_of_the_gateway_and_the_newest_count_out
 
     assert asyncio.run(scene()) == [80, 80]
     assert asyncio.run(GatewayLink("127.0.0.1:1", JOB, FORK).wan_bytes()) is None
+
+
+def test_a_trainer_that_loses_its_gateway_says_whose_it_was() -> None:
+    async def lose() -> None:
+        server = rpc.server()
+        address = rpc.bind(server, "127.0.0.1:0")
+        gateway_pb2_grpc.add_GatewayServicer_to_server(Home(None), server)
+        await server.start()
+        link = GatewayLink(address, JOB, FORK, KEY.public_key)
+        async with asyncio.timeout(DEADLINE_S):
+            running = asyncio.create_task(link.run(_nobody))
+            await asyncio.sleep(0.1)
+            await server.stop(None)
+            await running
+
+    with pytest.raises(Unreachable, match=r"lost the gateway of its own region.*127\.0\.0\.1"):
+        asyncio.run(lose())
