@@ -248,8 +248,12 @@ def _parse(path: Path, raw: npt.NDArray[np.uint8]) -> SafetensorsFile:
     tensors, covered_bytes = {}, 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         start, end = entry["data_offsets"]
-        if start != covered_bytes or not start <= end <= data.size:
+        if start != covered_bytes or end < start:
             raise ValueError(f"tensor {name!r} lies at {start}-{end}, expected to begin at {covered_bytes}")
+        if end > data.size:
+            raise ValueError(
+                f"the file is cut short: tensor {name!r} ends at byte {end} of the data, and the file has {data.size}"
+            )
         tensors[name.encode().decode()] = Tensor(entry["dtype"], tuple(entry["shape"]), data[start:end])
         covered_bytes = end
     if covered_bytes != data.size:

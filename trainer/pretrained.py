@@ -47,8 +47,8 @@ class Misfit:
             for what, names in (
                 ("the model has and the files lack", self.missing),
                 ("the files have and the model lacks", self.unexpected),
-                ("has another shape", [f"{name} ({how})" for name, how in self.misshapen.items()]),
-                ("is no float of 16 or 32 bits", [f"{name} ({how})" for name, how in self.wrong_dtype.items()]),
+                ("of another shape", [f"{name} ({how})" for name, how in self.misshapen.items()]),
+                ("stored as no float of 16 or 32 bits", [f"{name} ({how})" for name, how in self.wrong_dtype.items()]),
             )
             if names
         ]
@@ -174,6 +174,12 @@ def _config(directory: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # validators of many model families, each with its own classes
+        # transformers would advise `trust_remote_code=True`, which no job can set.
+        if "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"the model in {str(directory)!r} needs code that lies in the checkpoint (auto_map in config.json), "
+                "which is not run; give a checkpoint of a model that transformers has itself"
+            ) from error
         raise ConfigError(
             f"{str(directory / 'config.json')!r} is refused by transformers: {_one_line(error)}"
         ) from error

@@ -31,7 +31,7 @@ from periplus.audit.records import (
     Record,
     Seal,
 )
-from periplus.publication.signing import PublisherKey, is_signed_by
+from periplus.publication.signing import JobAuthority, PublisherKey, is_signed_by
 from periplus.publication.values import Certificate
 
 _CONTEXT = b"periplus.audit/2 seal\0"
@@ -75,7 +75,7 @@ class SealCheck:
     def __init__(self, authorities: Sequence[bytes], findings: Findings) -> None:
         self._authorities = authorities
         self._findings = findings
-        self._certified: dict[Certificate, bool] = {}
+        self._certified: dict[Certificate, str] = {}
         self._key_of: dict[Fork, bytes] = {}
         self._awaited: Record | None = None
         self._is_left = False  # by a trainer that died between a line and its seal: the next fork opens
@@ -157,14 +157,24 @@ class SealCheck:
         certificate = Certificate(job_id=job_id, fork=fork.number, public_key=seal.key, signature=seal.certificate)
         if not is_signed_by(seal.key, seal.signature, _signed_bytes(certificate, at, prev)):
             return "its key did not sign this journal up to here"
-        if self._authorities and not self._is_certified(certificate):
-            return f"its key is not certified for job {job_id!r}, fork {fork.number} by the given authority"
-        return ""
+        return self._why_not_certified(certificate) if self._authorities else ""
 
-    def _is_certified(self, certificate: Certificate) -> bool:
-        known = self._certified.get(certificate)
-        if known is None:
-            signed = certificate.signed_bytes
-            known = any(is_signed_by(key, certificate.signature, signed) for key in self._authorities)
-            self._certified[certificate] = known
-        return known
+    def _why_not_certified(self, certificate: Certificate) -> str:
+        """Return an empty text for a certificate of one of the authorities."""
+        why = self._certified.get(certificate)
+        if why is None:
+            why = self._certified[certificate] = _why_not_certified(certificate, self._authorities)
+        return why
+
+
+def _why_not_certified(certificate: Certificate, authorities: Sequence[bytes]) -> str:
+    signature, signed = certificate.signature, certificate.signed_bytes
+    if any(is_signed_by(key, signature, signed) for key in authorities):
+        return ""
+    why = f"its key is not certified for job {certificate.job_id!r}, fork {certificate.fork} by the given authority"
+    # Both keys are 64 digits, so only the signature tells that the private one was given. This is a hint and never a
+    # pass: whoever knows the public key could sign with it as if it were a private one.
+    private = (JobAuthority.from_private_bytes(key).public_key for key in authorities)
+    if any(is_signed_by(key, signature, signed) for key in private):
+        why += ", whose private key seems to be given; give what `periplus coordinator authority FILE` prints"
+    return why

@@ -9,6 +9,7 @@ from planner.answer.placement import Group, Layout, Pool, Sharding
 from planner.explain.binding import names
 from planner.explain.columns import columns
 from planner.explain.money import usd_words
+from planner.jobs.hosts import without_trainer
 from planner.plan import Plan
 from planner.question.workload import TRAINING, Task
 from planner.replan.moves import num_moved
@@ -108,9 +109,10 @@ def _table(heading: tuple[str, str, str, str], rows: tuple[tuple[str, str, int, 
 
 
 def _questions(before: Plan, after: Plan) -> tuple[str, ...]:
-    a, b = before.question, after.question
-    if a is None or b is None:
+    if before.question is None or after.question is None:
         return ()
+    a = without_trainer(before.question, before.trainer_region)
+    b = without_trainer(after.question, after.trainer_region)
     return tuple(n for n in ("workload", "fleet", "goal", "rules", "limits") if getattr(a, n) != getattr(b, n))
 
 

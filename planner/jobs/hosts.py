@@ -48,6 +48,36 @@ def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> 
         yield home.name, _problem(fleet, needs, workload, limits, home.name, workers)
 
 
+def without_trainer(problem: Problem, home: str) -> Problem:
+    """Return a job's problem without what follows from the region of its trainer.
+
+    Two problems of one job on the same hosts differ in the trainer's process, in the shares of cores, and in the pins
+    of what runs with the trainer. Without these they are equal, so that the questions of two plans can be compared.
+    A problem that is not a job's is returned as it is.
+    """
+    fleet = problem.fleet
+    if not fleet.gpu_types or not all(
+        gpu.startswith(f"{CPU}-") and kind.is_cpu for gpu, kind in fleet.gpu_types.items()
+    ):
+        return problem
+    types: dict[str, GpuType] = {}
+    regions = []
+    for region in fleet.regions:
+        if len(region.machines) != 1 or region.fabric_bytes_per_s != ONE_HOST_BYTES_PER_S:
+            return problem
+        machines = region.machines[0]
+        name = f"{CPU} of {region.name}"
+        types[name] = _whole_core(fleet.gpu_types[machines.gpu], name, _share(region, machines.gpus_per_machine))
+        num_workers = machines.gpus_per_machine - (region.name == home)
+        regions.append(replace(region, machines=(replace(machines, gpu=name, gpus_per_machine=num_workers),)))
+    pins = tuple(pin for pin in problem.rules.pins if pin[0] is Task.GENERATION or pin[1] != {home})
+    return replace(
+        problem,
+        fleet=replace(fleet, regions=tuple(regions), gpu_types=types),
+        rules=replace(problem.rules, pins=pins),
+    )
+
+
 def _problem(
     fleet: Fleet, needs: Needs, workload: Workload, limits: Limits, home: str, workers: frozenset[str]
 ) -> Problem:
@@ -77,7 +107,7 @@ def _processes(fleet: Fleet, needs: Needs, home: str) -> Fleet:
 
 def _process(core: GpuType, region: Region, num: int) -> GpuType:
     """Return the device type of one of `num` processes on a host."""
-    share = min(1.0, region.num_cores / num) if region.num_cores else 1.0
+    share = _share(region, num)
     memory = region.memory_bytes or _UNBOUNDED_BYTES
     return replace(
         core,
@@ -86,4 +116,19 @@ def _process(core: GpuType, region: Region, num: int) -> GpuType:
         memory_bytes_per_s=core.memory_bytes_per_s * share,
         matmul_flop_per_s=core.matmul_flop_per_s * share,
         is_cpu=True,
+    )
+
+
+def _share(region: Region, num: int) -> float:
+    """Return the share of a core that each of `num` processes on a host has."""
+    return min(1.0, region.num_cores / num) if region.num_cores else 1.0
+
+
+def _whole_core(process: GpuType, name: str, share: float) -> GpuType:
+    """Return the device type of the core that a process has a share of, with rates rounded to compare them."""
+    return replace(
+        process,
+        name=name,
+        memory_bytes_per_s=float(f"{process.memory_bytes_per_s / share:.9g}"),
+        matmul_flop_per_s=float(f"{process.matmul_flop_per_s / share:.9g}"),
     )

@@ -80,6 +80,17 @@ def test_a_run_of_another_authority_ends_with_1(run: Path, capsys: pytest.Captur
     assert periplus(["job", "audit", str(run), "--authority", other, "--authority", AUTHORITY.public_key.hex()]) == 0
 
 
+def test_a_private_key_in_place_of_the_public_one_is_told_from_a_forgery(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert periplus(["job", "audit", str(run), "--authority", AUTHORITY.private_bytes.hex()]) == 1
+    assert "give what `periplus coordinator authority FILE` prints" in capsys.readouterr().out
+    other = JobAuthority.generate()
+    for key in (other.public_key, other.private_bytes):
+        assert periplus(["job", "audit", str(run), "--authority", key.hex()]) == 1
+        assert "private key" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("key", ["absent", "ab" * 31, "ab" * 33, "zz" * 32, ""])
 def test_what_is_no_key_ends_with_2(run: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
     assert periplus(["job", "audit", str(run), "--authority", key]) == 2

@@ -95,7 +95,7 @@ def adapter(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (cut, "not a safetensors file"),
+        (cut, "not a safetensors file: the file is cut short"),
         (empty, "not a safetensors file"),
         (huge_header, "not a safetensors file"),
         (twice, "'a' is given twice"),

@@ -75,8 +75,8 @@ def double_norm(state: State) -> None:
         (no_mlp, ("1 tensor the model has and the files lack", MLP)),
         (without_layer, ("11 tensors the model has and the files lack", "model.layers.1.input_layernorm", "6 more")),
         (layer_more, ("the files have and the model lacks", "model.layers.7.mlp.up_proj.weight")),
-        (narrow_norm, (f"{NORM} ((4,), not (128,))",)),
-        (integer_norm, (f"{NORM} (I8)",)),
+        (narrow_norm, ("1 tensor of another shape", f"{NORM} ((4,), not (128,))",)),
+        (integer_norm, ("1 tensor stored as no float", f"{NORM} (I8)",)),
         (double_norm, (f"{NORM} (F64)",)),
     ],
 )  # fmt: skip
@@ -187,6 +187,10 @@ def test_shards_are_judged_as_one(copy: Path) -> None:
     ("changes", "words"),
     [
         ({"model_type": "no-such-family"}, "no-such-family"),
+        (
+            {"model_type": "no-such-family", "auto_map": {"AutoConfig": "code.Config"}},
+            "code that lies in the checkpoint",
+        ),
         ({"hidden_size": "wide"}, "refused by transformers"),
         ({"hidden_size": -1}, "describes no causal language model"),
     ],

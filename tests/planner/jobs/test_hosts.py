@@ -5,7 +5,7 @@ from planner.catalogue import architecture, gpu_types
 from planner.classes import classes_of
 from planner.fleet_file import SCHEMA, fleet_of
 from planner.job_question import workload_of_job
-from planner.jobs.hosts import problems, regions_without_cores
+from planner.jobs.hosts import problems, regions_without_cores, without_trainer
 from planner.jobs.needs import Needs
 from planner.question.fleet import Fleet
 from planner.question.goal import Problem
@@ -85,3 +85,15 @@ def test_pins_and_numbers_of_regions_are_rules() -> None:
 def test_a_pinned_region_without_room_leaves_no_question() -> None:
     needs = replace(NEEDS, rollout_regions=("a",), rollout_memory_bytes=5 * GB)
     assert asked(ABC, needs) == {}
+
+
+def test_the_questions_of_one_job_are_equal_without_the_trainer() -> None:
+    fleet = mesh([host("a", num_cores=3), host("b", num_cores=1), host("c")])
+    bare = {home: without_trainer(problem, home) for home, problem in asked(fleet).items()}
+    assert len(bare) == 3
+    assert bare["a"] == bare["b"] == bare["c"]
+    slower = replace(fleet, links=tuple(replace(link, rtt_s=2 * link.rtt_s) for link in fleet.links))
+    fewer = mesh([host("a", num_cores=2), host("b", num_cores=1), host("c")])
+    more = asked(fleet, replace(NEEDS, workers_per_region=NEEDS.workers_per_region + 1))["a"]
+    for other in (asked(slower)["a"], asked(fewer)["a"], more):
+        assert without_trainer(other, "a").fleet != bare["a"].fleet
