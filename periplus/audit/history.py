@@ -200,7 +200,7 @@ class Fork:
         return item is not None and item[1] is Purpose.EVAL
 
     def find_lease(self, key: LeaseKey) -> Leased | None:
-        """Of this fork, else of an ancestor at any time: what was leased on a dead branch may still be answered."""
+        """Return the lease of this fork, else of any ancestor: one from a dead branch may still be answered."""
         return next((fork.leases[key] for fork, _ in self.segments() if key in fork.leases), None)
 
     def was_leased(self, sample: SampleKey) -> bool:
