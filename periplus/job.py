@@ -27,6 +27,9 @@ DEFAULT_SIZE = 16_384
 MAX_COUNT = 1_000_000_000
 """Bound of counts that have no other: more steps than any run has, and few enough for every arithmetic."""
 
+MAX_SAMPLES_PER_STEP = 1 << 20
+"""Samples of one step: the journal names each in one line, which an audit reads whole."""
+
 MAX_FILE_BYTES = 1 << 20
 """Largest job file: a thousand times what a job with every key has, and read in seconds."""
 
@@ -510,6 +513,12 @@ def _disagreements(job: JobFile) -> list[str]:
         refusals.append(
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "
             f"{job.train.groups_per_step}: a group is never divided"
+        )
+    num_samples = job.train.groups_per_step * job.algorithm.group_size
+    if num_samples > MAX_SAMPLES_PER_STEP:
+        refusals.append(
+            f"train.groups_per_step x algorithm.group_size is {num_samples} samples a step; at most "
+            f"{MAX_SAMPLES_PER_STEP} can be recorded: lower one of the two"
         )
     refusals += _region_refusals(job)
     return refusals

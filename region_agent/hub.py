@@ -30,6 +30,7 @@ from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import Assembler, Closing, Opening, Publication, PublicationKind, PublicationRecord
 from periplus.telemetry import event
+from periplus.trajectory import MAX_WORKER_ID_BYTES
 from periplus.transport import FrameKey
 from region_agent.frames import FrameSpool
 from region_agent.outgoing import Outgoing
@@ -138,8 +139,9 @@ class JobHub:
         return route
 
     async def take_up(self, route: Route, message: gateway_pb2.RolloutUp) -> None:
-        """A message came from below: learn the route, pass it on."""
+        """A message came from below: learn the route, pass it on. Raises: WireError for an impossible worker id."""
         if message.HasField("hello"):
+            _check_worker_id(message.worker_id)
             previous = self._route_of.get(message.worker_id)
             if previous is not None and previous is not route:
                 previous.workers.discard(message.worker_id)
@@ -350,6 +352,14 @@ class JobHub:
         self.num_changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _check_worker_id(worker_id: str) -> None:
+    if not 0 < len(worker_id.encode()) <= MAX_WORKER_ID_BYTES:
+        raise WireError(
+            f"a worker says hello as {worker_id[:80]!r}, an id of {len(worker_id.encode())} bytes; an id has 1 to "
+            f"{MAX_WORKER_ID_BYTES}"
+        )
 
 
 def policy_of(request: gateway_pb2.SubscribeRequest) -> Policy | None:

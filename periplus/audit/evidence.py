@@ -82,7 +82,7 @@ class Evidence:
     `steps`, `evals`: the policies that metrics.jsonl has steps and evaluations for; `newest_started`: the newest fork
     that it has anything of; `metrics_problem`: why it cannot be read. `settings`: of config.yaml, by the names of the
     `open` line; `config`: the file's BLAKE3, None if it is not there. `final`: the digest of the model in final/, None
-    if there is none or it is too large; `final_problem`: why it cannot be read.
+    if there is none; `final_problem`: why it cannot be read.
     `authorities`: public keys of those whose certificates count. `pruned_before`, `num_later_lines`: from lines that
     were written while the rest was being read.
     """

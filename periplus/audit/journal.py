@@ -21,6 +21,9 @@ from periplus.audit.records import START_OF_CHAIN, Record, chain_hash, from_line
 from periplus.errors import ConfigError, Conflict, CorruptFrame, StorageError
 from periplus.run_directory import append_whole, explained, sync_folder
 
+MAX_LINE_BYTES = 64 << 20
+"""Longest line that is read, newline included: a step of as many samples as a job file allows has a shorter one."""
+
 _TAIL_BYTES = 1 << 16
 """Read at a time when looking for the last line; most lines have 200 bytes, a batch's some ten thousand."""
 
@@ -139,9 +142,15 @@ class AuditJournal:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The file's lines with their newlines, which a torn last one lacks. Raises: as open."""
+    """The file's lines with their newlines, which a torn last one lacks. Raises: as open.
+
+    A line longer than MAX_LINE_BYTES is the last one: it is given with one byte more than that, and nothing behind it.
+    """
     with explained(path), path.open("rb") as file:
-        yield from file
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            yield line
+            if len(line) > MAX_LINE_BYTES:
+                return
 
 
 def is_being_written(path: Path) -> bool:
@@ -177,6 +186,11 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
     if size == 0:
         return ChainEnd(0, START_OF_CHAIN)
     start = _after_newline_before(file, size - 1)
+    if size - start > MAX_LINE_BYTES:
+        raise ConfigError(
+            f"{path}: the last line has {size - start} bytes, and no trainer writes one of more than {MAX_LINE_BYTES}; "
+            "it is damaged, cut it off to continue the file"
+        )
     file.seek(start)
     line = file.read(size - 1 - start)
     try:

@@ -6,7 +6,6 @@ audit began, and what the trainer pruned meanwhile is not held against it.
 
 import gc
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from periplus.audit.auditor import Report, audit
 from periplus.audit.evidence import Evidence, KeptCheckpoint, KeptSpool, Manifest, Witness, witness
@@ -21,7 +21,7 @@ from periplus.audit.journal import read_lines
 from periplus.audit.records import FrameId, Prune, from_line
 from periplus.codec.frame import Frame, unpack
 from periplus.codec.registry import trajectory_decoder
-from periplus.digest import state_digest
+from periplus.digest import BLOCK_BYTES, digest_of, root, tensor_digest
 from periplus.disk import open_regular
 from periplus.errors import CorruptSpool, NotFound, PeriplusError, StorageError, WireError
 from periplus.policy import Policy
@@ -46,6 +46,10 @@ MAX_FRAME_BYTES = 64 << 20
 MAX_CONTENT_BYTES = 64 << 20
 """Caps of one frame, packed and decoded: those of a trainer's intake, which every kept frame has passed."""
 
+MAX_SEGMENT_BYTES = 256 << 20
+"""Largest file of a spool that is read: twice the 64 MiB and a last frame of what trainers and
+gateways write."""
+
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CONFIG_BYTES = 16 << 20
 """Far above what a trainer writes, and small enough to be parsed whatever they hold."""
@@ -53,11 +57,11 @@ MAX_CONFIG_BYTES = 16 << 20
 MAX_METRICS_BYTES = 1 << 30
 """A million steps and more; a larger metrics.jsonl is no witness, which the report says."""
 
-MAX_WEIGHTS_BYTES = 8 << 30
-"""Models larger than this are hashed part by part, but not rounded and compared with what was published."""
-
 READ_ATTEMPTS = 3
 """Attempts to read a store that loses files meanwhile. A trainer prunes at checkpoints, which are rarer."""
+
+_BLOCK_VALUES = BLOCK_BYTES // 2
+"""Values of bfloat16 in one block of a tensor's digest."""
 
 _ROUNDED_PART = SINGLE_FILE
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -209,11 +213,8 @@ def _final(folder: Path, progress: Progress) -> tuple[bytes | None, str]:
         if not has_shards and not (folder / INDEX_FILE).is_file():
             return None, ""
         state = read_safetensors(folder)  # mapped into memory, not yet read; files that are no part of it do not count
-        num_bytes = content_bytes(state)
-        if num_bytes > MAX_WEIGHTS_BYTES:
-            return None, ""
-        progress("final", 0, num_bytes)
-        return state_digest(round_to_bf16(state)), ""
+        progress("final", 0, content_bytes(state))
+        return published_digest(state), ""
     except (PeriplusError, *_UNREADABLE) as error:
         return None, f"the exported model cannot be read: {str(error)[:200]}"
 
@@ -266,7 +267,7 @@ def _read_store(folder: Path, name: str, decode: _Decode, progress: Progress) ->
     frames: dict[FrameId, tuple[Witness, ...]] = {}
     damaged: dict[str, str] = {}
     try:
-        reader = SpoolReader.open(folder)
+        reader = SpoolReader.open(folder, max_segment_bytes=MAX_SEGMENT_BYTES)
     except NotFound:
         return _Store(frames={}, damaged={})
     for record in reader.records():
@@ -353,11 +354,24 @@ def _part_problem(folder: Path, name: str, expected: str, progress: Progress) ->
 def _rounded(path: Path) -> bytes | None:
     """The digest of the part's weights rounded to bfloat16, as they are published."""
     try:
-        if os.path.getsize(path) > MAX_WEIGHTS_BYTES:
-            return None
-        return state_digest(round_to_bf16(read_safetensors_file(path)))
+        return published_digest(read_safetensors_file(path))
     except (PeriplusError, OSError):
         return None
+
+
+def published_digest(state: State) -> bytes:
+    """The digest of round_to_bf16(state), for models of any size: one block of a tensor is rounded at a time."""
+    return digest_of(_published_tensor(name, tensor) for name, tensor in state.items())
+
+
+def _published_tensor(name: str, tensor: Tensor) -> tuple[str, str, tuple[int, ...], bytes]:
+    if tensor.dtype != "F32":
+        return name, tensor.dtype, tensor.shape, tensor_digest(tensor)
+    bits = tensor.data.view(np.dtype("<u4"))
+    starts = range(0, max(len(bits), 1), _BLOCK_VALUES)
+    blocks = (_rounded_bits(bits[start : start + _BLOCK_VALUES]).view(np.uint8) for start in starts)
+    leaves = [blake3(block.data).digest() for block in blocks]
+    return name, "BF16", tensor.shape, root(leaves)
 
 
 def round_to_bf16(state: State) -> State:
@@ -366,7 +380,10 @@ def round_to_bf16(state: State) -> State:
 
 
 def _round(tensor: Tensor) -> Tensor:
-    bits = tensor.data.view(np.dtype("<u4"))
+    return Tensor("BF16", tensor.shape, _rounded_bits(tensor.data.view(np.dtype("<u4"))))
+
+
+def _rounded_bits(bits: NDArray[np.uint32]) -> NDArray[np.uint16]:
     rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype("<u2")
     rounded[(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)] = 0x7FC0
-    return Tensor("BF16", tensor.shape, rounded)
+    return rounded

@@ -13,6 +13,7 @@ from periplus.audit import batches
 from periplus.audit.evidence import AUDIT_FILE, Evidence, Witness
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import FOREVER, Accepted, Fork, FramePlace, History, Leased, Returned
+from periplus.audit.journal import MAX_LINE_BYTES
 from periplus.audit.records import (
     CHAIN_BYTES,
     START_OF_BATCHES,
@@ -76,6 +77,10 @@ class Walk:
     def read(self, lines: Iterable[bytes]) -> None:
         """All lines, to the end."""
         for raw in lines:
+            if len(raw) > MAX_LINE_BYTES:
+                message = f"the line has more than the {MAX_LINE_BYTES} bytes of the longest that a trainer writes"
+                self._say(Code.LINE_UNREADABLE, f"{message}; neither it nor what follows is read")
+                break
             if not raw.endswith(b"\n"):
                 self.torn_bytes = len(raw)
                 break

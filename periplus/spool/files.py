@@ -42,6 +42,9 @@ class FileLayer(Protocol):
 
     def reopen(self, path: Path) -> AppendFile: ...
 
+    def num_bytes(self, path: Path) -> int:
+        """The file's size."""
+
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
         """Up to `num_bytes` bytes, all that are there when negative."""
 
@@ -77,6 +80,9 @@ class OsFiles:
 
     def reopen(self, path: Path) -> AppendFile:
         return _OsFile(os.open(path, os.O_WRONLY | os.O_APPEND))
+
+    def num_bytes(self, path: Path) -> int:
+        return path.stat().st_size
 
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
         with open(path, "rb", buffering=0, opener=open_regular) as file:

@@ -32,6 +32,9 @@ RECORD_HEADER_BYTES = 36
 MAX_RECORD_BYTES = 1 << 30
 """Far above any frame; a length beyond it is damage, whatever its checksum says."""
 
+MAX_SEGMENT_BYTES = SEGMENT_HEADER_BYTES + 2 * (RECORD_HEADER_BYTES + MAX_RECORD_BYTES)
+"""Largest file of a segment: a new one is begun beyond at most MAX_RECORD_BYTES, so one record may lie behind these."""
+
 _SEGMENT_MAGIC = b"PSPOOL1\n"
 _RECORD_MAGIC = b"PSR1"
 _SEAL_LENGTH = (1 << 32) - 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from periplus.errors import NotFound
 from periplus.spool.files import FileLayer, OsFiles
-from periplus.spool.format import Position
+from periplus.spool.format import MAX_SEGMENT_BYTES, Position
 from periplus.spool.segment import Record, Survey, TornTail, read_record, read_segment, survey
 
 
@@ -23,8 +23,11 @@ class SpoolReader:
         self.torn: TornTail | None = found.torn
 
     @classmethod
-    def open(cls, folder: Path, layer: FileLayer | None = None) -> "SpoolReader":
-        """Raises: NotFound if there is no such folder, CorruptSpool, StorageError."""
+    def open(
+        cls, folder: Path, layer: FileLayer | None = None, *, max_segment_bytes: int = MAX_SEGMENT_BYTES
+    ) -> "SpoolReader":
+        """Raises: NotFound if there is no such folder, CorruptSpool, also for a segment's file of more than
+        `max_segment_bytes`, which would have to be read into memory; StorageError."""
         layer = layer or OsFiles()
         try:
             layer.names(folder)
@@ -32,7 +35,7 @@ class SpoolReader:
             raise NotFound(f"{folder} is no spool; check the run directory's path") from error
         except OSError:
             pass  # the survey says it better
-        return cls(folder, layer, survey(layer, folder))
+        return cls(folder, layer, survey(layer, folder, max_segment_bytes))
 
     @property
     def num_records(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from periplus.errors import CorruptSpool
 from periplus.spool.files import AppendFile, FileLayer, explained
 from periplus.spool.format import (
+    MAX_SEGMENT_BYTES,
     RECORD_HEADER_BYTES,
     Position,
     Scan,
@@ -89,8 +90,12 @@ class Survey:
     newest_epoch: int
 
 
-def survey(layer: FileLayer, folder: Path) -> Survey:
-    """What the folder holds. Raises: CorruptSpool, StorageError; NotFound is for the caller to say."""
+def survey(layer: FileLayer, folder: Path, max_segment_bytes: int = MAX_SEGMENT_BYTES) -> Survey:
+    """What the folder holds.
+
+    Raises: CorruptSpool, also for a file of more than `max_segment_bytes`, which would have to be read into memory;
+    StorageError; NotFound is for the caller to say.
+    """
     firsts = _firsts(layer, folder)
     newest_epoch = firsts[-1].epoch if firsts else 0
     segments: list[Segment] = []
@@ -99,6 +104,8 @@ def survey(layer: FileLayer, folder: Path) -> Survey:
     for first in firsts:
         path = folder / segment_name(first)
         with explained(path):
+            if (num_bytes := layer.num_bytes(path)) > max_segment_bytes:
+                raise _too_large(path, num_bytes, max_segment_bytes)
             data = layer.read(path)
         found = scan(data, first)
         if first.epoch < newest_epoch and (not found.sealed or found.end != len(data)):
@@ -177,6 +184,13 @@ def _first_break(
             raise _corrupt(folder / segment.name, segment.num_bytes, Position(epoch, segment.end_sequence))
         return index
     return None
+
+
+def _too_large(path: Path, num_bytes: int, max_bytes: int) -> CorruptSpool:
+    return CorruptSpool(
+        f"{path} has {num_bytes} bytes, more than the {max_bytes} of the largest segment that is written; restore the "
+        "file, or move the spool's folder aside and lose what it held"
+    )
 
 
 def _corrupt(path: Path, offset: int, position: Position) -> CorruptSpool:

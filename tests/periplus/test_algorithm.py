@@ -186,6 +186,18 @@ def test_a_job_says_all_of_it_at_once() -> None:
         assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(("groups", "is_refused"), [(1024, False), (1025, True)])
+def test_a_step_of_more_samples_than_one_line_of_the_journal_holds_is_refused(groups: int, is_refused: bool) -> None:
+    tree = {"name": "a", "environment": {"name": "chain_sum"}, "train": {"groups_per_step": groups},
+            "algorithm": {"group_size": 1024}}  # fmt: skip
+    job = validate(JobFile, tree, "job")
+    if is_refused:
+        with pytest.raises(ConfigError, match="1049600 samples a step; at most 1048576"):
+            resolve(job)
+    else:
+        resolve(job)
+
+
 def test_an_unknown_option_is_refused_with_ours() -> None:
     with pytest.raises(ConfigError, match=r"did you mean algorithm\.kl_coefficient"):
         JobFile.from_json('{"schema": "periplus.job/1", "name": "a", "algorithm": {"beta": 1}}')

@@ -2,6 +2,9 @@
 
 from functools import cache
 
+import pytest
+
+from periplus.errors import WireError
 from periplus.pb.v1 import gateway_pb2
 from periplus.policy import Policy
 from periplus.publication import Publication
@@ -57,5 +60,18 @@ def test_a_stream_whose_worker_says_hello_on_another_one_ends_so_that_the_worker
         await hub.take_up(second, hello)
         assert first.closed.is_set()
         assert not second.closed.is_set()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("worker_id", ["", "w" * 257, "é" * 129])
+def test_a_worker_with_an_id_that_no_trajectory_may_have_is_refused_when_it_says_hello(worker_id: str) -> None:
+    async def scene() -> None:
+        hub = hub_with(FaultyWeightFiles())
+        hello = gateway_pb2.RolloutUp(worker_id=worker_id, hello=gateway_pb2.WorkerHello(job_id=JOB))
+        route = hub.open_route("")
+        with pytest.raises(WireError, match="an id has 1 to 256"):
+            await hub.take_up(route, hello)
+        assert not route.workers
 
     play(scene)

@@ -74,6 +74,9 @@ class FaultyFiles:
     def reopen(self, path: Path) -> "_FaultyFile":
         return _FaultyFile(self, self._now[path], self._life)
 
+    def num_bytes(self, path: Path) -> int:
+        return len(self._now[path].content)
+
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
         content = self._now[path].content
         return bytes(content[offset:] if num_bytes < 0 else content[offset : offset + num_bytes])

@@ -6,6 +6,7 @@ process, in proportion to that of the honest run.
 """
 
 import functools
+import gc
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,12 +29,14 @@ from periplus.audit import records
 from periplus.audit.auditor import Report, audit
 from periplus.audit.evidence import Evidence
 from periplus.audit.findings import Code
-from periplus.audit.read import MAX_METRICS_BYTES, MAX_WEIGHTS_BYTES, read_run
+from periplus.audit.journal import MAX_LINE_BYTES
+from periplus.audit.read import MAX_METRICS_BYTES, read_run
 from periplus.audit.records import chain_hash, from_line, to_line
 from periplus.audit.report import report_text, report_tree
 from periplus.audit.walk import MAX_FORKS
 from periplus.errors import CorruptFrame
 from periplus.policy import Policy
+from periplus.state import read_safetensors_file, safetensors_head
 from periplus.trajectory import PolicyRun, Purpose, StopReason
 from tests.support.audit_run import Forger, audited, copy_run
 
@@ -57,11 +61,25 @@ def evidence_of(run: Path) -> Evidence:
 
 
 def timed(evidence: Evidence) -> tuple[Report, float]:
-    begun_s = time.process_time()
-    report = audit(evidence)
-    json.dumps(report_tree(report))
-    report_text(report)
-    return report, time.process_time() - begun_s
+    """The collector of cycles is paused, as in audit_run: it would visit everything that other tests left in memory."""
+    gc.disable()
+    try:
+        begun_s = time.process_time()
+        report = audit(evidence)
+        json.dumps(report_tree(report))
+        report_text(report)
+        return report, time.process_time() - begun_s
+    finally:
+        gc.enable()
+
+
+def audited_within(limit_s: float, evidence: Evidence, what: object) -> Report:
+    """The report; another process on the same core may make two attempts slow, and a cost that grew all three."""
+    for _ in range(3):
+        report, spent_s = timed(evidence)
+        if spent_s < limit_s:
+            return report
+    pytest.fail(f"{what}: {spent_s:.3f} s of CPU time, and the limit is {limit_s:.3f} s")
 
 
 def values_of(line: bytes) -> dict[str, str]:
@@ -102,10 +120,9 @@ def test_every_value_of_every_kind_of_line_may_be_anything_and_is_found(pruned: 
                 changed = with_value(lines[index], key, text)
                 if text not in TEXTS[::7] and is_refused(changed):
                     continue  # as the others are, that the whole audit is played for
-                report, spent_s = timed(replace(evidence, lines=(*lines[:index], changed, *lines[index + 1 :])))
                 where = f"{json.loads(lines[index])['kind']}.{key} = {text[:40]}"
-                assert not report.is_clean, where
-                assert spent_s < SLOWER * honest_s + 0.2, where
+                edited = replace(evidence, lines=(*lines[:index], changed, *lines[index + 1 :]))
+                assert not audited_within(SLOWER * honest_s + 0.2, edited, where).is_clean, where
 
 
 NUMBERS = (0, 1, 2**31, 2**40, 2**63, 2**64 - 1)
@@ -143,10 +160,10 @@ def test_a_forger_may_put_any_number_anywhere_and_the_audit_ends_as_soon(pruned:
                     line = to_line(n, chain, entry.time_s, entry.record)
                     lines.append(line + b"\n")
                     chain = chain_hash(line)
-                report, spent_s = timed(replace(evidence_of(pruned), lines=lines))
+                where = (record, name, number)
+                report = audited_within(SLOWER * honest_s + 0.2, replace(evidence_of(pruned), lines=lines), where)
                 if value != getattr(record, name):
-                    assert not report.is_clean, (record, name, number)
-                assert spent_s < SLOWER * honest_s + 0.2, (record, name, number)
+                    assert not report.is_clean, where
         forger.entries[index].record = record
     assert len(seen) > 20
 
@@ -244,7 +261,7 @@ MANY: dict[str, Callable[[int], Sequence[records.Record]]] = {
 def test_many_lines_of_a_kind_cost_in_proportion_to_their_number(what: str) -> None:
     def cost_s(number: int) -> float:
         evidence = Evidence(lines=journal_of(MANY[what](number), OPENED), frames={})
-        return min(timed(evidence)[1] for _ in range(2))
+        return min(timed(evidence)[1] for _ in range(3))
 
     small_s, large_s = cost_s(500), cost_s(4000)
     assert large_s < 3 * 8 * small_s + 0.1, f"{small_s:.3f} s for 500, {large_s:.3f} s for 4000"
@@ -360,8 +377,71 @@ def test_a_large_file_beside_the_exported_model_does_not_hide_another_model(run:
     model.write_bytes(raw)
     assert Code.FINAL_WRONG in audited(run).counts
     (run / "final" / "other.safetensors").touch()
-    os.truncate(run / "final" / "other.safetensors", MAX_WEIGHTS_BYTES + 1)
+    os.truncate(run / "final" / "other.safetensors", 1 << 40)
     assert Code.FINAL_WRONG in audited(run).counts
+
+
+def test_a_large_tensor_added_to_the_exported_model_is_found_in_little_memory(run: Path) -> None:
+    """4 GiB of zeros that take no room on disk, more than the process may have; they are mapped, and read by blocks."""
+    path = run / "final" / "model.safetensors"
+    state = read_safetensors_file(path)
+    lines = [(name, tensor.dtype, tensor.shape) for name, tensor in state.items()]
+    head = safetensors_head([("added", "F32", (1 << 30,)), *lines], {})
+    data = [np.array(tensor.data).tobytes() for tensor in state.values()]
+    with path.open("wb") as file:
+        file.write(head)
+        file.seek(4 << 30, os.SEEK_CUR)
+        file.writelines(data)
+    report = audited_by_a_process(run)
+    assert "final_wrong" in report["counts"]
+
+
+LARGE = 1 << 40
+"""Bytes of a sparse file: far beyond the memory that the auditing process is given."""
+
+
+def audited_by_a_process(run: Path, *spools: Path) -> dict[str, Any]:
+    """The report of the command, in a process of its own with little memory."""
+    options = [word for spool in spools for word in ("--spool", str(spool))]
+    command = [sys.executable, "-m", "periplus", "job", "audit", str(run), "-o", "json", *options]
+    ended = subprocess.run(command, capture_output=True, timeout=120, preexec_fn=_with_little_memory, check=False)
+    assert ended.returncode == 1, (ended.stdout, ended.stderr)
+    report: dict[str, Any] = json.loads(ended.stdout)
+    return report
+
+
+@pytest.mark.parametrize("head", [b"", b"[" * 1000])
+def test_a_line_of_the_journal_without_end_is_a_finding(run: Path, head: bytes) -> None:
+    with (run / "audit.jsonl").open("ab") as file:
+        file.write(head)
+        file.truncate(LARGE)
+    report = audited_by_a_process(run)
+    assert report["counts"] == {"line_unreadable": 1}
+
+
+def test_the_longest_line_is_still_read_and_one_byte_more_is_not(run: Path) -> None:
+    path = run / "audit.jsonl"
+    num_lines = len(path.read_bytes().splitlines())
+    with path.open("ab") as file:
+        file.write(b" " * (MAX_LINE_BYTES - 1) + b"\n")
+    assert (report := audited(run)).num_lines == num_lines + 1
+    assert "more than" not in str(report.findings)
+    path.write_bytes(path.read_bytes()[:-1] + b" \n")
+    assert (report := audited(run)).num_lines == num_lines
+    assert "more than" in str(report.findings)
+
+
+def test_a_segment_without_end_is_a_finding_in_a_store_and_in_a_spool(run: Path) -> None:
+    (segment, *_) = (run / "trajectories").glob("*.spool")
+    whole = segment.read_bytes()
+    os.truncate(segment, LARGE)
+    assert "frame_unreadable" in audited_by_a_process(run)["counts"]
+    segment.write_bytes(whole)
+    spool = run / "spool"
+    spool.mkdir()
+    (spool / segment.name).touch()
+    os.truncate(spool / segment.name, LARGE)
+    assert any(str(spool) in str(finding) for finding in audited_by_a_process(run, spool)["findings"])
 
 
 def test_the_name_of_a_part_or_of_a_checkpoint_may_be_anything(run: Path) -> None:

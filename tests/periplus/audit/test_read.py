@@ -7,7 +7,8 @@ import pytest
 from periplus.audit import records
 from periplus.audit.auditor import audit
 from periplus.audit.findings import Code
-from periplus.audit.read import read_run, round_to_bf16
+from periplus.audit.read import published_digest, read_run, round_to_bf16
+from periplus.digest import state_digest
 from periplus.errors import NotFound
 from periplus.policy import Policy
 from periplus.state import Tensor
@@ -105,3 +106,11 @@ def test_rounding_is_to_nearest_even_and_keeps_what_is_no_number() -> None:
     assert [hex(b) for b in rounded.data.view("<u2")] == [
         "0x3f80", "0x3f82", "0x3f81", "0x3f80", "0x7f80", "0x7fc0", "0x8000",
     ]  # fmt: skip
+
+
+def test_the_published_digest_by_blocks_is_that_of_the_rounded_tensors() -> None:
+    generator = np.random.default_rng(0)
+    for num_values in (0, 1, (1 << 19) - 1, 1 << 19, (1 << 19) + 1, 3 << 19):
+        values = generator.standard_normal(num_values, dtype=np.float32)
+        state = {"w": Tensor("F32", (num_values,), values), "i": Tensor("I32", (2,), np.arange(2, dtype="<i4"))}
+        assert published_digest(state) == state_digest(round_to_bf16(state))

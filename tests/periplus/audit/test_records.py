@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.audit import records
+from periplus.audit.journal import MAX_LINE_BYTES
 from periplus.audit.records import from_line, to_line
 from periplus.errors import CorruptFrame
+from periplus.job import MAX_SAMPLES_PER_STEP
 from periplus.policy import Policy
 from periplus.trajectory import PolicyRun, Purpose, StopReason
 
@@ -169,3 +171,12 @@ def test_another_schema_says_which_it_is() -> None:
     raw = to_line(0, bytes(16), 0.0, OPENED).replace(b"periplus.audit/2", b"periplus.audit/9")
     with pytest.raises(CorruptFrame, match="audit/9"):
         from_line(raw, "here")
+
+
+def test_a_step_of_as_many_samples_as_a_job_may_have_is_one_line_that_is_read() -> None:
+    """The longest numbers of each sample; a hundredth of the samples, since a line grows with their number."""
+    samples = (records.UsedSample((1 << 41) - 1, 1023, bytes(16)),) * (MAX_SAMPLES_PER_STEP // 100)
+    record = records.Consume(
+        policy=Policy(0, 1), trained=True, why="", samples=samples, root=bytes(16), staleness_tokens={0: 1}
+    )
+    assert 100 * len(to_line(0, bytes(16), 0.0, record)) < MAX_LINE_BYTES

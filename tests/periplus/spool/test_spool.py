@@ -10,7 +10,7 @@ import pytest
 
 from periplus.errors import Conflict, CorruptSpool, DiskFull, NotFound, SpoolFull, StorageError
 from periplus.spool.files import FileLayer
-from periplus.spool.format import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Durability, Position
+from periplus.spool.format import MAX_SEGMENT_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Durability, Position
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import NOTE_EVERY, Spool
 from tests.support.faulty_files import FaultyFiles, Killed
@@ -433,3 +433,18 @@ def test_the_bytes_on_disk_do_not_change() -> None:
 def test_a_bad_argument_is_the_callers_fault() -> None:
     with pytest.raises(ValueError, match="positive"):
         opened(FaultyFiles(), max_bytes=0)
+
+
+def test_a_segment_beyond_the_largest_that_is_written_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    spool = Spool.open(tmp_path, durability=Durability.PROCESS, max_bytes=1 << 20)
+    spool.append(b"x")
+    spool.close()
+    (segment,) = tmp_path.glob("*.spool")
+    os.truncate(segment, MAX_SEGMENT_BYTES + 1)
+    with pytest.raises(CorruptSpool, match=f"{segment.name} has {MAX_SEGMENT_BYTES + 1} bytes, more than"):
+        Spool.open(tmp_path, durability=Durability.PROCESS, max_bytes=1 << 20)
+    assert segment.stat().st_size == MAX_SEGMENT_BYTES + 1, "nothing was cut"
+    os.truncate(segment, 100_000)
+    with pytest.raises(CorruptSpool, match="more than the 99999 of"):
+        SpoolReader.open(tmp_path, max_segment_bytes=99_999)
+    assert SpoolReader.open(tmp_path, max_segment_bytes=100_000).num_records == 1
