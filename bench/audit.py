@@ -121,6 +121,7 @@ class Trainer:
             self._say(records.Drop(group=group[0].group, why="overdue", samples=tuple(dropped)))
         self._waiting.clear()
         self._checkpoint()
+        self._run.final.mkdir()
         write_safetensors(self._run.final / "model.safetensors", round_to_bf16(self._state))
         self._say(records.End(how="succeeded"))
         self._journal.close()
