@@ -17,12 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
-from periplus.audit.records import START_OF_CHAIN, Record, chain_hash, from_line, to_line
+from periplus.audit.records import MAX_LINE_BYTES, START_OF_CHAIN, Record, chain_hash, from_line, to_line
 from periplus.errors import ConfigError, Conflict, CorruptFrame, StorageError
 from periplus.run_directory import append_whole, explained, sync_folder
-
-MAX_LINE_BYTES = 64 << 20
-"""Longest line that is read, newline included: a step of as many samples as a job file allows has a shorter one."""
 
 _TAIL_BYTES = 1 << 16
 """Read at a time when looking for the last line; most lines have 200 bytes, a batch's some ten thousand."""

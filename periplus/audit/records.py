@@ -70,6 +70,9 @@ MAX_GROUPS_PER_STEP = 1 << 20
 MAX_TEXT_CHARS = 4096
 """Names of jobs, workers, regions and algorithms; a worker's name has at most 256 bytes when it is accepted."""
 
+MAX_LINE_BYTES = 64 << 20
+"""Longest line that is read, newline included: a step of as many samples as a job file allows has a shorter one."""
+
 _MAX_INT = (1 << 64) - 1
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 

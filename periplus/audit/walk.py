@@ -13,9 +13,9 @@ from periplus.audit import batches
 from periplus.audit.evidence import AUDIT_FILE, Evidence, Witness
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import FOREVER, Accepted, Fork, FramePlace, History, Leased, Returned
-from periplus.audit.journal import MAX_LINE_BYTES
 from periplus.audit.records import (
     CHAIN_BYTES,
+    MAX_LINE_BYTES,
     START_OF_BATCHES,
     START_OF_CHAIN,
     Checkpoint,

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.audit import records
-from periplus.audit.journal import MAX_LINE_BYTES
-from periplus.audit.records import from_line, to_line
+from periplus.audit.records import MAX_LINE_BYTES, from_line, to_line
 from periplus.errors import CorruptFrame
 from periplus.job import MAX_SAMPLES_PER_STEP
 from periplus.policy import Policy
