@@ -30,7 +30,7 @@ from periplus import yaml_text
 from periplus.errors import EXIT_USAGE
 from periplus.job import load_job
 from periplus.state import SINGLE_FILE, read_safetensors, write_safetensors
-from trainer.model import resolve_model_dir
+from trainer.data.model import resolve_model_dir
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
 MAX_DRY_RUN_S = 3.0

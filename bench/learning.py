@@ -27,11 +27,11 @@ from periplus.policy import Policy
 from periplus.trajectory import PolicyRun, StopReason
 from rollout_worker.engine import Completion, SampleRequest
 from rollout_worker.torch_engine import TorchEngine
-from trainer.batch import Sample
-from trainer.dataset import Dataset, deal, item_order, warmup_examples
-from trainer.model import load_model, resolve_model_dir
+from trainer.data.dataset import Dataset, deal, item_order, warmup_examples
+from trainer.data.model import load_model, resolve_model_dir
+from trainer.learning.batch import Sample
+from trainer.learning.warmup import warm_up
 from trainer.recipe import build_learner, learning_rate_of, warmup_settings
-from trainer.warmup import warm_up
 
 RECIPE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
 

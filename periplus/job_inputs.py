@@ -2,7 +2,8 @@
 
 Until job bundles travel, `model.path` and `data.path` must be the same place for who submits and for the trainer's
 region. Here the model's configuration is read as JSON, and of its weights the headers alone; what needs the model's own
-code (which tensors it has, and of which shapes) is checked in `trainer/pretrained.py`. docs/jobs.md lists every check.
+code (which tensors it has, and of which shapes) is checked in `trainer/data/pretrained.py`. docs/jobs.md lists every
+check.
 """
 
 import difflib
@@ -17,7 +18,7 @@ from periplus.job import BUILTIN_PREFIX, JobFile
 from periplus.state import checkpoint_files
 
 BUILTIN_MODELS: Mapping[str, int] = MappingProxyType({"builtin:qwen3-tiny": 512})
-"""What trainer/model.py can make, with its positions (a test holds that they agree)."""
+"""What trainer/data/model.py can make, with its positions (a test holds that they agree)."""
 
 CONFIG_FILE = "config.json"
 ADAPTER_FILE = "adapter_config.json"

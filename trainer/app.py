@@ -42,11 +42,12 @@ from periplus.run_directory import RunDirectory, write_atomically
 from periplus.task import TaskState
 from periplus.telemetry import event
 from periplus.view.summary import summary_from, summary_json
-from trainer import export, publish
 from trainer.assembly import Running, assembled, config_text
+from trainer.checkpointing import export
 from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
-from trainer.gateway import GatewayLink
+from trainer.intake.gateway import GatewayLink
+from trainer.publishing import publish
 from trainer.setup import Prepared, prepare
 
 log = logging.getLogger(__name__)

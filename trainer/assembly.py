@@ -22,20 +22,20 @@ from periplus.run_directory import RunDirectory
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.trajectory import Limits
-from trainer import checkpoint
+from trainer.checkpointing import checkpoint
+from trainer.checkpointing.checkpointer import Keeper, replayable
 from trainer.config import TrainerConfig
-from trainer.dataset import item_order
-from trainer.desk import Desk
+from trainer.data.dataset import item_order
 from trainer.disk_wait import DiskWait
-from trainer.gateway import GatewayLink
-from trainer.intake import Intake
-from trainer.keeper import Keeper, replayable
+from trainer.intake.frames import Intake
+from trainer.intake.gateway import GatewayLink
+from trainer.intake.ledger_service import Desk
+from trainer.intake.retention import Retention
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
-from trainer.publisher import Publisher
-from trainer.retention import Retention
-from trainer.scribe import Scribe
+from trainer.publishing.publisher import Publisher
+from trainer.reporting.run_recorder import Scribe
 from trainer.setup import Prepared
 
 STORE_BYTES = 1 << 50

@@ -22,18 +22,18 @@ from periplus.policy import Policy
 from periplus.record import RecordKind
 from periplus.task import TaskState
 from periplus.trajectory import content_digest
-from trainer.batch import sample_of
+from trainer.checkpointing.checkpointer import Keeper
 from trainer.config import TrainerConfig
-from trainer.delivery import Sent
-from trainer.desk import Batch, Desk
-from trainer.gate import Inspection, admit, inspect
-from trainer.gateway import GatewayLink
-from trainer.intake import Kept
-from trainer.keeper import Keeper
-from trainer.learner import StepReport
-from trainer.publisher import Publisher
+from trainer.intake.frames import Kept
+from trainer.intake.gateway import GatewayLink
+from trainer.intake.ledger_service import Batch, Desk
+from trainer.learning.batch import sample_of
+from trainer.learning.gate import Inspection, admit, inspect
+from trainer.learning.learner import StepReport
+from trainer.publishing.publisher import Publisher
 from trainer.recipe import learning_rate_of
-from trainer.scribe import Scribe
+from trainer.reporting.delivery import Sent
+from trainer.reporting.run_recorder import Scribe
 from trainer.setup import Prepared
 
 

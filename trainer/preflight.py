@@ -23,8 +23,8 @@ from periplus.environment.of_job import environment_of
 from periplus.errors import PeriplusError
 from periplus.job import BUILTIN_PREFIX, JobFile
 from periplus.job_inputs import check_inputs
-from trainer.characters import character_tokenizer
-from trainer.dataset import Prompt, read_prompts, split_prompts
+from trainer.data.characters import character_tokenizer
+from trainer.data.dataset import Prompt, read_prompts, split_prompts
 
 BUDGET_S = 5.0
 """Processor seconds after which no further prompt is made and encoded. The demo's 12,000 take 0.3 s; some tasks of
@@ -64,7 +64,7 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
     if model_dir is None:
         tokenizer = CharacterTokenizer()
     else:
-        from trainer.pretrained import check_checkpoint, load_tokenizer
+        from trainer.data.pretrained import check_checkpoint, load_tokenizer
 
         check_checkpoint(model_dir)
         tokenizer = load_tokenizer(model_dir)

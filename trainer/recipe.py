@@ -7,19 +7,19 @@ from typing import Any
 import torch
 
 from periplus.job import JobFile
-from trainer.advantages import AdvantageSettings
-from trainer.critic import Critic
-from trainer.learner import Learner, LearnerSettings
-from trainer.losses.aggregate import Aggregation
-from trainer.losses.importance import Correction, Importance, Level
-from trainer.losses.kl import KlEstimator
-from trainer.losses.objective import LossSettings
-from trainer.losses.registry import ALGORITHMS
-from trainer.losses.surrogate import Clip
-from trainer.ranks import Ranks
-from trainer.schedule import Decay, learning_rate
-from trainer.step import Trained, UpdateSettings
-from trainer.warmup import WarmupSettings
+from trainer.learning.advantages import AdvantageSettings
+from trainer.learning.critic import Critic
+from trainer.learning.learner import Learner, LearnerSettings
+from trainer.learning.losses.aggregate import Aggregation
+from trainer.learning.losses.importance import Correction, Importance, Level
+from trainer.learning.losses.kl import KlEstimator
+from trainer.learning.losses.objective import LossSettings
+from trainer.learning.losses.registry import ALGORITHMS
+from trainer.learning.losses.surrogate import Clip
+from trainer.learning.ranks import Ranks
+from trainer.learning.schedule import Decay, learning_rate
+from trainer.learning.step import Trained, UpdateSettings
+from trainer.learning.warmup import WarmupSettings
 
 WARMUP_LOSS_WINDOW = 5
 """Steps over which the warm-up's loss is averaged before it is compared with the target."""

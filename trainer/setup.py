@@ -9,19 +9,20 @@ from typing import Any
 from periplus.job import JobFile
 from periplus.policy import Lineage, Policy
 from periplus.record import RecordKind
-from trainer import checkpoint, publish
-from trainer.checkpoint import Manifest
+from trainer.checkpointing import checkpoint
+from trainer.checkpointing.checkpoint import Manifest
+from trainer.checkpointing.export import model_files
 from trainer.config import TrainerConfig
-from trainer.dataset import Dataset, split_prompts, warmup_examples
-from trainer.export import model_files
-from trainer.learner import Learner
-from trainer.model import resolve_model_dir
+from trainer.data.dataset import Dataset, split_prompts, warmup_examples
+from trainer.data.model import resolve_model_dir
+from trainer.data.pretrained import load_weights
+from trainer.learning.learner import Learner
+from trainer.learning.warmup import warm_up
 from trainer.preflight import checked_inputs
-from trainer.pretrained import load_weights
-from trainer.progress import Progress
-from trainer.publish import Bundle
+from trainer.publishing import publish
+from trainer.publishing.publish import Bundle
 from trainer.recipe import build_learner, warmup_settings
-from trainer.warmup import warm_up
+from trainer.reporting.progress import Progress
 
 Say = Callable[[RecordKind, str, dict[str, float]], None]
 """Progress to report: kind, text, values."""

@@ -30,13 +30,13 @@ from region_agent.hubs import Hubs
 from region_agent.service import GatewayService
 from region_agent.traffic import Traffic
 from region_agent.weights.keeper import Keeper
-from trainer.desk import Desk
 from trainer.disk_wait import DiskWait
-from trainer.gateway import GatewayLink
-from trainer.intake import Intake
+from trainer.intake.frames import Intake
+from trainer.intake.gateway import GatewayLink
+from trainer.intake.ledger_service import Desk
+from trainer.intake.retention import Retention
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
-from trainer.retention import Retention
 
 JOB = "ingest"
 WORKER, REGION = "eu-west/rollout-3", "eu-west"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from periplus.codec.weights.layout import SPAN_BYTES, Layout, Line, Span
-from trainer.compact import CHUNK_SPANS, ELEMENT_BYTES, replace_changed
+from trainer.publishing.device_snapshot import CHUNK_SPANS, ELEMENT_BYTES, replace_changed
 
 PASSES = 20
 SPAN_ELEMENTS = SPAN_BYTES // ELEMENT_BYTES

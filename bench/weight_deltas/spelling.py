@@ -2,9 +2,9 @@
 
 The folder holds the last checkpoint of a real demo: float32 masters and the optimizer's state. One step afterwards is
 one of the demo's: 64 groups of 8 drawn from the bf16 rounding of the weights by the torch engine, scored by the task,
-and GRPO through `trainer.learner`, at a rate of our own. Samples are of the newest version. A demo that succeeded
-answers nearly everything right, and groups whose answers are all right have no advantage: its gradients come from few
-groups.
+and GRPO through `trainer.learning.learner`, at a rate of our own. Samples are of the newest version. A demo that
+succeeded answers nearly everything right, and groups whose answers are all right have no advantage: its gradients come
+from few groups.
 """
 
 import os
@@ -20,10 +20,10 @@ from bench.learning import RECIPE, Run, install, open_run, publish, rollout
 from bench.weight_deltas.states import widened
 from periplus.job import load_job
 from periplus.policy import Policy
-from trainer import checkpoint
-from trainer.dataset import item_order
-from trainer.learner import Learner
-from trainer.publish import bf16_state, load_float32
+from trainer.checkpointing import checkpoint
+from trainer.data.dataset import item_order
+from trainer.learning.learner import Learner
+from trainer.publishing.publish import bf16_state, load_float32
 from trainer.recipe import build_learner
 
 Say = Callable[[str], None]

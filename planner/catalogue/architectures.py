@@ -21,7 +21,7 @@ BUILTIN = Architecture(
     tied_embeddings=True,
     qk_norm=True,
 )
-"""Shape of the model that `trainer.model` makes. A test compares it with the checkpoint."""
+"""Shape of the model that `trainer.data.model` makes. A test compares it with the checkpoint."""
 
 
 @cache

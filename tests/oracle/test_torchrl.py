@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchrl.objectives.value.functional import generalized_advantage_estimate
 
-from trainer.losses.ppo import gae
+from trainer.learning.losses.ppo import gae
 
 
 def theirs(

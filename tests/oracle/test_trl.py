@@ -10,12 +10,12 @@ import torch
 from trl import GRPOTrainer
 
 from tests.support.losses import COUPLED, counts_of, loss_settings, random_step
-from trainer.losses.aggregate import Aggregation
-from trainer.losses.importance import Correction, Importance, Level
-from trainer.losses.kl import KlEstimator
-from trainer.losses.objective import LossSettings, policy_loss
-from trainer.losses.registry import ALGORITHMS
-from trainer.losses.surrogate import Clip
+from trainer.learning.losses.aggregate import Aggregation
+from trainer.learning.losses.importance import Correction, Importance, Level
+from trainer.learning.losses.kl import KlEstimator
+from trainer.learning.losses.objective import LossSettings, policy_loss
+from trainer.learning.losses.registry import ALGORITHMS
+from trainer.learning.losses.surrogate import Clip
 
 LONGEST = 11
 SEEDS = range(5)

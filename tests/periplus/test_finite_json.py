@@ -40,7 +40,7 @@ def test_a_number_that_is_not_finite_is_null(value: float) -> None:
     [
         "periplus/record.py", "periplus/view/recording.py", "periplus/view/summary.py", "periplus/view/listing.py",
         "periplus/weights/commands.py", "coordinator/client/commands.py",
-        "coordinator/demo/run.py", "planner/commands/output.py", "trainer/checkpoint.py",
+        "coordinator/demo/run.py", "planner/commands/output.py", "trainer/checkpointing/checkpoint.py",
     ],
 )  # fmt: skip
 def test_who_writes_measured_numbers_as_json_writes_finite_json(path: str) -> None:

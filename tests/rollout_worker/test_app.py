@@ -34,10 +34,10 @@ from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import JOB, frame_spool, gateway, play
 from tests.support.publishing import Author, published_by
 from tests.support.tiny_job import task_of, tiny_job
-from trainer import probe, publish
-from trainer.gateway import GatewayLink
-from trainer.model import load_model, resolve_model_dir
-from trainer.publish import Published
+from trainer.data.model import load_model, resolve_model_dir
+from trainer.intake.gateway import GatewayLink
+from trainer.publishing import publish, reference_logprobs
+from trainer.publishing.publish import Published
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Scene:
 
     def version(self, policy: Policy) -> Published:
         """With the trainer's own probe, which the worker's must agree with."""
-        found = probe.logprobs(self.model, probe_prompts(self.job.seed, self.model.config.vocab_size))
+        found = reference_logprobs.logprobs(self.model, probe_prompts(self.job.seed, self.model.config.vocab_size))
         return published_by(self.model, policy, tuple(found.reshape(-1).tolist()))
 
     async def publish(self, publication: Publication) -> None:

@@ -32,7 +32,7 @@ from rollout_worker.model import load_bundle
 from rollout_worker.queue import LeaseQueue
 from rollout_worker.weights import EngineWeights
 from tests.support.keys import AUTHORITY
-from trainer.gateway import GatewayLink
+from trainer.intake.gateway import GatewayLink
 
 JOB = "job-1"
 MAX_BYTES = 1 << 30

@@ -9,7 +9,7 @@ from periplus.config import validate
 from periplus.job import JobFile, resolve
 from periplus.trajectory import PolicyRun, StopReason
 from tests.support.samples import CONSUMER, sample
-from trainer.batch import Sample
+from trainer.learning.batch import Sample
 
 PAD_ID = 0
 

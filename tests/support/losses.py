@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from trainer.losses.aggregate import Aggregation, StepCounts
-from trainer.losses.importance import Correction, Importance
-from trainer.losses.objective import LossSettings
-from trainer.losses.surrogate import Clip
+from trainer.learning.losses.aggregate import Aggregation, StepCounts
+from trainer.learning.losses.importance import Correction, Importance
+from trainer.learning.losses.objective import LossSettings
+from trainer.learning.losses.surrogate import Clip
 
 COUPLED = Importance(correction=Correction.NONE)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from trainer.advantages import Outcomes
+from trainer.learning.advantages import Outcomes
 
 
 def outcomes(rewards: Sequence[float], mask: Sequence[Sequence[int]], **changes: Any) -> Outcomes:

@@ -7,8 +7,8 @@ from periplus.digest import state_digest
 from periplus.policy import Policy
 from periplus.publication import Publication, PublisherKey, Trust
 from tests.support.keys import AUTHORITY
-from trainer import publish
-from trainer.publish import Bundle, Published
+from trainer.publishing import publish
+from trainer.publishing.publish import Bundle, Published
 
 
 class Author:

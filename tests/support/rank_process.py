@@ -12,11 +12,11 @@ import torch
 
 from tests.support.learning import PAD_ID, make_job, sampled, tiny_model
 from tests.support.samples import CONSUMER
-from trainer.critic import Critic
-from trainer.learner import Learner
-from trainer.ranks import Ranks
+from trainer.learning.critic import Critic
+from trainer.learning.learner import Learner
+from trainer.learning.ranks import Ranks
+from trainer.learning.step import Trained
 from trainer.recipe import learner_settings
-from trainer.step import Trained
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"algorithm": {"name": "grpo"}},

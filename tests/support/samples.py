@@ -6,7 +6,7 @@ import numpy as np
 
 from periplus.policy import Policy
 from periplus.trajectory import PolicyRun, StopReason
-from trainer.batch import Sample
+from trainer.learning.batch import Sample
 
 CONSUMER = Policy(0, 5)
 """The policy that the tests' training steps start from."""

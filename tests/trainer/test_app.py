@@ -28,9 +28,10 @@ from tests.support.audit_run import audited
 from tests.support.gateways import gateway, play, until
 from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import task_of, tiny_job
-from trainer import app, checkpoint, export
+from trainer import app
+from trainer.checkpointing import checkpoint, export
 from trainer.config import TrainerConfig
-from trainer.gateway import GatewayLink
+from trainer.intake.gateway import GatewayLink
 
 WHOLE_RUN_DEADLINE_S = 90.0
 

@@ -24,7 +24,8 @@ from tests.trainer.test_loop import (
     one_thread,
     start,
 )
-from trainer import checkpoint, disk_wait
+from trainer import disk_wait
+from trainer.checkpointing import checkpoint
 
 __all__ = ["cache_dir", "closed", "one_thread"]
 

@@ -32,10 +32,11 @@ from periplus.trajectory import StopReason
 from tests.support.dying import GONE, in_a_child
 from tests.support.fake_link import FakeLink
 from tests.support.tiny_job import task_of, tiny_job
-from trainer import checkpoint, publish
 from trainer.assembly import Running, assembled
+from trainer.checkpointing import checkpoint
 from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
+from trainer.publishing import publish
 from trainer.setup import Prepared, prepare
 
 DEADLINE_S = 60.0

@@ -21,7 +21,7 @@ from periplus.state import SINGLE_FILE, read_safetensors, write_safetensors
 from periplus.task import Role
 from tests.support.tiny_job import task_of, tiny_job
 from trainer.config import TrainerConfig
-from trainer.model import BUILTIN, build_tokenizer, resolve_model_dir
+from trainer.data.model import BUILTIN, build_tokenizer, resolve_model_dir
 from trainer.preflight import CharacterTokenizer, answer
 from trainer.setup import prepare
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tests.support.learning import PAD_ID, make_job
-from trainer.losses.aggregate import Aggregation
-from trainer.losses.importance import Correction, Importance, Level
-from trainer.losses.kl import KlEstimator
-from trainer.losses.surrogate import Clip
+from trainer.learning.losses.aggregate import Aggregation
+from trainer.learning.losses.importance import Correction, Importance, Level
+from trainer.learning.losses.kl import KlEstimator
+from trainer.learning.losses.surrogate import Clip
 from trainer.recipe import build_learner, learner_settings
 
 

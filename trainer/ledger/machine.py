@@ -13,7 +13,7 @@ it.) Leases are per sample, batches are whole groups, and two gates that do not 
   dropped, and only these. A sample that is produced again, because its worker died or let its lease expire, is waited
   for only a fraction of a step once nothing else is missing: its repetition takes as long as it did, and the trainer
   would stand still for it. Generations are never cut for being long, so brevity is not taught.
-- The trainer inspects each token once more before the optimizer sees it (trainer/gate.py).
+- The trainer inspects each token once more before the optimizer sees it (trainer/learning/gate.py).
 
 Invariants:
 - a sample is accepted once: the first valid result wins, whoever holds the lease; a later one is a duplicate;
@@ -37,8 +37,8 @@ from typing import assert_never
 from periplus.errors import StateError
 from periplus.policy import Lineage, Policy
 from periplus.trajectory import Purpose
-from trainer.ledger import deal, judge
-from trainer.ledger.deal import ItemOf
+from trainer.ledger import admission, leasing
+from trainer.ledger.leasing import ItemOf
 from trainer.ledger.state import Group, Held, LedgerState, Worker
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
@@ -128,7 +128,7 @@ class Ledger:
 
     def may_want(self, group: int) -> bool:
         """Whether results of this training group of an earlier fork are worth replaying."""
-        return group in self.state.groups or deal.may_reopen_number(self.state, self.limits, group)
+        return group in self.state.groups or leasing.may_reopen_number(self.state, self.limits, group)
 
     def next_due_s(self) -> float | None:
         """When time alone changes something: the caller sends a Ticked then, or a little later."""
@@ -182,7 +182,7 @@ class Ledger:
         self._expire(effects)
         self._form_batch(effects)
         self._finish_eval(effects)
-        deal.deal(state, self.limits, self._item_of, effects)
+        leasing.deal(state, self.limits, self._item_of, effects)
         state.forget_outdated_deadlines()
         return merged_grants(effects)
 
@@ -197,7 +197,7 @@ class Ledger:
         for lease_id in list(worker.leases):
             held = state.held[lease_id]
             is_attempt = is_dead and held.is_started
-            group = deal.lose(state, lease_id, Loss.WORKER_DIED if is_attempt else Loss.WORKER_GONE, effects)
+            group = leasing.lose(state, lease_id, Loss.WORKER_DIED if is_attempt else Loss.WORKER_GONE, effects)
             attempts += [(group, held.lease.sample)] if is_attempt else []
         if attempts:
             worker.allowance, worker.strikes = 1, worker.strikes + 1
@@ -217,7 +217,7 @@ class Ledger:
     def _see_who_keeps_up(self, *worker_ids: str) -> None:
         for worker_id in worker_ids:
             worker = self.state.workers[worker_id]
-            worker.is_behind = not deal.keeps_up(self.state, self.limits, worker)
+            worker.is_behind = not leasing.keeps_up(self.state, self.limits, worker)
             self.state.seat(worker_id)
 
     def _started(self, worker_id: str, lease_ids: tuple[int, ...], policy: Policy) -> None:
@@ -248,14 +248,14 @@ class Ledger:
         held = self.state.held.get(lease_id)
         if held is None or held.worker_id != worker_id:
             return
-        group = deal.lose(self.state, lease_id, why, effects)
+        group = leasing.lose(self.state, lease_id, why, effects)
         self._count_failure(group, held.lease.sample, effects)
 
     def _expire(self, effects: list[Effect]) -> None:
         """End the leases whose time is over, and with them what their workers have queued behind them."""
         state = self.state
         late: dict[str, None] = {}
-        for lease_id in deal.overdue(state):
+        for lease_id in leasing.overdue(state):
             if (held := state.held.get(lease_id)) is not None:  # else its group was dropped for another of these
                 late[held.worker_id] = None
                 self._end_expired(held, effects)
@@ -269,7 +269,7 @@ class Ledger:
             state.seat(worker_id)
 
     def _end_expired(self, held: Held, effects: list[Effect]) -> None:
-        group = deal.lose(self.state, held.lease.lease_id, Loss.EXPIRED, effects)
+        group = leasing.lose(self.state, held.lease.lease_id, Loss.EXPIRED, effects)
         effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))  # not started, it takes no room there either
         if held.is_started:
             self._count_failure(group, held.lease.sample, effects)
@@ -297,22 +297,22 @@ class Ledger:
 
     def _arrived(self, result: Result, effects: list[Effect]) -> None:
         state = self.state
-        arrival = judge.judge(state, self.limits, result)
-        held = deal.end(state, result)
+        arrival = admission.judge(state, self.limits, result)
+        held = leasing.end(state, result)
         effects.append(Judged(result, arrival))
         if arrival is Arrival.ACCEPTED:
             self._accept(state.groups[result.group], result, effects)
             self._delivered(result.worker_id)
         elif held is not None:
             group = state.groups[result.group]
-            deal.wait_again(state, group, result.sample)
+            leasing.wait_again(state, group, result.sample)
             self._count_failure(group, result.sample, effects)
 
     def _accept(self, group: Group, result: Result, effects: list[Effect]) -> None:
         state = self.state
         if (lease_id := group.leases.get(result.sample)) is not None:  # another worker is at it for nothing
             effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
-            deal.release(state, lease_id)
+            leasing.release(state, lease_id)
         state.put_result(group, result, result.oldest_version, self.limits.max_sample_tokens)
         if not group.is_whole or group.purpose is not Purpose.TRAIN:
             return
@@ -330,11 +330,11 @@ class Ledger:
         """Open the groups of an earlier fork's results, and take these in."""
         state, limits, item_of = self.state, self.limits, self._item_of
         for result in results:
-            arrival = judge.judge(state, limits, result)
-            if arrival is Arrival.UNKNOWN and deal.continues(state, limits, item_of, result):
+            arrival = admission.judge(state, limits, result)
+            if arrival is Arrival.UNKNOWN and leasing.continues(state, limits, item_of, result):
                 arrival = Arrival.TOO_OLD
-                if deal.may_open(state, limits, result.oldest_version):
-                    deal.open_group(state, limits, item_of, result.oldest_version, number=result.group)
+                if leasing.may_open(state, limits, result.oldest_version):
+                    leasing.open_group(state, limits, item_of, result.oldest_version, number=result.group)
                     arrival = Arrival.ACCEPTED
             effects.append(Judged(result, arrival))
             if arrival is Arrival.ACCEPTED:
@@ -346,7 +346,7 @@ class Ledger:
         for sample in sorted(group.leases):
             lease_id = group.leases[sample]
             effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
-            deal.release(state, lease_id)
+            leasing.release(state, lease_id)
         state.remove_group(group, self.limits.max_sample_tokens)
         state.dropped[group.number] = None
         if len(state.dropped) > DROPPED_KEPT:
@@ -446,7 +446,7 @@ class Ledger:
             group = Group(number=number, item=item, purpose=Purpose.EVAL, size=1, opened_s=state.now_s,
                           version=state.policy.version)  # fmt: skip
             state.put_group(group, 0)
-            deal.wait_again(state, group, 0)
+            leasing.wait_again(state, group, 0)
 
     def _finish_eval(self, effects: list[Effect]) -> None:
         state = self.state

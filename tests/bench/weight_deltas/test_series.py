@@ -11,7 +11,7 @@ import torch
 from bench.weight_deltas import gsm8k, series
 from bench.weight_deltas.series import Series, Sources, dense_series, sparse_series
 from bench.weight_deltas.states import density, widened
-from trainer.publish import bf16_state
+from trainer.publishing.publish import bf16_state
 
 SMALL = gsm8k.Size(hidden=32, intermediate=32, layers=1, heads=2, kv_heads=1)
 

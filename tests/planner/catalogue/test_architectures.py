@@ -6,7 +6,7 @@ import pytest
 from periplus.errors import ConfigError
 from planner.catalogue import architecture, architectures
 from planner.importers.loaders import load_architecture
-from trainer.model import BUILTIN, resolve_model_dir
+from trainer.data.model import BUILTIN, resolve_model_dir
 
 TABLE = Path(__file__).parents[3] / "planner" / "data" / "architectures.csv"
 

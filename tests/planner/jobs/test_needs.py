@@ -6,7 +6,7 @@ from periplus.errors import ConfigError
 from planner.checkpoint import published_bytes, visible_architecture
 from planner.jobs.needs import BUILTIN_BYTES, PROCESS_BYTES, needs_of
 from tests.support.hosts import GB, NEEDS, host, tiny_job
-from trainer.model import BUILTIN, resolve_model_dir
+from trainer.data.model import BUILTIN, resolve_model_dir
 
 
 def test_needs_say_what_the_job_says() -> None:

@@ -1,213 +1,151 @@
-"""The first gate: which groups are opened, when, and for which version."""
+"""Which results are taken: the first valid one of each sample, and no token that could not be consumed in time."""
+
+from typing import Any
 
 import pytest
 
-from periplus.errors import StateError
-from periplus.policy import Policy
-from tests.support.ledgers import MAX_TOKENS, TIMEOUT_S, Desk, leases_of, limits
+from periplus.policy import Lineage, Policy
+from periplus.trajectory import PolicyRun, Purpose
+from tests.support.ledgers import HOLD_S, MAX_TOKENS, Desk, answer, leases_of, of
 from trainer.ledger.values import (
+    EVAL_GROUPS_START,
+    Arrival,
     BatchWanted,
     EvalAsked,
+    GroupDropped,
     LeasesStarted,
-    PolicyReached,
-    RoomOffered,
-    SampleFailed,
-    StepDone,
-    WorkerJoined,
-    WorkerLeft,
+    ResultArrived,
 )
 
-
-def versions(desk: Desk) -> dict[int, int]:
-    """The version from which each group that was ever leased may start."""
-    return {lease.group: lease.start_at.version for lease in desk.granted()}
+HERE = Policy(0, 0)
 
 
-def test_a_full_pipeline_is_what_the_bound_allows_and_one_step_of_early_leases() -> None:
-    desk = Desk(groups_per_step=2, group_size=1, bound=2)
-    desk.worker("a", 99)
-    assert versions(desk) == {0: 0, 1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 1, 7: 1}
-
-
-def test_at_bound_zero_leases_of_the_next_version_travel_early_and_may_not_start_yet() -> None:
+def test_the_first_valid_result_of_a_sample_wins_and_later_ones_are_duplicates_for_ever() -> None:
     desk = Desk(group_size=1)
-    first, early = desk.worker("a", 99)
-    assert (first.start_at, early.start_at) == (Policy(0, 0), Policy(0, 1))
-    assert (first.consume_by_version, early.consume_by_version) == (0, 1)
-
-
-def test_while_a_step_trains_only_the_next_version_is_leased_at_bound_zero() -> None:
-    desk = Desk(group_size=1)
-    (first,) = desk.worker("a", 1)
+    first, _ = desk.worker("a", 2)
     desk.deliver(first)
-    desk.tell(BatchWanted())
-    assert [lease.start_at.version for lease in leases_of(desk.tell(RoomOffered("a", 9)))] == []
-    assert versions(desk) == {0: 0, 1: 1}
-
-
-def test_a_depth_below_the_bound_opens_no_more_than_so_many_batches() -> None:
-    desk = Desk(groups_per_step=2, group_size=1, bound=3, depth=1.5)
-    desk.worker("a", 99)
-    assert versions(desk) == {0: 0, 1: 0, 2: 0}
-
-
-def test_a_depth_beyond_the_bound_opens_no_more_than_the_bound() -> None:
-    desk = Desk(group_size=1, bound=1, depth=50.0)
-    desk.worker("a", 99)
-    assert versions(desk) == {0: 0, 1: 0, 2: 1}
-
-
-def test_the_measured_depth_shrinks_when_groups_are_much_faster_than_steps() -> None:
-    desk = Desk(group_size=1, bound=3, depth=None)
-    desk.worker("a", 99)
-    assert len(desk.ledger.state.groups) == 5
-    for _ in range(3):
-        desk.deliver(desk.granted()[desk.policy.version])
-        desk.train(for_s=100.0)
-    assert len(desk.ledger.state.groups) < 4
-
-
-def test_the_room_for_tokens_is_reserved_at_the_largest_size_and_given_back_as_the_true_size_is_known() -> None:
-    desk = Desk(group_size=2, bound=3, intake_tokens=2 * 2 * MAX_TOKENS)
-    leases = desk.worker("a", 99)
-    assert [lease.group for lease in leases] == [0, 0, 1, 1]
-    desk.deliver(*leases[:2], num_tokens=1)
-    assert len(desk.granted()) == 4, "18 of 20 tokens are free, a group may take 20"
+    assert desk.judge(answer(first, HERE)) is Arrival.DUPLICATE
+    assert desk.judge(answer(first, HERE, lease_id=99)) is Arrival.DUPLICATE
     desk.train()
-    assert [lease.group for lease in desk.granted()[4:]] == [2, 2]
-
-
-def test_no_more_groups_are_opened_than_the_steps_that_are_left_consume() -> None:
-    desk = Desk(groups_per_step=2, group_size=1, bound=3, steps=2)
-    desk.worker("a", 99)
-    assert sorted(versions(desk)) == [0, 1, 2, 3]
-    for step in range(2):
-        desk.deliver(*desk.granted()[2 * step : 2 * step + 2])
-        desk.train()
-    assert sorted(versions(desk)) == [0, 1, 2, 3]
-    assert not desk.ledger.state.groups
-
-
-def test_a_step_opens_as_many_groups_as_it_took() -> None:
-    desk = Desk(group_size=1, bound=1)
-    desk.worker("a", 99)
-    desk.deliver(desk.granted()[0])
-    desk.train()
-    assert versions(desk) == {0: 0, 1: 0, 2: 1, 3: 2}
-
-
-def test_groups_that_started_late_count_from_the_version_that_they_started_with() -> None:
-    """At bound 1 two groups of version 0 fill the window; once one is known to have version 1, there is room again."""
-    desk = Desk(group_size=1, bound=1, depth=2.0, steps=99)
-    first, second, early = desk.worker("a", 99)
-    desk.deliver(first)
-    desk.tell(BatchWanted())
-    desk.tell(StepDone())
-    assert dict(desk.ledger.state.classes) == {0: 1, 1: 1, 2: 1}
-    desk.tell(LeasesStarted("a", (second.lease_id,), Policy(0, 1)))
-    assert dict(desk.ledger.state.classes) == {1: 2, 2: 1}
-    desk.deliver(second)
-    assert early.start_at == Policy(0, 1)
-
-
-def test_a_start_counts_once_and_only_from_the_holder_and_from_a_policy_that_exists_and_may_start() -> None:
-    desk = Desk(group_size=1, bound=1)
-    first, _, _ = desk.worker("a", 99)
-    desk.deliver(first)
-    desk.train()
-    second = desk.granted()[1]
-    desk.worker("b", 0)
-    for told in (
-        LeasesStarted("b", (second.lease_id,), Policy(0, 1)),
-        LeasesStarted("a", (second.lease_id,), Policy(0, 2)),
-        LeasesStarted("a", (second.lease_id,), Policy(7, 1)),
-        LeasesStarted("a", (999,), Policy(0, 1)),
-    ):
-        desk.tell(told)
-        assert not desk.ledger.state.held[second.lease_id].is_started
-    early = next(lease for lease in desk.granted() if lease.start_at == Policy(0, 2))
-    desk.tell(LeasesStarted("a", (early.lease_id,), Policy(0, 1)))
-    assert not desk.ledger.state.held[early.lease_id].is_started, "it may start at version 2"
-    desk.tell(LeasesStarted("a", (second.lease_id,), Policy(0, 0)))
-    desk.tell(LeasesStarted("a", (second.lease_id,), Policy(0, 1)))
-    assert desk.ledger.state.groups[second.group].version == 0, "it said that it began with version 0"
-
-
-def test_early_leases_leave_room_in_the_intake_for_a_group_that_replaces_one_of_this_version() -> None:
-    """Else filtered groups would leave the step nothing to wait for but the step after it."""
-    desk = Desk(group_size=2, bound=0, intake_tokens=4 * MAX_TOKENS - 5, filter_uniform=True, max_filtered_per_step=9)
-    desk.worker("a", 99)
-    for _ in range(9):
-        present = [lease for lease in desk.granted() if lease.start_at == Policy(0, 0)]
-        desk.deliver(*present[-2:], num_tokens=1)
-    assert len({lease.group for lease in desk.granted() if lease.start_at == Policy(0, 0)}) == 10
-
-
-def test_a_worker_full_of_early_leases_is_given_what_can_start_now() -> None:
-    """Else it would wait for a step that waits for it."""
-    desk = Desk(group_size=1, bound=0, filter_uniform=True)
-    desk.worker("a", 1)
-    desk.worker("b", 1)
-    desk.tell(WorkerLeft("a"))
-    first, early = (desk.ledger.state.held[lease_id].lease for lease_id in desk.ledger.state.workers["b"].leases)
-    if first.start_at > early.start_at:
-        first, early = early, first
-    assert (first.start_at, early.start_at) == (Policy(0, 0), Policy(0, 1))
-    assert [lease.start_at for lease in leases_of(desk.deliver(first, worker_id="b"))] == [Policy(0, 0)]
-
-
-def test_an_early_group_that_waits_for_room_does_not_stand_in_the_way_of_what_can_start_now() -> None:
-    desk = Desk(group_size=2, bound=0, filter_uniform=True)
-    desk.worker("a", 3)
-    desk.tell(RoomOffered("a", 1))
-    first, second = (lease for lease in desk.granted() if lease.start_at == Policy(0, 0))
-    desk.deliver(first)
-    assert [lease.start_at for lease in leases_of(desk.deliver(second))] == [Policy(0, 0)]
-
-
-def test_room_for_less_than_one_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="room for 19 tokens"):
-        limits(intake_tokens=2 * MAX_TOKENS - 1)
-    with pytest.raises(ValueError, match=r"pipeline of 0\.5"):
-        limits(depth=0.5)
+    assert desk.judge(answer(first, HERE)) is Arrival.DUPLICATE
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("changed", "arrival"),
     [
-        RoomOffered("x", 1),
-        PolicyReached("x", Policy(0, 0)),
-        LeasesStarted("x", (1,), Policy(0, 0)),
-        SampleFailed("x", 1),
-        BatchWanted(),
-        StepDone(),
-        EvalAsked((3,)),
+        ({"item": 1}, Arrival.UNFIT),
+        ({"purpose": Purpose.EVAL}, Arrival.UNFIT),
+        ({"policies": (), "num_tokens": 0}, Arrival.UNFIT),
+        ({"num_tokens": 0}, Arrival.UNFIT),
+        ({"num_tokens": MAX_TOKENS + 1}, Arrival.UNFIT),
+        ({"policies": (PolicyRun(Policy(0, 1), 3),)}, Arrival.UNFIT),
+        ({"policies": (PolicyRun(HERE, 1), PolicyRun(Policy(0, 1), 2))}, Arrival.UNFIT),
+        ({"policies": (PolicyRun(Policy(1, 0), 3),)}, Arrival.DEAD_BRANCH),
+        ({"policies": (PolicyRun(HERE, 1), PolicyRun(Policy(1, 0), 2))}, Arrival.DEAD_BRANCH),
     ],
 )
-def test_an_event_that_cannot_follow_is_refused_and_changes_nothing(event: object) -> None:
-    desk, same = Desk(), Desk()
-    for each in (desk, same):
-        each.worker("a", 9)
-        each.tell(EvalAsked((1,)))
-        each.tell(BatchWanted())
-    with pytest.raises(StateError):
-        desk.ledger.apply(event, 1e6)  # type: ignore[arg-type]
-    assert desk.ledger.state == same.ledger.state
+def test_what_is_not_what_was_leased_is_refused_and_leased_again(changed: dict[str, Any], arrival: Arrival) -> None:
+    desk = Desk(group_size=1, steps=1)
+    (lease,) = desk.worker("a", 1)
+    assert desk.judge(answer(lease, HERE, **changed)) is arrival
+    again = desk.granted()[-1]
+    assert (again.group, again.sample) == (lease.group, lease.sample)
+    assert again.lease_id != lease.lease_id
 
 
-def test_a_batch_is_not_wanted_while_one_is_trained() -> None:
+def test_a_refused_result_of_another_worker_ends_no_lease() -> None:
+    desk = Desk(group_size=1, steps=1)
+    (lease,) = desk.worker("a", 1)
+    assert desk.judge(answer(lease, HERE, "liar", item=1)) is Arrival.UNFIT
+    assert list(desk.ledger.state.held) == [lease.lease_id]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"group": 99}, {"group": -1}, {"sample": 2}, {"sample": -1}, {"group": EVAL_GROUPS_START}]
+)
+def test_what_was_never_leased_is_unknown(changed: dict[str, Any]) -> None:
     desk = Desk()
-    desk.deliver(*desk.worker("a", 2))
+    lease, *_ = desk.worker("a", 2)
+    assert desk.judge(answer(lease, HERE, **changed)) is Arrival.UNKNOWN
+    assert lease.lease_id in desk.ledger.state.held
+
+
+def test_samples_that_a_finished_group_never_had_are_unknown() -> None:
+    desk = Desk(group_size=1)
+    first, _ = desk.worker("a", 2)
+    desk.deliver(first)
+    desk.train()
+    assert desk.judge(answer(first, HERE, sample=1)) is Arrival.UNKNOWN
+
+
+def test_a_result_is_taken_from_whoever_has_it_even_before_its_sample_was_leased() -> None:
+    desk = Desk(group_size=3, steps=1)
+    first, _ = desk.worker("a", 2)
+    desk.deliver(first, worker_id="stranger", sample=2, lease_id=0)
+    assert [(x.group, x.sample) for x in leases_of(desk.deliver(first))] == []
+
+
+def test_a_group_may_be_as_old_as_the_bound_and_no_older() -> None:
+    """At bound 1 a group of version 0 fits into step 1; two of them do not."""
+    desk = Desk(group_size=1, bound=1, steps=99)
+    desk.worker("a", 9)
+    desk.deliver(desk.granted()[1])
+    desk.train()
+    zero, two = desk.granted()[0], desk.granted()[2]
+    desk.tell(LeasesStarted("a", (zero.lease_id, two.lease_id), Policy(0, 1)))
+    assert two.start_at == Policy(0, 1)
+    assert desk.judge(answer(two, HERE)) is Arrival.ACCEPTED, "nothing else needs step 1 that badly"
+    assert desk.judge(answer(zero, HERE)) is Arrival.TOO_OLD
+    assert desk.granted()[-1].group == 0
+
+
+def test_at_bound_zero_an_early_lease_that_started_too_early_is_too_old_while_its_version_is_made() -> None:
+    desk = Desk(group_size=1)
+    first, early = desk.worker("a", 2)
+    desk.deliver(first)
     desk.tell(BatchWanted())
-    with pytest.raises(StateError, match="in training"):
-        desk.tell(BatchWanted())
+    assert desk.judge(answer(early, HERE)) is Arrival.TOO_OLD
 
 
-def test_the_clock_set_back_stands_still_and_nothing_expires_early_or_never() -> None:
-    desk = Desk(group_size=1, bound=0, steps=1)
-    desk.now_s = 1000.0
-    desk.tell(WorkerJoined("a"))
-    desk.tell(RoomOffered("a", 1), after_s=-900.0)
-    assert desk.ledger.next_due_s() == 1000.0 + TIMEOUT_S
-    assert desk.tick(899.0 + TIMEOUT_S) == ()
-    assert len(leases_of(desk.tick(1.0))) == 1
+def test_the_oldest_token_of_a_result_counts() -> None:
+    desk = Desk(group_size=1, bound=1, steps=99)
+    desk.worker("a", 9)
+    desk.deliver(desk.granted()[1])
+    desk.train()
+    swapped = answer(desk.granted()[0], HERE, policies=(PolicyRun(HERE, 1), PolicyRun(Policy(0, 1), 2)))
+    desk.tell(ResultArrived(swapped))
+    assert desk.ledger.state.groups[0].version == 0
+
+
+def test_what_comes_after_its_group_was_dropped_is_late_under_whatever_lease() -> None:
+    desk = Desk(group_size=1, steps=1, max_attempts=1)
+    (first,) = desk.worker("a", 1)
+    desk.tell(LeasesStarted("a", (first.lease_id,), HERE))
+    assert of(desk.tick(HOLD_S * 2), GroupDropped)
+    assert desk.judge(answer(first, HERE)) is Arrival.LATE
+    assert desk.judge(answer(first, HERE, lease_id=77)) is Arrival.LATE
+    fresh = desk.granted()[-1]
+    assert desk.judge(answer(fresh, HERE)) is Arrival.ACCEPTED
+
+
+def test_a_result_of_a_dead_branch_ends_no_lease_of_another_sample_that_has_its_number() -> None:
+    """Lease numbers start anew with each fork."""
+    desk = Desk(lineage=Lineage(1, (HERE,)), steps=1)
+    first, second = desk.worker("a", 2)
+    assert desk.judge(answer(first, Policy(0, 1), lease_id=second.lease_id)) is Arrival.DEAD_BRANCH
+    assert sorted(desk.ledger.state.held) == [first.lease_id, second.lease_id]
+
+
+def test_a_sample_of_the_restored_history_is_as_good_as_one_of_this_fork() -> None:
+    desk = Desk(lineage=Lineage(1, (HERE,)), steps=1, group_size=1)
+    (lease,) = desk.worker("a", 1)
+    assert desk.judge(answer(lease, HERE)) is Arrival.ACCEPTED
+    assert [x.policies[0].policy for x in desk.train().results] == [HERE]
+
+
+def test_an_evaluation_takes_no_older_version_than_it_was_asked_at() -> None:
+    desk = Desk(group_size=1, bound=1)
+    desk.deliver(desk.worker("a", 9)[0])
+    desk.train()
+    (lease,) = leases_of(desk.tell(EvalAsked((7,))))
+    assert desk.judge(answer(lease, HERE)) is Arrival.TOO_OLD

@@ -1,0 +1,162 @@
+"""The final model on disk, as transformers and other people find it."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from periplus.digest import state_digest
+from periplus.errors import Denied, DiskFull, StorageError, TrainingError
+from periplus.state import write_safetensors
+from tests.support.dying import GONE, before_each_call, die_at, in_a_child, num_calls
+from tests.support.small_disk import small_disk
+from trainer.checkpointing import export
+from trainer.checkpointing.export import final_model, model_files
+from trainer.data.model import load_model, resolve_model_dir
+from trainer.publishing.publish import bf16_state
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return resolve_model_dir("builtin:qwen3-tiny", tmp_path_factory.mktemp("cache"), 1)
+
+
+@pytest.fixture(scope="module")
+def trained(model_dir: Path) -> Any:
+    return trained_model(model_dir)
+
+
+def trained_model(model_dir: Path) -> Any:
+    model, _ = load_model(model_dir)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1e-3)
+    return model
+
+
+@pytest.fixture(scope="module")
+def files(model_dir: Path, trained: Any) -> dict[str, bytes]:
+    return model_files(model_dir, trained)
+
+
+def digest_of(model: Any) -> bytes:
+    return state_digest(bf16_state(model))
+
+
+@pytest.fixture(params=[0o022, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_it_loads_with_transformers_in_the_precision_that_was_published(
+    tmp_path: Path, trained: Any, files: dict[str, bytes]
+) -> None:
+    final_model(trained, files, tmp_path / "final", digest_of(trained))
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "final", local_files_only=True, dtype="auto")
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    assert digest_of(loaded) == digest_of(trained)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "final", local_files_only=True)
+    assert tokenizer.decode(tokenizer("sun")["input_ids"], skip_special_tokens=True) == "sun"
+    assert json.loads((tmp_path / "final" / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
+
+
+def test_modes_follow_the_umask(tmp_path: Path, trained: Any, files: dict[str, bytes], umask: int) -> None:
+    final_model(trained, files, tmp_path / "final", digest_of(trained))
+    assert (tmp_path / "final").stat().st_mode & 0o777 == 0o777 & ~umask
+    for path in (tmp_path / "final").iterdir():
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask, path
+
+
+def test_a_built_in_model_in_the_cache_is_readable_as_the_umask_says(tmp_path: Path, umask: int) -> None:
+    made = resolve_model_dir("builtin:qwen3-tiny", tmp_path / "cache", 2)
+    assert made.stat().st_mode & 0o777 == 0o777 & ~umask
+    assert {path.stat().st_mode & 0o777 for path in made.iterdir()} == {0o666 & ~umask}
+
+
+def test_weights_that_were_not_published_last_are_not_exported(
+    tmp_path: Path, trained: Any, files: dict[str, bytes]
+) -> None:
+    with pytest.raises(TrainingError, match="published last"):
+        final_model(trained, files, tmp_path / "final", bytes(32))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_gives_back_something_else_is_a_failure_and_nothing_stands_in_its_place(
+    tmp_path: Path, trained: Any, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lying(path: Path, state: Any) -> None:
+        write_safetensors(path, state)
+        with path.open("r+b") as file:
+            file.seek(-3, os.SEEK_END)
+            last = file.read(1)
+            file.seek(-3, os.SEEK_END)
+            file.write(bytes([last[0] ^ 1]))
+
+    monkeypatch.setattr(export, "write_safetensors", lying)
+    with pytest.raises(StorageError, match=r"model\.safetensors has digest .* when it is read back"):
+        final_model(trained, files, tmp_path / "final", digest_of(trained))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_earlier_export_left_is_replaced(tmp_path: Path, trained: Any, files: dict[str, bytes]) -> None:
+    for name in ("final", ".final.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("half")
+        (tmp_path / name / "odd").write_text("half")
+    final_model(trained, files, tmp_path / "final", digest_of(trained))
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+    assert not (tmp_path / "final" / "odd").exists()
+
+
+def test_a_full_disk_leaves_nothing_at_any_size_and_room_heals_it(
+    tmp_path: Path, trained: Any, files: dict[str, bytes]
+) -> None:
+    with small_disk(tmp_path / "small", num_kib=1024) as disk:
+        for leaving_bytes in range(0, 380_000, 40_000):
+            filler = disk.fill(leaving_bytes=leaving_bytes)
+            with pytest.raises(DiskFull, match="final"):
+                final_model(trained, files, disk.root / "final", digest_of(trained))
+            assert [path.name for path in disk.root.iterdir()] == ["filler"]
+            filler.unlink()
+        final_model(trained, files, disk.root / "final", digest_of(trained))
+        assert [path.name for path in disk.root.iterdir()] == ["final"]
+
+
+def test_a_read_only_disk_is_named(tmp_path: Path, trained: Any, files: dict[str, bytes]) -> None:
+    with small_disk(tmp_path / "small", num_kib=1024) as disk:
+        disk.make_read_only()
+        with pytest.raises(Denied, match=r"final: its file system is read-only"):
+            final_model(trained, files, disk.root / "final", digest_of(trained))
+
+
+def dies(model_dir: Path, folder: Path, name: str, number: int) -> None:
+    model = trained_model(model_dir)
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_call(patch, (os, name), die_at(number))
+        final_model(model, model_files(model_dir, model), folder / "final", digest_of(model))
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace", "rename", "mkdir", "unlink", "rmdir"])
+def test_an_export_that_dies_anywhere_leaves_all_or_nothing_and_the_next_one_succeeds(
+    tmp_path: Path, model_dir: Path, trained: Any, files: dict[str, bytes], name: str
+) -> None:
+    def work() -> None:
+        final_model(trained, files, tmp_path / "final", digest_of(trained))
+
+    work()
+    total = num_calls((os, name), work)
+    assert total, "an export makes no such call: the test would prove nothing"
+    for number in range(1, 1 + total):
+        assert in_a_child(dies, model_dir, tmp_path, name, number) == GONE
+        if (tmp_path / "final").exists():
+            loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "final", dtype="auto")
+            assert digest_of(loaded) == digest_of(trained)
+        work()
+        assert [path.name for path in tmp_path.iterdir()] == ["final"]

@@ -1,0 +1,95 @@
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from periplus.errors import ConfigError
+from trainer.data.characters import CHARACTERS, TEMPLATES
+from trainer.data.model import BUILTIN, build_tokenizer, load_model, resolve_model_dir
+
+NAME = "builtin:qwen3-tiny"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_a_builtin_is_an_ordinary_checkpoint_in_float32(cache: Path) -> None:
+    model, tokenizer = load_model(resolve_model_dir(NAME, cache, seed=0))
+    assert type(model).__name__ == "Qwen3ForCausalLM"
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    assert not model.training
+
+
+def test_a_builtin_is_made_once_and_leaves_no_scratch_behind(cache: Path) -> None:
+    directory = resolve_model_dir(NAME, cache, seed=0)
+    stamp = (directory / "model.safetensors").stat().st_mtime_ns
+    assert resolve_model_dir(NAME, cache, seed=0) == directory
+    assert (directory / "model.safetensors").stat().st_mtime_ns == stamp
+    assert not [path for path in cache.iterdir() if path.name.startswith(".")]
+
+
+def test_the_weights_are_a_function_of_the_seed(cache: Path, tmp_path: Path) -> None:
+    first, again, other = (
+        (resolve_model_dir(NAME, place, seed) / "model.safetensors").read_bytes()
+        for place, seed in [(cache, 0), (tmp_path, 0), (cache, 1)]
+    )
+    assert first == again
+    assert first != other
+
+
+def test_making_a_model_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
+    before = torch.random.get_rng_state()
+    resolve_model_dir(NAME, tmp_path, seed=3)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_path_to_a_checkpoint_is_taken_as_it_is(cache: Path) -> None:
+    directory = resolve_model_dir(NAME, cache, seed=0)
+    assert resolve_model_dir(str(directory), cache, seed=9) == directory
+
+
+def test_an_unknown_builtin_names_those_that_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(", ".join(BUILTIN))):
+        resolve_model_dir("builtin:qwen3-huge", tmp_path, seed=0)
+
+
+def test_a_directory_without_a_checkpoint_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        resolve_model_dir(str(tmp_path), tmp_path, seed=0)
+    with pytest.raises(ConfigError, match="no directory"):
+        resolve_model_dir(str(tmp_path / "absent"), tmp_path, seed=0)
+
+
+def test_text_survives_the_tokenizer_one_token_a_character() -> None:
+    tokenizer = build_tokenizer()
+    text = "".join(CHARACTERS)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(ids) == len(text)
+    assert tokenizer.decode(ids) == text
+
+
+def test_a_prompt_is_framed_and_its_template_is_one_token() -> None:
+    tokenizer = build_tokenizer()
+    ids = tokenizer(TEMPLATES[0] + "sun")["input_ids"]
+    assert len(ids) == 1 + 1 + 3 + 1
+    assert tokenizer.convert_ids_to_tokens(ids)[0] == "<bos>"
+    assert tokenizer.convert_ids_to_tokens(ids)[-1] == "<answer>"
+    assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == TEMPLATES[0] + "sun"
+
+
+def test_the_alphabet_has_no_case() -> None:
+    tokenizer = build_tokenizer()
+    assert tokenizer("Sun")["input_ids"] == tokenizer("sUN")["input_ids"]
+    assert tokenizer.unk_token_id not in tokenizer("Sun")["input_ids"]
+
+
+def test_the_saved_tokenizer_is_the_same(cache: Path) -> None:
+    _, loaded = load_model(resolve_model_dir(NAME, cache, seed=0))
+    text = TEMPLATES[0] + "Hello, wörld\n"
+    assert loaded(text)["input_ids"] == build_tokenizer()(text)["input_ids"]
+    assert loaded.pad_token_id == 0

@@ -1,0 +1,61 @@
+"""The probe of the trainer: of the rounded weights, with the masters as they were before."""
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from periplus.probe import NUM_LOGPROBS, PROBE_TOLERANCE_NATS, probe_prompts
+from trainer.publishing import reference_logprobs
+
+
+def rounded(model: Any) -> Any:
+    copied = deepcopy(model)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16).to(torch.float32))
+    return copied
+
+
+def test_the_probe_is_of_the_weights_as_they_are_published_and_leaves_the_masters(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.001)
+    ids = probe_prompts(0, model.config.vocab_size)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    memory = [parameter.data_ptr() for parameter in model.parameters()]
+    found = reference_logprobs.logprobs(model, ids)
+    assert found.dtype == np.float32
+    assert found.size == NUM_LOGPROBS
+    with torch.no_grad():
+        logits = rounded(model)(input_ids=torch.from_numpy(ids)).logits
+    expected = torch.log_softmax(logits[:, :-1], -1).gather(-1, torch.from_numpy(ids)[:, 1:, None]).squeeze(-1)
+    np.testing.assert_allclose(found, expected.numpy(), atol=PROBE_TOLERANCE_NATS / 10)
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    assert memory == [parameter.data_ptr() for parameter in model.parameters()]
+
+
+def test_the_masters_come_back_when_the_forward_pass_fails(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [parameter.data_ptr() for parameter in model.parameters()]
+    last = list(model.modules())[-1]
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            last = module
+    monkeypatch.setattr(last, "forward", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        reference_logprobs.logprobs(model, probe_prompts(0, model.config.vocab_size))
+    assert before == [parameter.data_ptr() for parameter in model.parameters()]
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+def test_the_model_can_be_trained_after_a_probe(model: Any) -> None:
+    ids = probe_prompts(0, model.config.vocab_size)
+    reference_logprobs.logprobs(model, ids)
+    model(input_ids=torch.from_numpy(ids), labels=torch.from_numpy(ids)).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -1,0 +1,105 @@
+"""What a restore needs, kept together: checkpoints, the audit's place, the batches' running root, the frames.
+
+A checkpoint covers every line of the audit before it: its manifest holds that line's number and hash, the groups that
+were open, and the root over all batches of its history; then one line of the audit names the manifest. So the journal
+vouches for the manifest and the manifest for the journal. Frames are given up only once a checkpoint covers them.
+
+A checkpoint that finds no room waits for it, and training waits with it: a run that went on would lose more with each
+step if it died, and would keep more frames. Older checkpoints stay meanwhile, since the new one may never be whole.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+
+from periplus.audit import records as audit
+from periplus.audit.journal import AuditJournal
+from periplus.codec.frame import unpack
+from periplus.errors import WireError
+from periplus.job import JobFile
+from periplus.run_directory import RunDirectory
+from periplus.spool.format import Position
+from periplus.spool.spool import Spool
+from periplus.telemetry import event
+from periplus.trajectory import Limits, Purpose
+from trainer.checkpointing import checkpoint
+from trainer.checkpointing.checkpoint import Content
+from trainer.disk_wait import DiskWait
+from trainer.intake.frames import MAX_FRAME_BYTES, Kept, decode, kept
+from trainer.intake.ledger_service import Desk
+from trainer.reporting.progress import Progress
+from trainer.setup import Prepared
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """One trainer's of one fork."""
+
+    def __init__(
+        self, job: JobFile, job_id: str, run: RunDirectory, prepared: Prepared, *, journal: AuditJournal, store: Spool,
+        desk: Desk, disk: DiskWait,
+    ) -> None:  # fmt: skip
+        self._job = job
+        self._job_id = job_id
+        self._run = run
+        self._at = prepared
+        self._journal = journal
+        self._store = store
+        self._desk = desk
+        self._disk = disk
+        self._newest = prepared.restored
+        self._batches_root = prepared.restored.batches_root if prepared.restored else audit.START_OF_BATCHES
+
+    def consumed(self, root: bytes) -> None:
+        """One more batch of this history."""
+        self._batches_root = audit.next_batches_root(self._batches_root, root)
+
+    async def checkpoint(self, progress: Progress) -> None:
+        """Write a checkpoint of the present policy, unless there is one, and give up what no restore needs.
+
+        Raises: DiskFull if asked to stop while the disk is full; nothing is left of this checkpoint then.
+        """
+        ledger, policy = self._desk.ledger, self._desk.ledger.policy
+        if self._newest is not None and self._newest.policy == policy:
+            return
+        position = self._journal.position
+        content = Content(
+            job_id=self._job_id, policy=policy, lineage=self._at.lineage, progress=progress.to_mapping(),
+            audit_line=position.n, audit_prev=position.prev, next_group=ledger.next_group,
+            open_groups=ledger.open_groups, batches_root=self._batches_root, parent=self._newest,
+        )  # fmt: skip
+        await self._desk.recorded()
+        await self._disk.write_in_thread(lambda: self._save(content))
+        assert self._newest is not None
+        await self._desk.milestone(audit.Checkpoint(policy=policy, manifest=self._newest.digest, covers=position.n))
+        await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
+        await self._give_up_frames()
+        event(log, logging.INFO, "checkpoint", policy=policy)
+
+    def _save(self, content: Content) -> None:
+        self._journal.sync_flushed()
+        self._newest = checkpoint.save(
+            self._run.checkpoints, content, self._at.model, self._at.learner, self._at.model_files
+        )
+
+    async def _give_up_frames(self) -> None:
+        oldest = checkpoint.oldest(self._run.checkpoints)
+        stays = self._desk.retention.give_up(oldest.policy.version)
+        if stays is not None:
+            await self._desk.milestone(
+                audit.Prune(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
+            )
+            await asyncio.to_thread(self._journal.sync_flushed)  # a frame that is gone is on record as given up
+            await asyncio.to_thread(self._store.trim, stays)
+
+
+def replayable(store: Spool, limits: Limits) -> Iterator[tuple[Position, int, Sequence[Kept]]]:
+    """The frames of earlier forks, with their sizes; a frame that is no good any more is reported and passed over."""
+    for record in store.records():
+        found = decode(unpack(bytes(record.data), max_payload_bytes=MAX_FRAME_BYTES), limits)
+        if isinstance(found, WireError):
+            event(log, logging.ERROR, "kept_frame_refused", frame=record.position, why=found)
+            continue
+        trajectories = kept(record.position, found)
+        yield record.position, len(record.data), [k for k in trajectories if k.trajectory.purpose is Purpose.TRAIN]

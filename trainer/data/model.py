@@ -1,0 +1,138 @@
+"""Checkpoints that the trainer starts from: a Hugging Face directory, or a built-in model made on the spot.
+
+A built-in is a small random model of a real architecture with a character tokenizer, so that the whole runtime can be
+shown to learn on two CPU cores with no download. It is created once in a cache directory, under a name made of
+everything that determines its bytes (name, recipe, seed), and appears there by one rename: readers see all of it or
+nothing.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from periplus.errors import ConfigError
+from periplus.job import BUILTIN_PREFIX
+from periplus.job_inputs import check_model_dir
+from periplus.run_directory import PARTIAL
+from periplus.state import SINGLE_FILE, write_safetensors
+from trainer.data.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
+from trainer.data.pretrained import load_tokenizer, load_weights
+from trainer.publishing.publish import float32_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3Recipe:
+    """Sizes of a random Qwen3. `recipe` rises whenever anything that determines the bytes changes."""
+
+    recipe: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    rope_theta: float
+    init_std: float
+    max_positions: int
+
+
+BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
+    {
+        "builtin:qwen3-tiny": Qwen3Recipe(
+            recipe=3,
+            hidden_size=128,
+            intermediate_size=64,
+            num_layers=2,
+            num_heads=8,
+            # Prompts are tens of tokens: the usual 1e4 would leave most rotary frequencies unused at this distance.
+            rope_theta=20.0,
+            # The usual 0.02 is for widths of thousands; at 128 it delays learning.
+            init_std=0.05,
+            max_positions=512,
+        )
+    }
+)
+
+
+def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
+    """The checkpoint directory that a job's `model` names; creates a built-in that is not in the cache yet.
+
+    Raises: ConfigError if the name is no built-in and no Hugging Face checkpoint directory.
+    """
+    if path_or_builtin.startswith(BUILTIN_PREFIX):
+        if path_or_builtin not in BUILTIN:
+            raise ConfigError(f"there is no model {path_or_builtin!r}; the built-in ones are {', '.join(BUILTIN)}")
+        return _create_builtin(path_or_builtin, cache_dir, seed)
+    path = Path(path_or_builtin)
+    check_model_dir(path)
+    return path
+
+
+def load_model(directory: Path) -> tuple[Any, PreTrainedTokenizerFast]:
+    """The model in float32, in evaluation mode, and its tokenizer. Raises: ConfigError."""
+    return load_weights(directory), load_tokenizer(directory)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The character tokenizer of the built-in models (trainer/data/characters.py), as transformers saves it."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=character_tokenizer(),
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        additional_special_tokens=[ANSWER],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
+    recipe = BUILTIN[name]
+    target = cache_dir / f"{name.removeprefix('builtin:')}-r{recipe.recipe}-s{seed}"
+    if target.is_dir():
+        return target
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    scratch = cache_dir / f".{target.name}.{os.getpid()}{PARTIAL}"  # not mkdtemp, which makes it private
+    try:
+        scratch.mkdir(exist_ok=True)
+        tokenizer = build_tokenizer()
+        tokenizer.save_pretrained(scratch)
+        model = _random_qwen3(recipe, tokenizer, seed)
+        model.config.save_pretrained(scratch)
+        model.generation_config.save_pretrained(scratch)
+        write_safetensors(scratch / SINGLE_FILE, float32_state(model))
+        os.rename(scratch, target)
+    except BaseException as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, OSError) and target.is_dir():  # another process was faster, with the same content
+            return target
+        raise
+    return target
+
+
+def _random_qwen3(recipe: Qwen3Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.intermediate_size,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads,
+        num_key_value_heads=recipe.num_heads,
+        head_dim=recipe.hidden_size // recipe.num_heads,
+        max_position_embeddings=recipe.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": recipe.rope_theta},
+        initializer_range=recipe.init_std,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)

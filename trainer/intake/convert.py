@@ -1,0 +1,45 @@
+"""Protobuf <-> the trainer's values."""
+
+from periplus.convert import policy_from_pb, policy_to_pb
+from periplus.pb.v1 import gateway_pb2
+from periplus.trajectory import Purpose
+from trainer.ledger.values import Granted, Lease, Revoked
+from trainer.reporting.delivery import Proof
+
+_PURPOSE = {Purpose.TRAIN: gateway_pb2.PURPOSE_TRAIN, Purpose.EVAL: gateway_pb2.PURPOSE_EVAL}
+
+
+def granted_to_pb(granted: Granted) -> gateway_pb2.RolloutDown:
+    """Leases on their way to one worker."""
+    leases = gateway_pb2.LeaseBatch(leases=[_lease_to_pb(lease) for lease in granted.leases])
+    return gateway_pb2.RolloutDown(worker_id=granted.worker_id, leases=leases)
+
+
+def revoked_to_pb(revoked: Revoked) -> gateway_pb2.RolloutDown:
+    """Leases that their worker may forget."""
+    return gateway_pb2.RolloutDown(
+        worker_id=revoked.worker_id, revoked=gateway_pb2.LeasesRevoked(lease_ids=revoked.lease_ids)
+    )
+
+
+def proof_from_pb(message: gateway_pb2.WeightProof) -> Proof:
+    """What a reader says that it holds."""
+    return Proof(
+        policy=policy_from_pb(message.policy), digest=message.state_digest, ok=message.ok, why=message.why,
+        engine_checked=message.engine_checked, fallback=message.fallback,
+        probe_max_difference=message.probe_max_difference, transfer_s=message.transfer_s, apply_s=message.apply_s,
+        pause_s=message.pause_s,
+    )  # fmt: skip
+
+
+def _lease_to_pb(lease: Lease) -> gateway_pb2.Lease:
+    return gateway_pb2.Lease(
+        lease_id=lease.lease_id,
+        group=lease.group,
+        sample=lease.sample,
+        item=lease.item,
+        start_at=policy_to_pb(lease.start_at),
+        consume_by_version=lease.consume_by_version,
+        purpose=_PURPOSE[lease.purpose],
+        alone=lease.alone,
+    )

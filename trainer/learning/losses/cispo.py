@@ -1,0 +1,30 @@
+"""CISPO: clipped importance-sampling policy optimisation (MiniMax-M1, arXiv 2506.13585, equations 4 and 5).
+
+    l_it = -sg(clip(rho_it, 1 - clip_low, 1 + clip_high)) A_it log pi_theta,   rho = pi_theta / pi_prox
+    L    = 1 / sum_i n_i  sum_i sum_t l_it
+
+with GRPO's advantages; sg stops the gradient. The ratio is a weight and not the thing that is differentiated: no token
+loses its gradient, rare decisive ones ("however", "wait") included. The paper sets no lower bound (`clip_low: 1`) and
+tunes the upper one. *Trap*: TRL's epsilon_high is the bound itself, 1 + clip_high here (as in verl and slime).
+"""
+
+import torch
+
+from trainer.learning.advantages import Advantages, AdvantageSettings, Outcomes
+from trainer.learning.losses.grpo import grpo_advantages
+from trainer.learning.losses.log_ratio import bounded_ratio
+from trainer.learning.losses.surrogate import Clip, TokenLoss, clamp
+
+
+def cispo_loss(
+    logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
+) -> TokenLoss:
+    """The loss of each token, l above."""
+    ratio_BT = bounded_ratio(logprobs_BT - proximal_BT).detach()
+    weight_BT = clamp(ratio_BT, clip)
+    return TokenLoss(loss_BT=-weight_BT * advantages_BT * logprobs_BT, clipped_BT=weight_BT != ratio_BT)
+
+
+def cispo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
+    """Those of GRPO."""
+    return grpo_advantages(outcomes, settings)

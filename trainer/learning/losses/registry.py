@@ -1,0 +1,35 @@
+"""The algorithms by the name that a job gives them. A test holds that these are the names that the job file accepts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from trainer.learning.advantages import Advantages, AdvantageSettings, Outcomes
+from trainer.learning.losses import cispo, dapo, dr_grpo, grpo, gspo, ppo, reinforce_plus_plus, rloo
+from trainer.learning.losses.surrogate import TokenLossFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """What makes an algorithm: what a token costs, and how much better than expected a token was."""
+
+    token_loss: TokenLossFunction
+    advantages: Callable[[Outcomes, AdvantageSettings], Advantages]
+    has_critic: bool = False
+
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {
+        "grpo": Algorithm(token_loss=grpo.grpo_loss, advantages=grpo.grpo_advantages),
+        "dapo": Algorithm(token_loss=dapo.dapo_loss, advantages=dapo.dapo_advantages),
+        "dr_grpo": Algorithm(token_loss=dr_grpo.dr_grpo_loss, advantages=dr_grpo.dr_grpo_advantages),
+        "gspo": Algorithm(token_loss=gspo.gspo_loss, advantages=gspo.gspo_advantages),
+        "cispo": Algorithm(token_loss=cispo.cispo_loss, advantages=cispo.cispo_advantages),
+        "rloo": Algorithm(token_loss=rloo.rloo_loss, advantages=rloo.rloo_advantages),
+        "reinforce_plus_plus": Algorithm(
+            token_loss=reinforce_plus_plus.reinforce_plus_plus_loss,
+            advantages=reinforce_plus_plus.reinforce_plus_plus_advantages,
+        ),
+        "ppo": Algorithm(token_loss=ppo.ppo_loss, advantages=ppo.ppo_advantages, has_critic=True),
+    }
+)

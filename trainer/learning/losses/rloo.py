@@ -1,0 +1,35 @@
+"""RLOO: REINFORCE with a leave-one-out baseline (Ahmadian et al., arXiv 2402.14740, equation 8).
+
+    A_i  = r_i - beta sum_t k1_it - 1/(n - 1) sum_{j != i} (the same of j)
+    l_it = -rho_it A_i,   rho = pi_theta / pi_prox                          unclipped unless the job sets a clip
+    L    = 1/S sum_i sum_t l_it                                            a completion is one action
+
+At the start of a step rho = 1 and the gradient is that of A log pi(completion): REINFORCE. The others' mean is a
+baseline that does not depend on the sample itself, so the estimate is unbiased; in a group of one A = 0. *Deviation*:
+with several optimizer steps a batch, rho is the ratio of a token, not of the whole completion: the product of many
+ratios has too much variance to be of use.
+"""
+
+import torch
+
+from trainer.learning.advantages import (
+    Advantages,
+    AdvantageSettings,
+    Outcomes,
+    leave_one_out_advantages,
+    of_samples,
+    penalised_rewards,
+)
+from trainer.learning.losses.surrogate import Clip, TokenLoss, clipped_surrogate
+
+
+def rloo_loss(
+    logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
+) -> TokenLoss:
+    """The loss of each token, l above."""
+    return clipped_surrogate(logprobs_BT, proximal_BT, advantages_BT, mask_BT, clip)
+
+
+def rloo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
+    """The advantage of each token, A above."""
+    return of_samples(leave_one_out_advantages(penalised_rewards(outcomes), outcomes.groups), outcomes.mask_BT)

@@ -1,0 +1,109 @@
+"""A short supervised warm-up: it teaches a random model the form of an answer, and little of the task.
+
+Reinforcement learning needs some right answers to start from. The warm-up sees few examples and stops as soon as the
+mean loss of the last steps falls under `target_loss` (or after `max_steps`), because a small model goes from nothing
+to mastery within a hundred steps, and a fixed count would land anywhere between. The order of examples is a function
+of the seed.
+
+It is a generator: the caller shows progress and may stop at any step.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from periplus.trajectory import StopReason
+from trainer.data.dataset import Example
+from trainer.learning.batch import Batch, Sample, collate
+from trainer.learning.schedule import Decay, learning_rate
+from trainer.learning.scoring import completion_logprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupSettings:
+    """`target_loss` is in nats a completion token, compared with the mean of the last `loss_window` steps."""
+
+    max_steps: int
+    batch_rows: int
+    peak_learning_rate: float
+    ramp_steps: int
+    max_grad_norm: float
+    weight_decay: float
+    target_loss: float
+    loss_window: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupProgress:
+    """One step done; `loss` in nats a completion token."""
+
+    step: int
+    max_steps: int
+    loss: float
+
+
+def warm_up(model: Any, examples: Sequence[Example], pad_id: int, settings: WarmupSettings) -> Iterator[WarmupProgress]:
+    """Trains the model in place, one yield a step, until the target loss or the last step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=settings.weight_decay)
+    recent: list[float] = []
+    for step, chosen in zip(range(settings.max_steps), _order(len(examples), settings), strict=False):
+        rate = learning_rate(
+            step,
+            num_steps=settings.max_steps,
+            peak=settings.peak_learning_rate,
+            ramp_steps=settings.ramp_steps,
+            decay=Decay.CONSTANT,
+        )
+        loss = _imitate(model, optimizer, _batch([examples[i] for i in chosen], pad_id), rate, settings.max_grad_norm)
+        yield WarmupProgress(step=step + 1, max_steps=settings.max_steps, loss=loss)
+        recent = [*recent[1 - settings.loss_window :], loss] if settings.loss_window > 1 else [loss]
+        if len(recent) == settings.loss_window and sum(recent) / len(recent) < settings.target_loss:
+            return
+
+
+def _order(num_examples: int, settings: WarmupSettings) -> Iterator[tuple[int, ...]]:
+    if num_examples < 1:
+        raise ValueError("a warm-up needs examples")
+    generator = np.random.default_rng(settings.seed)
+    pending: list[int] = []
+    while True:
+        while len(pending) < settings.batch_rows:
+            pending.extend(int(index) for index in generator.permutation(num_examples))
+        yield tuple(pending[: settings.batch_rows])
+        pending = pending[settings.batch_rows :]
+
+
+def _batch(examples: Sequence[Example], pad_id: int) -> Batch:
+    return collate(
+        [
+            Sample(
+                group=row,
+                sample=0,
+                prompt_ids=np.asarray(example.prompt_ids, np.int32),
+                completion_ids=np.asarray(example.completion_ids, np.int32),
+                behaviour_logprobs=np.zeros(len(example.completion_ids), np.float32),
+                mask=np.ones(len(example.completion_ids), np.bool_),
+                policies=(),
+                reward=0.0,
+                stop_reason=StopReason.EOS,
+            )
+            for row, example in enumerate(examples)
+        ],
+        pad_id,
+    )
+
+
+def _imitate(model: Any, optimizer: torch.optim.Optimizer, batch: Batch, rate: float, max_grad_norm: float) -> float:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    logprobs_BT = completion_logprobs(model, batch, temperature=1.0)
+    loss = -(logprobs_BT * batch.mask_BT).sum() / batch.num_tokens
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    optimizer.step()
+    return float(loss.detach())
