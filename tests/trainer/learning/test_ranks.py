@@ -11,7 +11,7 @@ import torch
 from tests.support.rank_process import CASES, steps
 from trainer.learning.ranks import Ranks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEADLINE_S = 120
 
 

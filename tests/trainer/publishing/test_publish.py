@@ -22,14 +22,14 @@ from trainer.publishing import publish
 from trainer.publishing.publish import Published
 
 MAX_BYTES = 1 << 30
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 ENCODED_LATER = """
 import numpy as np
 from periplus.codec.weights.encoder import encode
 from periplus.state import Tensor
 from tests.support.compiled import compiled
-from trainer import publish
+from trainer.publishing import publish
 
 publish.compile_codec()
 ready = compiled()
