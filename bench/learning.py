@@ -25,8 +25,8 @@ from periplus.environment.of_job import encode_prompt, environment_of
 from periplus.job import JobFile, load_job
 from periplus.policy import Policy
 from periplus.trajectory import PolicyRun, StopReason
-from rollout_worker.engine import Completion, SampleRequest
-from rollout_worker.torch_engine import TorchEngine
+from rollout_worker.engines.engine import Completion, SampleRequest
+from rollout_worker.engines.torch_engine import TorchEngine
 from trainer.data.dataset import Dataset, deal, item_order, warmup_examples
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.learning.batch import Sample

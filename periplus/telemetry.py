@@ -40,7 +40,7 @@ def configure(level: str, stream: TextIO | TextIOBase) -> None:
 
 
 class LineFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z INFO region_agent.session session_opened region=eu epoch=4`."""
+    """`2026-01-31T12:00:00.123Z INFO region_agent.control.session session_opened region=eu epoch=4`."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

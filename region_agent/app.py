@@ -20,23 +20,23 @@ from periplus.record import RecordKind
 from periplus.task import Role, RunFiles, TaskReport, authority_key_of
 from periplus.telemetry import event
 from periplus.wan.client import WanRouter
-from region_agent.certificates import CertificateDesk
-from region_agent.conclusion import conclude
 from region_agent.config import AgentConfig
-from region_agent.convert import heartbeat_to_pb, report_to_pb, task_from_pb
-from region_agent.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
-from region_agent.hub import JobHub
-from region_agent.hubs import Hubs
-from region_agent.inventory import inventory
-from region_agent.probe import probe
-from region_agent.reconcile import Limits, LocalTask, Process, reconcile, report, report_unstarted, task_of
-from region_agent.service import GatewayService
-from region_agent.session import CoordinatorSession, SessionHandlers
-from region_agent.supervisor import Supervisor, WorkerSettings
-from region_agent.traffic import Traffic
-from region_agent.upstream import Upstream
-from region_agent.weights import folders
-from region_agent.weights.keeper import Keeper
+from region_agent.control.certificates import CertificateDesk
+from region_agent.control.conclusion import conclude
+from region_agent.control.convert import heartbeat_to_pb, report_to_pb, task_from_pb
+from region_agent.control.inventory import inventory
+from region_agent.control.links import probe
+from region_agent.control.reconcile import Limits, LocalTask, Process, reconcile, report, report_unstarted, task_of
+from region_agent.control.session import CoordinatorSession, SessionHandlers
+from region_agent.gateway.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
+from region_agent.gateway.hub import JobHub
+from region_agent.gateway.hubs import Hubs
+from region_agent.gateway.service import GatewayService
+from region_agent.gateway.traffic import Traffic
+from region_agent.gateway.upstream import Upstream
+from region_agent.launchers.local import Supervisor, WorkerSettings
+from region_agent.weights.disk import folders
+from region_agent.weights.weight_cache import Keeper
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from periplus.command_options import HOST_PORT, DirectoryToWrite
 from periplus.config import validate
 from periplus.process import StopReason
 from region_agent.config import AgentConfig, resolve
-from region_agent.frames import STATE
+from region_agent.gateway.frames import STATE
 
 log = logging.getLogger(__name__)
 

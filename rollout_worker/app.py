@@ -30,17 +30,17 @@ from periplus.errors import PeriplusError, Unreachable
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.telemetry import event
 from periplus.trajectory import Limits, Trajectory
-from rollout_worker.compile import compile_decoder
 from rollout_worker.config import WorkerConfig
-from rollout_worker.convert import Proof, lease_from_pb, proof_to_pb
-from rollout_worker.episode import EpisodeSettings, sample_batch
-from rollout_worker.incoming import Bundle
-from rollout_worker.isolate import Failed, only_valid, sample_what_can_be
-from rollout_worker.model import Loaded, load_bundle
+from rollout_worker.engines.model import Loaded, load_bundle
+from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
+from rollout_worker.episodes.per_sample_fallback import Failed, only_valid, sample_what_can_be
+from rollout_worker.episodes.queue import Lease, LeaseQueue
 from rollout_worker.outbox import Outbox
-from rollout_worker.queue import Lease, LeaseQueue
-from rollout_worker.reader import ReaderSettings, WeightReader
-from rollout_worker.weights import EngineWeights
+from rollout_worker.weights.compile import compile_decoder
+from rollout_worker.weights.convert import Proof, lease_from_pb, proof_to_pb
+from rollout_worker.weights.engine_writer import EngineWeights
+from rollout_worker.weights.incoming import Bundle
+from rollout_worker.weights.reader import ReaderSettings, WeightReader
 
 log = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from periplus.publication import JobAuthority
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.trajectory import Limits, PolicyRun, Trajectory
-from region_agent.frames import FrameSpool
-from region_agent.hubs import Hubs
-from region_agent.service import GatewayService
-from region_agent.traffic import Traffic
-from region_agent.weights.keeper import Keeper
+from region_agent.gateway.frames import FrameSpool
+from region_agent.gateway.hubs import Hubs
+from region_agent.gateway.service import GatewayService
+from region_agent.gateway.traffic import Traffic
+from region_agent.weights.weight_cache import Keeper
 from trainer.disk_wait import DiskWait
 from trainer.intake.frames import Intake
 from trainer.intake.gateway import GatewayLink

@@ -11,10 +11,10 @@ from periplus.codec.weights.encoder import Encoder
 from periplus.codec.weights.layout import Layout
 from periplus.errors import CorruptFrame, WrongBase
 from periplus.policy import Policy
-from region_agent.weights.copy import Copy
-from region_agent.weights.link import Link, base_of
-from region_agent.weights.placement import Placement, Scratch
-from region_agent.weights.redo import SpanChanges, span_changes
+from region_agent.weights.chain import Link, base_of
+from region_agent.weights.disk.full_state import Copy
+from region_agent.weights.disk.placement import Placement, Scratch
+from region_agent.weights.disk.redo_log import SpanChanges, span_changes
 
 
 def head_of(link: Link, base: Layout | None) -> head.Head:

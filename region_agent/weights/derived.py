@@ -16,8 +16,8 @@ from periplus.errors import CorruptSpool, PeriplusError, StateError, StorageErro
 from periplus.policy import Policy
 from periplus.publication import Chunk, Closing, DerivedWriter, Opening, PublicationRecord
 from periplus.spool.files import AppendFile, explained
-from region_agent.weights.blocks import HEADER_BYTES, block, whole_data
-from region_agent.weights.files import WeightFiles
+from region_agent.weights.disk.blocks import HEADER_BYTES, block, whole_data
+from region_agent.weights.disk.files import WeightFiles
 
 MEMORY_BYTES = 64 << 20
 """Bytes of one derived publication that are kept in memory. Most folds, and all of a small state, never reach the

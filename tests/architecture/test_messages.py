@@ -32,7 +32,7 @@ FOREIGN_OPTIONS = {"--local-dir"}
 """Of `hf download`, which a message recommends."""
 
 UNDOTTED = {key.rpartition(".")[2] for key in KEYS if "." in key and "_" in key.rpartition(".")[2]}
-ENGINE = "rollout_worker/torch_engine.py"
+ENGINE = "rollout_worker/engines/torch_engine.py"
 """Names its own arguments, which are called as the job's keys are."""
 
 

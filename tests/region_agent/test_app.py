@@ -24,10 +24,10 @@ from periplus.spool.format import Durability
 from periplus.task import Role
 from region_agent.app import run
 from region_agent.config import AgentConfig
-from region_agent.convert import heartbeat_to_pb
-from region_agent.frames import folder_of, open_frames
-from region_agent.supervisor import MODULE_OF
-from region_agent.traffic import Traffic
+from region_agent.control.convert import heartbeat_to_pb
+from region_agent.gateway.frames import folder_of, open_frames
+from region_agent.gateway.traffic import Traffic
+from region_agent.launchers.local import MODULE_OF
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
 from tests.support.keys import AUTHORITY

@@ -23,12 +23,12 @@ from periplus.probe import PROBE_TOLERANCE_NATS, probe_prompts
 from periplus.publication import Publication
 from periplus.task import Role
 from periplus.trajectory import Trajectory
-from region_agent.frames import FrameSpool
+from region_agent.gateway.frames import FrameSpool
 from rollout_worker import app
 from rollout_worker.app import Worker
 from rollout_worker.config import WorkerConfig
-from rollout_worker.episode import sample_batch
-from rollout_worker.model import Loaded, load_bundle
+from rollout_worker.engines.model import Loaded, load_bundle
+from rollout_worker.episodes.episode import sample_batch
 from tests.support import strategies
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import JOB, frame_spool, gateway, play

@@ -26,11 +26,11 @@ from periplus.publication import (
 )
 from periplus.record import Record
 from periplus.state import State
-from rollout_worker.convert import lease_from_pb
-from rollout_worker.episode import EpisodeSettings, sample_batch
-from rollout_worker.model import load_bundle
-from rollout_worker.queue import LeaseQueue
-from rollout_worker.weights import EngineWeights
+from rollout_worker.engines.model import load_bundle
+from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
+from rollout_worker.episodes.queue import LeaseQueue
+from rollout_worker.weights.convert import lease_from_pb
+from rollout_worker.weights.engine_writer import EngineWeights
 from tests.support.keys import AUTHORITY
 from trainer.intake.gateway import GatewayLink
 

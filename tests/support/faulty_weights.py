@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from periplus.spool.format import Buffer
-from region_agent.weights.files import PlacedFile
+from region_agent.weights.disk.files import PlacedFile
 from tests.support.faulty_files import Choose, FaultyFiles, Killed, _FaultyFile, _Inode
 
 BLOCK_BYTES = 64

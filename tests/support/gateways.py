@@ -43,14 +43,14 @@ from periplus.spool.format import Durability
 from periplus.state import State, Tensor
 from periplus.transport import FrameKey
 from periplus.wan.client import WanRouter
-from region_agent.frames import FrameSpool
-from region_agent.hub import JobHub
-from region_agent.hubs import Hubs
-from region_agent.service import REGION_KEY, GatewayService
-from region_agent.traffic import Traffic
-from region_agent.upstream import Upstream
-from region_agent.weights.files import WeightFiles
-from region_agent.weights.keeper import Keeper
+from region_agent.gateway.frames import FrameSpool
+from region_agent.gateway.hub import JobHub
+from region_agent.gateway.hubs import Hubs
+from region_agent.gateway.service import REGION_KEY, GatewayService
+from region_agent.gateway.traffic import Traffic
+from region_agent.gateway.upstream import Upstream
+from region_agent.weights.disk.files import WeightFiles
+from region_agent.weights.weight_cache import Keeper
 from tests.support.faulty_files import FaultyFiles
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.keys import AUTHORITY

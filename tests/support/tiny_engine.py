@@ -10,8 +10,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from periplus.codec.weights.layout import layout_of
 from periplus.probe import probe_prompts
 from periplus.state import State, Tensor
-from rollout_worker.torch_engine import TorchEngine
-from rollout_worker.weights import EngineWeights
+from rollout_worker.engines.torch_engine import TorchEngine
+from rollout_worker.weights.engine_writer import EngineWeights
 
 SEED = 3
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from periplus.codec.weights.decoder import decode
 from periplus.errors import CorruptSpool, WrongBase
 from periplus.state import State, Tensor
+from region_agent.weights.chain import OnDisk
 from region_agent.weights.changes import fold
-from region_agent.weights.link import OnDisk
-from region_agent.weights.store import WeightStore
+from region_agent.weights.disk.weight_store import WeightStore
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.versions import Versions, small_states
 

@@ -10,7 +10,7 @@ from periplus.codec.weights.decoder import decode
 from periplus.publication import Publication, PublicationKind
 from periplus.state import content_bytes
 from region_agent.weights.changes import full
-from region_agent.weights.store import WeightStore
+from region_agent.weights.disk.weight_store import WeightStore
 from tests.support.faulty_files import Killed
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.versions import Versions, small_states

@@ -11,9 +11,9 @@ from periplus.codec.weights.decoder import decode
 from periplus.policy import Policy
 from periplus.publication import PublicationKind
 from periplus.state import content_bytes
-from region_agent.weights import keeper as keeper_module
-from region_agent.weights import restore
-from region_agent.weights.cost import Rates, Way
+from region_agent.weights import weight_cache as keeper_module
+from region_agent.weights.disk import restore
+from region_agent.weights.routes import Rates, Way
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import Gateway, Reader, Trainer, gateway, keeper, play, remote_gateway, until
 from tests.support.versions import Versions, small_states

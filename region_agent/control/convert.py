@@ -1,0 +1,79 @@
+"""Protobuf <-> the agent's values, for the session with the coordinator."""
+
+from collections.abc import Mapping
+
+from periplus.convert import run_files_to_pb
+from periplus.errors import WireError
+from periplus.job import JobFile
+from periplus.pb.v1 import control_pb2
+from periplus.spool.format import Durability
+from periplus.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState
+from region_agent.control.reconcile import LocalTask
+from region_agent.gateway.traffic import Traffic
+
+_ROLE = {control_pb2.ROLE_TRAINER: Role.TRAINER, control_pb2.ROLE_ROLLOUT: Role.ROLLOUT}
+_STATE = {
+    TaskState.STARTING: control_pb2.TASK_STATE_STARTING,
+    TaskState.RUNNING: control_pb2.TASK_STATE_RUNNING,
+    TaskState.SUCCEEDED: control_pb2.TASK_STATE_SUCCEEDED,
+    TaskState.FAILED: control_pb2.TASK_STATE_FAILED,
+    TaskState.STOPPED: control_pb2.TASK_STATE_STOPPED,
+}
+
+
+def task_from_pb(message: control_pb2.Task) -> LocalTask:
+    """One desired task. Raises: ConfigError for a job, WireError for a role or a key, of another version."""
+    if message.role not in _ROLE:
+        raise WireError(
+            f"task {message.task_id} has the role {message.role}; is the coordinator newer than this agent?"
+        )
+    if len(message.authority_key) != PUBLIC_KEY_BYTES:
+        raise WireError(
+            f"task {message.task_id} names a job authority's key of {len(message.authority_key)} bytes instead of "
+            f"{PUBLIC_KEY_BYTES}; is the coordinator older than this agent?"
+        )
+    job = JobFile.from_json(message.job_json)
+    return LocalTask(
+        task_id=message.task_id,
+        job_id=message.job_id,
+        role=_ROLE[message.role],
+        job_json=message.job_json,
+        trainer_region=message.trainer_region,
+        trainer_gateway=message.trainer_gateway,
+        fork=message.fork,
+        resume_from=message.resume_from,
+        plan_json=message.plan_json,
+        output_dir=job.output.dir,
+        max_restarts=job.failure.max_worker_restarts,
+        durability=Durability(job.network.durability),
+        spool_bytes=job.network.spool_mib << 20,
+        chain_versions=job.network.chain_versions,
+        stopping=message.stopping,
+        authority_key=message.authority_key.hex(),
+    )
+
+
+def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
+    """One task's state."""
+    return control_pb2.TaskReport(
+        task_id=report.task_id,
+        job_id=report.job_id,
+        state=_STATE[report.state],
+        message=report.message,
+        restarts=report.restarts,
+        fork=report.fork,
+        files=run_files_to_pb(report.files),
+    )
+
+
+def heartbeat_to_pb(traffic: Traffic) -> control_pb2.Heartbeat:
+    """The gateway's counters, in all and for each job."""
+    jobs = [
+        control_pb2.JobTraffic(job_id=job_id, traffic=_counters_to_pb(job.sent_bytes))
+        for job_id, job in traffic.jobs.items()
+    ]
+    return control_pb2.Heartbeat(traffic=_counters_to_pb(traffic.sent_bytes), jobs=jobs)
+
+
+def _counters_to_pb(sent_bytes: Mapping[str, int]) -> list[control_pb2.LinkTraffic]:
+    return [control_pb2.LinkTraffic(dst_region=dst, sent_bytes=num) for dst, num in sorted(sent_bytes.items())]

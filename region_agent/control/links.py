@@ -1,0 +1,62 @@
+"""One timed transfer to another region's gateway: round trips of an empty chunk, then a payload.
+
+The round trip is the least of several, since queues only add. Throughput is the payload over the time from its first
+byte to the acknowledgement of its last, less one round trip: what a single gRPC stream carries on this path.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from periplus import rpc
+from periplus.errors import Unreachable
+from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from region_agent.gateway.service import REGION_KEY
+
+NUM_PINGS = 5
+PROBE_CHUNK_BYTES = 64 << 10
+PROBE_DEADLINE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What a probe measured on the directed path to one region; `sent_bytes` counts message bytes."""
+
+    rtt_s: float
+    throughput_bits_per_s: float
+    sent_bytes: int
+
+
+async def probe(address: str, region: str, payload_bytes: int, now: Callable[[], float]) -> Measurement:
+    """Measure the path to the gateway at `address`. Raises: Unreachable, TimedOut."""
+    async with rpc.channel(address) as channel:
+        with rpc.remote_errors(address):
+            call = gateway_pb2_grpc.GatewayStub(channel).Probe(
+                metadata=((REGION_KEY, region),), timeout=PROBE_DEADLINE_S
+            )
+            acks = call.__aiter__()
+            round_trips = []
+            for sequence in range(NUM_PINGS):
+                start_s = now()
+                await call.write(gateway_pb2.ProbeChunk(sequence=sequence))
+                await _next(acks, address)
+                round_trips.append(now() - start_s)
+            start_s = now()
+            num_chunks = max(1, -(-payload_bytes // PROBE_CHUNK_BYTES))
+            for index in range(num_chunks):
+                last = index == num_chunks - 1
+                await call.write(
+                    gateway_pb2.ProbeChunk(sequence=NUM_PINGS + index, data=bytes(PROBE_CHUNK_BYTES), last=last)
+                )
+            await _next(acks, address)
+            elapsed_s = now() - start_s
+            await call.done_writing()
+    rtt_s = min(round_trips)
+    sent_bytes = num_chunks * PROBE_CHUNK_BYTES
+    transfer_s = max(elapsed_s - rtt_s, elapsed_s * 0.01)
+    return Measurement(rtt_s=rtt_s, throughput_bits_per_s=8 * sent_bytes / transfer_s, sent_bytes=sent_bytes)
+
+
+async def _next(acks: AsyncIterator[gateway_pb2.ProbeAck], address: str) -> gateway_pb2.ProbeAck:
+    async for ack in acks:
+        return ack
+    raise Unreachable(f"the gateway at {address} ended the probe early")

@@ -1,0 +1,284 @@
+"""The gateway's servicer: streams in, hub calls, streams out. It keeps no state of its own.
+
+A caller that is another region's gateway says so in the metadata key `periplus-region`; everything written to it is
+counted as traffic to that region, and what it sends of a job as traffic from there.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, assert_never
+
+import grpc.aio
+
+from periplus.convert import publication_record_from_pb, publication_record_to_pb, spooled_to_pb
+from periplus.errors import Conflict, Fenced, NotFound, StateError, StorageError, Unreachable, WireError
+from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.publication import Closing, Cursor, Derive, NeedsAnchor, Opening, PublicationRecord, Send, Wait
+from periplus.task import PUBLIC_KEY_BYTES
+from periplus.telemetry import event
+from region_agent.gateway.hub import JobHub, Route, Trainer, policy_of
+from region_agent.gateway.hubs import Hubs
+from region_agent.gateway.traffic import Traffic
+from region_agent.weights.weight_cache import Along
+
+log = logging.getLogger(__name__)
+
+REGION_KEY = "periplus-region"
+
+FLUSH_S = 2.0
+"""For what waited for a stream that is ended here: far peers need a second, a dead one is not worth more."""
+
+Certify = Callable[[str, int, bytes], Awaitable[control_pb2.CertificateAnswer]]
+"""Job, fork and a trainer's public key; the answer comes within `certificates.ANSWER_DEADLINE_S`."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class GatewayService(gateway_pb2_grpc.GatewayServicer):
+    """See proto/periplus/pb/v1/gateway.proto."""
+
+    def __init__(
+        self, hubs: Hubs, traffic: Traffic, records: Callable[[control_pb2.StepRecord], None], certify: Certify
+    ) -> None:
+        self._hubs = hubs
+        self._traffic = traffic
+        self._records = records
+        self._certify = certify
+
+    async def Rollout(self, request_iterator: AsyncIterator[gateway_pb2.RolloutUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
+        """One worker, or one remote gateway with all of its workers."""
+        first = await _first(request_iterator)
+        if not (first.HasField("hello") or first.HasField("gateway")):
+            raise StateError("a rollout stream must open with a hello that names the job; this one did not")
+        hub = self._hubs.get(first.hello.job_id or first.gateway.job_id)
+        route = hub.open_route(_region(context))
+        try:
+            async with _peer_tasks() as tasks:
+                tasks.create_task(self._write_down(hub.job_id, route, context))
+                tasks.create_task(_acknowledge(hub, route))
+                tasks.create_task(_until_closed(hub, route))
+                await self._take_up(hub, route, first)
+                async for message in request_iterator:
+                    await self._take_up(hub, route, message)
+                raise Unreachable(f"the stream of {first.worker_id or route.peer_region} was closed by its sender")
+        finally:
+            await hub.close_route(route, "its stream ended")
+
+    async def _take_up(self, hub: JobHub, route: Route, message: gateway_pb2.RolloutUp) -> None:
+        if route.peer_region:
+            self._traffic.received(route.peer_region, message.ByteSize(), hub.job_id)
+        await hub.take_up(route, message)
+
+    async def _write_down(self, job_id: str, route: Route, context: Context) -> None:
+        while True:
+            message = await route.queue.get()
+            if route.peer_region:
+                self._traffic.sent(route.peer_region, message.ByteSize(), job_id)
+            await context.write(message)
+            route.queue.task_done()
+
+    async def Subscribe(self, request: gateway_pb2.SubscribeRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
+        """Publications for one reader until it leaves."""
+        hub, peer = self._hubs.get(request.job_id), _region(context)
+        distrust = request.distrust_copies
+        if distrust:
+            hub.keeper.doubt()
+        cursor = hub.log.open(
+            policy_of(request), request.has_bundle, distrust=distrust, wants_anchor=distrust and bool(peer)
+        )
+
+        sent_bytes = 0
+
+        async def write(record: PublicationRecord) -> None:
+            nonlocal sent_bytes
+            message = publication_record_to_pb(record)
+            sent_bytes += message.ByteSize()
+            if peer:
+                self._traffic.sent(peer, message.ByteSize(), hub.job_id)
+            with _while_peer_is_there():
+                await context.write(message)
+
+        try:
+            while not hub.dropped:
+                seen, outcome = hub.num_changes, hub.log.next(cursor)
+                match outcome:
+                    case Send(record, after):
+                        cursor = after
+                        await write(record)
+                    case Wait():
+                        await hub.changed(seen)
+                    case NeedsAnchor():
+                        hub.request_anchor(f"{request.reader_id} takes only what is signed", signed=True)
+                        await hub.changed(seen)
+                    case Derive():
+                        cursor = await _derive(hub, cursor, outcome, write, is_remote=bool(peer))
+                    case _:
+                        assert_never(outcome)
+        finally:
+            event(log, logging.INFO, "subscription_ended", job=hub.job_id, reader=request.reader_id,
+                  region=peer or "here", num_bytes=sent_bytes, have=cursor.have or "none")  # fmt: skip
+        raise NotFound(f"job {hub.job_id} has no task in this region any more")
+
+    async def Train(self, request_iterator: AsyncIterator[gateway_pb2.TrainerUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
+        """The job's trainer. If its hello has a key, the first message down is its certificate, or why it has none."""
+        first = await _first(request_iterator)
+        if not first.HasField("hello"):
+            raise StateError("a trainer's stream must open with a hello that names the job; this one did not")
+        if len(first.hello.public_key) not in (0, PUBLIC_KEY_BYTES):
+            raise WireError(f"a trainer's key has {PUBLIC_KEY_BYTES} bytes, not {len(first.hello.public_key)}")
+        hub = self._hubs.get(first.hello.job_id)
+        trainer = hub.claim_trainer(first.hello.fork)
+        if trainer is None:
+            raise Conflict(
+                f"job {hub.job_id} already has a trainer of fork {hub.trainer and hub.trainer.fork} at this gateway; "
+                f"the one of fork {first.hello.fork} is not followed"
+            )
+        try:
+            async with _peer_tasks() as tasks:
+                tasks.create_task(self._feed_trainer(hub, first.hello, context))
+                tasks.create_task(_until_replaced(hub, trainer))
+                async for message in request_iterator:
+                    if message.HasField("down"):
+                        await hub.send_down(message.down)
+                    elif message.HasField("record"):
+                        self._records(message.record)
+                raise Unreachable("the trainer closed its stream")
+        finally:
+            hub.release_trainer(trainer)
+
+    async def _feed_trainer(self, hub: JobHub, hello: gateway_pb2.TrainerHello, context: Context) -> None:
+        if hello.public_key:
+            answer = await self._certify(hub.job_id, hello.fork, hello.public_key)
+            await context.write(gateway_pb2.TrainerDown(certificate=answer))
+        while True:
+            await context.write(await hub.next_up())
+
+    async def Publish(
+        self, request_iterator: AsyncIterator[gateway_pb2.PublicationRecord], context: Context
+    ) -> gateway_pb2.PublishResponse:
+        """What the trainer publishes, passed on record by record."""
+        hub: JobHub | None = None
+        fork, num_publications = 0, 0
+        async for message in request_iterator:
+            if message.HasField("opening"):
+                hub, fork = self._hubs.get(message.opening.job_id), message.opening.policy.fork
+            if hub is None:
+                raise StateError("a publication must begin with its opening; this one did not")
+            if hub.trainer is not None and fork < hub.trainer.fork:
+                raise _replaced(hub, fork, hub.trainer.fork)
+            await hub.append(publication_record_from_pb(message))
+            num_publications += message.HasField("closing")
+        return gateway_pb2.PublishResponse(num_publications=num_publications)
+
+    async def Traffic(self, request: gateway_pb2.TrafficRequest, context: Context) -> gateway_pb2.TrafficResponse:
+        """What the job has sent to and from this region."""
+        pairs = self._traffic.pairs(request.job_id, self._hubs.get(request.job_id).region)
+        return gateway_pb2.TrafficResponse(
+            pairs=[
+                control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=num_bytes)
+                for (src, dst), num_bytes in sorted(pairs.items())
+            ]
+        )
+
+    async def Probe(
+        self, request_iterator: AsyncIterator[gateway_pb2.ProbeChunk], context: Context
+    ) -> AsyncIterator[gateway_pb2.ProbeAck]:
+        """Acknowledge each chunk that asks for it, and the last."""
+        received_bytes = 0
+        async for chunk in request_iterator:
+            received_bytes += len(chunk.data)
+            if not chunk.data or chunk.last:
+                yield gateway_pb2.ProbeAck(sequence=chunk.sequence, received_bytes=received_bytes)
+
+
+async def _derive(
+    hub: JobHub, cursor: Cursor, asked: Derive, write: Callable[[PublicationRecord], Awaitable[None]], *,
+    is_remote: bool,
+) -> Cursor:  # fmt: skip
+    seen = hub.num_changes
+    answer = await hub.keeper.derive(asked.have, asked.chain_bytes, is_remote=is_remote)
+    if isinstance(answer, Along):
+        return hub.log.along(cursor)
+    if answer is None:
+        if hub.num_changes == seen:  # else there may be a way by now
+            hub.request_anchor(f"nothing leads from {asked.have or 'nothing'} to the newest weights", signed=False)
+        await hub.changed(seen)
+        return cursor
+    coming = answer.policy
+    async with contextlib.aclosing(answer.records) as records:
+        while True:
+            try:
+                record = await anext(records, None)
+            except (Unreachable, StorageError) as error:  # of the making: go on from what the reader has by now
+                event(log, logging.WARNING, "derived_broken", job=hub.job_id, policy=coming, why=error)
+                return cursor
+            if record is None:
+                return cursor
+            await write(record)
+            if isinstance(record, Opening):
+                coming = record.policy
+            elif isinstance(record, Closing):
+                cursor = hub.log.after(cursor, coming)
+
+
+@contextlib.contextmanager
+def _while_peer_is_there() -> Iterator[None]:
+    # gRPC refuses to write on a call that has ended before it says that it has: such a call ends as a cancelled one.
+    try:
+        yield
+    except grpc.aio.InternalError as error:
+        raise asyncio.CancelledError from error
+    except BaseExceptionGroup as group:
+        if group.subgroup(grpc.aio.InternalError) is None:
+            raise
+        raise asyncio.CancelledError from group
+
+
+@contextlib.asynccontextmanager
+async def _peer_tasks() -> AsyncIterator[asyncio.TaskGroup]:
+    with _while_peer_is_there():
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+
+
+async def _first(messages: AsyncIterator[Any]) -> Any:
+    async for message in messages:
+        return message
+    raise StateError("the stream ended before its first message")
+
+
+def _region(context: Context) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == REGION_KEY:
+            return value if isinstance(value, str) else value.decode()
+    return ""
+
+
+async def _acknowledge(hub: JobHub, route: Route) -> None:
+    while True:
+        keys = await route.next_taken()
+        await hub.frames.durable()
+        for message in spooled_to_pb(keys):
+            await route.queue.put(message)
+
+
+async def _until_closed(hub: JobHub, route: Route) -> None:
+    await route.closed.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FLUSH_S):
+            await route.queue.join()
+    raise Unreachable(
+        f"the way to the trainer of {hub.job_id} is lost, this stream was not read, or another stream said hello for a "
+        "worker of this one; connect again"
+    )
+
+
+async def _until_replaced(hub: JobHub, trainer: Trainer) -> None:
+    await trainer.replaced.wait()
+    raise _replaced(hub, trainer.fork, hub.trainer.fork if hub.trainer else trainer.fork + 1)
+
+
+def _replaced(hub: JobHub, fork: int, by_fork: int) -> Fenced:
+    return Fenced(f"a trainer of fork {by_fork} took job {hub.job_id} over from fork {fork}; stop")

@@ -1,0 +1,143 @@
+"""A remote region's way to the job's home gateway: one rollout stream and one subscription, over the WAN.
+
+Towards the home gateway this end behaves as a worker does. When anything breaks, both streams are given up together,
+the streams below are ended (their workers say hello again, over the next connection), and after a pause with full
+jitter the way is dialled anew. A worker's messages are passed on only after its hello went over the present
+connection; frames need none, for they are the spool's, and all that is not committed goes again over each new
+connection. The subscription begins from what the copy and its chain here lead to: the gateway above sends what is
+cheapest from there. When there is no copy and a reader below needs one, this end subscribes again as one that has
+nothing; when what a gateway derived did not lead where it should, as one that takes only what the trainer signed. What
+is refused ends the subscription and nothing else: it is asked for again, less and less often (retry.py), while frames
+and leases go on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import grpc.aio
+
+from periplus import clock, rpc
+from periplus.convert import publication_record_from_pb
+from periplus.errors import Fenced, StorageError, Unreachable, WireError
+from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.policy import Policy
+from periplus.telemetry import event
+from periplus.wan.client import WanRouter
+from region_agent.gateway.hub import JobHub
+from region_agent.gateway.service import REGION_KEY
+from region_agent.gateway.traffic import Traffic
+from region_agent.retry import Patience, failure_of
+
+log = logging.getLogger(__name__)
+
+RolloutCall = grpc.aio.StreamStreamCall[gateway_pb2.RolloutUp, gateway_pb2.RolloutDown]
+
+RECONNECT_CAP_S = 5.0
+"""Longest pause between attempts: a healed link is used again within seconds, and a dead one costs little."""
+
+
+class Upstream:
+    """One job's way up, for as long as `run` runs."""
+
+    def __init__(
+        self, hub: JobHub, *, region: str, home_region: str, home_gateway: str, router: WanRouter, traffic: Traffic
+    ) -> None:
+        self._hub = hub
+        self._region = region
+        self._home_region = home_region
+        self._home_gateway = home_gateway
+        self._router = router
+        self._traffic = traffic
+        self._again = asyncio.Event()
+        self._patience = Patience()
+        self._heard = False
+        self._opened = False
+
+    async def run(self, jitter: Callable[[], float]) -> None:
+        """Keep the way open until cancelled. `jitter()` is uniform in [0, 1)."""
+        failures = 0
+        while True:
+            self._heard = self._opened = False
+            try:
+                why = await failure_of(self._connection())
+            finally:
+                if self._opened:  # else nothing was said over this one: who waits below goes on waiting
+                    self._hub.end_streams()
+            failures = 0 if self._heard else failures + 1
+            event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=why)
+            await asyncio.sleep(jitter() * min(RECONNECT_CAP_S, 0.2 * 2 ** min(failures, 10)))
+
+    async def _connection(self) -> None:
+        address = await self._router.route(self._home_gateway)
+        async with rpc.channel(address) as channel:
+            stub = gateway_pb2_grpc.GatewayStub(channel)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._rollout(stub, address))
+                tasks.create_task(self._subscription(stub, address))
+
+    async def _rollout(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
+        with rpc.remote_errors(address):
+            call = stub.Rollout(metadata=((REGION_KEY, self._region),))
+            opening = gateway_pb2.RolloutUp(gateway=gateway_pb2.GatewayHello(job_id=self._hub.job_id))
+            await call.write(opening)
+            self._traffic.sent(self._home_region, opening.ByteSize(), self._hub.job_id)
+            self._opened = True
+            self._hub.open_way_up()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._write_up(call))
+                async for message in call:
+                    self._heard = True
+                    await self._hub.send_down(message)
+                raise Unreachable(f"the gateway at {address} ended the stream")
+
+    async def _write_up(self, call: RolloutCall) -> None:
+        greeted: set[str] = set()
+        while True:
+            message = await self._hub.next_up()
+            if message.HasField("anchor"):
+                self._again.set()
+                continue
+            if message.up.HasField("hello"):
+                greeted.add(message.up.worker_id)
+            if message.up.worker_id in greeted or message.up.HasField("frame"):
+                if message.up.HasField("gone"):
+                    greeted.discard(message.up.worker_id)
+                await call.write(message.up)
+                self._traffic.sent(self._home_region, message.up.ByteSize(), self._hub.job_id)
+
+    async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
+        have = self._hub.keeper.have
+        while True:
+            self._again.clear()
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._read_subscription(stub, address, have))
+                await self._again.wait()
+                await asyncio.sleep(self._patience.pause_s(clock.monotonic_s()))
+                reading.cancel()
+            have = None if self._hub.anchor_requested else self._hub.keeper.have
+
+    async def _read_subscription(
+        self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None
+    ) -> None:
+        distrust = self._hub.wants_signed
+        if distrust:  # an anchor of this or newer; an older one would be refused
+            have = self._hub.log.newest
+        request = gateway_pb2.SubscribeRequest(
+            job_id=self._hub.job_id, reader_id=self._region, has_state=have is not None,
+            have=None if have is None else common_pb2.Policy(fork=have.fork, version=have.version),
+            has_bundle=self._hub.log.has_bundle, distrust_copies=distrust,
+        )  # fmt: skip
+        with rpc.remote_errors(address):
+            call = stub.Subscribe(request, metadata=((REGION_KEY, self._region),))
+            async for record in call:
+                self._heard = True
+                try:
+                    await self._hub.append_from_above(publication_record_from_pb(record))
+                except (WireError, Fenced, StorageError) as error:
+                    event(log, logging.WARNING, "subscription_refused", job=self._hub.job_id, home=self._home_region,
+                          have=have or "none", distrust=distrust, why=error)  # fmt: skip
+                    call.cancel()
+                    self._again.set()
+                    return
+        raise Unreachable(f"the gateway at {address} ended the subscription")

@@ -1,0 +1,187 @@
+"""The processes of one region: starts, watches and ends them. It decides nothing; `reconcile.py` does.
+
+Every worker runs in its own session, so that a terminal's Ctrl-C reaches the agent alone, and with the agent's end of
+a pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. A worker is asked to stop
+once: a second SIGTERM would cut short what it saves. What it started itself is killed with it. Output goes to one log
+file a task; a task whose log finds no room on the disk runs without one.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from periplus.disk import NO_ROOM
+from periplus.errors import explained_error
+from periplus.run_directory import RunDirectory, start_line
+from periplus.task import Role, TaskOutcome, TaskSpec, TaskState
+from periplus.telemetry import event
+from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
+
+log = logging.getLogger(__name__)
+
+STATUS_FILE = "status.json"
+MODULE_OF = {Role.TRAINER: "trainer", Role.ROLLOUT: "rollout_worker"}
+
+POLL_S = 0.1
+KILLED_WAIT_S = 5.0
+"""The kernel ends a killed process within milliseconds, unless a driver or a network disk holds it: then it is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """The same for every process of the region."""
+
+    region: str
+    gateway: str
+    work_dir: Path
+    num_threads: int
+
+
+class Supervisor:
+    """Performs actions and keeps the table of processes that reconcile reads."""
+
+    def __init__(self, settings: WorkerSettings, module_of: Mapping[Role, str] = MODULE_OF) -> None:
+        self._settings = settings
+        self._module_of = module_of
+        self._popen: dict[str, subprocess.Popen[bytes]] = {}
+        self._scratch: dict[str, Path] = {}
+        self.processes: dict[str, Process] = {}
+
+    def perform(self, action: Action, now_s: float) -> None:
+        """Carry out one action. A process that cannot be started counts as one that failed."""
+        match action:
+            case Start(task, restarts):
+                self._start(task, restarts, now_s)
+            case AskToStop(task_id):
+                self._signal(task_id, signal.SIGTERM)
+                self.processes[task_id] = replace(self.processes[task_id], asked_to_stop_at_s=now_s)
+            case Kill(task_id):
+                self._signal(task_id, signal.SIGKILL)
+                self.processes[task_id] = replace(self.processes[task_id], killed=True)
+            case Forget(task_id):
+                del self.processes[task_id]
+
+    def poll(self, now_s: float) -> None:
+        """Take note of processes that have ended."""
+        for task_id, popen in list(self._popen.items()):
+            exit_code = popen.poll()
+            if exit_code is None:
+                continue
+            del self._popen[task_id]
+            assert popen.stdin is not None
+            popen.stdin.close()
+            _kill_group(popen.pid)
+            status_file = self._scratch[task_id] / STATUS_FILE
+            status = status_file.read_text(encoding="utf-8") if status_file.exists() else ""
+            self._drop_scratch(task_id)
+            outcome = TaskOutcome.of_exit(exit_code, status)
+            self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
+
+    def run_directory(self, task: LocalTask) -> RunDirectory:
+        """Where a task's output goes. A trainer that resumes goes on where its run lies, wherever that is."""
+        if task.role is Role.TRAINER and task.resume_from:
+            return RunDirectory(Path(task.resume_from))
+        return RunDirectory(self._settings.work_dir / task.output_dir / task.job_id)
+
+    def log_file(self, task: LocalTask) -> Path:
+        """The log of a task's processes, one after the other."""
+        name = task.task_id.removeprefix(f"{task.job_id}/").replace(":", "-").replace("/", "-")
+        return self.run_directory(task).logs / f"{name}.log"
+
+    async def stop_all(self, grace_s: float, now: Callable[[], float]) -> None:
+        """Ask everything to stop, wait up to `grace_s`, kill the rest; `processes` tells how each ended."""
+        for task_id in self._popen:
+            if self.processes[task_id].asked_to_stop_at_s is None:
+                self.perform(AskToStop(task_id), now())
+        await self._wait_for_all(grace_s, now)
+        for task_id in self._popen:
+            self.perform(Kill(task_id), now())
+        await self._wait_for_all(KILLED_WAIT_S, now)
+
+    async def _wait_for_all(self, limit_s: float, now: Callable[[], float]) -> None:
+        until_s = now() + limit_s
+        self.poll(now())
+        while self._popen and now() < until_s:
+            await asyncio.sleep(POLL_S)
+            self.poll(now())
+
+    def _start(self, task: LocalTask, restarts: int, now_s: float) -> None:
+        running = Process(
+            task=task, started_at_s=now_s, restarts=restarts, asked_to_stop_at_s=None, killed=False, outcome=None,
+            ended_at_s=None,
+        )  # fmt: skip
+        self.processes[task.task_id] = running
+        try:
+            self._spawn(task, restarts)
+        except OSError as error:
+            self._drop_scratch(task.task_id)
+            outcome = TaskOutcome(
+                state=TaskState.FAILED, message=f"cannot start {task.task_id}: {explained_error(error)}"
+            )
+            self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
+
+    def _spawn(self, task: LocalTask, restarts: int) -> None:
+        settings, run = self._settings, self.run_directory(task)
+        scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
+        spec = TaskSpec(
+            task_id=task.task_id, job_id=task.job_id, role=task.role, region=settings.region, job_json=task.job_json,
+            plan_json=task.plan_json, fork=task.fork, resume_from=task.resume_from, gateway=settings.gateway,
+            run_dir=str(run.root), status_file=str(scratch / STATUS_FILE), num_threads=settings.num_threads,
+            authority_key=task.authority_key,
+        )  # fmt: skip
+        spec_file = scratch / "task.json"
+        spec_file.write_text(spec.to_json(), encoding="utf-8")
+        with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
+            self._popen[task.task_id] = subprocess.Popen(
+                [sys.executable, "-m", self._module_of[task.role], "--task-file", str(spec_file)],
+                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": str(settings.num_threads), "TOKENIZERS_PARALLELISM": "false"},
+            )  # fmt: skip
+
+    def _signal(self, task_id: str, number: signal.Signals) -> None:
+        popen = self._popen.get(task_id)
+        if popen is None:
+            return
+        if number is signal.SIGKILL:
+            _kill_group(popen.pid)
+        else:
+            popen.send_signal(number)
+
+    def _drop_scratch(self, task_id: str) -> None:
+        scratch = self._scratch.pop(task_id, None)
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _log_of(path: Path, first_line: str) -> BinaryIO:
+    """Open a process's log and begin it with a line. On a full disk the process runs all the same and loses lines."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        output: BinaryIO = path.open("ab", buffering=0)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        event(log, logging.WARNING, "task_without_log", path=path, why=error)
+        return open(os.devnull, "ab", buffering=0)
+    try:
+        output.write(f"{first_line}\n".encode())
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            output.close()
+            raise
+    return output
+
+
+def _kill_group(leader_pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left
+        os.killpg(leader_pid, signal.SIGKILL)

@@ -1,0 +1,90 @@
+"""Links of the chain: complete publications that lead from one state to the next.
+
+A link is in memory or on disk, and is read part by part.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from periplus.policy import Policy
+from periplus.publication import Attestation, Chunk, Closing, Opening, Publication, PublicationRecord
+from region_agent.weights.disk import stored_publication as kept_
+from region_agent.weights.disk.files import WeightFiles
+from region_agent.weights.disk.stored_publication import Kept
+
+
+class Link(Protocol):
+    """One delta, or an anchor."""
+
+    @property
+    def opening(self) -> Opening: ...
+
+    @property
+    def closing(self) -> Closing: ...
+
+    def part(self, index: int) -> bytes:
+        """Return one part of the payload. Raises: CorruptSpool, StorageError."""
+
+    def records(self) -> Iterator[PublicationRecord]:
+        """Yield all records. Raises: CorruptSpool, StorageError."""
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """A link that is not on disk (yet)."""
+
+    publication: Publication
+
+    @property
+    def opening(self) -> Opening:
+        return self.publication.opening
+
+    @property
+    def closing(self) -> Closing:
+        return self.publication.closing
+
+    def part(self, index: int) -> bytes:
+        return self.publication.chunks[index].data
+
+    def records(self) -> Iterator[PublicationRecord]:
+        return self.publication.records()
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """A link that is kept in a file."""
+
+    layer: WeightFiles
+    kept: Kept
+
+    @property
+    def opening(self) -> Opening:
+        return self.kept.opening
+
+    @property
+    def closing(self) -> Closing:
+        return self.kept.closing
+
+    def part(self, index: int) -> bytes:
+        return kept_.part(self.layer, self.kept, index).data
+
+    def records(self) -> Iterator[PublicationRecord]:
+        return kept_.records(self.layer, self.kept)
+
+
+def attestation_of(link: Link) -> Attestation:
+    """Return the trainer's signed opening and closing of the state to which the link leads."""
+    return link.opening.attested or Attestation(opening=link.opening, closing=link.closing)
+
+
+def base_of(link: Link) -> Policy:
+    """Return the base of a delta."""
+    assert link.opening.base is not None
+    return link.opening.base
+
+
+def publication_of(link: Link) -> Publication:
+    """Load the whole publication into memory. Raises: CorruptSpool, StorageError."""
+    chunks = tuple(record for record in link.records() if isinstance(record, Chunk))
+    return Publication(opening=link.opening, chunks=chunks, closing=link.closing)

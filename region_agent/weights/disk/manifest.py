@@ -1,0 +1,104 @@
+"""Manifest of a copy (a full state on disk): what the copy must be, as one checksummed block in a file of its own.
+
+Manifests are numbered, and the whole one with the highest number counts. A manifest is never changed in place, so a
+crash never leaves a mixture of two. The module also defines the names of a copy's files.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from periplus.codec.weights.layout import Layout, Line
+from periplus.convert import publication_record_from_pb, publication_record_to_pb
+from periplus.errors import CorruptSpool, PeriplusError
+from periplus.pb.v1 import gateway_pb2
+from periplus.policy import Policy
+from periplus.publication import Attestation, Closing, Opening, PublicationRecord
+from region_agent.weights.disk.blocks import Read, block, blocks
+from region_agent.weights.disk.files import WeightFiles, new_file
+
+_MANIFEST = b"COPY"
+_SCHEMA = "periplus.copy/1"
+_NAME = re.compile(r"copy-(\d{10})\.(state|manifest|redo)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a copy must be: its layout, its signed opening and closing, and the name of the state's file."""
+
+    layout: Layout
+    attestation: Attestation
+    file: str
+
+    @property
+    def policy(self) -> Policy:
+        return self.attestation.opening.policy
+
+    @property
+    def digest(self) -> bytes:
+        """State digest, as the trainer signed it."""
+        return self.attestation.closing.state_digest
+
+    def to_json(self) -> dict[str, Any]:
+        opening, closing = self.attestation.opening, self.attestation.closing
+        return {
+            "schema": _SCHEMA,
+            "file": self.file,
+            "layout": [[line.name, line.dtype, line.shape] for line in self.layout.lines],
+            "opening": publication_record_to_pb(opening).SerializeToString().hex(),
+            "closing": publication_record_to_pb(closing).SerializeToString().hex(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Invert `to_json`. Raises: CorruptSpool."""
+        try:
+            if value["schema"] != _SCHEMA:
+                raise ValueError(f"schema {value['schema']!r}, expected {_SCHEMA}")
+            lines = tuple(Line(name=name, dtype=dtype, shape=tuple(shape)) for name, dtype, shape in value["layout"])
+            opening, closing = _record_of(value["opening"]), _record_of(value["closing"])
+            if not isinstance(opening, Opening) or not isinstance(closing, Closing):
+                raise ValueError("it has no opening and closing")
+            attestation = Attestation(opening=opening, closing=closing)
+            return cls(layout=Layout(lines=lines), attestation=attestation, file=value["file"])
+        except (PeriplusError, ValueError, TypeError, KeyError) as error:
+            raise CorruptSpool(f"a copy's manifest is not readable: {error}; the copy is fetched again") from error
+
+
+def file_name(number: int, kind: str) -> str:
+    return f"copy-{number:010d}.{kind}"
+
+
+def numbered(layer: WeightFiles, folder: Path) -> list[tuple[int, str]]:
+    """Return the number and kind of each file of a copy in the folder. Raises: OSError."""
+    return [(int(found[1]), found[2]) for name in layer.names(folder) if (found := _NAME.fullmatch(name))]
+
+
+def write_manifest(layer: WeightFiles, folder: Path, manifest: Manifest, number: int) -> None:
+    """Write a manifest durably. Raises: StorageError."""
+    with new_file(layer, folder / file_name(number, "manifest"), sync=True) as append:
+        append(block(_MANIFEST, json.dumps(manifest.to_json()).encode()))
+        layer.sync_folder(folder)
+
+
+def newest_manifest(layer: WeightFiles, folder: Path, numbers: Sequence[int]) -> tuple[int, Manifest] | None:
+    """Return the whole manifest with the highest number, with that number, or None. Raises: OSError."""
+    for number in sorted(numbers, reverse=True):
+        for each in blocks(reader(layer, folder / file_name(number, "manifest"))):
+            try:
+                return number, Manifest.from_json(json.loads(each.data))
+            except (CorruptSpool, ValueError):
+                break
+    return None
+
+
+def reader(layer: WeightFiles, path: Path) -> Read:
+    """Return a function that reads parts of a file."""
+    return lambda offset, num_bytes: layer.read(path, offset, num_bytes)
+
+
+def _record_of(data: str) -> PublicationRecord:
+    return publication_record_from_pb(gateway_pb2.PublicationRecord.FromString(bytes.fromhex(data)))

@@ -1,0 +1,111 @@
+"""Complete publications on disk: one file each, read part by part.
+
+    OPEN    the opening, as protobuf (gateway.proto, PublicationRecord)
+    PART    one chunk each, in order
+    CLOS    the closing, which makes the file whole
+
+A file that is not whole counts as absent. What is read is verified again, by checksum here and by signature where it is
+admitted: a disk is trusted as little as a peer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from periplus.convert import publication_record_from_pb, publication_record_to_pb
+from periplus.errors import CorruptSpool, PeriplusError
+from periplus.pb.v1 import gateway_pb2
+from periplus.policy import Policy
+from periplus.publication import Assembler, Attestation, Chunk, Closing, Opening, Publication, PublicationRecord
+from periplus.spool.files import explained
+from region_agent.weights.disk.blocks import HEADER_BYTES, block, blocks, whole_data
+from region_agent.weights.disk.files import WeightFiles, new_file
+
+OPEN, PART, CLOSE = b"OPEN", b"PART", b"CLOS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One publication in one file. `offsets` are where the blocks of the chunks have their data."""
+
+    path: Path
+    opening: Opening
+    closing: Closing
+    offsets: tuple[int, ...]
+
+    @property
+    def policy(self) -> Policy:
+        return self.opening.policy
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.closing.payload_bytes
+
+    @property
+    def attestation(self) -> Attestation:
+        return Attestation(opening=self.opening, closing=self.closing)
+
+
+def keep(layer: WeightFiles, path: Path, publication: Publication) -> Kept:
+    """Write a publication to a new file. Nothing is left of it after an error.
+
+    Raises: StorageError, DiskFull if the disk is full.
+    """
+    offsets, at = [], 0
+    with new_file(layer, path) as append:
+        for record in publication.records():
+            kind = OPEN if isinstance(record, Opening) else PART if isinstance(record, Chunk) else CLOSE
+            data = publication_record_to_pb(record).SerializeToString()
+            if kind == PART:
+                offsets.append(at + HEADER_BYTES)
+            append(block(kind, data))
+            at += HEADER_BYTES + len(data)
+    return Kept(path=path, opening=publication.opening, closing=publication.closing, offsets=tuple(offsets))
+
+
+def part(layer: WeightFiles, kept: Kept, index: int) -> Chunk:
+    """Return one chunk. Raises: CorruptSpool if it is not what was written, StorageError."""
+    with explained(kept.path):
+        data = whole_data(lambda offset, size: layer.read(kept.path, offset, size), kept.offsets[index])
+    record = None if data is None else _record(data)
+    if not isinstance(record, Chunk):
+        raise CorruptSpool(f"chunk {index} of {kept.opening} in {kept.path} is damaged; it is fetched again")
+    return record
+
+
+def records(layer: WeightFiles, kept: Kept) -> Iterator[PublicationRecord]:
+    """Yield all records, reading a chunk at a time. Raises: CorruptSpool, StorageError."""
+    yield kept.opening
+    for index in range(len(kept.offsets)):
+        yield part(layer, kept, index)
+    yield kept.closing
+
+
+def find(layer: WeightFiles, path: Path, assembler: Assembler) -> Kept | None:
+    """Return the publication in a file if the file is whole and `assembler` admits it, else None.
+
+    Raises: StorageError.
+    """
+    offsets, opening = [], None
+    with explained(path):
+        for each in blocks(lambda offset, size: layer.read(path, offset, size)):
+            record = _record(each.data)
+            try:
+                done = None if record is None else assembler.feed(record)
+            except PeriplusError:
+                return None
+            if isinstance(record, Chunk):
+                offsets.append(each.offset)
+            opening = record if isinstance(record, Opening) else opening
+            if done is not None and isinstance(record, Closing) and opening is not None:
+                return Kept(path=path, opening=opening, closing=record, offsets=tuple(offsets))
+    return None
+
+
+def _record(data: bytes) -> PublicationRecord | None:
+    try:
+        return publication_record_from_pb(gateway_pb2.PublicationRecord.FromString(data))
+    except (PeriplusError, DecodeError):
+        return None

@@ -1,0 +1,49 @@
+"""From the job's bundle to an engine: tokenizer, model of the bundle's configuration, environment.
+
+The model starts with random weights that are never used: an anchor overwrites them before the first lease is started.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from periplus.environment.environment import Environment
+from periplus.environment.of_job import DATA_FILE, environment_of
+from periplus.job import JobFile
+from rollout_worker.engines.engine import Engine
+from rollout_worker.engines.torch_engine import TorchEngine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Everything that a bundle makes possible."""
+
+    engine: Engine
+    tokenizer: Any
+    environment: Environment
+
+
+def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_rows: int) -> Loaded:
+    """Write the bundle's files into `scratch` and build from them. Raises: ConfigError."""
+    for name, content in files.items():
+        target = scratch / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    tokenizer = AutoTokenizer.from_pretrained(scratch, local_files_only=True)
+    config = AutoConfig.from_pretrained(scratch, local_files_only=True)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.requires_grad_(False)
+    engine = TorchEngine(
+        model=model,
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+        batch_rows=batch_rows,
+        prompt_tokens=job.sampling.prompt_tokens,
+    )
+    data_file = scratch / DATA_FILE
+    environment = environment_of(job, data_file if data_file.exists() else None)
+    return Loaded(engine=engine, tokenizer=tokenizer, environment=environment)

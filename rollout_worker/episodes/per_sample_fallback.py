@@ -1,0 +1,55 @@
+"""A batch of which some samples cannot be produced yields the others.
+
+What an environment or an engine raises says nothing of whose fault it was, so a batch that failed is halved until the
+lease that cannot be served stands alone. That changes no sample: randomness is keyed by group, sample and position, and
+decode batches have one shape. A sample that was produced and that the trainer would refuse (a reward beyond its limit,
+a log-probability that is no number) is found here, where it costs its own lease and nothing else.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from periplus.errors import WireError, explained_error
+from periplus.trajectory import Limits, Trajectory, validate
+from rollout_worker.episodes.queue import Lease
+
+WHY_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """This lease yields nothing, here and now."""
+
+    lease: Lease
+    why: str
+
+
+def sample_what_can_be(
+    leases: Sequence[Lease], sample: Callable[[Sequence[Lease]], Sequence[Trajectory]]
+) -> tuple[tuple[Trajectory, ...], tuple[Failed, ...]]:
+    """The trajectories in the order of their leases, and the leases that have none."""
+    try:
+        return tuple(sample(leases)), ()
+    except Exception as error:  # the root of foreign code: a person's environment may raise anything
+        if len(leases) == 1:
+            return (), (Failed(leases[0], explained_error(error)[:WHY_CHARACTERS]),)
+    middle = len(leases) // 2
+    first, failed_first = sample_what_can_be(leases[:middle], sample)
+    second, failed_second = sample_what_can_be(leases[middle:], sample)
+    return first + second, failed_first + failed_second
+
+
+def only_valid(
+    leases: Sequence[Lease], trajectories: Sequence[Trajectory], limits: Limits
+) -> tuple[tuple[Trajectory, ...], tuple[Failed, ...]]:
+    """The trajectories that the trainer will accept, and the leases of the others."""
+    by_id = {lease.lease_id: lease for lease in leases}
+    valid: list[Trajectory] = []
+    failed: list[Failed] = []
+    for trajectory in trajectories:
+        try:
+            validate(trajectory, limits)
+            valid.append(trajectory)
+        except WireError as error:
+            failed.append(Failed(by_id[trajectory.lease_id], str(error)[:WHY_CHARACTERS]))
+    return tuple(valid), tuple(failed)

@@ -1,0 +1,71 @@
+"""Protobuf <-> the worker's values."""
+
+from dataclasses import dataclass
+
+from periplus.convert import policy_to_pb
+from periplus.pb.v1 import gateway_pb2
+from periplus.policy import Policy
+from periplus.trajectory import Purpose
+from rollout_worker.episodes.queue import Lease
+from rollout_worker.weights.engine_writer import Finding
+from rollout_worker.weights.pending_versions import Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What became of one version in this worker; fields as in WeightProof."""
+
+    policy: Policy
+    state_digest: bytes
+    ok: bool
+    why: str = ""
+    engine_checked: bool = False
+    probe_max_difference: float = 0.0
+    transfer_s: float = 0.0
+    apply_s: float = 0.0
+    pause_s: float = 0.0
+    fallback: bool = False
+
+    @classmethod
+    def of(cls, version: Version, *, pause_s: float = 0.0, finding: Finding | None = None) -> "Proof":
+        """A version that the engine holds, or skipped on its way to a newer one."""
+        return cls(
+            policy=version.signed.policy, state_digest=version.signed.state_digest, ok=True,
+            engine_checked=finding is not None, probe_max_difference=_difference(finding),
+            transfer_s=version.transfer_s, apply_s=version.apply_s, pause_s=pause_s, fallback=version.fallback,
+        )  # fmt: skip
+
+    @classmethod
+    def of_fault(cls, policy: Policy, finding: Finding) -> "Proof":
+        """An engine that failed its check."""
+        return cls(
+            policy=policy, state_digest=finding.digest, ok=False, why=finding.why, engine_checked=True,
+            probe_max_difference=_difference(finding),
+        )  # fmt: skip
+
+
+def _difference(finding: Finding | None) -> float:
+    return 0.0 if finding is None or finding.max_difference is None else finding.max_difference
+
+
+def proof_to_pb(proof: Proof) -> gateway_pb2.WeightProof:
+    """One proof."""
+    return gateway_pb2.WeightProof(
+        policy=policy_to_pb(proof.policy), state_digest=proof.state_digest, ok=proof.ok, why=proof.why,
+        engine_checked=proof.engine_checked, probe_max_difference=proof.probe_max_difference,
+        transfer_s=proof.transfer_s, apply_s=proof.apply_s, pause_s=proof.pause_s, fallback=proof.fallback,
+    )  # fmt: skip
+
+
+def lease_from_pb(message: gateway_pb2.Lease) -> Lease:
+    """One lease."""
+    return Lease(
+        lease_id=message.lease_id,
+        group=message.group,
+        sample=message.sample,
+        item=message.item,
+        start_at=Policy(message.start_at.fork, message.start_at.version),
+        consume_by_version=message.consume_by_version,
+        purpose=Purpose.EVAL if message.purpose == gateway_pb2.PURPOSE_EVAL else Purpose.TRAIN,
+        alone=message.alone,
+    )

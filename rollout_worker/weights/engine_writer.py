@@ -1,0 +1,150 @@
+"""The engine's own tensors: written at a safe boundary, read back to prove that they are what they should be.
+
+The reader proves a version in a copy of its own (host_copy.py); here only what changed is written, so that generation
+stands still for no longer than that takes. Values are absolute: writing them twice changes nothing. The engine computes
+in float32 with values that are bfloat16 on the wire (the low 16 bits of every element are zero, and an element where
+they are not is corruption), or in bfloat16 itself.
+
+`check` looks at the engine alone: the digest of what its tensors hold, mapped back to checkpoint names, and what it
+computes with them (periplus/probe.py). Reading back converts one tensor at a time: no second copy of the weights.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from periplus.codec.weights.layout import Layout
+from periplus.codec.weights.staged import Update
+from periplus.digest import state_digest
+from periplus.errors import CorruptFrame, WrongBase
+from periplus.policy import Policy
+from periplus.probe import PROBE_TOLERANCE_BF16_NATS, PROBE_TOLERANCE_NATS, max_difference, probe_prompts
+from periplus.state import State, Tensor
+from rollout_worker.engines.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check saw; `why` is empty where all is well. `max_difference`: None where the probe had no reference."""
+
+    digest: bytes
+    max_difference: float | None
+    why: str
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.why
+
+
+class EngineWeights:
+    """The weights inside one engine, and the policy that it may serve as (None: it must not serve)."""
+
+    def __init__(self, engine: Engine, probe_seed: int) -> None:
+        self._engine = engine
+        self._tensors = engine.tensors()
+        self._prompts = probe_prompts(probe_seed, engine.vocab_size)
+        in_bf16 = any(tensor.dtype == torch.bfloat16 for tensor in self._tensors.values())
+        self._tolerance_nats = PROBE_TOLERANCE_BF16_NATS if in_bf16 else PROBE_TOLERANCE_NATS
+        self._fits: Layout | None = None
+        self.policy: Policy | None = None
+
+    def check_fits(self, layout: Layout) -> None:
+        """Raises: WrongBase if names, dtypes or shapes of the layout are not the engine's."""
+        if layout == self._fits:
+            return
+        lines = {line.name: line for line in layout.lines}
+        for name in sorted(self._tensors.keys() | lines.keys()):
+            here, there = self._tensors.get(name), lines.get(name)
+            shape = None if here is None else tuple(here.shape)
+            if there is None or shape != there.shape or there.dtype != "BF16":
+                found = None if there is None else f"{there.dtype} {there.shape}"
+                raise WrongBase(
+                    f"the published weights do not fit the engine: {name} is {shape} here and {found} there (BF16 is "
+                    "what it takes); is the model config the job's?"
+                )
+        self._fits = layout
+
+    def write(self, updates: Iterable[Update]) -> None:
+        """Overwrite the elements that changed. The layout that they belong to must fit (`check_fits`)."""
+        with torch.no_grad():
+            for update in updates:
+                tensor = self._tensors[update.name]
+                words, values = _words(tensor), _as_words(update.values, tensor)
+                if update.positions is None:
+                    words[update.start : update.start + len(values)] = values
+                else:
+                    words[torch.from_numpy(update.positions).to(words.device)] = values
+
+    def write_all(self, state: State) -> None:
+        """Overwrite everything. The state's layout must fit (`check_fits`)."""
+        with torch.no_grad():
+            for name, tensor in self._tensors.items():
+                _words(tensor).copy_(_as_words(state[name].data.view(np.uint16), tensor))
+
+    def read(self) -> State:
+        """What the engine holds, converted as it is asked for.
+
+        Its items raise: CorruptFrame for an element that no publication can have written.
+        """
+        return _ReadBack(self._tensors)
+
+    def check(self, state_digest_: bytes, probe_logprobs: Sequence[float]) -> Finding:
+        """Whether the engine holds the state of this digest, and computes with it what the trainer does."""
+        try:
+            digest = state_digest(self.read())
+        except CorruptFrame as error:
+            return Finding(digest=b"", max_difference=None, why=str(error))
+        if digest != state_digest_:
+            why = f"the engine's tensors have digest {digest.hex()}, the published version has {state_digest_.hex()}"
+            return Finding(digest=digest, max_difference=None, why=why)
+        if not probe_logprobs:
+            return Finding(digest=digest, max_difference=None, why="")
+        found = self._engine.logprobs(self._prompts).reshape(-1).tolist()
+        difference = max_difference(probe_logprobs, found)
+        why = "" if difference <= self._tolerance_nats else (
+            f"the engine's log-probabilities of the probe differ by {difference:.3g} nats from the trainer's, at most "
+            f"{self._tolerance_nats} may be, though its tensors are right: it computes with others"
+        )  # fmt: skip
+        return Finding(digest=digest, max_difference=difference, why=why)
+
+
+class _ReadBack(Mapping[str, Tensor]):
+    """Each tensor is made when it is asked for: a digest never has more than one of them."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return _to_bf16(name, self._tensors[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's own memory as a flat array of integers. Raises: ValueError for what cannot be one."""
+    if tensor.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"an engine's tensor is {tensor.dtype}; float32 and bfloat16 are what this reader writes")
+    return tensor.detach().view(-1).view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
+
+
+def _as_words(values: npt.NDArray[np.unsignedinteger], tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype == torch.bfloat16:
+        return torch.from_numpy(np.require(values.view(np.int16), requirements="W")).to(tensor.device)
+    return torch.from_numpy(np.left_shift(values, 16, dtype=np.uint32).view(np.int32)).to(tensor.device)
+
+
+def _to_bf16(name: str, tensor: torch.Tensor) -> Tensor:
+    words = _words(tensor).cpu().numpy()
+    if tensor.dtype == torch.float32:
+        halves = words.view("<u2").reshape(-1, 2)
+        if bool(halves[:, 0].any()):
+            raise CorruptFrame(f"{name} holds a value that is no bfloat16: someone else changed the engine's memory")
+        words = np.ascontiguousarray(halves[:, 1])
+    return Tensor(dtype="BF16", shape=tuple(tensor.shape), data=words.view(np.uint8))

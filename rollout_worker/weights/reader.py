@@ -1,0 +1,266 @@
+"""Reads the job's publications from the own gateway, and brings the engine to the newest version at safe boundaries.
+
+Two tasks share it. `subscription` takes records as they come: verified, decoded and proven in the host copy while the
+engine generates (incoming.py, in threads). `swap` is called between two batches, when nothing generates: it writes what
+waits (backlog.py) into the engine, and that alone is the exposed pause, measured. Every so many versions, and after
+each recovery, the engine itself is checked before it serves on (weights.py); one that fails is written anew from the
+host copy if that hashes right, else from a full state that the trainer signed (standing.py says what is asked for).
+Between the finding and the repair `policy` is None: such an engine does not serve.
+
+`_host_lock` is held by whoever writes or hashes the host copy, or writes the engine from it. Threads that hold it are
+never abandoned: a subscription that is to begin anew (`_again`) is left only between two records.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import grpc.aio
+
+from periplus import clock, rpc
+from periplus.convert import policy_to_pb, publication_record_from_pb
+from periplus.errors import Conflict, CorruptFrame, Forged, PeriplusError, Unreachable, WireError
+from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.policy import Policy
+from periplus.publication import Trust
+from periplus.telemetry import event
+from rollout_worker.weights.convert import Proof
+from rollout_worker.weights.engine_writer import EngineWeights, Finding
+from rollout_worker.weights.host_copy import HostCopy, Signed
+from rollout_worker.weights.incoming import Bundle, Incoming, Mismatch, Outcome
+from rollout_worker.weights.pending_versions import Backlog, Swap, Version, check_is_due
+from rollout_worker.weights.subscription import Standing
+
+log = logging.getLogger(__name__)
+
+MAX_CONTENT_BYTES = 64 << 30
+"""Cap of one state: above any model that one region's host memory holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSettings:
+    """Who reads what, and from where. `authority_key`: whose certificates it accepts."""
+
+    job_id: str
+    reader_id: str
+    gateway: str
+    authority_key: bytes
+    check_every_versions: int
+
+
+class WeightReader:
+    """One worker's. `report` takes proofs; `wake` is called when `bundle` or `swap` has something new."""
+
+    def __init__(
+        self, settings: ReaderSettings, report: Callable[[Proof], Awaitable[None]], wake: Callable[[], None]
+    ) -> None:
+        self._settings = settings
+        self._trust = Trust(settings.authority_key, settings.job_id)
+        self._report = report
+        self._wake = wake
+        self._host = HostCopy()
+        self._host_lock = asyncio.Lock()
+        self._backlog = Backlog()
+        self._standing = Standing()
+        self._again = asyncio.Event()
+        self._engine: EngineWeights | None = None
+        self._num_since_check = 0
+        self._highest_fork = 0
+        self.bundle: Bundle | None = None
+        self.num_refused: Counter[str] = Counter()  # by class
+
+    @property
+    def policy(self) -> Policy | None:
+        """What the engine may serve as."""
+        return None if self._engine is None else self._engine.policy
+
+    def attach(self, engine: EngineWeights) -> None:
+        """The bundle has become an engine."""
+        self._engine = engine
+
+    # ---- the subscription -----------------------------------------------------------------------------------------
+
+    async def subscription(self) -> None:
+        """One subscription, from what the host copy has. Raises: PeriplusError, always: it has no other end."""
+        self._again.clear()
+        standing, gateway = self._standing, self._settings.gateway
+        if standing.asks_from_nothing:
+            async with self._host_lock:
+                self._host.forget()
+                self._backlog.host_is_lost()
+        have = self._host.policy
+        request = gateway_pb2.SubscribeRequest(
+            job_id=self._settings.job_id, reader_id=self._settings.reader_id, has_state=have is not None,
+            have=None if have is None else policy_to_pb(have), has_bundle=self.bundle is not None,
+            distrust_copies=standing.distrust,
+        )  # fmt: skip
+        incoming = Incoming(
+            self._trust, self._host, highest_fork=self._highest_fork, distrust=standing.distrust,
+            max_content_bytes=MAX_CONTENT_BYTES,
+        )  # fmt: skip
+        async with rpc.channel(gateway) as channel:
+            with rpc.remote_errors(gateway):
+                await self._read(gateway_pb2_grpc.GatewayStub(channel).Subscribe(request), incoming)
+
+    async def _read(self, call: grpc.aio.UnaryStreamCall, incoming: Incoming) -> None:  # type: ignore[type-arg]
+        opened_s = busy_s = 0.0
+        while True:
+            message = await self._next(call)
+            came_s = clock.monotonic_s()
+            if message.HasField("opening"):
+                opened_s, busy_s = came_s, 0.0
+            async with self._host_lock if message.HasField("closing") else nullcontext():
+                began_s = clock.monotonic_s()  # who swaps may have held the lock for long
+                outcome = await self._take(message, incoming)
+                busy_s += clock.monotonic_s() - began_s
+                if isinstance(outcome, Version):
+                    self._proven(replace(outcome, transfer_s=came_s - opened_s, apply_s=busy_s))
+            if isinstance(outcome, Bundle) and self.bundle is None:
+                self.bundle = outcome
+                self._wake()
+            elif isinstance(outcome, Mismatch):
+                await self._mismatched(outcome)
+
+    async def _take(self, message: gateway_pb2.PublicationRecord, incoming: Incoming) -> Outcome:
+        is_derived = message.opening.HasField("attested") if message.HasField("opening") else incoming.is_derived
+        try:
+            return await asyncio.to_thread(lambda: incoming.take(publication_record_from_pb(message)))
+        except (WireError, Conflict) as error:
+            kind = type(error).__name__
+            self._standing = self._standing.refused(derived=is_derived)
+            self.num_refused[kind] += 1
+            self._wake()  # it may be hopeless
+            event(
+                log, logging.ERROR if isinstance(error, Forged) else logging.WARNING, "publication_refused",
+                record=message.WhichOneof("body"), error=kind, why=error, derived=is_derived,
+                count=self.num_refused[kind],
+            )  # fmt: skip
+            raise
+        finally:
+            self._highest_fork = incoming.highest_fork
+
+    async def _next(self, call: grpc.aio.UnaryStreamCall) -> gateway_pb2.PublicationRecord:  # type: ignore[type-arg]
+        reading, again = asyncio.ensure_future(call.read()), asyncio.ensure_future(self._again.wait())
+        try:
+            await asyncio.wait({reading, again}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise Unreachable(f"subscribing again at {self._settings.gateway}: the engine needs a full state")
+            message = reading.result()
+        finally:
+            reading.cancel()
+            again.cancel()
+        if message is grpc.aio.EOF:
+            raise Unreachable(f"the gateway at {self._settings.gateway} ended the subscription")
+        assert isinstance(message, gateway_pb2.PublicationRecord)
+        return message
+
+    def _proven(self, version: Version) -> None:
+        self._standing = self._standing.proven()
+        self._backlog.add(version)
+        self._wake()
+
+    async def _mismatched(self, mismatch: Mismatch) -> None:
+        self._standing = self._standing.mismatched()
+        self._backlog.host_is_lost()
+        event(log, logging.ERROR, "weights_differ", policy=mismatch.policy, why=mismatch.why)
+        await self._report(Proof(policy=mismatch.policy, state_digest=mismatch.digest, ok=False, why=mismatch.why))
+        self._wake()
+        raise CorruptFrame(f"{mismatch.policy}: {mismatch.why}; the trainer's own full state is needed")
+
+    # ---- the engine -----------------------------------------------------------------------------------------------
+
+    async def swap(self) -> None:
+        """At a safe boundary: bring the engine to the newest proven version, check it if that is due, and report.
+
+        Raises: WrongBase for weights that are not of the engine's model; PeriplusError when repairs do not help.
+        """
+        self._end_if_hopeless()
+        engine = self._engine
+        if engine is None:
+            return
+        self._backlog.skip_to(engine.policy)
+        if not self._backlog:
+            return
+        began_s = clock.monotonic_s()
+        swap = await self._write(engine)
+        if swap is None:
+            return
+        written_s = clock.monotonic_s()
+        self._num_since_check += len(swap.versions)
+        finding: Finding | None = None
+        signed: Signed | None = swap.newest.signed
+        if check_is_due(swap, self._num_since_check, self._settings.check_every_versions):
+            finding, signed = await self._check(engine, swap.newest.signed)
+        engine.policy = None if signed is None else signed.policy
+        pause_s = clock.monotonic_s() - began_s
+        event(
+            log, logging.DEBUG, "weights", policy=engine.policy, versions=len(swap.versions), whole=swap.whole,
+            write_s=written_s - began_s, pause_s=pause_s, checked=finding is not None,
+        )  # fmt: skip
+        if signed is None:
+            self._end_if_hopeless()
+            return
+        skipped = swap.versions[:-1] if signed is swap.newest.signed else ()
+        for version in skipped:
+            await self._tell(Proof.of(version))
+        await self._tell(Proof.of(replace(swap.newest, signed=signed), pause_s=pause_s, finding=finding))
+
+    def _end_if_hopeless(self) -> None:
+        if why := self._standing.hopeless:
+            raise PeriplusError(f"{why}; memory or build are broken, of this machine or of the trainer's: see the log")
+
+    async def _tell(self, proof: Proof) -> None:
+        event(
+            log, logging.INFO, "weights_proven", policy=proof.policy, digest=proof.state_digest.hex(),
+            fallback=proof.fallback,
+        )  # fmt: skip
+        await self._report(proof)
+
+    async def _write(self, engine: EngineWeights) -> Swap | None:
+        if engine.policy is not None and not self._backlog.is_whole:
+            swap = self._backlog.take()
+            assert swap is not None
+            for staged in swap.staged:
+                engine.check_fits(staged.layout)
+            engine.policy = None
+            await asyncio.to_thread(engine.write, swap.updates())
+            return swap
+        async with self._host_lock:
+            swap = self._backlog.take()
+            if swap is None or self._host.version is None:
+                return None  # it was lost meanwhile; a full state is on its way
+            assert swap.newest.signed == self._host.version
+            engine.check_fits(self._host.layout)
+            recovers = swap.recovers or engine.policy is None
+            engine.policy = None
+            await asyncio.to_thread(engine.write_all, self._host.state)
+            return replace(swap, whole=True, recovers=recovers)
+
+    async def _check(self, engine: EngineWeights, signed: Signed) -> tuple[Finding, Signed | None]:
+        """What was found in the end, and the version that the engine holds then."""
+        self._num_since_check = 0
+        finding = await asyncio.to_thread(engine.check, signed.state_digest, signed.probe_logprobs)
+        if finding.is_sound:
+            self._standing = self._standing.engine_sound()
+            return finding, signed
+        event(log, logging.ERROR, "engine_differs", policy=signed.policy, why=finding.why)
+        await self._report(Proof.of_fault(signed.policy, finding))
+        async with self._host_lock:
+            if await asyncio.to_thread(self._host.is_proven):
+                again = self._host.version
+                assert again is not None
+                self._backlog.clear()  # the copy has all of it
+                await asyncio.to_thread(engine.write_all, self._host.state)
+                finding = await asyncio.to_thread(engine.check, again.state_digest, again.probe_logprobs)
+                if finding.is_sound:
+                    event(log, logging.WARNING, "engine_repaired", policy=again.policy)
+                    return finding, again
+            self._host.forget()
+            self._backlog.clear()
+        self._standing = self._standing.engine_failed()
+        event(log, logging.ERROR, "engine_not_repaired", policy=signed.policy, why=finding.why)
+        self._again.set()
+        return finding, None

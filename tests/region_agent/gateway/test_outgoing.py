@@ -1,0 +1,99 @@
+import asyncio
+
+from periplus.pb.v1 import gateway_pb2
+from periplus.transport import FrameKey
+from region_agent.gateway.outgoing import FRAMES_AHEAD, UP_MESSAGES, Outgoing
+
+
+def key(sequence: int) -> FrameKey:
+    return FrameKey(worker_id="w", epoch=1, sequence=sequence)
+
+
+def message(name: str) -> gateway_pb2.TrainerDown:
+    return gateway_pb2.TrainerDown(up=gateway_pb2.RolloutUp(worker_id=name))
+
+
+async def drained(outgoing: Outgoing) -> list[str]:
+    items = [await outgoing.get() for _ in range(len(outgoing))]
+    return [str(item.sequence) if isinstance(item, FrameKey) else item.up.worker_id for item in items]
+
+
+def test_messages_and_frames_leave_in_the_order_in_which_they_came() -> None:
+    async def scene() -> None:
+        outgoing = Outgoing()
+        await outgoing.put(message("hello"))
+        outgoing.put_frame(key(0))
+        await outgoing.put(message("gone"))
+        outgoing.put_frame(key(1))
+        assert await drained(outgoing) == ["hello", "0", "gone", "1"]
+
+    asyncio.run(scene())
+
+
+def test_a_backlog_of_frames_holds_up_messages_by_a_bounded_number_only() -> None:
+    async def scene() -> None:
+        outgoing = Outgoing()
+        for sequence in range(10 * FRAMES_AHEAD):
+            outgoing.put_frame(key(sequence))
+        await outgoing.put(message("urgent"))
+        left = await drained(outgoing)
+        assert left.index("urgent") == FRAMES_AHEAD
+        left.remove("urgent")
+        assert left == [str(sequence) for sequence in range(10 * FRAMES_AHEAD)]
+
+    asyncio.run(scene())
+
+
+def test_who_puts_one_message_too_many_waits_until_one_has_left_or_all_are_forgotten() -> None:
+    async def scene() -> None:
+        for free in ("get", "clear"):
+            outgoing = Outgoing()
+            for number in range(UP_MESSAGES):
+                await outgoing.put(message(str(number)))
+            outgoing.put_frame(key(0))
+            waiting = asyncio.create_task(outgoing.put(message("late")))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            if free == "get":
+                await outgoing.get()
+            else:
+                outgoing.clear()
+            await waiting
+
+    asyncio.run(scene())
+
+
+def test_a_new_way_up_sends_each_frame_once_behind_the_messages_that_wait() -> None:
+    async def scene() -> None:
+        outgoing = Outgoing()
+        for sequence in range(FRAMES_AHEAD + 5):
+            outgoing.put_frame(key(sequence))
+        await outgoing.put(message("hello"))
+        outgoing.send_again([key(7), key(99)])
+        assert await drained(outgoing) == ["hello", "7", "99"]
+        outgoing.send_again([key(1)])
+        assert await drained(outgoing) == ["1"]
+
+    asyncio.run(scene())
+
+
+def test_who_waits_for_something_gets_it() -> None:
+    async def scene() -> None:
+        outgoing = Outgoing()
+        waiting = asyncio.create_task(outgoing.get())
+        await asyncio.sleep(0)
+        outgoing.put_frame(key(3))
+        assert await waiting == key(3)
+
+    asyncio.run(scene())
+
+
+def test_a_request_is_put_though_there_is_no_room_for_messages() -> None:
+    async def scene() -> None:
+        outgoing = Outgoing()
+        for _ in range(UP_MESSAGES):
+            await outgoing.put(message("m"))
+        outgoing.put_request(message("request"))
+        assert (await drained(outgoing))[-1] == "request"
+
+    asyncio.run(scene())

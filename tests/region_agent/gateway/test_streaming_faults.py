@@ -1,0 +1,138 @@
+"""A worker, its gateway and the ledger over links that lose what is under way, with everything dying at any time."""
+
+import asyncio
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from periplus.codec.frame import CodecId, Frame
+from periplus.convert import committed_to_pb, keyed_frame_from_pb, keyed_frame_to_pb
+from periplus.pb.v1 import gateway_pb2
+from periplus.spool.format import Durability
+from periplus.transport import FrameKey, SeenFrames
+from region_agent.gateway.hub import JobHub
+from tests.support.faulty_files import FaultyFiles
+from tests.support.gateways import JOB, frame_spool, keeper
+
+ROUTINE = ("put", "to gateway", "acknowledge", "to worker", "up", "to ledger", "down")
+FAULTS = ("cut worker", "cut up", "kill", "power", "fork")
+STEPS = ("put", "to gateway", *ROUTINE, *ROUTINE, *FAULTS)
+
+
+class World:
+    """Five lists of what is under way, and the three who keep something: the worker, the spool, the ledger."""
+
+    def __init__(self, choose: Callable[[int], int]) -> None:
+        self.choose = choose
+        self.disk = FaultyFiles()
+        self.num_put = 0
+        self.kept: list[FrameKey] = []  # by the worker: not acknowledged
+        self.acknowledged: set[FrameKey] = set()
+        self.ledger: set[FrameKey] = set()
+        self.num_taken_in = 0
+        self.seen = SeenFrames()
+        self.to_gateway: list[FrameKey] = []
+        self.to_worker: list[FrameKey] = []
+        self.to_ledger: list[FrameKey] = []
+        self.down: list[gateway_pb2.RolloutDown] = []
+
+    async def start_gateway(self) -> None:
+        frames = frame_spool(self.disk, region="far", durability=Durability.MACHINE, max_bytes=1 << 24)
+        self.hub = JobHub(JOB, "far", frames, keeper())
+        assert self.acknowledged - self.ledger <= set(frames.pending), "an acknowledged frame is nowhere"
+        await self.connect_worker()
+        self.connect_up()
+
+    async def connect_worker(self) -> None:
+        self.route = self.hub.open_route("")
+        hello = gateway_pb2.WorkerHello(job_id=JOB, region="far")
+        await self.hub.take_up(self.route, gateway_pb2.RolloutUp(worker_id="w", hello=hello))
+        self.to_worker.clear()
+        self.to_gateway = list(self.kept)
+
+    def connect_up(self) -> None:
+        self.to_ledger.clear()
+        self.down.clear()
+        self.hub.open_way_up()
+
+    async def step(self, what: str) -> None:
+        match what:
+            case "put":
+                key = FrameKey(worker_id="w", epoch=1, sequence=self.num_put)
+                self.num_put += 1
+                self.kept.append(key)
+                self.to_gateway.append(key)
+            case "to gateway" if self.to_gateway:
+                key = self.to_gateway.pop(self.choose(len(self.to_gateway) - 1) if self.choose(5) == 0 else 0)
+                frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, str(key.sequence).encode())
+                await self.hub.take_up(self.route, keyed_frame_to_pb(key, frame, ""))
+            case "acknowledge" if self.route.taken:
+                keys = await self.route.next_taken()
+                await self.hub.frames.durable()
+                self.to_worker += keys
+            case "to worker" if self.to_worker:
+                key = self.to_worker.pop(0)
+                self.acknowledged.add(key)
+                self.kept = [one for one in self.kept if one != key]
+            case "up" if len(self.hub.up):
+                try:
+                    async with asyncio.timeout(0):
+                        message = (await self.hub.next_up()).up
+                except TimeoutError:
+                    return
+                if message.HasField("frame"):
+                    key, frame = keyed_frame_from_pb(message)
+                    assert frame.payload == str(key.sequence).encode()
+                    assert message.frame.region == "far"
+                    self.to_ledger.append(key)
+            case "to ledger" if self.to_ledger:
+                key = self.to_ledger.pop(0)
+                self.num_taken_in += self.seen.add(key)
+                self.ledger.add(key)
+                self.down += committed_to_pb("far", [key])
+            case "down" if self.down:
+                await self.hub.send_down(self.down.pop(0))
+            case _:
+                await self.fail(what)
+
+    async def fail(self, what: str) -> None:
+        match what:
+            case "cut worker":
+                await self.hub.close_route(self.route, "cut")
+                await self.connect_worker()
+            case "cut up" | "fork":
+                self.hub.end_streams()
+                if what == "fork":
+                    self.seen = SeenFrames()
+                await self.hub.close_route(self.route, "the way up is another")
+                await self.connect_worker()
+                self.connect_up()
+            case "kill":
+                self.disk.kill()
+                await self.start_gateway()
+            case "power":
+                self.disk.cut_power(self.choose)
+                await self.start_gateway()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(STEPS), min_size=30, max_size=80), st.data())
+def test_every_frame_reaches_the_ledger_and_then_leaves_the_spool(steps: list[str], data: st.DataObject) -> None:
+    async def scene() -> None:
+        world = World(lambda most: data.draw(st.integers(0, most)))
+        await world.start_gateway()
+        for what in steps:
+            await world.step(what)
+        forks = "fork" in steps
+        world.choose = lambda most: most
+        for _ in range(200):
+            if not (world.kept or world.hub.frames.pending):
+                break
+            for what in ROUTINE[1:]:
+                await world.step(what)
+        assert world.ledger == {FrameKey(worker_id="w", epoch=1, sequence=number) for number in range(world.num_put)}
+        assert world.hub.frames.pending == ()
+        assert forks or world.num_taken_in == world.num_put, "the ledger took one in twice"
+
+    asyncio.run(scene())

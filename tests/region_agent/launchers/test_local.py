@@ -1,0 +1,218 @@
+"""The supervisor with real processes, small ones."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from periplus.run_directory import fork_of_start_line
+from periplus.task import Role, TaskOutcome, TaskState
+from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start
+from region_agent.launchers.local import Supervisor, WorkerSettings
+from tests.support.small_disk import small_disk
+
+WORKER = "tests.region_agent.tiny_worker"
+ROOT = Path(__file__).parents[3]
+DEADLINE_S = 15.0
+
+
+def task(behaviour: str, task_id: str = "j/rollout:0") -> LocalTask:
+    return LocalTask(
+        task_id=task_id, job_id="j", role=Role.ROLLOUT, job_json=behaviour, trainer_region="a", trainer_gateway="a:1",
+        fork=0, resume_from="", plan_json="{}", stopping=False, authority_key="ab" * 32, output_dir="runs",
+        max_restarts=3,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return folder
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, scratch: Path) -> Iterator[Supervisor]:
+    settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=1)
+    made = Supervisor(settings, dict.fromkeys(Role, WORKER))
+    yield made
+    asyncio.run(made.stop_all(0.0, time.monotonic))
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < until_s, "waited in vain"
+        time.sleep(0.01)
+
+
+def outcome(supervisor: Supervisor, task_id: str = "j/rollout:0") -> TaskOutcome:
+    def ended() -> bool:
+        supervisor.poll(time.monotonic())
+        return supervisor.processes[task_id].outcome is not None
+
+    wait_for(ended)
+    ended_as = supervisor.processes[task_id].outcome
+    assert ended_as is not None
+    return ended_as
+
+
+def running_pid(tmp_path: Path) -> int:
+    file = tmp_path / "runs" / "j" / "running"
+    wait_for(lambda: file.exists() and bool(file.read_text()))
+    return int(file.read_text())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_a_process_that_succeeds_leaves_its_log_and_no_scratch(
+    supervisor: Supervisor, tmp_path: Path, scratch: Path
+) -> None:
+    supervisor.perform(Start(task("succeed"), 0), 1.0)
+    assert supervisor.processes["j/rollout:0"].outcome is None
+    assert len(list(scratch.iterdir())) == 1
+    assert outcome(supervisor) == TaskOutcome(state=TaskState.SUCCEEDED, message="")
+    assert "at work" in (tmp_path / "runs" / "j" / "logs" / "rollout-0.log").read_text()
+    assert list(scratch.iterdir()) == []
+    supervisor.perform(Forget("j/rollout:0"), 2.0)
+    assert supervisor.processes == {}
+
+
+def test_a_trainer_that_resumes_works_where_its_run_lies_whatever_the_work_directory(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    run = tmp_path / "elsewhere" / "j"
+    for role, task_id, root in ((Role.TRAINER, "j/trainer", run), (Role.ROLLOUT, "j/rollout-0", tmp_path / "runs/j")):
+        resumed = replace(task("succeed", task_id), role=role, resume_from=str(run), fork=1)
+        supervisor.perform(Start(resumed, 2), 1.0)
+        assert outcome(supervisor, task_id).state is TaskState.SUCCEEDED
+        lines = (root / "logs" / f"{task_id[2:]}.log").read_text().splitlines()
+        assert fork_of_start_line(lines[0]) == 1
+        assert "at work" in lines
+
+
+def test_a_failure_is_told_in_the_words_of_the_process_and_a_restart_appends_to_the_log(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    for restarts in range(2):
+        supervisor.perform(Start(task("fail"), restarts), 1.0)
+        assert outcome(supervisor) == TaskOutcome(state=TaskState.FAILED, message="the loss is not finite")
+        assert supervisor.processes["j/rollout:0"].restarts == restarts
+    assert (tmp_path / "runs" / "j" / "logs" / "rollout-0.log").read_text().count("at work") == 2
+
+
+def test_a_killed_process_has_failed_and_the_message_names_the_signal(supervisor: Supervisor, scratch: Path) -> None:
+    supervisor.perform(Start(task("die"), 0), 1.0)
+    ended = outcome(supervisor)
+    assert ended.state is TaskState.FAILED
+    assert "signal 9" in ended.message
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_a_dead_worker_had_started_goes_with_it(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.perform(Start(task("leave a child"), 0), 1.0)
+    outcome(supervisor)
+    child = int((tmp_path / "runs" / "j" / "child").read_text())
+    wait_for(lambda: not alive(child))
+
+
+def test_who_is_asked_to_stop_saves_and_stops(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.perform(Start(task("wait"), 0), 1.0)
+    running_pid(tmp_path)
+    supervisor.perform(AskToStop("j/rollout:0"), 5.0)
+    assert supervisor.processes["j/rollout:0"].asked_to_stop_at_s == 5.0
+    assert outcome(supervisor) == TaskOutcome(state=TaskState.STOPPED, message="")
+
+
+def test_who_does_not_listen_is_killed(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.perform(Start(task("ignore"), 0), 1.0)
+    pid = running_pid(tmp_path)
+    supervisor.perform(AskToStop("j/rollout:0"), 5.0)
+    supervisor.perform(Kill("j/rollout:0"), 6.0)
+    assert "signal 9" in outcome(supervisor).message
+    assert not alive(pid)
+
+
+def test_stop_all_leaves_no_process_and_tells_how_each_ended(
+    supervisor: Supervisor, tmp_path: Path, scratch: Path
+) -> None:
+    supervisor.perform(Start(task("ignore", "j/ignores"), 0), 1.0)
+    deaf = running_pid(tmp_path)
+    (tmp_path / "runs" / "j" / "running").unlink()
+    supervisor.perform(Start(task("wait", "j/listens"), 0), 1.0)
+    listening = running_pid(tmp_path)
+    supervisor.perform(AskToStop("j/listens"), 2.0)
+    asyncio.run(supervisor.stop_all(0.5, time.monotonic))
+    assert not alive(deaf)
+    assert not alive(listening)
+    ended = {task_id: process.outcome for task_id, process in supervisor.processes.items()}
+    assert ended["j/listens"] == TaskOutcome(state=TaskState.STOPPED, message=""), "it was asked a second time"
+    assert ended["j/ignores"] is not None
+    assert ended["j/ignores"].state is TaskState.FAILED
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_cannot_be_started_has_failed_and_says_why(
+    supervisor: Supervisor, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/does/not/exist")
+    supervisor.perform(Start(task("succeed"), 0), 1.0)
+    ended = outcome(supervisor)
+    assert ended.state is TaskState.FAILED
+    assert "/does/not/exist" in ended.message
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_task_whose_log_finds_no_room_runs_without_one(
+    scratch: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(tmp_path / "small", num_kib=64, num_inodes=2) as disk:
+        (disk.root / "filler").touch()
+        settings = WorkerSettings(region="a", gateway="a:1", work_dir=disk.root, num_threads=1)
+        supervisor = Supervisor(settings, dict.fromkeys(Role, WORKER))
+        supervisor.perform(Start(task("succeed"), 0), 1.0)
+        assert outcome(supervisor).state is TaskState.SUCCEEDED
+    assert [record.message for record in caplog.records] == ["task_without_log"]
+
+
+def test_an_output_directory_that_cannot_be_made_is_a_failure_of_the_task(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").write_text("a file is in the way")
+    supervisor.perform(Start(task("succeed"), 0), 1.0)
+    assert outcome(supervisor).state is TaskState.FAILED
+
+
+@pytest.mark.processes
+def test_a_worker_whose_agent_died_leaves(tmp_path: Path, scratch: Path) -> None:
+    agent = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from periplus.task import Role
+        from region_agent.control.reconcile import Start
+        from region_agent.launchers.local import Supervisor, WorkerSettings
+        from tests.region_agent.launchers.test_local import WORKER, task
+        settings = WorkerSettings(region="a", gateway="a:1", work_dir=Path({str(tmp_path)!r}), num_threads=1)
+        Supervisor(settings, dict.fromkeys(Role, WORKER)).perform(Start(task("wait"), 0), 0.0)
+        time.sleep(60)
+    """)
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    with subprocess.Popen([sys.executable, "-c", agent], cwd=ROOT, env=environment) as process:
+        pid = running_pid(tmp_path)
+        process.kill()
+    wait_for(lambda: not alive(pid))

@@ -1,0 +1,223 @@
+"""What a keeper does when a disk, a maker or its own end comes in between."""
+
+import asyncio
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from periplus.policy import Policy
+from periplus.publication import Publication, PublicationRecord
+from region_agent.weights import weight_cache as keeper_module
+from region_agent.weights.disk import restore
+from region_agent.weights.disk.full_state import Copy
+from region_agent.weights.routes import Way
+from region_agent.weights.weight_cache import Keeper
+from tests.support.faulty_weights import FaultyWeightFiles
+from tests.support.gateways import Reader, Trainer, gateway, keeper, play, until
+from tests.support.versions import Versions, small_states
+
+NUM_VERSIONS = 8
+
+
+@cache
+def made() -> Versions:
+    return Versions(small_states(NUM_VERSIONS, num_elements=20_000))
+
+
+def at(index: int) -> Policy:
+    return made().policy(index)
+
+
+def take(weights: Keeper, *publications: Publication) -> None:
+    """As a hub does."""
+    for publication in publications:
+        for record in publication.records():
+            weights.take(weights.log.append(record))
+
+
+async def settled(weights: Keeper) -> None:
+    """One turn of its run."""
+
+    async def done() -> None:
+        turned.set()
+
+    turned = asyncio.Event()
+    weights.take(None)
+    weights._work.set()
+    running = asyncio.create_task(weights.run(done))
+    await turned.wait()
+    running.cancel()
+    await asyncio.wait({running})
+
+
+def delta_files(disk: FaultyWeightFiles) -> list[Path]:
+    return [path for path in disk.paths() if path.suffix == ".delta"]
+
+
+def test_a_delta_that_is_damaged_on_disk_ends_the_chain_and_readers_are_not_served_it_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restore, "LOG_BYTES", 1)  # no chain in memory
+
+    async def scene() -> None:
+        disk = FaultyWeightFiles()
+        async with gateway(weights=keeper(disk)) as home, Trainer(home.address) as trainer:
+            trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 3))
+            await until(lambda: home.hub.log.newest == at(3) and len(delta_files(disk)) == 3)
+            damaged = disk.content(delta_files(disk)[1])
+            damaged[-300] ^= 1  # in its payload
+            async with Reader(home.address, have=at(0), has_bundle=True) as worker:
+                await until(lambda: trainer.came == ["anchor?"])
+                sent = worker.num_chunks
+                await asyncio.sleep(0.05)
+                assert worker.num_chunks == sent
+                trainer.publish(made().anchor(3))
+                await until(lambda: worker.policy == at(3) and home.hub.keeper.copy_policy == at(3))
+                assert worker.error is None
+
+    play(scene)
+
+
+def test_a_state_that_was_half_written_when_the_disk_failed_is_sent_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        disk = FaultyWeightFiles()
+        weights = keeper(disk, chain_versions=1)
+        take(weights, made().bundle(), made().anchor(0), made().delta(0, 1))
+        await settled(weights)
+
+        def broken(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(disk, "sync_node", broken)
+        monkeypatch.setattr(disk, "open_placed", broken)
+        monkeypatch.setattr(disk, "create_sized", broken)
+        take(weights, made().delta(1, 2))
+        await settled(weights)
+        copy = weights._store.copy
+        assert copy is None or not copy.usable
+        answer = await weights.derive(None, None, is_remote=False)
+        assert answer is None
+
+    play(scene)
+
+
+def test_a_fault_of_ours_while_something_is_made_ends_neither_the_keeper_nor_its_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restore, "LOG_BYTES", 1)
+
+    def full(_: Copy) -> Iterator[bytes]:
+        yield b"head"
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(keeper_module, "full", full)
+
+    async def scene() -> None:
+        async with gateway() as home, Trainer(home.address) as trainer:
+            trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
+            await until(lambda: home.hub.keeper.copy_policy == at(0) and home.hub.log.newest == at(2))
+            async with Reader(home.address) as late:
+                await until(lambda: trainer.came == ["anchor?"])
+                trainer.publish(made().anchor(2))
+                await until(lambda: late.policy == at(2))
+                assert late.state() == made().states[2]
+
+    play(scene)
+
+
+def test_nothing_is_derived_once_it_stops() -> None:
+    async def scene() -> None:
+        weights = keeper()
+        take(weights, made().bundle(), made().anchor(0), made().delta(0, 1))
+        await settled(weights)
+        weights.stop()
+        assert await weights.derive(None, None, is_remote=False) is None
+
+    play(scene)
+
+
+def test_one_whose_copy_is_older_than_what_readers_have_subscribes_from_where_the_copy_leads() -> None:
+    async def scene() -> None:
+        weights = keeper()
+        take(weights, made().bundle(), made().anchor(0), *made().chain(0, 4))
+        weights._drain()
+        weights._store.abandon("of a test")
+        weights.log.drop_before(at(4))
+        assert weights.have is None
+        await weights.become(made().derived_anchor(2))
+        assert (weights.log.newest, weights.copy_policy) == (at(4), at(2))
+        assert weights.is_behind
+        assert weights.have == at(2)
+        weights.take(made().delta(2, 3))
+        assert weights.have == at(3)
+        weights.take(made().delta(3, 4))
+        assert weights.have == at(4)
+        assert not weights.is_behind
+
+    play(scene)
+
+
+def test_a_slow_reader_of_the_full_copy_is_not_overtaken_by_it() -> None:
+    async def scene() -> None:
+        async with gateway(weights=keeper(chain_versions=1)) as home, Trainer(home.address) as trainer:
+            trainer.publish(made().bundle(), made().anchor(0))
+            await until(lambda: home.hub.keeper.copy_policy == at(0))
+            weights = home.hub.keeper
+            home.hub.log.drop_before(at(0))
+            home.hub.log._anchor = None
+            answer = await weights.derive(None, None, is_remote=False)
+            assert isinstance(answer, keeper_module.Stream)
+            records: list[PublicationRecord] = [await anext(answer.records)]
+            trainer.publish(*made().chain(0, 3))
+            await until(lambda: len(weights._store.chain) == 3)
+            async for record in answer.records:
+                records.append(record)
+                await asyncio.sleep(0.01)
+            openings = [record.policy for record in records if hasattr(record, "policy")]
+            assert openings == [at(0), at(1), at(2), at(3)]
+            assert weights.num_derived[Way.FULL] == 1
+            await until(lambda: weights.copy_policy == at(2))
+
+    play(scene)
+
+
+def test_what_was_made_of_an_older_copy_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region_agent.weights.derived.MEMORY_BYTES", 0)
+
+    async def scene() -> None:
+        disk = FaultyWeightFiles()
+        async with gateway(weights=keeper(disk, chain_versions=1)) as home, Trainer(home.address) as trainer:
+            trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
+            await until(lambda: home.hub.log.newest == at(1) and home.hub.keeper.copy_policy == at(0))
+            home.hub.log._anchor = None
+            async with Reader(home.address) as late:
+                await until(lambda: late.policy == at(1))
+            assert any(path.suffix == ".derived" for path in disk.paths())
+            trainer.publish(*made().chain(1, 4))
+            await until(lambda: home.hub.keeper.copy_policy == at(3))
+            assert not any(path.suffix == ".derived" for path in disk.paths())
+
+    play(scene)
+
+
+def test_a_derived_file_that_is_damaged_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region_agent.weights.derived.MEMORY_BYTES", 0)
+
+    async def scene() -> None:
+        disk = FaultyWeightFiles()
+        async with gateway(weights=keeper(disk)) as home, Trainer(home.address) as trainer:
+            trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
+            await until(lambda: home.hub.log.newest == at(1) and home.hub.keeper.copy_policy == at(0))
+            home.hub.log._anchor = None
+            async with Reader(home.address) as first:
+                await until(lambda: first.policy == at(1))
+            (path,) = (path for path in disk.paths() if path.suffix == ".derived")
+            disk.content(path)[-1] ^= 1
+            async with Reader(home.address) as second:
+                await until(lambda: second.policy == at(1))
+                assert second.state() == made().states[1]
+            assert home.hub.keeper.num_derived[Way.FULL] == 2
+
+    play(scene)

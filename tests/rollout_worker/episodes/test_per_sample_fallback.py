@@ -1,0 +1,56 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from periplus.policy import Policy
+from periplus.trajectory import Limits, Purpose, Trajectory, read_only
+from rollout_worker.episodes.per_sample_fallback import WHY_CHARACTERS, only_valid, sample_what_can_be
+from rollout_worker.episodes.queue import Lease
+from tests.periplus.test_trajectory import GOOD
+
+
+def lease(number: int) -> Lease:
+    return Lease(
+        lease_id=number, group=number, sample=0, item=number, start_at=Policy(0, 0), consume_by_version=0,
+        purpose=Purpose.TRAIN,
+    )  # fmt: skip
+
+
+@given(st.integers(0, 20), st.sets(st.integers(0, 19)))
+def test_each_lease_yields_its_sample_or_its_reason_in_order(number: int, poisoned: set[int]) -> None:
+    def sample(leases: Sequence[Lease]) -> Sequence[Trajectory]:
+        bad = [one.item for one in leases if one.item in poisoned]
+        if bad:
+            raise KeyError(f"item {bad[0]}")
+        return cast(list[Trajectory], [one.lease_id for one in leases])
+
+    sampled, failed = sample_what_can_be([lease(i) for i in range(number)], sample)
+    assert list(sampled) == [i for i in range(number) if i not in poisoned]
+    assert [each.lease.lease_id for each in failed] == [i for i in range(number) if i in poisoned]
+    assert all(each.why == f"KeyError: 'item {each.lease.item}'" for each in failed)
+
+
+def test_a_long_reason_is_cut() -> None:
+    def sample(leases: Sequence[Lease]) -> Sequence[Trajectory]:
+        raise ValueError("x" * 10_000)
+
+    ((failed),) = sample_what_can_be([lease(0)], sample)[1]
+    assert len(failed.why) == WHY_CHARACTERS
+
+
+def test_a_sample_that_the_trainer_would_refuse_costs_its_own_lease_alone() -> None:
+    limits = Limits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
+    nan = read_only([-1.0, float("nan"), 0], np.float32)
+    produced = [
+        replace(GOOD, lease_id=0), replace(GOOD, lease_id=1, reward=1e200), replace(GOOD, lease_id=2, logprobs=nan),
+        replace(GOOD, lease_id=3),
+    ]  # fmt: skip
+    valid, failed = only_valid([lease(number) for number in range(4)], produced, limits)
+    assert [trajectory.lease_id for trajectory in valid] == [0, 3]
+    assert [each.lease.lease_id for each in failed] == [1, 2]
+    assert "1e+200" in failed[0].why
+    assert "logprob" in failed[1].why
