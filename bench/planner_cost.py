@@ -1,8 +1,8 @@
 """Claim: what the planner predicts of layers is within 10 % of times, and 6 % of memory, that nobody here measured.
 
 Profiles are those of `DATA`/gpu_profiles; which rows count, and why others do not, is in the docstrings of
-`planner.calibration.*_tables`. Errors are |predicted / measured - 1|, a mean over the rows of each kind of time, then
-over kinds. Predictions come from the functions of `planner.device` that cost model and simulator call.
+`planner.devices.calibration.*_tables`. Errors are |predicted / measured - 1|, a mean over the rows of each kind of
+time, then over kinds. Predictions come from the functions of `planner.devices` that cost model and simulator call.
 
 - In sample: the numbers of a device type (`Efficiency`) fitted to the same rows. For context.
 - Without the model: they are fitted to the same type's rows of all other models.
@@ -38,16 +38,16 @@ from typing import Any
 import numpy as np
 
 from bench import provenance
-from planner.calibration import held_out, parameters
-from planner.calibration.fit import Fit, fit_all
-from planner.calibration.held_out import Predicted
-from planner.calibration.kin import Traits, completed
-from planner.calibration.layer_memory import KEPT, LayerMemory, predicted_bytes
-from planner.calibration.loaders import load_memory, load_profiles, load_traits
-from planner.calibration.observations import LAYERS, Series, Term
-from planner.calibration.score import Score, score
-from planner.calibration.table import efficiency_rows
-from planner.catalogue import gpu_types
+from planner.devices.calibration import held_out, parameters
+from planner.devices.calibration.fit import Fit, fit_all
+from planner.devices.calibration.held_out import Predicted
+from planner.devices.calibration.kin import Traits, completed
+from planner.devices.calibration.layer_memory import KEPT, LayerMemory, predicted_bytes
+from planner.devices.calibration.loaders import load_memory, load_profiles, load_traits
+from planner.devices.calibration.observations import LAYERS, Series, Term
+from planner.devices.calibration.score import Score, score
+from planner.devices.calibration.table import efficiency_rows
+from planner.devices.catalogue import gpu_types
 
 MAX_TIME_ERROR = 0.10
 MAX_MEMORY_ERROR = 0.06

@@ -27,14 +27,14 @@ import numpy as np
 from bench import provenance
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.baselines.sampling import drawn
-from planner.catalogue import architecture, gpu_types
 from planner.cost.pools import Prices
-from planner.importers.published import HetrlScenario, hetrl_fleet
-from planner.importers.published_workloads import HETRL_MODELS, hetrl_workload
-from planner.question.fleet import Fleet, Machines, Region
-from planner.question.goal import Problem
-from planner.question.workload import Lengths, Task, Workload
+from planner.devices.catalogue import architecture, gpu_types
+from planner.files.importers.published import HetrlScenario, hetrl_fleet
+from planner.files.importers.published_workloads import HETRL_MODELS, hetrl_workload
+from planner.methods.baselines.sampling import drawn
+from planner.problem.fleet import Fleet, Machines, Region
+from planner.problem.goal import Problem
+from planner.problem.workload import Lengths, Task, Workload
 from planner.simulate.record import Simulated
 from planner.simulate.simulator import simulate
 
@@ -167,7 +167,7 @@ def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float6
 
 def check_simulator() -> None:
     """One machine, equal lengths, no staleness: a step is prefill, decoding, training and loading weights, to 0.1 %."""
-    from planner.device import collective, layer
+    from planner.devices import collective, layer
 
     arch, gpu = architecture("Qwen3-4B"), gpu_types()["A100-80GB-SXM"]
     fleet = Fleet(

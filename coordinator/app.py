@@ -23,10 +23,10 @@ from periplus.pb.v1 import control_pb2_grpc
 from periplus.process import StopReason, wait_for_stop, write_ready_file
 from periplus.telemetry import event as log_event
 from periplus.wan.client import WanRouter
-from planner.capabilities import load_capabilities
-from planner.checkpoint import published_bytes, visible_architecture
+from planner.files.capabilities import load_capabilities
+from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.plan import Outcome
-from planner.question.fleet import Fleet
+from planner.problem.fleet import Fleet
 from planner.solve import Thinking, plan_job
 
 log = logging.getLogger(__name__)

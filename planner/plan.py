@@ -19,7 +19,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact
 from planner.answer.placement import Placement
 from planner.plan_entries import PlanFile
-from planner.question.goal import Goal, Problem
+from planner.problem.goal import Goal, Problem
 
 SCHEMA = "periplus.plan/1"
 """Name and version of the format of plans."""

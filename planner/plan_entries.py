@@ -11,9 +11,9 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from periplus.config import Config
 from planner.answer.placement import Sharding
-from planner.question.goal import Objective
-from planner.question.workload import Task
-from planner.ranges import Name
+from planner.files.ranges import Name
+from planner.problem.goal import Objective
+from planner.problem.workload import Task
 
 MAX_STEP_S = 1e7
 """A step of four months is beyond any plan, and still far from where solvers' numbers end."""
@@ -30,7 +30,7 @@ _Regions = Annotated[tuple[Name, ...], Field(max_length=10_000)]
 
 
 class GoalEntry(Config):
-    """As `planner.question.goal.Goal`."""
+    """As `planner.problem.goal.Goal`."""
 
     objective: Objective = Objective.THROUGHPUT
     max_step_s: float | None = Field(default=None, ge=1e-6, le=MAX_STEP_S)
@@ -47,7 +47,7 @@ class TaskRegionsEntry(Config):
 
 
 class RulesEntry(Config):
-    """As `planner.question.goal.Rules`."""
+    """As `planner.problem.goal.Rules`."""
 
     pins: tuple[TaskRegionsEntry, ...] = Field(max_length=1000)
     forbidden: tuple[TaskRegionsEntry, ...] = Field(max_length=1000)
@@ -59,7 +59,7 @@ class RulesEntry(Config):
 
 
 class LimitsEntry(Config):
-    """As `planner.question.goal.Limits`."""
+    """As `planner.problem.goal.Limits`."""
 
     max_tensor: int = Field(ge=1, le=2**20)
     max_pipeline: int = Field(ge=1, le=2**20)

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 from periplus.errors import ConfigError
-from planner import fleet_file, workload_file
 from planner.answer.evaluation import Evaluation, RegionTimes
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.question.goal import Goal, Limits, Objective, Problem, Rules
-from planner.question.workload import TASKS, Task
+from planner.files import fleet_file, workload_file
+from planner.problem.goal import Goal, Limits, Objective, Problem, Rules
+from planner.problem.workload import TASKS, Task
 
 Tree = dict[str, Any]
 """A JSON object."""

@@ -10,7 +10,7 @@ from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.explain.binding import binding_sentence
 from planner.plan import Assignment, Edge, Plan, Prediction, Rates, TaskKind
-from planner.question.workload import Task
+from planner.problem.workload import Task
 
 
 def plan_of(prices: Prices, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:

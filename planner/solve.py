@@ -12,23 +12,23 @@ from periplus.errors import ConfigError
 from periplus.job import JobFile
 from planner.answer import outcome
 from planner.answer.outcome import Fact, Incumbent
-from planner.capabilities import Capabilities
 from planner.cost.pools import Prices
-from planner.job_question import workload_of_job
+from planner.files.capabilities import Capabilities
 from planner.jobs import hosts
+from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs, needs_of
 from planner.jobs.polish import needs_s, polished
 from planner.jobs.refusals import refusal
 from planner.jobs.static import METHOD as STATIC
 from planner.jobs.static import plan_static
-from planner.margins import with_margin
-from planner.obstacles import obstacle
+from planner.methods.obstacles import obstacle
+from planner.methods.trim import trimmed
 from planner.plan import BudgetExhausted, Infeasible, Outcome
+from planner.problem.architecture import Architecture
+from planner.problem.fleet import Fleet
+from planner.problem.goal import Problem
+from planner.problem.margins import with_margin
 from planner.propose import plan_of
-from planner.question.architecture import Architecture
-from planner.question.fleet import Fleet
-from planner.question.goal import Problem
-from planner.trim import trimmed
 
 AUTO = "auto"
 """Name of the default method."""
@@ -37,7 +37,7 @@ _EXTRAS = {"deap": "bench", "pymetis": "metis"}
 """Optional dependency group of this package that installs a module, by the module's name."""
 
 Method = Callable[..., outcome.Outcome]
-"""Search with the interface of `planner.portfolio.METHODS`."""
+"""Search with the interface of `planner.methods.portfolio.METHODS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def searched(prices: Prices, thinking: Thinking, method: str) -> outcome.Outcome
 
 def method_of(name: str) -> Method:
     """Return the method of that name. Raises: ValueError."""
-    from planner.portfolio import METHODS  # the solver takes a second to load
+    from planner.methods.portfolio import METHODS  # the solver takes a second to load
 
     if name not in METHODS:
         raise ValueError(f"{name!r} is not a method; choose one of {', '.join(METHODS)}")

@@ -18,10 +18,10 @@ from grpc_tools import protoc
 
 from periplus import yaml_text
 from periplus.job import job_schema
-from planner.fleet_file import fleet_schema, to_tree
-from planner.importers.imported import Imported
-from planner.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
-from planner.workload_file import workload_schema
+from planner.files.fleet_file import fleet_schema, to_tree
+from planner.files.importers.imported import Imported
+from planner.files.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
+from planner.files.workload_file import workload_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,9 +15,9 @@ from itertools import product
 
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, most, reached
 from bench.planner_cases.solving import Solved, solve
-from planner.importers.published import areal_hex_fleet
-from planner.importers.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
-from planner.question.goal import Goal, Objective, Problem
+from planner.files.importers.published import areal_hex_fleet
+from planner.files.importers.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
+from planner.problem.goal import Goal, Objective, Problem
 
 BUDGETS_USD_PER_HOUR = (32.0, 64.0, 128.0)
 ETAS = (1, 4)

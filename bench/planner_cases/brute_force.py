@@ -26,12 +26,12 @@ import numpy as np
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.outcome import objective_value
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.classes import DeviceClass
 from planner.cost import shape
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.question.goal import Problem
-from planner.question.workload import TRAINING, Task
+from planner.problem.device_classes import DeviceClass
+from planner.problem.goal import Problem
+from planner.problem.workload import TRAINING, Task
 
 Item = tuple[int, int]
 """A unit of one group: the group's index, and the unit's devices."""

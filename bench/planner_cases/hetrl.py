@@ -21,10 +21,10 @@ from statistics import geometric_mean
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, most, reached
 from bench.planner_cases.solving import Solved, solve
 from planner.answer.placement import Placement, Sharding
-from planner.importers.published import HetrlScenario, hetrl_fleet
-from planner.importers.published_workloads import ALGORITHMS, HETRL_MODELS, hetrl_workload
-from planner.question.goal import STUDY, Problem
-from planner.question.workload import TRAINING
+from planner.files.importers.published import HetrlScenario, hetrl_fleet
+from planner.files.importers.published_workloads import ALGORITHMS, HETRL_MODELS, hetrl_workload
+from planner.problem.goal import STUDY, Problem
+from planner.problem.workload import TRAINING
 from planner.simulate.simulator import simulate
 
 TIMES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

@@ -5,7 +5,7 @@ the workloads below in turn, so that every staleness bound meets every kind of f
 dollar for each device and hour, since a goal in dollars cannot use devices that nobody priced. First the fastest
 placement is searched; then three plans under limits: least dollars at 1.3 and at 2 times its seconds a step, and the
 fastest placement for 1.3 times the dollars an hour of the second of them. All are planned within the limit less the
-margin of `planner.margins`, as `periplus plan` does, and played for forty steps.
+margin of `planner.problem.margins`, as `periplus plan` does, and played for forty steps.
 
 `limit_missed_in_simulation` counts plans whose simulated mean of seconds a step is above the operator's limit, whose
 dollars are above the operator's budget, or which come to a stand. Dollars are the rent and the simulated egress at the
@@ -21,16 +21,16 @@ from pathlib import Path
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, reached
 from bench.planner_cases.real import DELTA, NUM_FLEETS
 from bench.planner_cases.solving import Solved, solve
-from planner import margins
 from planner.answer.placement import Placement
 from planner.cost.oracle import rent_usd_per_hour
 from planner.cost.pools import Prices
-from planner.importers.generate import benchmark_fleets
-from planner.importers.loaders import load_fleet, load_tables, load_workload
-from planner.importers.published_workloads import areal_hex_workload, hetrl_workload
-from planner.question.fleet import Fleet
-from planner.question.goal import Goal, Objective, Problem
-from planner.question.workload import Workload
+from planner.files.importers.generate import benchmark_fleets
+from planner.files.importers.loaders import load_fleet, load_tables, load_workload
+from planner.files.importers.published_workloads import areal_hex_workload, hetrl_workload
+from planner.problem import margins
+from planner.problem.fleet import Fleet
+from planner.problem.goal import Goal, Objective, Problem
+from planner.problem.workload import Workload
 from planner.simulate.record import Simulated
 from planner.simulate.simulator import simulate
 

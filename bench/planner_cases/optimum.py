@@ -16,8 +16,8 @@ import numpy as np
 from bench.planner_cases import brute_force, small
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, reached
 from bench.planner_cases.solving import run
-from planner.exact.method import search
-from planner.question.goal import Goal, Objective, Problem
+from planner.methods.exact.method import search
+from planner.problem.goal import Goal, Objective, Problem
 
 MOST = 30_000
 MOST_QUICK = 2_000

@@ -18,13 +18,13 @@ from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measur
 from bench.planner_cases.speed import problem_of
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.baselines.sampling import drawn
 from planner.cost.batch import book_of, evaluate_many, evaluate_rows
 from planner.cost.book import Book
 from planner.cost.cuts import IntArray
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.question.workload import Task
+from planner.methods.baselines.sampling import drawn
+from planner.problem.workload import Task
 
 TARGETS = {64: 20_000, 1024: 2_000}
 ROWS = 4096

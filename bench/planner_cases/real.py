@@ -1,7 +1,7 @@
 """Section `real`: twenty fleets of measured links and listed prices, 3 to 20 regions of three clouds.
 
-Numbers of machines are drawn (`planner.importers.generate.benchmark_fleets`), everything else is from the tables. Three
-questions each, for an asynchronous GRPO job of 8B with deltas of one percent of the weights at 6.9 bits a change
+Numbers of machines are drawn (`planner.files.importers.generate.benchmark_fleets`), everything else is from the tables.
+Three questions each, for an asynchronous GRPO job of 8B with deltas of one percent of the weights at 6.9 bits a change
 (`bench/results/2026-11-21-weights.md`): the best throughput; the best throughput of one region alone; the least dollars
 at three quarters of that one region's throughput, in one region and anywhere. *Saved* is the difference of the latter.
 `real_s_max` is the longest time until an answer is proved within one percent, over the two questions without a limit of
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, most, reached
 from bench.planner_cases.solving import Solved, solve
-from planner.importers.generate import benchmark_fleets
-from planner.importers.loaders import load_tables
-from planner.importers.published_workloads import hetrl_workload
-from planner.question.goal import Goal, Objective, Problem, Rules
-from planner.question.workload import WeightTransfer
+from planner.files.importers.generate import benchmark_fleets
+from planner.files.importers.loaders import load_tables
+from planner.files.importers.published_workloads import hetrl_workload
+from planner.problem.goal import Goal, Objective, Problem, Rules
+from planner.problem.workload import WeightTransfer
 
 METHOD = "auto"
 NUM_FLEETS = 20

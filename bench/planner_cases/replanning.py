@@ -32,14 +32,14 @@ from bench.planner_cases.solving import Solved, solve
 from bench.planner_cases.speed import problem_of
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.classes import DeviceClass, classes_of
 from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
-from planner.importers.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
-from planner.question.fleet import Fleet, Machines, Region
-from planner.question.goal import Problem
-from planner.question.workload import Task
+from planner.files.importers.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
+from planner.problem.device_classes import DeviceClass, classes_of
+from planner.problem.fleet import Fleet, Machines, Region
+from planner.problem.goal import Problem
+from planner.problem.workload import Task
 from planner.replan.moves import Lost, Use, use_of
 from planner.replan.replanner import Replan, Replanner
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.question.architecture import Architecture
-from planner.question.fleet import Fleet, Link, Machines, Region
-from planner.question.goal import Goal, Limits, Objective, Problem, Rules
-from planner.question.hardware import Efficiency, GpuType
-from planner.question.workload import Lengths, Task, WeightTransfer, Workload
+from planner.problem.architecture import Architecture
+from planner.problem.fleet import Fleet, Link, Machines, Region
+from planner.problem.goal import Goal, Limits, Objective, Problem, Rules
+from planner.problem.hardware import Efficiency, GpuType
+from planner.problem.workload import Lengths, Task, WeightTransfer, Workload
 
 GENERATED, TRAINED = Task.GENERATION, Task.ACTOR_TRAINING
 TASK_SETS = (

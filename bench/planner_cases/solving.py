@@ -10,8 +10,8 @@ from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.portfolio import METHODS
-from planner.question.goal import Problem
+from planner.methods.portfolio import METHODS
+from planner.problem.goal import Problem
 
 CLOSE = 0.01
 

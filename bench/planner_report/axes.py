@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from planner.picture import svg
+from planner.explain.pictures import svg
 
 WIDTH = 980.0
 MARGIN = 28.0

@@ -1,8 +1,13 @@
 """What the fleets and workloads of both published planners take that nobody published, each by its name."""
 
 from bench.planner_report.markdown import bullets
-from planner.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
-from planner.importers.published_workloads import AREAL_HEX_MODELS, HETRL_MODELS, areal_hex_workload, hetrl_workload
+from planner.files.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
+from planner.files.importers.published_workloads import (
+    AREAL_HEX_MODELS,
+    HETRL_MODELS,
+    areal_hex_workload,
+    hetrl_workload,
+)
 
 
 def guesses() -> list[str]:

@@ -212,9 +212,9 @@ def _limits(part: Part, _: Page) -> list[str]:
     rows = list(part.rows.values())
     return [
         "Plans under a limit of seconds a step or of dollars an hour, made within the limit less the margin of "
-        "`planner/margins.py` and played for forty steps: `bench/planner_cases/limits.py`. *Error* is simulated over "
-        "predicted seconds a step, less one. A margin of `0` is of rows that were measured to set the margins, or of "
-        "budgets in one region, where only rent counts.",
+        "`planner/problem/margins.py` and played for forty steps: `bench/planner_cases/limits.py`. *Error* is "
+        "simulated over predicted seconds a step, less one. A margin of `0` is of rows that were measured to set the "
+        "margins, or of budgets in one region, where only rent counts.",
         limits_tables.limits_sentence(rows), limits_tables.limits_table(part.rows),
         "The plans that came nearest to their limit of seconds:", limits_tables.nearest_table(part.rows),
     ]  # fmt: skip

@@ -7,8 +7,8 @@ from bench.planner_cases.cells import Row
 from bench.planner_cases.hetrl import FAMILIES, PUBLISHED
 from bench.planner_report.axes import MARGIN, NOTE, WIDTH, Log, grid_x, head, notes, ring
 from bench.planner_report.hetrl_tables import Compared, compared, timing_of
-from planner.importers.published_workloads import ALGORITHMS, HETRL_MODELS
-from planner.picture import svg
+from planner.explain.pictures import svg
+from planner.files.importers.published_workloads import ALGORITHMS, HETRL_MODELS
 
 TITLE = "How much faster than the best placement of a static family"
 _COLOURS = {"ppo": "reward", "grpo": "actor_training"}

@@ -6,7 +6,7 @@ from itertools import product
 from bench.planner_cases.cells import Row, Rows
 from bench.planner_report.axes import MARGIN, NOTE, WIDTH, Log, dots, grid_x, grid_y, head, notes
 from bench.planner_report.markdown import percent
-from planner.picture import svg
+from planner.explain.pictures import svg
 
 TITLE = "Predicted against simulated"
 KINDS = tuple(product(("grpo", "ppo"), ("sync", "async")))

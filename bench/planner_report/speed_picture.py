@@ -8,7 +8,7 @@ from bench.planner_report.axes import MARGIN, NOTE, WIDTH, Log, grid_x, grid_y, 
 from bench.planner_report.markdown import number
 from bench.planner_report.other_solvers import OTHERS, REAL_LIMIT_S, REAL_MOST_GPUS, Other
 from bench.planner_report.speed_tables import workload_of
-from planner.picture import svg
+from planner.explain.pictures import svg
 
 TITLE = "Seconds to a proof within one percent"
 _COLOURS = {

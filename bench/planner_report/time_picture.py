@@ -8,8 +8,8 @@ from bench.planner_cases.hetrl import OURS
 from bench.planner_report.axes import MARGIN, NOTE, WIDTH, Log, grid_x, grid_y, head, notes, ring
 from bench.planner_report.hetrl_tables import METHODS, AtTime, best_ever, over_time
 from bench.planner_report.markdown import counted
-from planner.importers.published_workloads import ALGORITHMS
-from planner.picture import svg
+from planner.explain.pictures import svg
+from planner.files.importers.published_workloads import ALGORITHMS
 
 TITLE = "Quality against thinking time"
 _COLOURS = dict(zip(METHODS, ("actor_training", "reward", "reference"), strict=True))

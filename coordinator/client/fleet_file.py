@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from coordinator.client.listing import Tree
 from periplus.errors import ConfigError
 from periplus.pb.v1 import control_pb2
-from planner.catalogue import gpu_name, gpu_types, is_whole
-from planner.fleet_file import to_tree
-from planner.question.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
+from planner.devices.catalogue import gpu_name, gpu_types, is_whole
+from planner.files.fleet_file import to_tree
+from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 
 
 def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]:

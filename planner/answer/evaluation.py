@@ -5,7 +5,7 @@ An evaluation gives seconds per step and dollars per hour by term, and names the
 
 from dataclasses import dataclass
 
-from planner.question.workload import Task
+from planner.problem.workload import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

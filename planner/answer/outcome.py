@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.question.goal import Goal, Objective
+from planner.problem.goal import Goal, Objective
 
 BOUND_TOLERANCE = 2e-5
 """Relative tolerance: rounding may put a bound above the value of a known placement by this much. Chosen by hand."""

@@ -19,7 +19,7 @@ size k or more, counted in multiples of k, are at most num_machines x floor(gpus
 from dataclasses import dataclass
 from enum import StrEnum
 
-from planner.question.workload import TRAINING, Task
+from planner.problem.workload import TRAINING, Task
 
 
 class Sharding(StrEnum):

@@ -7,6 +7,6 @@ far printed.
 
 from planner.commands.fleets import fleet
 from planner.commands.plans import plan
-from planner.commands.playing import simulate
+from planner.commands.simulate import simulate
 
 __all__ = ["fleet", "plan", "simulate"]

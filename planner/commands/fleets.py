@@ -9,15 +9,15 @@ import click
 
 from periplus import clock, yaml_text
 from periplus.view import units
-from planner.classes import classes_of
 from planner.commands.numbers import MAX_PROBE_S, Number
 from planner.commands.output import form_option, say, show, svg_option, write_svg
 from planner.explain.columns import columns
-from planner.fleet_file import fleet_schema, to_tree
-from planner.importers.assemble import Choice, import_fleet
-from planner.importers.loaders import load_fleet, read_text
-from planner.picture.links import links_svg
-from planner.question.fleet import Fleet, Link
+from planner.explain.pictures.links import links_svg
+from planner.files.fleet_file import fleet_schema, to_tree
+from planner.files.importers.assemble import Choice, import_fleet
+from planner.files.importers.loaders import load_fleet, read_text
+from planner.problem.device_classes import classes_of
+from planner.problem.fleet import Fleet, Link
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _MOST_NOTES = 12
@@ -85,7 +85,7 @@ def show_fleet(file: Path, form: str, svg: Path | None) -> None:
 @form_option
 def probe_command(seconds: float, form: str) -> None:
     """Measure one core of this machine, and print it as the `cpu` of a fleet file's `gpu_types`."""
-    from planner.probe import probe  # nothing else needs its kernels
+    from planner.devices.core_speed import probe  # nothing else needs its kernels
 
     tree: dict[str, Any] = {"gpu_types": [asdict(probe(seconds, clock.monotonic_s, cpu_s=clock.process_s))]}
     show(tree, form, lambda: yaml_text.dump(tree).rstrip("\n"))

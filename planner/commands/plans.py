@@ -6,15 +6,15 @@ from typing import Any
 import click
 
 from periplus.command import DefaultGroup
-from planner.commands.asking import FILE, METHODS, options_of, question, question_options
+from planner.commands.background_search import Interrupt
 from planner.commands.numbers import MAX_BUDGET_S, Number
+from planner.commands.options import FILE, METHODS, options_of, question, question_options
 from planner.commands.output import form_option, read_plan, read_whole_plan, say, show, svg_option, whole, write_svg
-from planner.commands.searching import explained, made_plan, runs_of, simulated
-from planner.commands.thinking import Interrupt
+from planner.commands.run import explained, made_plan, runs_of, simulated
 from planner.explain.difference import difference
 from planner.explain.lines import explain
+from planner.explain.pictures.placement import placement_svg
 from planner.jobs.static import METHOD as STATIC
-from planner.picture.placement import placement_svg
 
 _PLAN_S = 10.0
 """Thinking about a plan, where nobody says how long."""

@@ -5,7 +5,7 @@ this one function, so methods differ only in what they find. `batch.evaluate_man
 placements at once.
 
 - Single costs: `memory` (bytes), `generation`, `scoring`, `training` (seconds of a pool or a mesh) and `network`
-  (routes between regions). The physics of one device is in `planner.device`.
+  (routes between regions). The physics of one device is in `planner.devices`.
 - Cost tables: `pools.Prices` computes each cost once per problem and keeps it.
 - Candidates: `columns` lists the units and meshes that no other candidate dominates. The solvers choose among these.
 - A step: `placed` adds up the terms of a placement, `judged` finds the longest one, `oracle` applies the goal.

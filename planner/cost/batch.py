@@ -20,8 +20,8 @@ from planner.cost.judged import BETTER
 from planner.cost.phases import KNOT, ends_s
 from planner.cost.pools import Prices
 from planner.cost.windows import Windows
-from planner.question.goal import Goal, Objective
-from planner.question.workload import SCORING, TRAINING, Task
+from planner.problem.goal import Goal, Objective
+from planner.problem.workload import SCORING, TRAINING, Task
 
 
 class Verdict(IntEnum):

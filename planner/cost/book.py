@@ -12,13 +12,13 @@ import numpy as np
 
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Placement, Pool
-from planner.classes import DeviceClass
 from planner.cost import shape
 from planner.cost.cuts import TENSOR, BoolArray, FloatArray, IntArray
 from planner.cost.overlap import NONE, Overlaps, overlaps_of
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.ways import critic_way, home
-from planner.question.workload import TRAINING, Task
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from typing import TypeVar
 import numpy as np
 
 from planner.answer.placement import Layout, Pool
-from planner.classes import DeviceClass
 from planner.cost import cuts, memory
 from planner.cost.listed import MeshColumn, MeshList, MeshPart
 from planner.cost.meshes import Found, Pairing, Room, Side, alone, side
@@ -25,7 +24,8 @@ from planner.cost.options import Options, options
 from planner.cost.phases import PhaseTable
 from planner.cost.pools import Kind, Prices, host_violation
 from planner.cost.ways import home
-from planner.question.workload import Task
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import Task
 
 T = TypeVar("T")
 

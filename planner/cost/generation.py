@@ -25,9 +25,9 @@ from planner.cost.cuts import FloatArray, IntArray
 from planner.cost.memory import sequence_bytes
 from planner.cost.overlap import Overlap
 from planner.cost.renewal import RATIOS, refilled
-from planner.device import collective, layer
-from planner.question.hardware import GpuType
-from planner.question.workload import Task, Workload
+from planner.devices import collective, layer
+from planner.problem.hardware import GpuType
+from planner.problem.workload import Task, Workload
 
 SLOTS = (
     *range(1, 9),

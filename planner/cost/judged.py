@@ -21,7 +21,7 @@ from planner.cost.phases import KNOT, PhaseTable, end_s
 from planner.cost.placed import Making, Placed, regions_of
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.window import Generating, Units, makes
-from planner.question.workload import SCORING, Task
+from planner.problem.workload import SCORING, Task
 
 BETTER = 1 - 1e-9
 """Factor below which a step time counts as better than another one; it keeps rounding from deciding."""

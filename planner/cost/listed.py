@@ -14,12 +14,12 @@ from typing import overload
 import numpy as np
 
 from planner.answer.placement import Group
-from planner.classes import DeviceClass
 from planner.cost.cuts import BoolArray, FloatArray, IntArray
 from planner.cost.meshes import Found, Room, first_s, makes
 from planner.cost.options import Options
 from planner.cost.pools import Prices
-from planner.question.workload import Task
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

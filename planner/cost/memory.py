@@ -2,7 +2,7 @@
 
 The tasks of a group stay resident together and run one after another. So the sum of the resident bytes plus the largest
 transient bytes must be within `usable_bytes`. Model states follow ZeRO's accounting; activations are counted by
-`planner.device.memory`. If versions are sent as deltas, the trainer also keeps a copy of the last published version (2
+`planner.devices.memory`. If versions are sent as deltas, the trainer also keeps a copy of the last published version (2
 bytes per parameter, sharded like the optimizer). The versions that a region keeps for its engines are in the host's
 memory (`host_bytes`), not on devices.
 """
@@ -11,10 +11,10 @@ import numpy as np
 
 from planner.answer.placement import Layout
 from planner.cost.cuts import FULL, OPTIMIZER, Cuts, FloatArray, IntArray, of_layout
-from planner.device import memory as device_memory
-from planner.question.architecture import Architecture
-from planner.question.hardware import GpuType
-from planner.question.workload import TRAINING, Task, Workload
+from planner.devices import memory as device_memory
+from planner.problem.architecture import Architecture
+from planner.problem.hardware import GpuType
+from planner.problem.workload import TRAINING, Task, Workload
 
 USABLE_FRACTION = 0.9
 """Fraction of a device's memory that can be used; the rest is lost to fragmentation. Source: 0.9 is vLLM's default

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.classes import DeviceClass
 from planner.cost.cuts import BoolArray, FloatArray, IntArray
 from planner.cost.options import Options, blocks_worth_pairing, kinds
 from planner.cost.pareto import undominated
@@ -23,7 +22,8 @@ from planner.cost.phases import KNOT, ends_s
 from planner.cost.pools import Prices
 from planner.cost.training import Edge, mesh_times
 from planner.cost.ways import Way
-from planner.question.workload import SCORING, TRAINING, Task
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import SCORING, TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

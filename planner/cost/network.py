@@ -8,8 +8,8 @@ the weights leave the trainer's region for all generating regions at the same ti
 from dataclasses import dataclass
 
 from planner.cost.memory import trained_fraction, whole_params
-from planner.question.fleet import Fleet, Link, Region
-from planner.question.workload import Task, Workload
+from planner.problem.fleet import Fleet, Link, Region
+from planner.problem.workload import Task, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from functools import partial
 import numpy as np
 
 from planner.answer.placement import Layout, Pool
-from planner.classes import DeviceClass
 from planner.cost import cuts, memory, training
 from planner.cost.cuts import FULL, UNSHARDED, BoolArray, Cuts, FloatArray, IntArray
 from planner.cost.pareto import undominated
 from planner.cost.pools import Prices
 from planner.cost.training import Blocks
-from planner.question.workload import TRAINING, Task
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

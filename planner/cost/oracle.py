@@ -26,8 +26,8 @@ from planner.answer.placement import Placement
 from planner.cost.judged import judge
 from planner.cost.placed import place
 from planner.cost.pools import Prices
-from planner.question.goal import Goal, Objective
-from planner.question.workload import Task
+from planner.problem.goal import Goal, Objective
+from planner.problem.workload import Task
 
 
 def evaluate(prices: Prices, placement: Placement, *, goal: Goal | None = None) -> Evaluation | Violation:

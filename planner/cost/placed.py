@@ -13,7 +13,7 @@ from planner.answer.placement import Group, Placement
 from planner.cost import shape
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.ways import CriticWay, Home, critic_way, home
-from planner.question.workload import SCORING, TRAINING, Task
+from planner.problem.workload import SCORING, TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,16 +16,16 @@ import numpy as np
 
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Layout, Pool
-from planner.classes import DeviceClass, classes_of
 from planner.cost import cuts, memory, network, scoring, training
 from planner.cost.cuts import FloatArray
 from planner.cost.generation import SLOTS, Replica
 from planner.cost.network import Network
 from planner.cost.overlap import Overlap
 from planner.cost.phases import KNOT, PhaseTable, grid, phase_end_s, table
-from planner.question.goal import Problem
-from planner.question.hardware import GpuType
-from planner.question.workload import SCORING, TRAINING, Task
+from planner.problem.device_classes import DeviceClass, classes_of
+from planner.problem.goal import Problem
+from planner.problem.hardware import GpuType
+from planner.problem.workload import SCORING, TRAINING, Task
 
 __all__ = ["Kind", "MeshPrice", "PhaseTable", "PoolPrice", "Prices", "host_violation", "phase_end_s"]
 

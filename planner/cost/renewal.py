@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from planner.cost.cuts import FloatArray
-from planner.question.workload import Lengths
+from planner.problem.workload import Lengths
 
 RATIOS = (1.0, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 """Sequences per slot for which a phase is tabulated. Beyond the last ratio each further sequence costs what it costs

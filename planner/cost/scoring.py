@@ -1,9 +1,9 @@
 """Cost of scoring: one forward pass of the reference, reward or critic model over finished samples."""
 
 from planner.cost.memory import SCORING_TOKENS
-from planner.device import collective, layer
-from planner.question.hardware import GpuType
-from planner.question.workload import Task, Workload
+from planner.devices import collective, layer
+from planner.problem.hardware import GpuType
+from planner.problem.workload import Task, Workload
 
 
 def sample_s(workload: Workload, task: Task, gpu: GpuType, tensor: int) -> float:

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.classes import DeviceClass, fits
 from planner.cost.cuts import BATCH, DATA, MICRO_BATCH, PIPELINE, TENSOR
 from planner.cost.pools import Prices
-from planner.question.workload import TRAINING, Task
+from planner.problem.device_classes import DeviceClass, fits
+from planner.problem.workload import TRAINING, Task
 
 __all__ = ["BATCH", "DATA", "MICRO_BATCH", "PIPELINE", "TENSOR", "violation"]
 

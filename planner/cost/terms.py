@@ -15,7 +15,7 @@ from planner.cost.judged import Judged, judge
 from planner.cost.oracle import rent_usd_per_hour
 from planner.cost.placed import Placed, place
 from planner.cost.pools import PoolPrice, Prices
-from planner.question.workload import SCORING, TRAINING, Task
+from planner.problem.workload import SCORING, TRAINING, Task
 
 
 class Unit(StrEnum):

@@ -20,11 +20,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from planner.answer.placement import Layout
-from planner.classes import DeviceClass
 from planner.cost.cuts import FULL, UNSHARDED, Cuts, FloatArray, IntArray, of_layout
 from planner.cost.memory import stage_params, trained_fraction, whole_params
-from planner.device import collective, layer
-from planner.question.workload import Task, Workload
+from planner.devices import collective, layer
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import Task, Workload
 
 _HALF = 2
 """Bytes of one half-precision number."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.cost import network
 from planner.cost.pools import Prices
-from planner.question.workload import Task, Workload
+from planner.problem.workload import Task, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from planner.cost import network
 from planner.cost.judged import others_s
 from planner.cost.placed import Placed, place
 from planner.cost.pools import Prices
-from planner.question.goal import Goal, Objective
+from planner.problem.goal import Goal, Objective
 
 
 def binding_sentence(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:

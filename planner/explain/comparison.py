@@ -10,7 +10,7 @@ from planner.answer.outcome import Incumbent
 from planner.explain.columns import columns
 from planner.explain.money import known_usd, num_unpriced
 from planner.plan import Played
-from planner.question.goal import Goal, Objective, Problem
+from planner.problem.goal import Goal, Objective, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

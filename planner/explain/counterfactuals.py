@@ -13,18 +13,18 @@ from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
-from planner.classes import DeviceClass, classes_of
 from planner.cost.network import Network
 from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.explain.binding import seconds
-from planner.margins import with_margin
-from planner.obstacles import allowed
+from planner.methods.obstacles import allowed
+from planner.problem.device_classes import DeviceClass, classes_of
+from planner.problem.fleet import Fleet, Machines
+from planner.problem.goal import Goal, Problem
+from planner.problem.margins import with_margin
+from planner.problem.workload import Task
 from planner.propose import rollout_replicas
-from planner.question.fleet import Fleet, Machines
-from planner.question.goal import Goal, Problem
-from planner.question.workload import Task
 
 Solve = Callable[[Problem], outcome.Outcome]
 """Function that searches a problem for the best placement."""

@@ -11,7 +11,7 @@ from planner.explain.columns import columns
 from planner.explain.money import usd_words
 from planner.jobs.hosts import without_trainer
 from planner.plan import Plan
-from planner.question.workload import TRAINING, Task
+from planner.problem.workload import TRAINING, Task
 from planner.replan.moves import num_moved
 
 _Counts = dict[tuple[str, str], int]

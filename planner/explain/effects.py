@@ -7,7 +7,7 @@ from typing import Any
 
 from periplus.view import units
 from planner.explain.counterfactuals import UNANSWERED, Effect
-from planner.question.goal import Goal, Objective
+from planner.problem.goal import Goal, Objective
 
 NEGLIGIBLE = 1e-3
 """Relative gain below which the text says that there is none. Chosen by hand."""

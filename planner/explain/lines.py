@@ -6,10 +6,10 @@ from planner.answer.placement import Group, Layout, Pool, Sharding
 from planner.explain.binding import names, seconds
 from planner.explain.effects import percent
 from planner.explain.money import has_prices, num_unpriced, rounded_up, usd_words
-from planner.margins import regime_words
 from planner.plan import Assignment, Plan, Played, TaskKind
+from planner.problem.margins import regime_words
+from planner.problem.workload import TRAINING, Task
 from planner.propose import idle_pools
-from planner.question.workload import TRAINING, Task
 
 NOTHING = 0.95
 """Gap above which the bound is called of no help. Chosen by hand."""

@@ -4,8 +4,8 @@ import math
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.classes import classes_of
-from planner.question.fleet import Fleet
+from planner.problem.device_classes import classes_of
+from planner.problem.fleet import Fleet
 
 
 def num_unpriced(fleet: Fleet, placement: Placement) -> int:

@@ -9,13 +9,13 @@ memory: what several processes take together is not a property of a device, so i
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planner.catalogue import CPU, gpu_types
+from planner.devices.catalogue import CPU, gpu_types
 from planner.jobs.needs import Needs
 from planner.jobs.refusals import obstacle
-from planner.question.fleet import ONE_HOST_BYTES_PER_S, Fleet, Machines, Region
-from planner.question.goal import Goal, Limits, Problem, Rules
-from planner.question.hardware import GpuType
-from planner.question.workload import Task, Workload
+from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Machines, Region
+from planner.problem.goal import Goal, Limits, Problem, Rules
+from planner.problem.hardware import GpuType
+from planner.problem.workload import Task, Workload
 
 _UNBOUNDED_BYTES = 1 << 50
 """Memory in bytes that is assumed of a host that does not state it."""

@@ -10,7 +10,7 @@ worker's batch limit them.
 from dataclasses import dataclass
 
 from periplus.job import JobFile
-from planner.question.fleet import Region
+from planner.problem.fleet import Region
 
 BUILTIN_BYTES = {"builtin:qwen3-tiny": 382_080}
 """Bytes of one published version of the built-in models, counted by `tests/planner/jobs/test_needs.py`."""
@@ -63,7 +63,7 @@ class Needs:
 def needs_of(job: JobFile, model_bytes: int | None = None) -> Needs:
     """Return the needs of a resolved job.
 
-    `model_bytes` is as in `planner.checkpoint.published_bytes`.
+    `model_bytes` is as in `planner.files.hub_checkpoint.published_bytes`.
     """
     size = BUILTIN_BYTES.get(job.model.path, model_bytes)
     return Needs(

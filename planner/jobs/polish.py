@@ -15,7 +15,7 @@ from planner.cost.judged import alone_s
 from planner.cost.oracle import evaluate
 from planner.cost.placed import Placed, place
 from planner.cost.pools import PoolPrice, Prices
-from planner.question.workload import Task
+from planner.problem.workload import Task
 
 _TOLERANCE = 1e-9
 """Relative tolerance within which two steps count as equally long."""

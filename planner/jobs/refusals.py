@@ -5,10 +5,10 @@ not measured, too few regions. If each region that may train fails for a reason 
 that passed most checks is reported.
 """
 
-from planner.capabilities import Capabilities
 from planner.cost.network import Network
+from planner.files.capabilities import Capabilities
 from planner.jobs.needs import Needs
-from planner.question.fleet import Fleet, Region
+from planner.problem.fleet import Fleet, Region
 
 TOPOLOGY = "star"
 """Name of the only topology that jobs use: one trainer in the centre."""

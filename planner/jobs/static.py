@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from planner.cost.network import Network, Route
 from planner.jobs.needs import Needs
 from planner.plan import Assignment, Plan, Prediction, TaskKind
+from planner.problem.fleet import Fleet, Region
 from planner.propose import edges
-from planner.question.fleet import Fleet, Region
 
 METHOD = "static"
 """Name of this method in plans."""

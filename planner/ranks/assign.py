@@ -14,7 +14,7 @@ import numpy.typing as npt
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.memory import stage_params
 from planner.cost.pools import Prices
-from planner.question.workload import TRAINING, Workload
+from planner.problem.workload import TRAINING, Workload
 from planner.ranks import mesh, metis
 from planner.ranks.links import UNMEASURED, MachineLinks, inside_rate
 from planner.ranks.packing import Machines, Seat

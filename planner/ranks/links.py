@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from planner.classes import DeviceClass
 from planner.cost.pools import Prices
+from planner.problem.device_classes import DeviceClass
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.classes import DeviceClass
+from planner.problem.device_classes import DeviceClass
 
 Ints = npt.NDArray[np.int64]
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from planner.cost.network import Network, Route
 from planner.cost.pools import Prices
-from planner.question.fleet import Fleet, Machines, Region
-from planner.question.goal import Objective
+from planner.problem.fleet import Fleet, Machines, Region
+from planner.problem.goal import Objective
 from planner.replan.stretch import stretch
 
 

@@ -8,9 +8,9 @@ from planner.answer.placement import Group, Placement
 from planner.cost.columns import mesh_columns
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.exact.blocks import Blocks
-from planner.exact.linear import INFINITE
-from planner.question.goal import Goal
+from planner.methods.exact.blocks import Blocks
+from planner.methods.exact.linear import INFINITE
+from planner.problem.goal import Goal
 from planner.replan.columns import units_for
 from planner.replan.meshes import others, pairs, repairs, with_others
 from planner.replan.migration import Policy

@@ -18,7 +18,6 @@ from itertools import product
 import numpy as np
 
 from planner.answer.placement import Group, Pool
-from planner.classes import DeviceClass
 from planner.cost.columns import offers, ordered_pairs, pairing, part
 from planner.cost.listed import MeshColumn, MeshPart
 from planner.cost.meshes import Found, Room, Side, alone, side
@@ -28,7 +27,8 @@ from planner.cost.pools import PoolPrice, Prices
 from planner.cost.shape import of_group
 from planner.cost.ways import home
 from planner.cost.window import makes
-from planner.question.workload import SCORING, TRAINING, Task
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import SCORING, TRAINING, Task
 
 _ANY = Room()
 """No limit on the seconds of a mesh."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.answer.placement import Placement, Pool
-from planner.question.workload import Task
+from planner.problem.workload import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

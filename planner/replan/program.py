@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from planner.answer.outcome import objective_value
 from planner.answer.placement import Group, Pool
 from planner.cost.pools import Prices
-from planner.exact.linear import INFINITE
-from planner.exact.model import Relaxation
-from planner.groupings import Tasks
-from planner.question.goal import Objective
-from planner.question.workload import Task
+from planner.methods.exact.linear import INFINITE
+from planner.methods.exact.model import Relaxation
+from planner.problem.goal import Objective
+from planner.problem.groupings import Tasks
+from planner.problem.workload import Task
 from planner.replan.change import Change
 from planner.replan.migration import group_rate, restart_s, unit_rate, unit_start_s, unit_stop_s
 from planner.replan.moves import Use, use_of

@@ -22,12 +22,12 @@ from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
-from planner.exact.blocks import Blocks
-from planner.exact.linear import INFINITE
-from planner.exact.method import search
-from planner.question.fleet import Fleet, Link
-from planner.question.goal import Problem
-from planner.question.workload import Task
+from planner.methods.exact.blocks import Blocks
+from planner.methods.exact.linear import INFINITE
+from planner.methods.exact.method import search
+from planner.problem.fleet import Fleet, Link
+from planner.problem.goal import Problem
+from planner.problem.workload import Task
 from planner.replan.branching import placements
 from planner.replan.certificate import carried
 from planner.replan.change import Change, judged

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.classes import DeviceClass
 from planner.cost import cuts, network
 from planner.cost.cuts import FloatArray
 from planner.cost.overlap import NONE, Overlap, overlaps_of
 from planner.cost.pools import Prices
-from planner.question.goal import Problem
+from planner.problem.device_classes import DeviceClass
+from planner.problem.goal import Problem
 
 _SPANS = 1024
 """Number of intervals on which the factor is bounded where more than two versions share engines. Chosen by hand."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.classes import DeviceClass
-from planner.question.workload import SCORING, TRAINING, Task, Workload
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import SCORING, TRAINING, Task, Workload
 from planner.simulate.engine import Engine
 from planner.simulate.learner import Crew
 from planner.simulate.links import Links

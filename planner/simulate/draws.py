@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.question.workload import Lengths, Workload
+from planner.problem.workload import Lengths, Workload
 
 GROUP_CORRELATION = 0.68
 """Intraclass correlation of the normal scores of lengths within one prompt's samples. Measured: the median over 15

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import numpy as np
 
-from planner.question.fleet import Fleet
+from planner.problem.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

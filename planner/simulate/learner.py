@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from planner.question.workload import Task
+from planner.problem.workload import Task
 from planner.simulate.agenda import Agenda
 from planner.simulate.gantt import Gantt
 from planner.simulate.rollouts import Run

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from planner.question.fleet import Fleet
+from planner.problem.fleet import Fleet
 from planner.simulate.agenda import Agenda
 from planner.simulate.faults import Faults
 

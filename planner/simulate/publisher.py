@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from planner.answer.placement import Placement
-from planner.question.workload import Task
+from planner.problem.workload import Task
 from planner.simulate.agenda import Agenda
 from planner.simulate.build import Builder
 from planner.simulate.gantt import Gantt

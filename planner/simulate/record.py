@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.question.workload import Task
+from planner.problem.workload import Task
 
 MAX_SPANS = 4000
 """Largest number of bars that a picture shows."""

@@ -4,7 +4,7 @@ What they leave is for key-value caches. The cost model counts the same bytes in
 """
 
 from planner.answer.placement import Layout, Pool, Sharding
-from planner.question.workload import TRAINING, Task, Workload
+from planner.problem.workload import TRAINING, Task, Workload
 
 _HALF = 2
 """Bytes of one half-precision element."""

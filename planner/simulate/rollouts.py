@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from planner.question.workload import Task, Workload
+from planner.problem.workload import Task, Workload
 from planner.simulate.agenda import Agenda
 from planner.simulate.draws import Draws
 from planner.simulate.engine import Engine, Sample

@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 
 from planner.answer.placement import Pool
-from planner.classes import DeviceClass
-from planner.device import collective, layer
-from planner.question.workload import Task, Workload
+from planner.devices import collective, layer
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import Task, Workload
 
 PACK_TOKENS = 4096
 """Tokens that a replica takes at a time. Chosen by hand."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.question.workload import Workload
+from planner.problem.workload import Workload
 from planner.simulate.engine import Engine, Sample
 from planner.simulate.speed import Speed
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 import numpy as np
 
 from planner.answer.placement import Placement
-from planner.classes import classes_of
-from planner.question.goal import Problem
-from planner.question.workload import Task
+from planner.problem.device_classes import classes_of
+from planner.problem.goal import Problem
+from planner.problem.workload import Task
 from planner.simulate import faults as fault
 from planner.simulate.agenda import Agenda
 from planner.simulate.build import Builder

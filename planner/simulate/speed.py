@@ -1,15 +1,15 @@
 """Speed of one inference replica: seconds of decoding steps and prefill, and tokens that its caches hold.
 
 The seconds of a decoding step of n sequences are taken as linear in their mean context, between the contexts of a fresh
-and of the longest sequence. The roofline of `planner.device.layer` is linear there, so jumps over many steps have a
+and of the longest sequence. The roofline of `planner.devices.layer` is linear there, so jumps over many steps have a
 closed form. Prompts are read along with decoding steps (chunked prefill): their cost is by how much the steps get
 longer.
 """
 
-from planner.device import collective, layer, memory
-from planner.question.architecture import Architecture
-from planner.question.hardware import GpuType
-from planner.question.workload import Task, Workload
+from planner.devices import collective, layer, memory
+from planner.problem.architecture import Architecture
+from planner.problem.hardware import GpuType
+from planner.problem.workload import Task, Workload
 
 _HALF = 2
 """Bytes of one half-precision element."""

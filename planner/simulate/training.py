@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from planner.answer.placement import Pool, Sharding
-from planner.classes import DeviceClass
-from planner.device import collective, layer
-from planner.question.workload import Task, Workload
+from planner.devices import collective, layer
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import Task, Workload
 from planner.simulate.resident import stage_params, trained_fraction
 from planner.simulate.scoring import deal
 

@@ -2,7 +2,7 @@
 
 from coordinator.client.fleet_file import fleet_tree
 from periplus.pb.v1 import control_pb2
-from planner.fleet_file import fleet_of
+from planner.files.fleet_file import fleet_of
 
 H100 = control_pb2.Accelerators(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 << 20, num=8)
 CUT = control_pb2.Accelerators(name="NVIDIA H100 80GB HBM3", memory_bytes=9984 << 20, num=7)

@@ -26,7 +26,7 @@ from periplus.policy import Policy
 from periplus.publication import Certificate, Opening, PublicationKind, PublisherKey, Trust
 from periplus.run_directory import start_line
 from periplus.yaml_text import parse
-from planner.fleet_file import fleet_of
+from planner.files.fleet_file import fleet_of
 from tests.support.left_run import left_run
 
 DEADLINE_S = 10.0

@@ -8,8 +8,8 @@ from coordinator.planning import fleet_of, placement, planned
 from coordinator.state import Hello, Inventory, Job, JobRequest, Link, Placement, Region, Settings, State
 from periplus.errors import ConfigError
 from planner.plan import BudgetExhausted, Infeasible, Outcome
+from planner.problem.fleet import Fleet
 from planner.propose import without_question
-from planner.question.fleet import Fleet
 from tests.support.gpu_plan import gpu_plan
 from tests.support.static_plan import PLAN
 

@@ -6,9 +6,9 @@ import pytest
 
 from planner.answer.outcome import Found
 from planner.cost.pools import Prices
-from planner.portfolio import METHODS
-from planner.question.goal import Problem
-from planner.question.workload import Task
+from planner.methods.portfolio import METHODS
+from planner.problem.goal import Problem
+from planner.problem.workload import Task
 from tests.support.planner_cost import fleet, machines, problem, region, workload
 from tests.support.searches import still
 

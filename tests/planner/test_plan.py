@@ -5,9 +5,9 @@ import pytest
 
 from periplus.errors import ConfigError
 from planner.plan import Plan, Played
+from planner.problem.goal import Goal, Objective, Rules
+from planner.problem.workload import Task
 from planner.propose import without_question
-from planner.question.goal import Goal, Objective, Rules
-from planner.question.workload import Task
 from tests.support.gpu_plan import PROBLEM, gpu_plan
 from tests.support.static_plan import PLAN
 

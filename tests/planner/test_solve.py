@@ -13,18 +13,18 @@ from planner import solve
 from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.capabilities import load_capabilities
-from planner.catalogue import architecture
 from planner.cost import shape
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.job_question import workload_of_job
+from planner.devices.catalogue import architecture
+from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems
+from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import needs_of
 from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, TaskKind
-from planner.question.architecture import Architecture
-from planner.question.fleet import Fleet
-from planner.question.workload import Task
+from planner.problem.architecture import Architecture
+from planner.problem.fleet import Fleet
+from planner.problem.workload import Task
 from planner.solve import Thinking, plan, plan_job
 from tests.support.gpu_plan import PROBLEM
 from tests.support.hosts import host, mesh, tiny_job, without_link

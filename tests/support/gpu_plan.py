@@ -5,15 +5,15 @@ from dataclasses import replace
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.catalogue import architecture, gpu_types
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.lengths import constant, lognormal
+from planner.devices.catalogue import architecture, gpu_types
 from planner.plan import Plan
+from planner.problem.fleet import Fleet, Link, Machines, Region
+from planner.problem.goal import Problem, Rules
+from planner.problem.lengths import constant, lognormal
+from planner.problem.workload import TASKS, Task, Workload
 from planner.propose import plan_of
-from planner.question.fleet import Fleet, Link, Machines, Region
-from planner.question.goal import Problem, Rules
-from planner.question.workload import TASKS, Task, Workload
 
 A100, L40S = "A100-80GB-SXM", "L40S"
 FLEET = Fleet(

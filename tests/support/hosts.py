@@ -7,7 +7,7 @@ from dataclasses import replace
 from periplus.config import validate
 from periplus.job import JobFile, resolve
 from planner.jobs.needs import Needs
-from planner.question.fleet import Fleet, Link, Region
+from planner.problem.fleet import Fleet, Link, Region
 
 GB = 10**9
 NEEDS = Needs(

@@ -13,17 +13,17 @@ import numpy as np
 
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.baselines.genome import Genome
 from planner.cost.batch import Verdict, evaluate_many
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
 from planner.cost.shape import MICRO_BATCH, PIPELINE, TENSOR, of_group
-from planner.exact.method import search
-from planner.groupings import Grouping, groupings
-from planner.hetrl.descent import Descent
-from planner.judge import Judge
-from planner.question.goal import Goal, Objective, Problem
-from planner.question.workload import TRAINING, Task
+from planner.methods.baselines.genome import Genome
+from planner.methods.evaluation_budget import Judge
+from planner.methods.exact.method import search
+from planner.methods.hetrl.descent import Descent
+from planner.problem.goal import Goal, Objective, Problem
+from planner.problem.groupings import Grouping, groupings
+from planner.problem.workload import TRAINING, Task
 from tests.support.searches import still
 
 _DRAWN, _DESCENDED, _LOOKS = 60, 200, 25

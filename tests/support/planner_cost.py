@@ -5,15 +5,15 @@ from dataclasses import replace
 from itertools import product
 
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.classes import DeviceClass, fits
 from planner.cost.columns import UnitColumn, mesh_columns, unit_columns
 from planner.cost.cuts import BATCH, DATA, MICRO_BATCH, PIPELINE, TENSOR
 from planner.cost.pools import Prices
-from planner.question.architecture import Architecture
-from planner.question.fleet import Fleet, Link, Machines, Region
-from planner.question.goal import Goal, Problem, Rules
-from planner.question.hardware import Efficiency, GpuType
-from planner.question.workload import TRAINING, Lengths, Task, Workload
+from planner.problem.architecture import Architecture
+from planner.problem.device_classes import DeviceClass, fits
+from planner.problem.fleet import Fleet, Link, Machines, Region
+from planner.problem.goal import Goal, Problem, Rules
+from planner.problem.hardware import Efficiency, GpuType
+from planner.problem.workload import TRAINING, Lengths, Task, Workload
 
 SIMPLE = Efficiency(
     matmul_fraction=0.5, saturation_tokens=0.0, memory_fraction=0.5, link_fraction=0.5, layer_overhead_s=0.0,

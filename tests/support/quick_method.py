@@ -10,10 +10,10 @@ import numpy as np
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
-from planner.baselines.sampling import drawn
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.question.workload import Task
+from planner.methods.baselines.sampling import drawn
+from planner.problem.workload import Task
 from tests.support.gpu_plan import PLACEMENT
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from planner.catalogue import architectures, gpu_types
-from planner.lengths import lognormal
-from planner.question.fleet import Fleet, Link, Machines, Region
-from planner.question.goal import STUDY, Problem
-from planner.question.workload import Task, Workload
+from planner.devices.catalogue import architectures, gpu_types
+from planner.problem.fleet import Fleet, Link, Machines, Region
+from planner.problem.goal import STUDY, Problem
+from planner.problem.lengths import lognormal
+from planner.problem.workload import Task, Workload
 
 
 def problem(num_a100: int = 4, num_l40s: int = 4, num_l4: int = 0, bytes_per_s: float = 2e9, eta: int = 1) -> Problem:

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from planner.importers.published import HetrlScenario, hetrl_fleet
-from planner.importers.published_workloads import hetrl_workload
-from planner.question.fleet import Fleet
-from planner.question.goal import STUDY, Goal, Limits, Problem, Rules
+from planner.files.importers.published import HetrlScenario, hetrl_fleet
+from planner.files.importers.published_workloads import hetrl_workload
+from planner.problem.fleet import Fleet
+from planner.problem.goal import STUDY, Goal, Limits, Problem, Rules
 
 PLAIN = Goal()
 FREE = Rules()

@@ -1,8 +1,8 @@
 """Two regions, one with slower devices, and placements that train in the first and generate in either."""
 
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.question.fleet import Fleet
-from planner.question.workload import Task
+from planner.problem.fleet import Fleet
+from planner.problem.workload import Task
 from tests.support.planner_cost import GPU, fleet, machines, region, slower
 
 PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)

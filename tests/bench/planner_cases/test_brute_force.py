@@ -7,11 +7,11 @@ import pytest
 
 from bench.planner_cases import brute_force, small
 from planner.answer.evaluation import Evaluation
-from planner.baselines.sampling import drawn
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.question.goal import Objective, Problem
-from planner.question.workload import TASKS
+from planner.methods.baselines.sampling import drawn
+from planner.problem.goal import Objective, Problem
+from planner.problem.workload import TASKS
 
 MOST = 2500
 

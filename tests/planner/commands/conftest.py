@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from planner import solve
-from planner.fleet_file import to_tree
-from planner.workload_file import to_tree as workload_tree
+from planner.files.fleet_file import to_tree
+from planner.files.workload_file import to_tree as workload_tree
 from tests.support.gpu_plan import FLEET, WORKLOAD, gpu_plan
 from tests.support.quick_method import quick
 

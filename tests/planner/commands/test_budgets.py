@@ -9,10 +9,12 @@ import pytest
 
 from periplus import clock, threads
 from periplus.__main__ import run
-from planner import portfolio, solve
+from planner import solve
 from planner.answer import outcome
-from planner.commands import searching, thinking
-from planner.fleet_file import to_tree
+from planner.commands import background_search
+from planner.commands import run as searching
+from planner.files.fleet_file import to_tree
+from planner.methods import portfolio
 from tests.support.gpu_plan import FLEET, PLACEMENT, judged
 
 Capture = pytest.CaptureFixture[str]
@@ -50,7 +52,7 @@ def test_a_search_that_does_not_end_is_left_alone_with_what_it_found(
 
     monkeypatch.setattr(solve, "method_of", lambda name: endless)
     monkeypatch.setattr(searching, "OVERRUN_S", 0.1)
-    monkeypatch.setattr(thinking, "_LEFT_S", 0.1)
+    monkeypatch.setattr(background_search, "_LEFT_S", 0.1)
     try:
         assert run(["plan", workload, "--fleet", gpu_fleet, "--study", "--budget-s", "0.5", "-o", "json"]) == 0
         assert threads.is_any_running()

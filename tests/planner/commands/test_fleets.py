@@ -5,7 +5,7 @@ import pytest
 
 from periplus import yaml_text
 from periplus.__main__ import run
-from planner.fleet_file import fleet_of
+from planner.files.fleet_file import fleet_of
 from tests.support.gpu_plan import FLEET
 
 Capture = pytest.CaptureFixture[str]

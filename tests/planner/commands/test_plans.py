@@ -14,9 +14,9 @@ from periplus.errors import ConfigError
 from planner import solve
 from planner.answer import outcome
 from planner.plan import Plan, TaskKind
-from planner.question.fleet import Fleet
-from planner.question.goal import Objective
-from planner.question.workload import Task
+from planner.problem.fleet import Fleet
+from planner.problem.goal import Objective
+from planner.problem.workload import Task
 from tests.support.gpu_plan import FLEET, PROBLEM, gpu_plan
 from tests.support.static_plan import PLAN
 

@@ -11,8 +11,8 @@ from planner.answer.placement import Placement
 from planner.cost.batch import Verdict, evaluate_many
 from planner.cost.columns import mesh_columns, unit_columns
 from planner.cost.pools import Prices
-from planner.question.goal import Goal, Objective
-from planner.question.workload import Task
+from planner.problem.goal import Goal, Objective
+from planner.problem.workload import Task
 from tests.support.planner_cost import (
     GPU,
     GRPO,

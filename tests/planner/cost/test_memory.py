@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.answer.placement import Layout, Sharding
 from planner.cost import cuts, memory
-from planner.question.workload import Task, WeightTransfer
+from planner.problem.workload import Task, WeightTransfer
 from tests.support.planner_cost import GPU, MODEL, workload
 
 OF = workload((*(Task.GENERATION, Task.REWARD), *(Task.REFERENCE, Task.ACTOR_TRAINING)))

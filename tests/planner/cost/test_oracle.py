@@ -18,8 +18,8 @@ from planner.cost.placed import Placed, place
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.terms import terms
 from planner.cost.ways import home
-from planner.question.goal import Goal, Objective, Rules
-from planner.question.workload import TASKS, TRAINING, Task
+from planner.problem.goal import Goal, Objective, Rules
+from planner.problem.workload import TASKS, TRAINING, Task
 from tests.support.planner_cost import machines, partitions, problem, region, workload
 from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
 

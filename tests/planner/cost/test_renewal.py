@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from planner.cost.generation import mean_age
 from planner.cost.renewal import RATIOS, refilled
-from planner.lengths import lognormal
-from planner.question.workload import Lengths
+from planner.problem.lengths import lognormal
+from planner.problem.workload import Lengths
 from tests.support.planner_cost import workload
 
 LENGTHS = st.lists(st.integers(1, 2000), min_size=1, max_size=20)

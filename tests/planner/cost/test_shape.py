@@ -7,8 +7,8 @@ import pytest
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.pools import Prices
 from planner.cost.shape import violation
-from planner.question.goal import STUDY, Limits, Problem, Rules
-from planner.question.workload import Task
+from planner.problem.goal import STUDY, Limits, Problem, Rules
+from planner.problem.workload import Task
 from tests.support.planner_cost import GPU, fleet, machines, problem, region, slower, workload
 
 PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)

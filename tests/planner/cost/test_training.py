@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.answer.placement import Layout, Sharding
-from planner.classes import DeviceClass, classes_of
 from planner.cost import cuts, training
 from planner.cost.training import Blocks, Edge, MeshTime, blocks, mesh_times, stage_s
-from planner.device import layer
-from planner.question.workload import Task, Workload
+from planner.devices import layer
+from planner.problem.device_classes import DeviceClass, classes_of
+from planner.problem.workload import Task, Workload
 from tests.support.planner_cost import GPU, MODEL, fleet, machines, region, workload
 
 TRAIN = Task.ACTOR_TRAINING

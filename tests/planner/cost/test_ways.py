@@ -6,7 +6,7 @@ import pytest
 
 from planner.cost.pools import Prices
 from planner.cost.ways import critic_way, home
-from planner.question.workload import TASKS, Task, WeightTransfer
+from planner.problem.workload import TASKS, Task, WeightTransfer
 from tests.support.planner_cost import MODEL, fleet, machines, problem, region, workload
 
 PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from planner.explain.binding import binding_sentence, names, seconds
-from planner.question.fleet import Fleet
-from planner.question.goal import Goal, Objective
+from planner.problem.fleet import Fleet
+from planner.problem.goal import Goal, Objective
 from tests.support.gpu_plan import FLEET, PROBLEM, judged, with_eta
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
 from planner.explain.comparison import best_bound, compared, comparison_text, comparison_tree, traces
 from planner.plan import Played
-from planner.question.goal import Goal
+from planner.problem.goal import Goal
 from tests.support.gpu_plan import FLEET, PROBLEM, judged
 
 BEST = judged()[1]

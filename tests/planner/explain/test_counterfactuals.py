@@ -10,7 +10,7 @@ from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
 from planner.explain.counterfactuals import Change, effect, lifts, unanswered, unused_regions
 from planner.explain.effects import effects_text, effects_tree, percent
-from planner.question.goal import Goal, Objective, Problem
+from planner.problem.goal import Goal, Objective, Problem
 from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, judged
 
 BASE = judged()[1].evaluation.step_s

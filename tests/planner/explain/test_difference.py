@@ -5,8 +5,8 @@ import pytest
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.explain.difference import difference
 from planner.plan import Plan
+from planner.problem.workload import Task
 from planner.propose import plan_of
-from planner.question.workload import Task
 from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, gpu_plan, judged
 from tests.support.static_plan import PLAN
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 from planner.explain.lines import explain, proof
 from planner.explain.money import rounded_up
 from planner.plan import Played
-from planner.question.goal import Goal, Objective
+from planner.problem.goal import Goal, Objective
 from tests.support.gpu_plan import FLEET, PROBLEM, gpu_plan
 from tests.support.static_plan import PLAN
 

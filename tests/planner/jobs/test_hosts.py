@@ -1,15 +1,15 @@
 from dataclasses import replace
 
-from planner.capabilities import load_capabilities
-from planner.catalogue import architecture, gpu_types
-from planner.classes import classes_of
-from planner.fleet_file import SCHEMA, fleet_of
-from planner.job_question import workload_of_job
+from planner.devices.catalogue import architecture, gpu_types
+from planner.files.capabilities import load_capabilities
+from planner.files.fleet_file import SCHEMA, fleet_of
 from planner.jobs.hosts import problems, regions_without_cores, without_trainer
+from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs
-from planner.question.fleet import Fleet
-from planner.question.goal import Problem
-from planner.question.workload import Task
+from planner.problem.device_classes import classes_of
+from planner.problem.fleet import Fleet
+from planner.problem.goal import Problem
+from planner.problem.workload import Task
 from tests.support.hosts import GB, NEEDS, host, mesh, tiny_job
 
 WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import ConfigError
-from planner.checkpoint import published_bytes, visible_architecture
+from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.jobs.needs import BUILTIN_BYTES, PROCESS_BYTES, needs_of
 from tests.support.hosts import GB, NEEDS, host, tiny_job
 from trainer.data.model import BUILTIN, resolve_model_dir

@@ -3,17 +3,17 @@ from dataclasses import replace
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.capabilities import load_capabilities
-from planner.catalogue import architecture
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.job_question import workload_of_job
+from planner.devices.catalogue import architecture
+from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems
+from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs
 from planner.jobs.polish import polished
+from planner.problem.fleet import Fleet
+from planner.problem.workload import Task
 from planner.propose import rollout_replicas
-from planner.question.fleet import Fleet
-from planner.question.workload import Task
 from tests.support.hosts import NEEDS, host, mesh, tiny_job
 
 WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from planner.capabilities import load_capabilities
+from planner.files.capabilities import load_capabilities
 from planner.jobs.refusals import refusal
-from planner.question.fleet import Fleet
+from planner.problem.fleet import Fleet
 from tests.support.hosts import GB, NEEDS, host, mesh, without_link
 
 ABC = mesh([host("a"), host("b"), host("c")])

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.capabilities import load_capabilities
+from planner.files.capabilities import load_capabilities
 from planner.jobs.needs import Needs
 from planner.jobs.refusals import refusal
 from planner.jobs.static import plan_static
 from planner.plan import TaskKind
-from planner.question.fleet import Fleet, Link
+from planner.problem.fleet import Fleet, Link
 from tests.support.hosts import GB, NEEDS, host, mesh, without_link
 
 CAPABILITIES = load_capabilities()

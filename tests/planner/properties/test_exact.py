@@ -14,13 +14,13 @@ from bench.planner_cases import small
 from planner.answer.outcome import BudgetExhausted, Found, Infeasible, Outcome
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.exact.method import search
-from planner.exact.search import Search
-from planner.judge import ignore, never
-from planner.question.fleet import Fleet
-from planner.question.goal import Goal, Objective, Problem, Rules
-from planner.question.hardware import GpuType
-from planner.question.workload import Task
+from planner.methods.evaluation_budget import ignore, never
+from planner.methods.exact.method import search
+from planner.methods.exact.search import Search
+from planner.problem.fleet import Fleet
+from planner.problem.goal import Goal, Objective, Problem, Rules
+from planner.problem.hardware import GpuType
+from planner.problem.workload import Task
 from tests.support.known_parts import known_parts, with_binding_goal
 
 pytestmark = pytest.mark.proofs

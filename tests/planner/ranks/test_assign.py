@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.answer.placement import Placement
-from planner.baselines.sampling import sample
-from planner.classes import DeviceClass
 from planner.cost.pools import Prices
-from planner.importers.published import HetrlScenario
-from planner.question.workload import TRAINING
+from planner.files.importers.published import HetrlScenario
+from planner.methods.baselines.sampling import sample
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import TRAINING
 from planner.ranks.assign import Ranks, assign
 from planner.ranks.links import MachineLinks, fleet_rate, inside_rate
 from tests.support.searches import problem

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from bench.planner_cases import small
 from planner.answer.outcome import Found
-from planner.catalogue import gpu_types
 from planner.cost.overlap import overlaps_of
 from planner.cost.pools import Prices
-from planner.exact.method import search
-from planner.question.fleet import Fleet
-from planner.question.goal import Goal, Problem
+from planner.devices.catalogue import gpu_types
+from planner.methods.exact.method import search
+from planner.problem.fleet import Fleet
+from planner.problem.goal import Goal, Problem
 from planner.replan.certificate import carried
 from planner.replan.stretch import stretch, tables
 from tests.support.replanning import problem

@@ -12,8 +12,8 @@ from planner.answer.placement import Placement
 from planner.cost.columns import mesh_columns
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.exact.method import search
-from planner.question.goal import STUDY
+from planner.methods.exact.method import search
+from planner.problem.goal import STUDY
 from planner.replan.columns import units_for
 from planner.replan.meshes import repairs
 from tests.support.replanning import problem

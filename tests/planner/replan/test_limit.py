@@ -16,8 +16,8 @@ from planner.answer.placement import Group, Placement, Pool
 from planner.cost.oracle import evaluate
 from planner.cost.placed import trainer_region
 from planner.cost.pools import Prices
-from planner.exact.method import search
-from planner.question.goal import STUDY, Goal
+from planner.methods.exact.method import search
+from planner.problem.goal import STUDY, Goal
 from planner.replan.migration import Policy
 from planner.replan.moves import Lost, num_moved, staying, use_of
 from planner.replan.replanner import Replanner

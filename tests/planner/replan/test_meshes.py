@@ -13,9 +13,9 @@ from planner.cost.listed import MeshColumn
 from planner.cost.meshes import sums
 from planner.cost.pools import PoolPrice, Prices
 from planner.cost.shape import DATA, MICRO_BATCH, PIPELINE, TENSOR, of_group
-from planner.question.fleet import Machines
-from planner.question.goal import STUDY
-from planner.question.workload import TRAINING, Task
+from planner.problem.fleet import Machines
+from planner.problem.goal import STUDY
+from planner.problem.workload import TRAINING, Task
 from planner.replan.meshes import others, pairs, repairs
 from planner.replan.moves import num_moved
 from tests.support.replanning import problem

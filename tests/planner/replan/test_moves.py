@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.question.workload import Task
+from planner.problem.workload import Task
 from planner.replan.moves import Lost, Move, diff, num_moved, staying, use_of, uses
 
 GENERATION, TRAINING = (Task.GENERATION,), (Task.ACTOR_TRAINING,)

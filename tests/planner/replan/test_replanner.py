@@ -14,11 +14,11 @@ from planner.answer.outcome import Found
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.oracle import evaluate
 from planner.cost.pools import Prices
-from planner.exact.method import search
-from planner.importers.published_workloads import areal_hex_workload
-from planner.question.fleet import Fleet
-from planner.question.goal import Goal, Objective, Problem
-from planner.question.workload import Task
+from planner.files.importers.published_workloads import areal_hex_workload
+from planner.methods.exact.method import search
+from planner.problem.fleet import Fleet
+from planner.problem.goal import Goal, Objective, Problem
+from planner.problem.workload import Task
 from planner.replan.migration import Policy, migration
 from planner.replan.moves import Lost, Use, num_moved, use_of, uses
 from planner.replan.replanner import Replan, Replanner

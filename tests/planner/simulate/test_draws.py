@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from planner.catalogue import architecture
-from planner.lengths import lognormal
-from planner.question.workload import Task, Workload
+from planner.devices.catalogue import architecture
+from planner.problem.lengths import lognormal
+from planner.problem.workload import Task, Workload
 from planner.simulate.draws import GROUP_CORRELATION, Draws
 
 WORKLOAD = Workload(

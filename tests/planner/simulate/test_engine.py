@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.catalogue import gpu_types
-from planner.lengths import constant
-from planner.question.architecture import Architecture
-from planner.question.workload import Task, Workload
+from planner.devices.catalogue import gpu_types
+from planner.problem.architecture import Architecture
+from planner.problem.lengths import constant
+from planner.problem.workload import Task, Workload
 from planner.simulate.engine import GROWTH_TOKENS, Engine, Sample
 from planner.simulate.speed import Speed
 

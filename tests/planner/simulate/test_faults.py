@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.question.fleet import Fleet, Link, Region
+from planner.problem.fleet import Fleet, Link, Region
 from planner.simulate.faults import Availability, availability_of, ticks_counts, trace_counts, wandering_rates
 
 BAMBOO = [{"time_s": "0", "n_instances": "10"}, {"time_s": "41", "n_instances": "10"},

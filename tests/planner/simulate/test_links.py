@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.question.fleet import Fleet, Link, Region
+from planner.problem.fleet import Fleet, Link, Region
 from planner.simulate.agenda import Agenda
 from planner.simulate.faults import NONE, Faults, RateChange
 from planner.simulate.links import Links

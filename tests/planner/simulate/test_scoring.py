@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.answer.placement import Layout, Pool
-from planner.catalogue import architecture, gpu_types
-from planner.classes import classes_of
 from planner.cost import scoring
-from planner.device import layer
-from planner.lengths import constant
-from planner.question.fleet import Fleet, Machines, Region
-from planner.question.workload import Lengths, Task, Workload
+from planner.devices import layer
+from planner.devices.catalogue import architecture, gpu_types
+from planner.problem.device_classes import classes_of
+from planner.problem.fleet import Fleet, Machines, Region
+from planner.problem.lengths import constant
+from planner.problem.workload import Lengths, Task, Workload
 from planner.simulate.scoring import PACK_TOKENS, ScoringSpeed, deal
 
 GPU = gpu_types()["L40S"]

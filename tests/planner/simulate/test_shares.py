@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.catalogue import architecture, gpu_types
-from planner.lengths import lognormal
-from planner.question.workload import Task, Workload
+from planner.devices.catalogue import architecture, gpu_types
+from planner.problem.lengths import lognormal
+from planner.problem.workload import Task, Workload
 from planner.simulate.shares import Curve, curve, deal_groups
 from planner.simulate.speed import Speed
 

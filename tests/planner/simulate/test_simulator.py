@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.catalogue import gpu_types
-from planner.device import collective, layer
-from planner.lengths import constant, lognormal
-from planner.question.architecture import Architecture
-from planner.question.fleet import Fleet, Link, Machines, Region
-from planner.question.goal import Problem
-from planner.question.workload import TRAINING, Task, WeightTransfer, Workload
+from planner.devices import collective, layer
+from planner.devices.catalogue import gpu_types
+from planner.problem.architecture import Architecture
+from planner.problem.fleet import Fleet, Link, Machines, Region
+from planner.problem.goal import Problem
+from planner.problem.lengths import constant, lognormal
+from planner.problem.workload import TRAINING, Task, WeightTransfer, Workload
 from planner.simulate.faults import Availability, Faults, RateChange
 from planner.simulate.record import MAX_SPANS, Simulated
 from planner.simulate.simulator import simulate

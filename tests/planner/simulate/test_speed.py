@@ -2,10 +2,10 @@
 
 import pytest
 
-from planner.catalogue import architecture, gpu_types
-from planner.device import collective, layer
-from planner.lengths import lognormal
-from planner.question.workload import Task, Workload
+from planner.devices import collective, layer
+from planner.devices.catalogue import architecture, gpu_types
+from planner.problem.lengths import lognormal
+from planner.problem.workload import Task, Workload
 from planner.simulate.speed import CHUNK_TOKENS, Speed, cache_tokens
 
 ARCH = architecture("Qwen3-4B")

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.answer.placement import Layout, Pool, Sharding
-from planner.catalogue import architecture, gpu_types
-from planner.classes import DeviceClass, classes_of
-from planner.device import collective, layer
-from planner.lengths import constant, lognormal
-from planner.question.fleet import Fleet, Machines, Region
-from planner.question.workload import Task, Workload
+from planner.devices import collective, layer
+from planner.devices.catalogue import architecture, gpu_types
+from planner.problem.device_classes import DeviceClass, classes_of
+from planner.problem.fleet import Fleet, Machines, Region
+from planner.problem.lengths import constant, lognormal
+from planner.problem.workload import Task, Workload
 from planner.simulate.training import Block, Mesh
 
 GPU = gpu_types()["A100-80GB-SXM"]

@@ -1,0 +1,148 @@
+"""What `periplus simulate` is asked to let go wrong: devices that vanish, links that change, spot traces.
+
+A fault that would change nothing, because nothing of that name is there or the plan does not use it, is refused.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from periplus import config
+from planner.answer.placement import Placement
+from planner.commands.numbers import MAX_STEP_S
+from planner.files.importers.loaders import read_rows, read_text
+from planner.files.ranges import some
+from planner.problem.device_classes import classes_of
+from planner.problem.fleet import Fleet
+from planner.problem.workload import SCORING, TRAINING, Task
+from planner.simulate.faults import Availability, Faults, RateChange, availability_of, ticks_counts, trace_counts
+
+MAX_FACTOR = 1000.0
+"""Largest factor on a link's measured rate."""
+MAX_AT_S = 100 * MAX_STEP_S
+
+
+class Played:
+    """The fleet and the plan that faults are about. `idle`: places of generating pools that make nothing."""
+
+    def __init__(self, fleet: Fleet, placement: Placement, idle: frozenset[int]) -> None:
+        self._classes = {each.key: each for each in classes_of(fleet)}
+        self._regions = sorted(region.name for region in fleet.regions)
+        self._links = {(link.src_region, link.dst_region) for link in fleet.links}
+        generating = placement.group_of(Task.GENERATION).pools
+        self._makes = {pool.device_class for i, pool in enumerate(generating) if i not in idle}
+        self._does: dict[str, set[Task]] = {}
+        self._meshes: list[set[str]] = []
+        """Regions that train together."""
+        for group in placement.groups:
+            if group.trains:
+                self._meshes.append({self._classes[pool.device_class].region.name for pool in group.pools})
+            for pool in group.pools:
+                self._does.setdefault(pool.device_class, set()).update(group.tasks)
+
+    def faults(
+        self, lose: Sequence[str], rate: Sequence[str], trace: Path | None, trace_of: str | None
+    ) -> Faults:  # fmt: skip
+        """Raises: click.UsageError naming the option and its value; ConfigError for a trace that cannot be read."""
+        gone = [self._loss(text) for text in lose]
+        if trace is not None and trace_of is not None:
+            self._check_subject(trace_of, f"--trace-of {trace_of}")
+            try:
+                gone += availability_of(_counts(trace), trace_of)
+            except ValueError as error:
+                raise click.UsageError(f"--trace {trace}: {error}") from error
+        return Faults(availability=tuple(gone), rates=tuple(self._change(text) for text in rate))
+
+    def _loss(self, text: str) -> Availability:
+        flag = f"--lose {text}"
+        subject, fraction, at_s = _fault(text, flag, "eu-west=0.5@120")
+        if fraction > 1:
+            raise click.UsageError(f"{flag}: {fraction:g} is the fraction that is left, from 0 to 1")
+        self._check_subject(subject, flag)
+        return Availability(time_s=at_s, subject=subject, fraction=fraction)
+
+    def _change(self, text: str) -> RateChange:
+        flag = f"--rate {text}"
+        what, factor, at_s = _fault(text, flag, "us-east>eu-west=0.5@120")
+        src, arrow, dst = what.partition(">")
+        if not arrow:
+            raise click.UsageError(f"{flag}: write SRC>DST=FACTOR@SECONDS")
+        if factor > MAX_FACTOR:
+            raise click.UsageError(f"{flag}: the factor is of the measured rate, from 0 to {MAX_FACTOR:g}")
+        if (src, dst) not in self._links:
+            unknown = [name for name in (src, dst) if name not in self._regions]
+            why = f"the fleet has no region {unknown[0]}" if unknown else f"no link was measured from {src} to {dst}"
+            raise click.UsageError(f"{flag}: {why}; {self._known_links(src)}")
+        if not factor and any({src, dst} <= regions for regions in self._meshes):
+            raise click.UsageError(
+                f"{flag}: {src} and {dst} train together, and the simulator does not play a mesh without its link; "
+                "give a small factor"
+            )
+        return RateChange(time_s=at_s, src_region=src, dst_region=dst, factor=factor)
+
+    def _known_links(self, src: str) -> str:
+        found = [f"{a}>{b}" for a, b in sorted(self._links) if a == src] or [f"{a}>{b}" for a, b in sorted(self._links)]
+        return f"links are {some(found)}" if found else "the fleet has no links"
+
+    def _check_subject(self, subject: str, flag: str) -> None:
+        """What is lost must be a class, or a region with spot machines, and do nothing but generate."""
+        if subject in self._classes:
+            keys = [subject]
+        elif subject in self._regions:
+            keys = [key for key, at in self._classes.items() if at.region.name == subject and at.is_spot]
+            if not keys:
+                classes = [key for key, at in self._classes.items() if at.region.name == subject]
+                raise click.UsageError(f"{flag}: {subject} has no spot machines; name a class: {some(classes)}")
+        else:
+            known = some([*self._classes, *self._spot_regions()])
+            raise click.UsageError(f"{flag}: the fleet has no such class or region; there are {known}")
+        for key in keys:
+            if others := [task for task in Task if task in self._does.get(key, ()) and task is not Task.GENERATION]:
+                raise click.UsageError(f"{flag}: {_reason(key, others)}{self._instead()}")
+        if not self._makes & set(keys):
+            raise click.UsageError(f"{flag}: the plan generates nothing there{self._instead()}")
+
+    def _instead(self) -> str:
+        may = [key for key in self._makes if self._does[key] == {Task.GENERATION}]
+        return f"; what may be lost is {some(sorted(may))}" if may else "; nothing of this plan may be lost"
+
+    def _spot_regions(self) -> list[str]:
+        return sorted({at.region.name for at in self._classes.values() if at.is_spot})
+
+
+def _reason(key: str, others: Sequence[Task]) -> str:
+    if training := [task for task in others if task in TRAINING]:
+        return f"{key} does {_words(training)}, and the simulator does not play the loss of a trainer"
+    scoring = [task for task in others if task in SCORING]
+    return f"{key} does {_words(scoring)}, and the simulator plays the loss of machines that only generate"
+
+
+def _words(tasks: Sequence[Task]) -> str:
+    return " and ".join(task.value.replace("_", " ") for task in tasks)
+
+
+def _fault(text: str, flag: str, example: str) -> tuple[str, float, float]:
+    """(what, number, seconds). Raises: click.UsageError."""
+    what, _, numbers = text.rpartition("=")
+    value, at, when = numbers.partition("@")
+    try:
+        number, at_s = float(value), float(when)
+    except ValueError:
+        number, at_s = math.nan, math.nan
+    if not what or not at or not (0 <= number < math.inf and 0 <= at_s <= MAX_AT_S):
+        raise click.UsageError(f"{flag}: write WHAT=NUMBER@SECONDS, such as {example}")
+    return what, number, at_s
+
+
+def _counts(trace: Path) -> tuple[tuple[float, float], ...]:
+    """(time_s, instances). Raises: ConfigError, ValueError."""
+    if trace.suffix != ".json":
+        return trace_counts(read_rows(trace))
+    tree: Any = config.parse_json(read_text(trace), str(trace))
+    try:
+        return ticks_counts(float(tree["metadata"]["gap_seconds"]), [float(count) for count in tree["data"]])
+    except (KeyError, TypeError) as error:
+        raise ValueError("no metadata.gap_seconds and data of numbers, as SkyPilot's traces have") from error

@@ -1,0 +1,191 @@
+"""`periplus simulate`: a plan played by the discrete-event simulator, beside what the cost model predicted."""
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from periplus.view import units
+from planner.answer.evaluation import Violation
+from planner.commands.background_search import Interrupt, Progress, thought
+from planner.commands.faults import Played
+from planner.commands.numbers import MAX_SPREAD, Number
+from planner.commands.output import form_option, read_whole_plan, say, show, svg_option, write_svg
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.explain.columns import columns
+from planner.explain.pictures.gantt import gantt_svg
+from planner.files.importers.loaders import load_fleet
+from planner.plan import Plan
+from planner.problem.device_classes import classes_of, fits
+from planner.problem.goal import Goal, Problem
+from planner.propose import idle_pools, limited_pools
+from planner.simulate.faults import wandering_rates
+from planner.simulate.links import NoRoute
+from planner.simulate.record import Simulated
+
+_DRIFTS = 3
+"""Links drift for so many times as long as the steps should take."""
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("file", type=_FILE, metavar="PLAN")
+@click.option("--fleet", type=_FILE, help="Play it on this fleet in place of the one it was made for.")
+@click.option("--steps", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Training steps to play.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the lengths that are drawn."
+)
+@click.option("--lose", multiple=True, metavar="WHAT=FRACTION@SECONDS",
+              help="Later, only that fraction of a class, or of a region's spot machines, is left.")  # fmt: skip
+@click.option("--rate", multiple=True, metavar="SRC>DST=FACTOR@SECONDS",
+              help="Later, the link has that many times its rate; 0: it carries nothing.")  # fmt: skip
+@click.option("--wander", type=Number(MAX_SPREAD, least=0.0), metavar="SPREAD",
+              help="Links' rates drift around what was measured, by this standard deviation (as 0.2).")  # fmt: skip
+@click.option("--trace", type=_FILE, help="A published trace of spot instances (CSV or JSON); needs --trace-of.")
+@click.option("--trace-of", metavar="WHAT", help="The device class or region that follows the trace.")
+@form_option
+@svg_option
+def simulate(
+    file: Path, fleet: Path | None, steps: int, seed: int, lose: tuple[str, ...], rate: tuple[str, ...],
+    wander: float | None, trace: Path | None, trace_of: str | None, form: str, svg: Path | None,
+) -> None:  # fmt: skip
+    """Play the plan in PLAN (`periplus plan ... -o json`) step by step; --output-svg draws who was busy when."""
+    from planner.simulate.simulator import TooLarge
+    from planner.simulate.simulator import simulate as play
+
+    made = read_whole_plan(file)
+    question, placement = made.question, made.placement
+    assert question is not None
+    assert placement is not None
+    if (trace is None) != (trace_of is None):
+        raise click.UsageError("--trace and --trace-of belong together")
+    problem = question
+    if fleet is not None:
+        problem = replace(question, fleet=load_fleet(fleet))
+        _check_fleet(made, problem, str(fleet))
+    faults = Played(problem.fleet, placement, idle_pools(made)).faults(lose, rate, trace, trace_of)
+    if wander:
+        assert made.evaluation is not None
+        until_s = _DRIFTS * (steps + 1) * made.evaluation.step_s
+        faults = replace(faults, rates=(*faults.rates, *wandering_rates(problem.fleet, seed, until_s, spread=wander)))
+    interrupt = Interrupt(follows="what was played so far follows")
+    progress = Progress(goal=None, what="simulation")
+    try:
+        found = thought(
+            lambda: play(
+                problem,
+                placement,
+                seed=seed,
+                num_steps=steps,
+                faults=faults,
+                idle=idle_pools(made),
+                at_most=limited_pools(made),
+                should_stop=interrupt.should_stop,
+            ),
+            progress.show,
+            interrupt,
+        )
+    except (NoRoute, TooLarge) as error:
+        raise click.UsageError(f"the plan cannot be played: {error}") from error
+    finally:
+        progress.clear()
+    if found.num_played < steps and not found.stalled:
+        if not found.num_played:
+            say("interrupted before any step was whole")
+            interrupt.leave()
+        say(f"interrupted: what follows is of {found.num_played:,} of {steps:,} steps")
+    show(_tree(made, found, steps, seed), form, lambda: _text(made, found))
+    write_svg(svg, lambda: gantt_svg(found))
+    interrupt.leave()
+
+
+def _check_fleet(made: Plan, problem: Problem, source: str) -> None:
+    """Raises: click.UsageError where the plan's machines or ways are not all there."""
+    assert made.placement is not None
+    classes = {each.key: each for each in classes_of(problem.fleet)}
+    units: dict[str, dict[int, int]] = {}
+    for pool in (pool for group in made.placement.groups for pool in group.pools):
+        if pool.device_class not in classes:
+            raise click.UsageError(f"--fleet {source} has no {pool.device_class}, which the plan uses")
+        of_class = units.setdefault(pool.device_class, {})
+        of_class[pool.unit_gpus] = of_class.get(pool.unit_gpus, 0) + pool.num_units
+    for key, held in units.items():
+        at = classes[key]
+        if not fits(at, held):
+            asked = " and ".join(f"{num:,} x {size}" for size, num in sorted(held.items()))
+            raise click.UsageError(
+                f"--fleet {source} has too few of {key}: {at.num_machines:,} machines of {at.gpus_per_machine} devices "
+                f"cannot hold the plan's {asked}; plan anew for that fleet"
+            )
+    judged = evaluate(Prices(problem), made.placement, goal=Goal())
+    if isinstance(judged, Violation):
+        raise click.UsageError(f"--fleet {source} cannot run the plan: {judged.what}; plan anew for that fleet")
+
+
+def _tree(made: Plan, found: Simulated, steps: int, seed: int) -> dict[str, Any]:
+    assert made.evaluation is not None
+    tree = asdict(replace(found, spans=()))
+    del tree["spans"]
+    finite = math.isfinite(found.step_s)
+    tree |= {
+        "step_s": found.step_s if finite else None,
+        "steps_s": [each for each in found.steps_s if math.isfinite(each)],
+        "task_busy_s": {task.value: busy_s for task, busy_s in found.task_busy_s},
+        "max_age": found.max_age,
+    }
+    predicted = made.evaluation.step_s
+    return {
+        "schema": "periplus.simulation/1",
+        "num_steps": steps,
+        "seed": seed,
+        "predicted_step_s": predicted,
+        "simulated_over_predicted": found.step_s / predicted if finite else None,
+        **tree,
+    }
+
+
+def _text(made: Plan, found: Simulated) -> str:
+    assert made.evaluation is not None
+    if found.stalled:
+        return f"it came to a stand: {found.stalled}"
+    predicted = made.evaluation
+    rows = [("a step", _s(predicted.step_s), _s(found.step_s), _off(predicted.step_s, found.step_s))]
+    busy = dict(found.task_busy_s)
+    rows += [
+        (task.value.replace("_", " "), _s(seconds), _s(busy.get(task)), _off(seconds, busy.get(task)))
+        for task, seconds in predicted.task_s
+    ]
+    seen = {each.region: each for each in found.regions}
+    for region in predicted.regions:
+        if region.region in seen:
+            took = seen[region.region]
+            rows.append((f"weights to {region.region}", _s(region.weights_s), _s(took.weights_s), ""))
+            rows.append((f"window of {region.region}", _s(region.window_s), "", ""))
+            rows.append((f"a group in {region.region} (p99)", "", _s(took.group_p99_s or None), ""))
+    table = columns(("SECONDS", "PREDICTED", "SIMULATED", "DIFFERENCE"), rows, right=(1, 2, 3))
+    return "\n".join([table, *_facts(found)])
+
+
+def _facts(found: Simulated) -> list[str]:
+    ages = ", ".join(f"{age}: {num:,}" for age, num in enumerate(found.tokens_by_age))
+    facts = [
+        f"{units.short(found.samples_per_s)} samples/s; tokens trained on by age in versions: {ages or 'none'}",
+        f"a batch lay ready and waited {_s(found.hold_s)} s a step for older groups, which would have become too stale",
+    ]
+    if found.units_lost:
+        facts.append(f"{found.units_lost:,} units were lost, and {found.samples_lost:,} samples begun anew")
+    sent = [f"{use.src_region} to {use.dst_region} {units.size(use.num_bytes)}" for use in found.links]
+    return [*facts, f"sent a step: {', '.join(sent)}"] if sent else facts
+
+
+def _s(seconds: float | None) -> str:
+    return units.short(seconds)
+
+
+def _off(predicted: float, found: float | None) -> str:
+    if found is None or not found > 0:
+        return ""
+    return f"{(found / predicted - 1) * 100:+.1f} %" if predicted > 0 else ""

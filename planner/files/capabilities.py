@@ -1,0 +1,101 @@
+"""Capabilities: what the runtime can execute today, read from `capabilities.json` (`periplus.capabilities/1`).
+
+The file is `docs/capabilities.json`; a wheel holds a copy next to this module. Every change that widens the runtime
+edits it, together with a test that runs what it claims. A `max_staleness` of 0 is synchronous. Roles that are not
+listed do not exist. A parallelism of 1 is none.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from periplus import config
+from periplus.config import Config
+from planner.problem.goal import Limits
+from planner.problem.workload import Task
+
+SCHEMA = "periplus.capabilities/1"
+"""Name and version of the format."""
+
+
+_TASKS = {
+    "generation": Task.GENERATION,
+    "reward": Task.REWARD,
+    "reference_inference": Task.REFERENCE,
+    "critic_inference": Task.CRITIC_INFERENCE,
+    "actor_training": Task.ACTOR_TRAINING,
+    "critic_training": Task.CRITIC_TRAINING,
+}
+"""Task of each role in the document. A reward that is a rule is applied by workers and is not a task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the runtime executes. A plan for a job uses nothing else."""
+
+    algorithms: frozenset[str]
+    topologies: frozenset[str]
+    max_trainers: int
+    max_staleness: int
+    devices: frozenset[str]
+    """Devices on which its engines run: `cpu`, `cuda`."""
+    limits: Limits
+
+
+class Parallelism(Config):
+    """Largest degree of each kind of parallelism within one task."""
+
+    tensor: int
+    pipeline: int
+    data: int
+
+
+class Engine(Config):
+    """An inference engine and the devices on which it runs."""
+
+    name: str
+    devices: tuple[str, ...]
+
+
+class CapabilitiesFile(Config):
+    """The whole document. `Capabilities` has the part that the planner uses."""
+
+    algorithms: tuple[str, ...]
+    roles: dict[str, Literal["rollout_worker", "trainer"]]
+    max_trainers: int
+    parallelism: Parallelism
+    max_staleness: int
+    topologies: tuple[str, ...]
+    engines: tuple[Engine, ...]
+    weight_codecs: tuple[str, ...]
+
+
+def load_capabilities() -> Capabilities:
+    """Return what this installation can execute. Raises: ConfigError if the installation is damaged."""
+    file = read_file(_path())
+    return Capabilities(
+        algorithms=frozenset(file.algorithms),
+        topologies=frozenset(file.topologies),
+        max_trainers=file.max_trainers,
+        max_staleness=file.max_staleness,
+        devices=frozenset(device for engine in file.engines for device in engine.devices),
+        limits=Limits(
+            max_tensor=file.parallelism.tensor,
+            max_pipeline=file.parallelism.pipeline,
+            max_data=file.parallelism.data,
+            max_train_blocks=1,
+            colocates=False,
+            max_eta=file.max_staleness,
+            roles_on_trainer=frozenset(_TASKS[role] for role, on in file.roles.items() if on == "trainer"),
+        ),
+    )
+
+
+def read_file(path: Path) -> CapabilitiesFile:
+    """Return the document at `path`. Raises: ConfigError."""
+    return config.validate(CapabilitiesFile, config.check_schema(config.read_yaml(path), SCHEMA, str(path)), str(path))
+
+
+def _path() -> Path:
+    packaged = Path(__file__).with_name("capabilities.json")
+    return packaged if packaged.exists() else Path(__file__).parents[2] / "docs" / "capabilities.json"

@@ -1,0 +1,157 @@
+"""Fleets as text, `periplus.fleet/1` in YAML or JSON: to and from the planner's values.
+
+Units are in the keys' names: bytes, seconds, dollars, 1 GB is 10^9 bytes. A region says what machines it has; one that
+gives only its cores and memory has worker processes on cores in place of accelerators. A file may define accelerators
+itself, for want of a packaged one or in its place. Whatever is given is checked: the names, that regions and links are
+there once, that a link has a rate and ends at regions of the fleet. A pair that nobody measured has no link here.
+"""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from periplus import config
+from periplus.config import Config
+from periplus.errors import ConfigError
+from planner.devices.catalogue import gpu_name, gpu_types
+from planner.devices.catalogue.gpus import CPU, CPU_CORE, DEFAULT_EFFICIENCY, cpu_type
+from planner.files.fleet_entries import FleetFile, GpuTypeEntry, LinkEntry, MachinesEntry, RegionEntry
+from planner.files.ranges import MAX_MACHINES_ENTRIES, some
+from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
+from planner.problem.hardware import Efficiency, GpuType
+
+SCHEMA = "periplus.fleet/1"
+
+
+def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
+    """The fleet that a parsed file holds; `cpu_core` is what one core does where machines are cores.
+
+    Raises: ConfigError naming `source`, with every contradiction, one a line.
+    """
+    file = config.validate(FleetFile, config.check_schema(tree, SCHEMA, source), source)
+    defined = {entry.name: _gpu_type(entry) for entry in file.gpu_types}
+    config.refuse(source, itertools.chain(_contradictions(file), _unknown_gpus(file, defined)))
+    types = dict(defined)
+    regions = tuple(_region(entry, types, cpu_core) for entry in file.regions)
+    return Fleet(regions=regions, links=tuple(map(_link, file.links)), gpu_types=dict(sorted(types.items())))
+
+
+def to_tree(fleet: Fleet) -> dict[str, Any]:
+    """The inverse of fleet_of. Accelerators that are as packaged are left to their names."""
+    packaged = gpu_types()
+    own = [gpu for name, gpu in sorted(fleet.gpu_types.items()) if packaged.get(name) != gpu]
+    return {
+        "schema": SCHEMA,
+        **({"gpu_types": [dataclasses.asdict(gpu) for gpu in own]} if own else {}),
+        "regions": [_said(dataclasses.asdict(region), RegionEntry) for region in fleet.regions],
+        "links": [_said(dataclasses.asdict(link), LinkEntry) for link in fleet.links],
+    }
+
+
+def fleet_schema() -> dict[str, Any]:
+    """The JSON schema of the file, for editors and for `examples/fleet.schema.json`."""
+    schema = FleetFile.model_json_schema()
+    schema["properties"] = {"schema": {"const": SCHEMA}, **schema["properties"]}
+    schema["required"] = ["schema", *schema["required"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": SCHEMA, **schema}
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _contradictions(file: FleetFile) -> Iterator[str]:
+    for what, names in (("accelerator", [g.name for g in file.gpu_types]), ("region", [r.name for r in file.regions])):
+        for name, times in Counter(names).items():
+            if times > 1:
+                yield f"the {what} {name} is there {times} times; give each name once"
+    known = {region.name for region in file.regions}
+    num = sum(len(region.machines) for region in file.regions)
+    if num > MAX_MACHINES_ENTRIES:
+        yield f"its regions have {num:,} entries of machines, but may have {MAX_MACHINES_ENTRIES:,} together"
+    for ends, times in Counter((link.src_region, link.dst_region) for link in file.links).items():
+        if times > 1:
+            yield f"the link from {ends[0]} to {ends[1]} is there {times} times; give each direction once"
+    for region in file.regions:
+        yield from _region_refusals(region)
+    for link in file.links:
+        yield from _link_refusals(link, known)
+
+
+def _region_refusals(region: RegionEntry) -> Iterator[str]:
+    num = sum(machines.num_machines for machines in region.machines)
+    if num == 0 and region.num_cores == 0:
+        yield f"the region {region.name} has no machines and no cores; give machines, or num_cores, or leave it out"
+    if num > 1 and region.fabric_bytes_per_s is None:
+        yield (
+            f"the region {region.name} has {num} machines but no fabric_bytes_per_s; "
+            "give what one of their devices sends to another machine, in bytes a second"
+        )
+
+
+def _link_refusals(link: LinkEntry, known: set[str]) -> Iterator[str]:
+    where = f"the link from {link.src_region} to {link.dst_region}"
+    if (link.bytes_per_s is None) == (link.throughput_bits_per_s is None):
+        if link.bytes_per_s is None:
+            yield f"{where} has no rate; give bytes_per_s or throughput_bits_per_s, or leave out what nobody measured"
+        else:
+            yield f"{where} has both bytes_per_s and throughput_bits_per_s; leave out one of the two"
+    rate = link.bytes_per_s if link.throughput_bits_per_s is None else link.throughput_bits_per_s / 8
+    if rate is not None and link.bytes_per_s_p50 is not None and link.bytes_per_s_p50 < rate * (1 - 1e-9):
+        yield f"{where} has bytes_per_s_p50 {link.bytes_per_s_p50:g} below its tenth percentile, {rate:g}"
+    if link.src_region == link.dst_region:
+        yield f"{where} ends where it begins; the network inside a region is its fabric_bytes_per_s"
+    for name in dict.fromkeys((link.src_region, link.dst_region)):
+        if name not in known:
+            yield f"{where} names {name}, which is no region of this fleet; its regions are {some(sorted(known))}"
+
+
+def _unknown_gpus(file: FleetFile, defined: Mapping[str, GpuType]) -> Iterator[str]:
+    for region in file.regions:
+        for machines in region.machines:
+            try:
+                gpu_name(machines.gpu, defined)
+            except ConfigError as error:
+                yield f"the region {region.name}: {error}"
+
+
+def _gpu_type(entry: GpuTypeEntry) -> GpuType:
+    values = {name: getattr(entry, name) for name in GpuTypeEntry.model_fields}
+    fit = DEFAULT_EFFICIENCY if entry.efficiency is None else Efficiency(**entry.efficiency.model_dump())
+    return GpuType(**values | {"efficiency": fit})
+
+
+def _region(entry: RegionEntry, types: dict[str, GpuType], cpu_core: GpuType) -> Region:
+    """Adds the accelerators that it uses to `types`."""
+    packaged = {**gpu_types(), CPU: cpu_core}
+    machines = []
+    for each in entry.machines:
+        name = gpu_name(each.gpu, types)
+        if name not in types:
+            types[name] = packaged[name]
+        machines.append(Machines(**each.model_dump() | {"gpu": name}))
+    if not machines:
+        num, gpu = cpu_type(cpu_core, num_cores=entry.num_cores, memory_bytes=entry.memory_bytes)
+        types[gpu.name] = gpu
+        machines.append(Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1))
+    values = {name: getattr(entry, name) for name in RegionEntry.model_fields} | {"machines": tuple(machines)}
+    return Region(**values | {"fabric_bytes_per_s": entry.fabric_bytes_per_s or ONE_HOST_BYTES_PER_S})
+
+
+def _link(entry: LinkEntry) -> Link:
+    values = entry.model_dump(exclude={"throughput_bits_per_s", "bytes_per_s"})
+    rate = entry.bytes_per_s if entry.throughput_bits_per_s is None else entry.throughput_bits_per_s / 8
+    assert rate is not None
+    return Link(**values, bytes_per_s=rate)
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _said(values: dict[str, Any], entry: type[Config]) -> dict[str, Any]:
+    """Without what the file's defaults say anyway."""
+    kept = {key: value for key, value in values.items() if value != entry.model_fields[key].default}
+    if "machines" in kept:
+        kept["machines"] = [_said(each, MachinesEntry) for each in kept["machines"]]
+    return kept

@@ -1,0 +1,220 @@
+"""Assembly of a fleet from whatever tables are given, for `periplus fleet import`.
+
+Links come from network tables, machines from price lists and from `nvidia-smi`, and egress prices from egress tables. A
+price list states what can be rented but not how many machines are available: the caller gives that number. Of several
+instance types with the same accelerator, the one with most accelerators per machine is chosen, for on-demand and for
+spot machines.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from periplus.errors import ConfigError
+from planner.devices.catalogue import gpu_name, gpu_types
+from planner.files.importers import egress, network, nvidia_smi, prices, remarks
+from planner.files.importers.cells import Row
+from planner.files.importers.generate import DEFAULT_NETWORK_BYTES_PER_S
+from planner.files.importers.imported import Imported
+from planner.files.importers.names import region_of
+from planner.files.importers.network import Measured
+from planner.files.importers.nvidia_smi import Inventory
+from planner.files.importers.prices import Offer, Prices
+from planner.files.importers.tables import Kind, kind_of, rows_of
+from planner.files.ranges import some
+from planner.problem.fleet import Fleet, Link, Machines, Region
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Options of an import, beside the tables."""
+
+    regions: Sequence[str] = ()
+    """Regions to import, by the names of the network table or without zones. Empty stands for all that have
+    machines."""
+    gpus: Sequence[str] = ()
+    """Accelerators to take from price lists. Empty stands for all."""
+    num_machines: int = 1
+    """Number of machines of each chosen instance type in each region, and of each output of nvidia-smi."""
+    with_spot: bool = True
+    """Whether spot machines are imported."""
+    home_region: str = "local"
+    """Region of the machines that nvidia-smi describes."""
+
+
+def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Imported:
+    """Return the fleet that these texts describe; keys are file names. Raises: ConfigError."""
+    tables = _Tables.of(texts)
+    measured, offers, home = tables.network(), tables.prices(), tables.home(choice.num_machines)
+    wanted = frozenset(gpu_name(gpu) for gpu in choice.gpus)
+    places = measured.places or tuple(dict.fromkeys(offer.region for offer in offers.offers))
+    asked = [place for place in measured.unlinked if {place, region_of(place)} & {*choice.regions}]
+    places = (*places, *(place for place in asked if place not in places))
+    stock = _stock(places, offers, home, choice, wanted)
+    missing = tuple(remarks.of_asked(offers, places, stock, choice.regions, wanted))
+    if not stock:
+        raise ConfigError(
+            f"no region has machines: give a price list or nvidia-smi's output beside {', '.join(texts)}, "
+            "or choose other regions and accelerators" + "".join(f"\n{remark}" for remark in missing)
+        )
+    links, unpriced = tables.priced(measured.among(stock))
+    types = {**gpu_types(), **{gpu.name: gpu for gpu in home.gpu_types}}
+    used = sorted({machines.gpu for each in stock.values() for machines in each})
+    fleet = Fleet(
+        regions=tuple(_region(name, stock[name]) for name in sorted(stock)),
+        links=links,
+        gpu_types={name: types[name] for name in used},
+    )
+    left_out = (
+        *missing,
+        *((remarks.of_links(measured),) if len(stock) > 1 and not links else ()),
+        *remarks.of_unlinked(measured, stock, choice.regions),
+        *home.left_out,
+        *remarks.of_prices(offers, choice.regions, wanted),
+        *unpriced,
+        *remarks.of_network(measured, stock, choice.regions),
+    )
+    return Imported(fleet=fleet, left_out=left_out, guesses=_guesses(offers, stock, choice))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """The given texts by kind of table."""
+
+    texts: tuple[tuple[Kind, str, str], ...]
+    """Triples (kind, file name, text)."""
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str]) -> "_Tables":
+        """Recognise each text. Raises: ConfigError for an unknown kind."""
+        return cls(tuple((kind_of(text, source), source, text) for source, text in texts.items()))
+
+    def rows(self, kind: Kind) -> list[tuple[Row, ...]]:
+        """Return the rows of each table of this kind."""
+        return [rows_of(text, source) for each, source, text in self.texts if each is kind]
+
+    def plain(self, kind: Kind) -> list[tuple[str, str]]:
+        """Return (file name, text) of each text of this kind."""
+        return [(source, text) for each, source, text in self.texts if each is kind]
+
+    def read(self, kind: Kind, reader: Callable[[Sequence[Row]], T]) -> list[T]:
+        """Apply a reader to each table of this kind; its errors name the file."""
+        found = []
+        for each, source, text in self.texts:
+            if each is kind:
+                rows = rows_of(text, source)
+                with _named(source):
+                    found.append(reader(rows))
+        return found
+
+    def network(self) -> Measured:
+        """Return the measured links of all network tables."""
+        parts = self.read(Kind.GRID, network.skyplane_grid)
+        rates = [row for rows in self.rows(Kind.THROUGHPUT) for row in rows]
+        round_trips = [row for rows in self.rows(Kind.ROUND_TRIPS) for row in rows]
+        if rates or round_trips:
+            if not (rates and round_trips):
+                raise ConfigError("throughput runs and round-trip runs make links only together; give both tables")
+            parts.append(network.skyplane_runs(rates, round_trips))
+        parts += self.read(Kind.DTFM, network.dtfm)
+        parts += self.read(Kind.IBM, network.ibm_round_trips)
+        rtt_s = {pair: rtt for part in parts for pair, rtt in part.rtt_s.items()}
+        parts += self.read(Kind.SAILOR, lambda rows: network.sailor(rows, rtt_s))
+        return network.merged(parts)
+
+    def prices(self) -> Prices:
+        """Return the offers of all price lists."""
+        readers: tuple[tuple[Kind, Callable[[Sequence[Row]], Prices]], ...] = (
+            (Kind.AWS_SPOT, prices.aws_spot),
+            (Kind.AWS_PRICES, prices.aws_on_demand),
+            (Kind.GCP_PRICES, prices.gcp),
+            (Kind.NEOCLOUDS, prices.neoclouds),
+        )
+        return prices.merged([part for kind, reader in readers for part in self.read(kind, reader)])
+
+    def home(self, num_machines: int) -> Inventory:
+        """Return the inventory of nvidia-smi's outputs, with so many machines of each."""
+        topologies = self.plain(Kind.TOPOLOGY)
+        if len(topologies) > 1:
+            raise ConfigError("two outputs of nvidia-smi topo -m were given; give the one of the machines at hand")
+        topology = topologies[0][1] if topologies else None
+        found = []
+        for source, text in self.plain(Kind.NVIDIA_SMI):
+            with _named(source):
+                found.append(nvidia_smi.inventory(text, topology, num_machines))
+        return nvidia_smi.together(found)
+
+    def priced(self, links: Sequence[Link]) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+        """Return the links with egress prices, and a sentence for each link without a known price."""
+        parts = self.read(Kind.AWS_EGRESS, egress.aws)
+        parts += self.read(Kind.GCP_EGRESS, egress.gcp_internet)
+        parts += self.read(Kind.EGRESS, egress.skyplane)
+        return egress.with_prices(links, egress.merged(parts)) if parts else (tuple(links), ())
+
+
+@contextmanager
+def _named(source: str) -> Iterator[None]:
+    """Prefix the messages of ConfigError with the file's name."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def _stock(
+    places: Sequence[str], offers: Prices, home: Inventory, choice: Choice, wanted: Collection[str]
+) -> dict[str, tuple[Machines, ...]]:
+    """Return the machines of each place that the choice leaves. Raises: ConfigError for an unknown region."""
+    unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
+    if unknown:
+        raise ConfigError(f"no table has the region {some(unknown)}; they have {some(places, 60)}")
+    stock = {}
+    for place in places:
+        if choice.regions and not {place, region_of(place)} & set(choice.regions):
+            continue
+        taken = [
+            offer.machines(choice.num_machines)
+            for offer in _largest(offers.in_region(region_of(place)))
+            if (not wanted or offer.gpu in wanted) and (choice.with_spot or not offer.is_spot)
+        ]
+        if taken:
+            stock[place] = tuple(taken)
+    if home.machines and (not choice.regions or choice.home_region in choice.regions):
+        stock[choice.home_region] = (*stock.get(choice.home_region, ()), *home.machines)
+    return stock
+
+
+def _largest(offers: Sequence[Offer]) -> list[Offer]:
+    """Return, for each accelerator on demand and on spot, the offer with most accelerators, then the cheapest."""
+    best: dict[tuple[str, bool], Offer] = {}
+    for offer in offers:
+        at = (offer.gpu, offer.is_spot)
+        before = best.get(at)
+        rank = (-offer.gpus_per_machine, offer.usd_per_gpu_hour, offer.instance_type)
+        if before is None or rank < (-before.gpus_per_machine, before.usd_per_gpu_hour, before.instance_type):
+            best[at] = offer
+    return [best[at] for at in sorted(best)]
+
+
+def _region(name: str, machines: Sequence[Machines]) -> Region:
+    known = tuple(
+        each
+        if each.network_bytes_per_s
+        else replace(each, network_bytes_per_s=DEFAULT_NETWORK_BYTES_PER_S / each.gpus_per_machine)
+        for each in machines
+    )
+    return Region(name=name, machines=known, fabric_bytes_per_s=max(each.network_bytes_per_s or 0.0 for each in known))
+
+
+def _guesses(offers: Prices, stock: Mapping[str, Sequence[Machines]], choice: Choice) -> tuple[str, ...]:
+    guesses = [*offers.guesses]
+    if offers.offers:
+        guesses.append(f"numbers of machines: {choice.num_machines} of each instance type; no list says what one gets")
+    if any(each.network_bytes_per_s is None for machines in stock.values() for each in machines):
+        guesses.append(
+            "network, where nothing says: 100 Gbit/s a machine, shared by its devices (network_bytes_per_s is of one)"
+        )
+    return tuple(guesses)

@@ -1,0 +1,80 @@
+"""Recognition of tables by their header, and their rows."""
+
+import csv
+import io
+import re
+from enum import StrEnum
+
+from periplus.errors import ConfigError
+from planner.files.importers.cells import Row
+from planner.files.importers.nvidia_smi import OUTPUTS, is_table
+
+
+class Kind(StrEnum):
+    """Kinds of tables that are understood."""
+
+    GRID = "network grid"
+    THROUGHPUT = "throughput runs"
+    ROUND_TRIPS = "round-trip runs"
+    DTFM = "DT-FM's delays and bandwidths"
+    SAILOR = "Sailor's machine-to-machine bandwidths"
+    IBM = "IBM's round trips"
+    AWS_PRICES = "AWS's prices on demand"
+    AWS_SPOT = "AWS's spot prices"
+    GCP_PRICES = "GCP's prices"
+    NEOCLOUDS = "neoclouds' prices"
+    EGRESS = "egress prices between regions"
+    AWS_EGRESS = "AWS's transfer prices"
+    GCP_EGRESS = "GCP's egress prices"
+    NVIDIA_SMI = "nvidia-smi's output"
+    TOPOLOGY = "nvidia-smi's topology"
+
+
+_HEADERS: tuple[tuple[Kind, frozenset[str]], ...] = (
+    (Kind.DTFM, frozenset({"src_region", "throughput_gbps", "rtt_ms", "scenario"})),
+    (Kind.GRID, frozenset({"src_region", "dst_region", "throughput_gbps", "rtt_ms"})),
+    (Kind.THROUGHPUT, frozenset({"src_region", "dst_region", "throughput_gbps", "date"})),
+    (Kind.ROUND_TRIPS, frozenset({"src_region", "dst_region", "rtt_ms", "date"})),
+    (Kind.SAILOR, frozenset({"src_zone", "dst_zone", "max_gbytes_per_s", "cluster"})),
+    (Kind.IBM, frozenset({"src_region", "dst_region", "rtt_ms", "month_ending"})),
+    (Kind.AWS_PRICES, frozenset({"InstanceType", "Price", "RegionKind"})),
+    (Kind.GCP_PRICES, frozenset({"InstanceType", "Price", "ZonesInSkyPilotCatalog"})),
+    (Kind.NEOCLOUDS, frozenset({"InstanceType", "Price", "Provider"})),
+    (Kind.AWS_SPOT, frozenset({"InstanceType", "SpotPrice", "AvailabilityZone"})),
+    (Kind.EGRESS, frozenset({"src_region", "dst_region", "usd_per_gb", "date"})),
+    (Kind.AWS_EGRESS, frozenset({"src_region", "dst_region", "usd_per_gb"})),
+    (Kind.GCP_EGRESS, frozenset({"src_region", "destination", "usd_per_gib"})),
+)
+"""Columns that identify each kind; the first match counts."""
+
+
+def kind_of(text: str, source: str) -> Kind:
+    """Return the kind of a text. Raises: ConfigError, which lists the known kinds."""
+    if not text.strip("\ufeff \n\r\t"):
+        raise ConfigError(f"{source}: is empty")
+    first = text.lstrip("\ufeff\n ").partition("\n")[0].strip()
+    columns = frozenset(name.strip() for name in first.split(","))
+    for kind, needed in _HEADERS:
+        if needed <= columns:
+            return kind
+    if re.search(r"\bGPU0\b", first) and "CPU Affinity" in text:
+        return Kind.TOPOLOGY
+    if re.match(r"GPU \d+:|name, *memory|.+, *\d+ MiB$|NVIDIA-SMI\b|No devices were found", first) or is_table(text):
+        return Kind.NVIDIA_SMI
+    known = "; ".join(f"{kind.value}: {', '.join(sorted(needed))}" for kind, needed in _HEADERS)
+    raise ConfigError(
+        f"{source}: begins with {first[:120]!r}, which is no table that is known; those are what {', '.join(OUTPUTS)} "
+        f"print, and CSV with these columns: {known}"
+    )
+
+
+def rows_of(text: str, source: str) -> tuple[Row, ...]:
+    """Return the rows of a CSV text. Raises: ConfigError."""
+    try:
+        rows = tuple(csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline="")))
+    except csv.Error as error:
+        raise ConfigError(f"{source}: cannot be read as CSV: {error}") from error
+    for i, row in enumerate(rows):
+        if None in row or None in row.values():
+            raise ConfigError(f"{source}, row {i + 1}: has not as many values as the header; is the file complete?")
+    return rows

@@ -1,0 +1,239 @@
+"""Workloads as text, `periplus.workload/1` in YAML or JSON, for planning and studies without a whole job.
+
+A file names the algorithm, the model of each role, the staleness bound, what a step consumes, how long prompts and
+completions are, and what training and publishing cost a parameter. Roles follow from the algorithm: PPO has a critic,
+and a reward and a reference model unless the file says otherwise; the others have a model for these two only if the
+file says so. It opens nothing: files that a workload refers to are read through `Sources`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from periplus import config
+from periplus.errors import ConfigError
+from planner.devices.catalogue import architecture
+from planner.files.huggingface import architecture_of_config, checked_shape
+from planner.files.ranges import MAX_SAMPLES_PER_STEP, MAX_TOKENS
+from planner.files.workload_entries import ArchitectureEntry, CsvEntry, LengthsEntry, Role, WeightsEntry, WorkloadFile
+from planner.problem import lengths
+from planner.problem.architecture import Architecture
+from planner.problem.workload import Lengths, Task, WeightTransfer, Workload
+
+SCHEMA = "periplus.workload/1"
+
+TRAIN_STATE_BYTES: Mapping[str, float] = {"adamw": 16.0, "adamw8bit": 10.0, "sgd": 8.0}
+"""Bytes a trained parameter: bf16 weight and gradient (4), float32 master (4), and the moments: two of float32, two
+of a byte, none."""
+CRITIC_ALGORITHMS = frozenset({"ppo"})
+FULL_COPY_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """How files that a workload refers to are read. Both raise ConfigError."""
+
+    config_json: Callable[[str], object]
+    rows: Callable[[str], Sequence[Mapping[str, str]]]
+
+
+def workload_of(tree: object, source: str, sources: Sources) -> Workload:
+    """The workload that a parsed file holds. Raises: ConfigError naming `source`."""
+    file = config.validate(WorkloadFile, config.check_schema(tree, SCHEMA, source), source)
+    config.refuse(source, _disagreements(file))
+    try:
+        return _workload(file, sources)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def to_tree(workload: Workload) -> dict[str, Any]:
+    """A file that workload_of reads as the same workload. Its tasks must be those that its algorithm can have."""
+    actor = workload.models[Task.ACTOR_TRAINING]
+    roles = {"reward": Task.REWARD, "reference": Task.REFERENCE, "critic": Task.CRITIC_TRAINING}
+    used = {role: workload.models[task] for role, task in roles.items() if task in workload.models}
+    shapes = {shape: asdict(shape) for shape in (actor, *used.values())}
+    if len({shape.name for shape in shapes}) < len(shapes):
+        raise ValueError("two models of this workload have one name")
+    return {
+        "schema": SCHEMA,
+        "algorithm": workload.algorithm,
+        "architectures": [{"name": shape.pop("name"), "shape": shape} for shape in shapes.values()],
+        "model": actor.name,
+        "models": {role: shape.name for role, shape in used.items()},
+        "eta": workload.eta,
+        "prompts_per_step": workload.prompts_per_step,
+        "group_size": workload.group_size,
+        "prompt_tokens": {"quantiles": list(workload.prompt_tokens.quantiles)},
+        "completion_tokens": {"quantiles": list(workload.completion_tokens.quantiles)},
+        "epochs_per_step": workload.epochs_per_step,
+        "minibatches_per_step": workload.minibatches_per_step,
+        "reward": "model" if "reward" in used else "rule",
+        "reference": "reference" in used,
+        "train_state_bytes_per_param": workload.train_state_bytes_per_param,
+        "lora_rank": workload.lora_rank,
+        "weights": {
+            "kind": "delta" if workload.weights.is_delta else "dense",
+            "bytes_per_param": workload.weights.bytes_per_param,
+        },
+        "trajectory_bytes_per_token": workload.trajectory_bytes_per_token,
+    }
+
+
+def workload_schema() -> dict[str, Any]:
+    """The JSON schema of the file, for editors and for `examples/workload.schema.json`."""
+    schema = WorkloadFile.model_json_schema()
+    schema["properties"] = {"schema": {"const": SCHEMA}, **schema["properties"]}
+    schema["required"] = ["schema", *schema["required"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": SCHEMA, **schema}
+
+
+def _disagreements(file: WorkloadFile) -> Iterator[str]:
+    for key in ("prompt_tokens", "completion_tokens"):
+        given = [name for name, value in getattr(file, key) if value is not None]
+        if len(given) != 1:
+            has = " and ".join(given) or "nothing"
+            yield f"{key} has {has}; give exactly one of {', '.join(LengthsEntry.model_fields)}"
+        quantiles = getattr(file, key).quantiles or ()
+        if list(quantiles) != sorted(quantiles):
+            yield f"{key}.quantiles must ascend"
+        if quantiles and max(quantiles) < 1:
+            yield f"{key}.quantiles are all below one token; the last must be 1 or more"
+    for entry in file.architectures:
+        if sum(value is not None for value in (entry.shape, entry.config, entry.config_path)) != 1:
+            yield f"the architecture {entry.name} needs exactly one of shape, config and config_path"
+    names = [entry.name for entry in file.architectures]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"the architecture {name} is there {names.count(name)} times; give each name once"
+    num_samples = file.prompts_per_step * file.group_size
+    if num_samples > MAX_SAMPLES_PER_STEP:
+        yield (
+            f"prompts_per_step {file.prompts_per_step:,} times group_size {file.group_size:,} are {num_samples:,} "
+            f"samples a step, but there may be {MAX_SAMPLES_PER_STEP:,}"
+        )
+    if file.minibatches_per_step > num_samples:
+        yield f"minibatches_per_step is {file.minibatches_per_step:,}, but a step has only {num_samples:,} samples"
+    yield from _weights_refusals(file.weights)
+    for role in file.models:
+        if not _has(file, role):
+            yield f"models.{role} is set, but there is no such role: {_WHY_NOT[role]}"
+
+
+_WHY_NOT: Mapping[Role, str] = {
+    "reward": "set reward: model",
+    "reference": "set reference: true",
+    "critic": "only ppo has a critic",
+}
+
+
+def _weights_refusals(weights: WeightsEntry) -> Iterator[str]:
+    counted = (weights.density, weights.bits_per_change)
+    if weights.kind == "dense" and any(value is not None for value in counted):
+        yield "weights.density and weights.bits_per_change are of deltas; set weights.kind: delta, or leave them out"
+    if weights.kind == "delta":
+        both = all(value is not None for value in counted)
+        neither = all(value is None for value in counted)
+        if not (both and weights.bytes_per_param is None) and not (neither and weights.bytes_per_param is not None):
+            yield "weights of kind delta need density and bits_per_change, or bytes_per_param in place of both"
+
+
+def _has(file: WorkloadFile, role: Role) -> bool:
+    critic = file.algorithm in CRITIC_ALGORITHMS
+    match role:
+        case "reward":
+            return file.reward == "model" or (file.reward is None and critic)
+        case "reference":
+            return critic if file.reference is None else file.reference
+        case _:
+            return critic
+
+
+def _workload(file: WorkloadFile, sources: Sources) -> Workload:
+    defined = {entry.name: _architecture(entry, sources) for entry in file.architectures}
+    actor = _named(file.model, defined)
+    of = {role: _named(file.models.get(role, file.model), defined) for role in _WHY_NOT if _has(file, role)}
+    _check_lora(file.lora_rank, (actor, *(shape for role, shape in of.items() if role == "critic")))
+    models = {Task.GENERATION: actor, Task.ACTOR_TRAINING: actor}
+    models |= {task: of[role] for role, tasks in _TASKS_OF_ROLE.items() if role in of for task in tasks}
+    state = file.train_state_bytes_per_param or TRAIN_STATE_BYTES[file.optimizer]
+    return Workload(
+        algorithm=file.algorithm,
+        models={task: models[task] for task in Task if task in models},
+        eta=file.eta,
+        prompts_per_step=file.prompts_per_step,
+        group_size=file.group_size,
+        prompt_tokens=_lengths(file.prompt_tokens, sources),
+        completion_tokens=_lengths(file.completion_tokens, sources),
+        epochs_per_step=file.epochs_per_step,
+        minibatches_per_step=file.minibatches_per_step,
+        train_state_bytes_per_param=state,
+        lora_rank=file.lora_rank,
+        weights=_transfer(file.weights),
+        trajectory_bytes_per_token=file.trajectory_bytes_per_token,
+    )
+
+
+_TASKS_OF_ROLE: Mapping[Role, tuple[Task, ...]] = {
+    "reward": (Task.REWARD,),
+    "reference": (Task.REFERENCE,),
+    "critic": (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING),
+}
+
+
+def _transfer(entry: WeightsEntry) -> WeightTransfer:
+    if entry.bytes_per_param is not None:
+        return WeightTransfer(bytes_per_param=entry.bytes_per_param, is_delta=entry.kind == "delta")
+    if entry.density is None or entry.bits_per_change is None:
+        return WeightTransfer(bytes_per_param=FULL_COPY_BYTES, is_delta=False)
+    return WeightTransfer(bytes_per_param=entry.density * entry.bits_per_change / 8, is_delta=True)
+
+
+def _named(name: str, defined: Mapping[str, Architecture]) -> Architecture:
+    return defined[name] if name in defined else architecture(name)
+
+
+def _architecture(entry: ArchitectureEntry, sources: Sources) -> Architecture:
+    if entry.shape is not None:
+        return checked_shape(Architecture(name=entry.name, **entry.shape.model_dump()))
+    tree = sources.config_json(entry.config_path) if entry.config_path is not None else entry.config
+    return architecture_of_config(tree, entry.name)
+
+
+def _check_lora(rank: int, trained: Sequence[Architecture]) -> None:
+    for shape in trained:
+        if rank > shape.hidden_size:
+            raise ConfigError(
+                f"lora_rank is {rank:,}, but {shape.name} is only {shape.hidden_size:,} wide; adapters have a lower "
+                "rank than what they adapt"
+            )
+
+
+def _lengths(entry: LengthsEntry, sources: Sources) -> Lengths:
+    if entry.constant is not None:
+        return lengths.constant(entry.constant)
+    if entry.lognormal is not None:
+        return lengths.lognormal(**entry.lognormal.model_dump())
+    if entry.quantiles is not None:
+        return Lengths(quantiles=entry.quantiles)
+    assert entry.csv is not None
+    return _measured(entry.csv, sources.rows(entry.csv.path))
+
+
+def _measured(entry: CsvEntry, rows: Sequence[Mapping[str, str]]) -> Lengths:
+    header = sorted(rows[0]) if rows else []
+    for name in (entry.column, *entry.where):
+        if name not in header:
+            raise ConfigError(f"{entry.path} has no column {name}; it has {', '.join(header) or 'no rows'}")
+    chosen = [row[entry.column] for row in rows if all(row[key] == value for key, value in entry.where.items())]
+    if not chosen:
+        raise ConfigError(f"{entry.path} has no row with {entry.where}; check the texts under `where`")
+    try:
+        counts = [float(text) for text in chosen]
+    except ValueError as error:
+        raise ConfigError(f"{entry.path}, column {entry.column}: {error}; it must hold token counts") from error
+    if not all(0 <= count <= MAX_TOKENS for count in counts) or max(counts) < 1:
+        raise ConfigError(
+            f"{entry.path}, column {entry.column}: token counts must be finite, from 0 to {MAX_TOKENS:g}, and not all 0"
+        )
+    return lengths.of_samples(counts, entry.cap_tokens or math.inf)

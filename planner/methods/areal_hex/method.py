@@ -1,0 +1,46 @@
+"""Search of AReaL-Hex: phase 1, phase 2, and again without the meshes that were tried, until nothing is left."""
+
+from collections.abc import Callable
+
+from planner.answer.outcome import Incumbent, Outcome
+from planner.cost.pools import Prices
+from planner.methods.areal_hex.partition import PhaseTwo
+from planner.methods.areal_hex.strategy import Mesh, PhaseOne, training_tasks
+from planner.methods.evaluation_budget import Judge, ignore, never
+from planner.methods.hetrl.menu import menu_of
+
+
+def search(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
+    max_evals: int | None = None,
+) -> Outcome:
+    """Return the best placement with two disjoint pools, by the oracle.
+
+    Nothing is random: `seed` belongs to the methods' common interface and is unused. `max_evals` replaces the clock.
+    """
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
+    menu = menu_of(prices)
+    limits = prices.problem.limits
+    if not limits.colocates and len(set(training_tasks(menu)) - limits.roles_on_trainer) > 1:
+        return judge.outcome("areal_hex")  # this runtime cannot train and score in one pool
+
+    def is_over() -> bool:
+        return judge.spent() >= 1
+
+    first = PhaseOne(menu)
+    first.prepare(lambda: judge.spent() > 0.4)
+    second = PhaseTwo(menu, judge)
+    banned: frozenset[Mesh] = frozenset()
+    while not is_over():
+        strategy = first.solve(banned, is_over)
+        if strategy is None:
+            break
+        second.run(strategy, first.kinds)
+        banned |= {strategy.mesh}
+    return judge.outcome("areal_hex")

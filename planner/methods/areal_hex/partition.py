@@ -1,0 +1,214 @@
+"""Phase 2: assign concrete devices to training and rollouts such that links are used well and both pools end together.
+
+The nodes of the graph are machines (bundles of them in large fleets), and edge weights are rates between them. METIS
+cuts the graph into two pools of phase 1's sizes. A second start lays phase 1's own counts onto the best connected
+classes. Then devices move between the pools, those with the lightest cut first, while the oracle's value falls.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.answer.placement import Group, Placement, Pool
+from planner.methods.areal_hex.strategy import ROLLOUT, Kind, Strategy, training_tasks
+from planner.methods.evaluation_budget import INFEASIBLE, Judge
+from planner.methods.hetrl.menu import Menu
+from planner.problem.device_classes import DeviceClass, fits
+from planner.ranks import metis
+from planner.ranks.links import fleet_rate
+
+Counts = tuple[int, ...]
+"""Devices by class, in the order of the classes' keys."""
+_MAX_NODES = 256
+"""Number of graph nodes beyond which machines are bundled. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The two pools. Devices in neither are not rented."""
+
+    train: Counts
+    rollout: Counts
+
+
+@dataclass(slots=True)
+class PhaseTwo:
+    """Phase 2 of one problem, with the values of the splits that were tried."""
+
+    menu: Menu
+    judge: Judge
+    classes: tuple[DeviceClass, ...] = field(init=False)
+    _rates: npt.NDArray[np.float64] = field(init=False)
+    _known: dict[Split, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        prices = self.menu.prices
+        self.classes = tuple(at for _, at in sorted(prices.classes.items()))
+        self._rates = np.array([[fleet_rate(prices, a, b) for b in self.classes] for a in self.classes])
+
+    def run(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> None:
+        """Improve both starts by local search and offer every split on the way to the oracle."""
+        starts = [self._laid_out(strategy, kinds), self._cut(strategy, kinds)]
+        for split in sorted(dict.fromkeys(starts), key=self._value):
+            if self.judge.spent() < 1:
+                self._balance(split)
+
+    def _laid_out(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> Split:
+        """Return phase 1's counts on concrete classes.
+
+        Each block of the mesh goes to a class of its kind that is near the other blocks and the fleet; rollouts go near
+        it.
+        """
+        train = np.zeros(len(self.classes), dtype=int)
+        for k, num in sorted(strategy.mesh.held, key=lambda each: -each[1]):
+            of_kind = [c for c in self._of_kind(kinds[k]) if self.classes[c].num_gpus - train[c] >= num]
+            if of_kind:
+                reach = {c: (self._rates[c] @ (train > 0), self._rates[c].sum()) for c in of_kind}
+                train[max(of_kind, key=lambda c: (reach[c], -c))] += num
+        rollout = np.zeros(len(self.classes), dtype=int)
+        home = int(np.argmax(train))
+        for k, num in enumerate(strategy.rollout):
+            left = num
+            for c in sorted(self._of_kind(kinds[k]), key=lambda c: (-self._rates[home, c], c)):
+                taken = min(left, self.classes[c].num_gpus - int(train[c]))
+                rollout[c] += taken
+                left -= taken
+        return _split(train, rollout)
+
+    def _cut(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> Split:
+        """Return METIS's two parts of all machines. The part with more devices of phase 1's training kinds trains."""
+        bundle = -(-sum(at.num_machines for at in self.classes) // _MAX_NODES)
+        nodes = [c for c, at in enumerate(self.classes) for _ in range(-(-at.num_machines // bundle))]
+        weights = self._rates[np.ix_(nodes, nodes)]
+        trained = sum(num for _, num in strategy.mesh.held)
+        share = min(0.9, max(0.1, trained / max(1, trained + sum(strategy.rollout))))
+        parts = metis.partition(weights, [share, 1 - share])
+        whole = np.array([at.num_gpus for at in self.classes])
+        inside = [np.bincount(np.array(nodes)[parts == p], minlength=len(whole)) for p in (0, 1)]
+        per_node = whole / np.maximum(1, inside[0] + inside[1])
+        likes = {c for k, _ in strategy.mesh.held for c in self._of_kind(kinds[k])}
+        speed = np.array([at.gpu.matmul_flop_per_s * (2.0 if c in likes else 1.0) for c, at in enumerate(self.classes)])
+        part = max((0, 1), key=lambda p: (float((inside[p] * per_node) @ speed), -p))
+        train = np.minimum(whole, np.rint(inside[part] * per_node).astype(int))
+        return _split(train, whole - train)
+
+    def _of_kind(self, kind: Kind) -> list[int]:
+        return [c for c, at in enumerate(self.classes) if at.key in kind.classes]
+
+    def _balance(self, split: Split) -> None:
+        """Take the first move that lowers the oracle's value, until none does."""
+        value = self._value(split)
+        improved = True
+        while improved and self.judge.spent() < 1:
+            improved = False
+            for moved in self._moves(split):
+                if self.judge.spent() >= 1:
+                    return
+                if moved not in self._known and (found := self._value(moved)) < value:
+                    split, value, improved = moved, found, True
+                    break
+
+    def _moves(self, split: Split) -> Iterator[Split]:
+        """Yield splits in which devices of one class change pool or become idle or used.
+
+        Amounts are a machine, a quarter of a machine, half a pool's devices of the class, and all of them. Classes with
+        the most lopsided links come first.
+        """
+        train, rollout = np.array(split.train), np.array(split.rollout)
+        pull = self._rates @ (train > 0) - self._rates @ (rollout > 0)
+        order = sorted(range(len(self.classes)), key=lambda c: (-abs(float(pull[c])), c))
+        for amount in ("machine", "unit", "half", "all"):
+            for c in order:
+                idle = self.classes[c].num_gpus - train[c] - rollout[c]
+                pools = {"train": int(train[c]), "rollout": int(rollout[c]), "idle": int(idle)}
+                for source in pools:
+                    for target in pools:
+                        num = min(pools[source], _amount(amount, self.classes[c], pools[source]))
+                        if source != target and num:
+                            yield _moved(split, c, source, target, num)
+
+    def _value(self, split: Split) -> float:
+        if split not in self._known:
+            placement = self._placement(split)
+            self._known[split] = self.judge.offer(placement) if placement else INFEASIBLE
+        return self._known[split]
+
+    def _placement(self, split: Split) -> Placement | None:
+        """Return the best layouts for a split: a mesh on the two largest classes, and units on each class.
+
+        None if nothing fits.
+        """
+        tasks = training_tasks(self.menu)
+        most = self.menu.prices.problem.limits.max_train_blocks
+        held = [(at.key, n) for at, n in zip(self.classes, split.train, strict=True) if n]
+        held = sorted(sorted(held, key=lambda each: -each[1])[: min(2, most)])
+        for mesh in self.menu.meshes(tasks, tuple(held))[:2] if held else ():
+            group = Group(tasks=tasks, pools=mesh.pools)
+            rollout = self._rollout(split, mesh.pools, mesh.busy_s)
+            if rollout:
+                return Placement(groups=(Group(tasks=ROLLOUT, pools=rollout), group))
+        return None
+
+    def _rollout(self, split: Split, mesh: tuple[Pool, ...], busy_s: float) -> tuple[Pool, ...]:
+        """Return, on each class, the units that make most in the window that the staleness bound leaves."""
+        options = {
+            at.key: self.menu.units(ROLLOUT, at.key) for at, n in zip(self.classes, split.rollout, strict=True) if n
+        }
+        rate = sum(
+            each[0].speed * n
+            for at, n in zip(self.classes, split.rollout, strict=True)
+            if n and (each := options[at.key])
+        )
+        if rate <= 0:
+            return ()
+        workload = self.menu.prices.problem.workload
+        step_s = max(busy_s, workload.samples_per_step / rate)
+        window_s = (workload.eta + 1) * step_s - busy_s if workload.eta else workload.samples_per_step / rate
+        span_s = step_s if workload.eta else window_s
+        found = []
+        for at, n in zip(self.classes, split.rollout, strict=True):
+            if n and options[at.key]:
+                option = max(options[at.key], key=lambda each: each.made(window_s, span_s))
+                units = n // option.pool.unit_gpus
+                while units and not fits(at, _units(at, mesh, option.pool.unit_gpus, units)):
+                    units -= 1
+                if units:
+                    found.append(_of(option.pool, units))
+        return tuple(found)
+
+
+def _units(at: DeviceClass, mesh: tuple[Pool, ...], size: int, num: int) -> dict[int, int]:
+    units = {size: num}
+    for pool in mesh:
+        if pool.device_class == at.key:
+            units[pool.unit_gpus] = units.get(pool.unit_gpus, 0) + pool.num_units
+    return units
+
+
+def _of(pool: Pool, num_units: int) -> Pool:
+    return Pool(device_class=pool.device_class, unit_gpus=pool.unit_gpus, num_units=num_units, layouts=pool.layouts)
+
+
+def _amount(name: str, at: DeviceClass, held: int) -> int:
+    match name:
+        case "machine":
+            return at.gpus_per_machine
+        case "unit":
+            return max(1, at.gpus_per_machine // 4)
+        case "half":
+            return held // 2
+        case _:
+            return held
+
+
+def _moved(split: Split, c: int, source: str, target: str, num: int) -> Split:
+    held = {"train": list(split.train), "rollout": list(split.rollout), "idle": [0] * len(split.train)}
+    held[source][c] -= num
+    held[target][c] += num
+    return Split(train=tuple(held["train"]), rollout=tuple(held["rollout"]))
+
+
+def _split(train: np.ndarray, rollout: np.ndarray) -> Split:
+    return Split(train=tuple(train.tolist()), rollout=tuple(rollout.tolist()))

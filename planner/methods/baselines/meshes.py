@@ -1,0 +1,126 @@
+"""Static meshes on a few classes: for each footprint, the layout with the least time.
+
+A *footprint* is the classes, the size of units, and the number of units of each class. All devices of a static pool run
+the same layout for each role. So for a given footprint only the sum of the tasks' seconds depends on the layout, and
+the layout with the least sum is best, whatever runs next to it. Samples are split in proportion to the classes' speed,
+which favours static pools: the original systems split evenly.
+
+For one class and for two, every number of pipelines that the plan space has is tried. For three or more classes, which
+only a raised `Limits.max_train_blocks` allows, only the largest number that fits into each class is tried.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+from planner.answer.placement import Pool
+from planner.cost import scoring, shape, training
+from planner.cost.pools import PoolPrice, Prices, phase_end_s
+from planner.methods.baselines.templates import Template, Templates
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import SCORING, TRAINING, Task
+
+MANY = 3
+"""Number of classes from which each takes part with as many pipelines as fit, or not at all. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Pools of a training group, with the seconds per step of all its tasks together."""
+
+    pools: tuple[Pool, ...]
+    total_s: float
+
+
+def class_sets(prices: Prices, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:
+    """Return sets of classes that may run the tasks, up to as many as one mesh may have.
+
+    Small sets come first, and strong ones first among equal sizes.
+    """
+    able = [at for _, at in sorted(prices.classes.items()) if templates.allowed(tasks, at) and templates.of(tasks, at)]
+    most = min(prices.problem.limits.max_train_blocks, len(able))
+    sets = [chosen for size in range(1, most + 1) for chosen in combinations(able, size)]
+    return sorted(sets, key=lambda ats: (len(ats), -sum(at.num_gpus * at.gpu.matmul_flop_per_s for at in ats)))
+
+
+@dataclass(slots=True)
+class Meshes:
+    """Search for the meshes of one problem and one group of tasks that includes training."""
+
+    prices: Prices
+    templates: Templates
+    tasks: tuple[Task, ...]
+    _speeds: dict[object, float] = field(init=False, default_factory=dict)
+
+    def best(self, classes: tuple[DeviceClass, ...], ceiling_s: float) -> Iterator[Mesh]:
+        """Yield the fastest mesh of each footprint on exactly these classes, those with most devices first.
+
+        Meshes that take `ceiling_s` seconds or more are left out.
+        """
+        found: dict[tuple[int, ...], Mesh] = {}
+        for shared in self._shared(classes):
+            for counts in self._counts(shared, classes):
+                place = (shared[0].unit_gpus, *counts)
+                least = found[place].total_s if place in found else ceiling_s
+                if self._least_s(shared[0], classes, counts) < least:
+                    mesh = self._mesh(shared[0], classes, counts)
+                    if mesh is not None and mesh.total_s < least:
+                        found[place] = mesh
+        yield from sorted(found.values(), key=lambda mesh: (-sum(p.num_gpus for p in mesh.pools), mesh.total_s))
+
+    def _shared(self, classes: Sequence[DeviceClass]) -> Iterator[tuple[Template, ...]]:
+        """Yield templates that every class has, one entry per class. They differ only in the fewest pipelines."""
+        lists = [self.templates.of(self.tasks, at) for at in classes]
+        others = [{(each.unit_gpus, each.layouts): each for each in listed} for listed in lists[1:]]
+        for first in lists[0]:
+            rest = [other.get((first.unit_gpus, first.layouts)) for other in others]
+            if len(classes) == 1 or not first.is_fully_sharded:
+                same = tuple(each for each in (first, *rest) if each is not None)
+                if len(same) == len(classes):
+                    yield same
+
+    def _counts(self, same: tuple[Template, ...], classes: tuple[DeviceClass, ...]) -> Iterator[tuple[int, ...]]:
+        most = self.prices.problem.limits.max_data
+        choices = []
+        for template, at in zip(same, classes, strict=True):
+            room = min(at.num_units(template.unit_gpus) // template.pipeline, most)
+            listed = [n * template.pipeline for n in reversed(shape.DATA) if template.min_data <= n <= room]
+            choices.append(listed if len(classes) < MANY else listed[:1])
+        return product(*choices)
+
+    def _least_s(self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]) -> float:
+        """Return a lower bound on the seconds of meshes of these units: no bubbles, no communication, no generation."""
+        workload = self.prices.problem.workload
+        total = 0.0
+        for task, _ in template.layouts:
+            rate = sum(n * self._speed(template, task, at) for at, n in zip(classes, counts, strict=True))
+            if rate:
+                total += workload.samples_per_step / rate * (workload.epochs_per_step if task in TRAINING else 1)
+        return total
+
+    def _speed(self, template: Template, task: Task, at: DeviceClass) -> float:
+        """Return the samples per second of one unit; 0 for generation."""
+        layout = next(layout for of, layout in template.layouts if of is task)
+        key = (task, layout, at.key)
+        if key not in self._speeds:
+            workload = self.prices.problem.workload
+            speed = 0.0
+            if task in TRAINING:
+                speed = layout.micro_batch / training.stage_s(workload, task, at, layout, 1) / layout.pipeline
+            elif task in SCORING:
+                speed = 1 / scoring.sample_s(workload, task, at.gpu, layout.tensor)
+            self._speeds[key] = speed
+        return self._speeds[key]
+
+    def _mesh(self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]) -> Mesh | None:
+        pools = tuple(template.pool(at.key, n) for at, n in zip(classes, counts, strict=True))
+        priced = [(pool, price) for pool in pools if isinstance(price := self.prices.pool(self.tasks, pool), PoolPrice)]
+        if len(priced) < len(pools):
+            return None
+        samples = self.prices.problem.workload.samples_per_step
+        total = sum(each.total_s for each in self.prices.mesh(self.tasks, pools).times.values())
+        for task in self.tasks:
+            if task in SCORING:
+                total += samples / sum(pool.num_units * price.rates[task] for pool, price in priced)
+        tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
+        return Mesh(pools=pools, total_s=total + (phase_end_s(tables, samples) if tables else 0.0))

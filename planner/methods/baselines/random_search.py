@@ -1,0 +1,29 @@
+"""`random`: the best of as many random placements as the budget allows (`genome` defines the distribution)."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent
+from planner.cost.pools import Prices
+from planner.methods.baselines.genome import Genome
+from planner.methods.evaluation_budget import Judge, ignore, never
+
+
+def search(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
+) -> Found | BudgetExhausted:
+    """Draw placements until the budget ends."""
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    genome, rng = Genome(prices), np.random.default_rng(seed)
+    while not judge.is_over:
+        placement = genome.placement(rng.random(genome.length))
+        if placement is not None:
+            judge.judge(placement)
+    return judge.outcome("random")

@@ -1,0 +1,40 @@
+"""Random valid placements: keys are drawn uniformly (`genome`), and placements that the oracle rejects are drawn again.
+
+The distribution is uniform in the keys, not over placements. Each partition, region, class and layout occurs, but good
+ones are rare.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.placement import Placement
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.methods.baselines.genome import Genome
+
+MOST_TRIES = 2000
+"""Number of draws for one placement. On small fleets with tight memory one draw in a few hundred is valid."""
+
+
+def sample(prices: Prices, rng: np.random.Generator, count: int) -> list[Placement]:
+    """Return `count` placements that the oracle accepts; fewer, possibly none, if they are too rare."""
+    found: list[Placement] = []
+    for placement, _ in drawn(prices, rng, MOST_TRIES * count):
+        found.append(placement)
+        if len(found) == count:
+            break
+    return found
+
+
+def drawn(prices: Prices, rng: np.random.Generator, tries: int) -> Iterator[tuple[Placement, Evaluation]]:
+    """Yield the valid placements among so many draws, each with its evaluation."""
+    genome = Genome(prices)
+    for _ in range(tries):
+        placement = genome.placement(rng.random(genome.length))
+        if placement is None:
+            continue
+        evaluation = evaluate(prices, placement)
+        if isinstance(evaluation, Evaluation):
+            yield placement, evaluation

@@ -1,0 +1,64 @@
+"""`verl`: one pool of devices on which all roles take turns, with one (tensor, pipeline, data) per role.
+
+Source: verl's default `RayResourcePool` with all roles mapped to it (`single_controller/ray/base.py`,
+`trainer/main_ppo.py`). The user writes the pool down, each role has one parallelism, and all phases follow each other.
+
+*Family*: placements of one group with all tasks, on devices of one class or several, as many as
+`Limits.max_train_blocks`, in one region or several. All classes run the same layouts; only the number of data-parallel
+replicas differs. For one or two classes every number of replicas is tried, for more classes the largest that fits. The
+whole family is searched for the best placement under the oracle: what a user would find who tries every pool and every
+parallelism.
+
+*Better than the original*: samples are split by speed, not evenly (`meshes`), and the pool is the best one. *Worse*:
+the plan space has meshes of at most two classes. Comparisons raise the limit for this family, so that its pool may be
+the whole fleet.
+"""
+
+from collections.abc import Callable
+
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent
+from planner.answer.placement import Group, Placement, Pool
+from planner.cost.pools import Prices
+from planner.methods.baselines.meshes import Mesh, Meshes, class_sets
+from planner.methods.baselines.templates import Templates
+from planner.methods.evaluation_budget import Judge, ignore, never
+from planner.problem.goal import Objective
+
+
+def search(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
+) -> Found | BudgetExhausted:
+    """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    templates, tasks = Templates(prices), prices.problem.workload.tasks
+    meshes = Meshes(prices, templates, tasks)
+    for classes in class_sets(prices, templates, tasks):
+        if judge.is_over:
+            break
+        for mesh in meshes.best(classes, judge.ceiling_s):
+            for pools in orders(prices, mesh):
+                if least_value(prices, mesh) < judge.best_loss:
+                    judge.judge(Placement(groups=(Group(tasks=tasks, pools=pools),)))
+    return judge.outcome("verl")
+
+
+def least_value(prices: Prices, mesh: Mesh) -> float:
+    """Return a lower bound on the objective value of placements with that mesh, if its tasks are all of the job's."""
+    if prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
+        return sum(pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in mesh.pools)
+    return mesh.total_s
+
+
+def orders(prices: Prices, mesh: Mesh) -> tuple[tuple[Pool, ...], ...]:
+    """Return the mesh's pools once for each of its regions, with a pool of that region first.
+
+    Versions are published from the region of the first pool.
+    """
+    firsts = {prices.classes[pool.device_class].region.name: i for i, pool in reversed(tuple(enumerate(mesh.pools)))}
+    return tuple((mesh.pools[i], *mesh.pools[:i], *mesh.pools[i + 1 :]) for i in sorted(firsts.values()))

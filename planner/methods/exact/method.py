@@ -1,0 +1,50 @@
+"""Entry point of the exact method: a placement with its bound, or the smallest set of conflicting constraints."""
+
+from collections.abc import Callable
+
+from planner.answer.outcome import Incumbent, Infeasible, Outcome
+from planner.answer.placement import Placement
+from planner.cost.pools import Prices
+from planner.methods.evaluation_budget import ignore, never
+from planner.methods.exact.conflict import conflict
+from planner.methods.exact.search import Search
+
+DEFAULT_GAP = 0.01
+"""Relative gap at which the search ends."""
+_CONFLICT_S = 25.0
+"""Least seconds for finding a smallest conflict, even beyond the budget, unless the caller asks to stop. Without one an
+infeasible problem has no answer. Chosen by hand."""
+
+
+def search(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
+    gap: float = DEFAULT_GAP,
+    start: tuple[Placement, ...] = (),
+    opening: Callable[[], tuple[Placement, ...]] = tuple,
+) -> Outcome:
+    """Return the best placement within `gap` with its bound, what time allowed, or the smallest conflict.
+
+    `start` are placements that are known, such as the running one. `opening` is called once for more of them.
+    """
+    until_s = now_s() + budget_s
+    found = Search(
+        prices=prices,
+        gap=gap,
+        budget_s=budget_s,
+        now_s=now_s,
+        report=report,
+        should_stop=should_stop,
+        seed=seed,
+        start=start,
+        opening=opening,
+    ).run()
+    if not isinstance(found, Infeasible):
+        return found
+    until_s = max(until_s, now_s() + _CONFLICT_S)
+    return conflict(prices.problem, now_s, lambda: should_stop() or now_s() > until_s)

@@ -1,0 +1,225 @@
+"""Levels 3 to 5 of HetRL's search: evolution within one arm, which is a grouping with a size vector.
+
+An individual is a partition of the device graph, as in HetRL and in DT-FM, which HetRL builds on. Children come from
+two-level swaps: devices of two groups change places (level 3), or a group's tasks move to other devices of it, which
+here means another layout (levels 4 and 5). Mutations move a group off a class. Sizes never change (except by guided
+children), and the worst individuals die.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.answer.evaluation import Evaluation
+from planner.methods.evaluation_budget import INFEASIBLE, Judge
+from planner.methods.hetrl.genome import Genome, Space
+
+POPULATION = 12
+"""Individuals that survive. Chosen by hand (docs/planner-reimplementations.md)."""
+CHILDREN = 8
+"""Children in one generation. Chosen by hand (docs/planner-reimplementations.md)."""
+_TRIES = 6
+"""Attempts to make a child that is not known yet. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Individual:
+    """A genome with its loss."""
+
+    genome: Genome
+    loss: float
+
+
+Guide = Callable[[Space, Genome, Evaluation, np.random.Generator], Genome | None]
+"""Function that makes a child from the parent's evaluation that should be better, or returns None where it knows
+none."""
+
+
+class Evolution:
+    """The population of one arm. It depends only on `rng` and the number of generations."""
+
+    def __init__(self, space: Space, sizes: tuple[int, ...], rng: np.random.Generator, guide: Guide | None = None):
+        self.space, self.sizes = space, sizes
+        self._rng, self._guide = rng, guide
+        self.population: list[Individual] = []
+        self._known: set[Genome] = set()
+        self._explained: dict[Genome, Evaluation | None] = {}
+
+    @property
+    def best_loss(self) -> float:
+        """Least loss so far; `INFEASIBLE` without a valid individual."""
+        return self.population[0].loss if self.population else INFEASIBLE
+
+    def advance(self, judge: Judge) -> None:
+        """Do one generation: create the population, or add children and drop the worst individuals."""
+        if self.population:
+            genomes = [self._child(judge) for _ in range(CHILDREN)]
+        else:
+            genomes = [seeded(self.space, self.sizes, self._rng) for _ in range(POPULATION)]
+        fresh = list(dict.fromkeys(genome for genome in genomes if genome not in self._known))
+        self._known.update(fresh)
+        losses = judge.losses([self.space.placement(genome) for genome in fresh])
+        born = [Individual(genome=genome, loss=loss) for genome, loss in zip(fresh, losses, strict=True)]
+        self.population = sorted([*self.population, *born], key=lambda each: each.loss)[:POPULATION]
+
+    def _child(self, judge: Judge) -> Genome:
+        """Return a child that is not known yet, if a few attempts find one."""
+        child = self.population[0].genome
+        for _ in range(_TRIES):
+            parent = self._parent()
+            guided = self._guided(parent, judge) if self._guide and self._rng.random() < 0.5 else None
+            child = guided or self._varied(parent.genome)
+            if child not in self._known:
+                break
+        return child
+
+    def _guided(self, parent: Individual, judge: Judge) -> Genome | None:
+        """Return a guided child of the parent, or None."""
+        if parent.genome not in self._explained:
+            placement = self.space.placement(parent.genome) if parent.loss < INFEASIBLE else None
+            self._explained[parent.genome] = None if placement is None else judge.explain(placement)
+        judged = self._explained[parent.genome]
+        return self._guide(self.space, parent.genome, judged, self._rng) if self._guide and judged else None
+
+    def _parent(self) -> Individual:
+        """Return the better of two random individuals (tournament of two; the population is sorted)."""
+        places = self._rng.integers(len(self.population), size=2)
+        return self.population[int(places.min())]
+
+    def _varied(self, genome: Genome) -> Genome:
+        """Return a random child: 45 % swaps, 45 % other layouts, 10 % mutations."""
+        kind = self._rng.random()
+        if kind < 0.45:
+            return swapped(self.space, genome, self._rng)
+        if kind < 0.9:
+            return relaid(self.space, genome, self._rng)
+        return relaid(self.space, mutated(self.space, genome, self._rng), self._rng)
+
+
+def seeded(space: Space, sizes: tuple[int, ...], rng: np.random.Generator) -> Genome:
+    """Return a random genome with these sizes.
+
+    Groups that train grow first, each from a random class to the best connected ones.
+    """
+    num = len(space.classes)
+    free = np.array([at.num_gpus for at in space.classes])
+    free[~_regions_in_use(space, rng)] = 0
+    held = np.zeros((len(sizes), num), dtype=int)
+    order = sorted(range(len(sizes)), key=lambda g: (not space.trains[g], rng.random()))
+    for g in order:
+        usable = np.array(space.usable[g])
+        left, at = sizes[g], -1
+        blocks = space.max_blocks if space.trains[g] else num
+        while left and blocks and (usable & (free > 0)).any():
+            weights = np.where(usable, free, 0).astype(float)
+            if at >= 0:
+                near = np.where(weights > 0, space.nearness[at], -1.0)
+                at = int(rng.choice(np.flatnonzero(near == near.max())))
+            else:
+                at = int(rng.choice(num, p=weights / weights.sum()))
+            taken = min(left, int(free[at]))
+            held[g, at] += taken
+            free[at] -= taken
+            left -= taken
+            blocks -= 1
+    # Mostly the best layout, sometimes any of the first dozen.
+    choice = np.where(rng.random(held.shape) < 0.7, 0, rng.integers(0, 12, held.shape))
+    return _genome(held, choice)
+
+
+def swapped(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
+    """Return a child in which some devices of one group change places with another group's, of another class (level 3).
+
+    Idle devices count as a group.
+    """
+    held = _with_idle(space, genome)
+    rows = [int(row) for row in rng.permutation(len(held))]
+    for a in rows:
+        for b in rows:
+            # Classes i of group a and j of group b that may change places.
+            pairs = (
+                [
+                    (i, j)
+                    for i in np.flatnonzero(held[a])
+                    for j in np.flatnonzero(held[b])
+                    if i != j and _may(space, a, int(j)) and _may(space, b, int(i))
+                ]
+                if a < b
+                else []
+            )
+            if pairs:
+                i, j = pairs[int(rng.integers(len(pairs)))]
+                num = amount(space, int(min(held[a, i], held[b, j])), rng)
+                held[a, i] -= num
+                held[a, j] += num
+                held[b, j] -= num
+                held[b, i] += num
+                return _genome(held[:-1], np.array(genome.choice))
+    return relaid(space, genome, rng)
+
+
+def relaid(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
+    """Return a child with another layout of one group on the devices of one class (levels 4 and 5)."""
+    choice = np.array(genome.choice)
+    g = int(rng.integers(len(choice)))
+    c = 0
+    if not space.trains[g]:
+        used = np.flatnonzero(genome.held[g])
+        c = int(rng.choice(used)) if len(used) else 0
+    choice[g, c] = rng.geometric(0.35) - 1
+    return _genome(np.array(genome.held), choice)
+
+
+def mutated(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
+    """Return a child in which one group exchanges all its devices of a class for others."""
+    held = _with_idle(space, genome)
+    g = int(rng.integers(len(held) - 1))
+    for i in rng.permutation(np.flatnonzero(held[g])):
+        # Exchange class i for any class j of any other group until nothing of class i is left.
+        for j in rng.permutation(held.shape[1]):
+            for b in rng.permutation(len(held)):
+                num = min(held[g, i], held[b, j])
+                if b != g and i != j and num and _may(space, g, int(j)) and _may(space, int(b), int(i)):
+                    held[g, i] -= num
+                    held[g, j] += num
+                    held[b, j] -= num
+                    held[b, i] += num
+            if not held[g, i]:
+                break
+    return _genome(held[:-1], np.array(genome.choice))
+
+
+def amount(space: Space, most: int, rng: np.random.Generator) -> int:
+    """Return a random number of devices from one granule to `most`, log-uniformly distributed."""
+    steps = max(1, most // space.granule)
+    return min(most, max(1, int(2.0 ** (rng.random() * np.log2(steps + 1)))) * space.granule)
+
+
+def _regions_in_use(space: Space, rng: np.random.Generator) -> np.ndarray:
+    """Return `[num_classes]`: whether this individual may use the class.
+
+    It may use all of them unless the operator limits the number of regions.
+    """
+    names = sorted({at.region.name for at in space.classes})
+    most = space.menu.prices.problem.rules.max_regions
+    if most is not None and most < len(names):
+        names = [names[i] for i in rng.permutation(len(names))[:most]]
+    return np.array([at.region.name in names for at in space.classes])
+
+
+def _with_idle(space: Space, genome: Genome) -> np.ndarray:
+    """Return the devices by group and class with a last row for idle ones."""
+    held = np.array(genome.held)
+    whole = np.array([at.num_gpus for at in space.classes])
+    return np.vstack([held, whole - held.sum(axis=0)])
+
+
+def _may(space: Space, row: int, column: int) -> bool:
+    """Return whether the group, or the idle row, may have devices of the class."""
+    return row == len(space.grouping) or space.usable[row][column]
+
+
+def _genome(held: np.ndarray, choice: np.ndarray) -> Genome:
+    """Return the genome with these arrays."""
+    return Genome(held=tuple(map(tuple, held.tolist())), choice=tuple(map(tuple, choice.tolist())))

@@ -1,0 +1,168 @@
+"""Guided children: move devices to where the oracle says that time is lost.
+
+The binding need of an evaluation names a group, a region's path, or a link.
+
+- Group: it gets idle devices, or some of the group that waits most.
+- Path: one of its parts is chosen in proportion to its seconds. Training and scoring get devices. Transfers become
+  shorter if the region stops generating. The window gets more generators, or ones with another layout.
+- Link: the region behind it stops generating.
+
+For goals in dollars half of the children give devices back. These moves change sizes, which HetRL's swaps do not.
+"""
+
+import numpy as np
+
+from planner.answer.evaluation import Evaluation
+from planner.methods.hetrl.evolution import amount
+from planner.methods.hetrl.genome import Genome, Space
+from planner.problem.goal import Objective
+from planner.problem.workload import SCORING, TRAINING, Task
+
+
+def guided(space: Space, parent: Genome, judged: Evaluation, rng: np.random.Generator) -> Genome | None:
+    """Return a child of `parent` that should be better, or None if its evaluation gives no direction."""
+    goal = space.menu.prices.problem.goal
+    if goal.objective is not Objective.THROUGHPUT and rng.random() < 0.5:
+        return _released(space, parent, judged, rng)
+    if judged.idle and rng.random() < 0.5:
+        return _woken(space, parent, judged, rng)
+    # Otherwise act on the need that determines the step time.
+    kind, _, subject = judged.binding.partition(":")
+    if kind == "group":
+        tasks = subject.split("+")
+        return _fed(space, parent, judged, _group_with(space, Task(tasks[0])), rng)
+    if kind == "path":
+        return _shortened(space, parent, judged, subject, rng)
+    if kind == "link":
+        return _left(space, parent, subject.partition(">")[2], rng)
+    remote = [each.region for each in judged.regions if each.weights_s > 0]
+    return _left(space, parent, str(rng.choice(remote)), rng) if remote else None
+
+
+def _shortened(space: Space, genome: Genome, judged: Evaluation, name: str, rng: np.random.Generator) -> Genome | None:
+    """Return a child with a shorter path through the region of that name, or None."""
+    times = dict(judged.task_s)
+    region = next((each for each in judged.regions if each.region == name), None)
+    train_s, trainer = _longest(space, times, TRAINING)
+    score_s, scorer = _longest(space, times, SCORING)
+    ways_s, window_s = (region.weights_s + region.trajectories_s, region.window_s) if region else (0.0, 0.0)
+    # The path's parts: training, scoring, transfers, window; one is chosen in proportion to its seconds.
+    parts = np.array([train_s, score_s, ways_s, window_s])
+    generator = _group_with(space, Task.GENERATION)
+    match int(rng.choice(4, p=parts / parts.sum())):
+        case 0:
+            return _fed(space, genome, judged, trainer, rng)
+        case 1:
+            return _fed(space, genome, judged, scorer, rng)
+        case 2:
+            return _left(space, genome, name, rng)
+        case _:
+            if space.trains[generator] or rng.random() < 0.8:
+                return _fed(space, genome, judged, generator, rng)
+            return _relaid(space, genome, generator, name)
+
+
+def _fed(space: Space, genome: Genome, judged: Evaluation, g: int, rng: np.random.Generator) -> Genome | None:
+    """Return a child in which group `g` gets idle devices, or else devices of the group that is busy least."""
+    held = np.array(genome.held)
+    whole = np.array([at.num_gpus for at in space.classes])
+    # A mesh may not spread over more classes than the runtime can join.
+    usable = np.array(space.usable[g])
+    if space.trains[g]:
+        usable &= (held[g] > 0) | (int((held[g] > 0).sum()) < space.max_blocks)
+    # Idle devices first.
+    idle = np.where(usable, whole - held.sum(axis=0), 0)
+    if idle.any():
+        c = int(rng.choice(np.flatnonzero(idle)))
+        held[g, c] += amount(space, int(idle[c]), rng)
+        return _child(held, genome)
+    # Else devices of another group, the least busy ones more likely.
+    busy = _busy_s(space, judged)
+    for donor in sorted((b for b in range(len(held)) if b != g), key=lambda b: busy[b] * rng.uniform(0.7, 1.3)):
+        spare = np.flatnonzero(np.where(usable, held[donor], 0))
+        if len(spare):
+            c = int(rng.choice(spare))
+            num = min(amount(space, int(held[donor, c]), rng), int(held[donor].sum()) - 1)
+            held[donor, c] -= num
+            held[g, c] += num
+            return _child(held, genome) if num else None
+    return None
+
+
+def _released(space: Space, genome: Genome, judged: Evaluation, rng: np.random.Generator) -> Genome | None:
+    """Return a child in which the group that waits most gives devices back."""
+    held = np.array(genome.held)
+    busy = _busy_s(space, judged)
+    g = min(range(len(held)), key=lambda b: busy[b] * rng.uniform(0.6, 1.4))
+    used = np.flatnonzero(held[g])
+    if not len(used):
+        return None
+    c = int(rng.choice(used))
+    held[g, c] -= amount(space, int(held[g, c]), rng)
+    return _child(held, genome)
+
+
+def _left(space: Space, genome: Genome, region: str, rng: np.random.Generator) -> Genome | None:
+    """Return a child in which generation leaves the region; another group takes its devices, or they are idle."""
+    held = np.array(genome.held)
+    g = _group_with(space, Task.GENERATION)
+    if space.trains[g]:
+        return None
+    for c, at in enumerate(space.classes):
+        if at.region.name == region and held[g, c]:
+            # Another group without training that may use the class takes over its devices.
+            takers = [b for b in range(len(held)) if b != g and not space.trains[b] and space.usable[b][c]]
+            if takers:
+                held[int(rng.choice(takers)), c] += held[g, c]
+            held[g, c] = 0
+    return _child(held, genome) if held[g].any() else None
+
+
+def _woken(space: Space, genome: Genome, judged: Evaluation, rng: np.random.Generator) -> Genome | None:
+    """Return a child in which one class that idles in generation does another group's work, or none."""
+    placement = space.placement(genome)
+    g = _group_with(space, Task.GENERATION)
+    if placement is None or space.trains[g]:
+        return None
+    key = placement.groups[g].pools[int(rng.choice(judged.idle))].device_class
+    c = next(c for c, at in enumerate(space.classes) if at.key == key)
+    held = np.array(genome.held)
+    takers = [b for b in range(len(held)) if b != g and not space.trains[b] and space.usable[b][c]]
+    if takers:
+        held[int(rng.choice(takers)), c] += held[g, c]
+    held[g, c] = 0
+    return _child(held, genome) if held[g].any() else None
+
+
+def _relaid(space: Space, genome: Genome, g: int, region: str) -> Genome:
+    """Return a child in which the region's units take the next layout, which may finish its first samples sooner."""
+    choice = np.array(genome.choice)
+    for c, at in enumerate(space.classes):
+        if at.region.name == region:
+            choice[g, c] += 1
+    return _child(np.array(genome.held), genome, choice)
+
+
+def _longest(space: Space, times: dict[Task, float], kinds: tuple[Task, ...]) -> tuple[float, int]:
+    """Return (seconds, group) of the group that takes longest for tasks of these kinds."""
+    sums = [sum(times[t] for t in group if t in kinds) for group in space.grouping]
+    return max((seconds, g) for g, seconds in enumerate(sums))
+
+
+def _busy_s(space: Space, judged: Evaluation) -> list[float]:
+    """Return the busy seconds of each group."""
+    times = dict(judged.task_s)
+    return [sum(times[task] for task in group) for group in space.grouping]
+
+
+def _group_with(space: Space, task: Task) -> int:
+    """Return the index of the group with that task."""
+    return next(g for g, group in enumerate(space.grouping) if task in group)
+
+
+def _child(held: np.ndarray, genome: Genome, choice: np.ndarray | None = None) -> Genome:
+    """Return a genome with these devices, and the parent's choices unless others are given."""
+    return Genome(
+        held=tuple(map(tuple, held.tolist())),
+        choice=genome.choice if choice is None else tuple(map(tuple, choice.tolist())),
+    )

@@ -1,0 +1,100 @@
+"""Entry points of HetRL's search: as published (`search`), and with bounds and guidance (`search_bounded`).
+
+Both use the same levels and the same budget: halving over groupings and sizes (`halving`), evolution below
+(`evolution`). Their result is the best placement found; nothing is proved.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from planner.answer.outcome import Incumbent, Outcome
+from planner.cost.pools import Prices
+from planner.methods.evaluation_budget import Judge, ignore, never
+from planner.methods.hetrl import genome, guide
+from planner.methods.hetrl.bounds import Bounds
+from planner.methods.hetrl.evolution import Evolution
+from planner.methods.hetrl.halving import GroupingArm, SizesArm, by_bound, halve, promising
+from planner.methods.hetrl.menu import Menu, menu_of
+from planner.methods.hetrl.sizes import sizes as sizes_of
+from planner.problem.goal import Objective
+from planner.problem.groupings import Grouping, groupings
+
+_LEAST_ARMS, _EVALUATIONS_AN_ARM = 48, 40
+"""The bounded search starts with at least so many groupings, and one per so many evaluations of the budget. A small
+budget is therefore spent on groupings with the best bounds instead of a first look at all. Chosen by hand."""
+
+
+def search(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
+    max_evals: int | None = None,
+) -> Outcome:
+    """Search as far as it is published: arms are dropped by rank only, children are random.
+
+    `max_evals` limits evaluations instead of seconds; the result then depends only on the problem and the seed.
+    """
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
+    _run(judge, seed, bounded=False)
+    return judge.outcome("hetrl")
+
+
+def search_bounded(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
+    max_evals: int | None = None,
+) -> Outcome:
+    """Search with lower bounds and guided children.
+
+    Arms are also dropped if their bound is no better than the incumbent, the most promising groupings come first, and
+    half of the children are built from what determines the step time.
+    """
+    judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
+    _run(judge, seed, bounded=True)
+    return judge.outcome("hetrl_bounded")
+
+
+def _run(judge: Judge, seed: int, *, bounded: bool) -> None:
+    """Search until the budget is spent or nothing new is found."""
+    problem = judge.prices.problem
+    menu = menu_of(judge.prices)
+    bounds = Bounds(menu) if bounded else None
+    arms = []
+    for i, grouping in enumerate(groupings(problem)):
+        draw = _drawer(menu, grouping, np.random.default_rng([seed, i]), bounds)
+        arms.append(GroupingArm(draw, bounds.of_grouping(grouping) if bounds else 0.0))
+    if bounded:
+        arms = by_bound(arms)[: max(_LEAST_ARMS, int(judge.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
+    before = -1
+    # Arms may end early; then halving starts again with new sizes.
+    while judge.spent() < 1 and judge.num_evaluations > before:
+        before = judge.num_evaluations
+        halve(arms, judge, 1.0, alive=lambda arm: promising(arm, judge))
+
+
+def _drawer(menu: Menu, grouping: Grouping, rng: np.random.Generator, bounds: Bounds | None) -> Callable[[], SizesArm]:
+    """Return a function that makes arms with new size vectors of one grouping."""
+    problem = menu.prices.problem
+    space = genome.space(menu, grouping)
+    whole = sum(at.num_gpus for at in space.classes)
+    endless = sizes_of(
+        problem.workload, grouping, whole, rng, all_of_them=problem.goal.objective is Objective.THROUGHPUT
+    )
+
+    def draw() -> SizesArm:
+        sizes = next(endless)
+        children = np.random.default_rng(rng.integers(1 << 63))
+        evolution = Evolution(space, sizes, children, guide.guided if bounds else None)
+        return SizesArm(evolution, bounds.of_sizes(grouping, sizes) if bounds else 0.0)
+
+    return draw

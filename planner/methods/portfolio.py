@@ -1,0 +1,189 @@
+"""Portfolio of methods: all search methods by name with one interface, and `auto`, which combines several.
+
+A method searches one problem's plan space within a budget of seconds, reports each better incumbent, and returns an
+`Outcome`. `auto` starts with a short descent, gives the exact method most of the time, and gives the rest to heuristics
+if nothing was proved. Whatever a method returns, `auto` evaluates its placement with the oracle again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import numpy.ma  # `np.unique` imports it on its first call, which would delay a first answer by 10 ms
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
+from planner.answer.placement import Placement
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.methods.areal_hex.method import search as areal_hex
+from planner.methods.baselines.genetic import search as genetic
+from planner.methods.baselines.random_search import search as random
+from planner.methods.baselines.streamrl_like import search as streamrl
+from planner.methods.baselines.verl_like import search as verl
+from planner.methods.evaluation_budget import INFEASIBLE, Judge, ignore, never
+from planner.methods.exact.method import DEFAULT_GAP
+from planner.methods.exact.method import search as exact
+from planner.methods.hetrl.dealing import MANY_CLASSES
+from planner.methods.hetrl.descent import Descent
+from planner.methods.hetrl.method import search as hetrl
+from planner.methods.hetrl.method import search_bounded as hetrl_bounded
+from planner.problem.groupings import FEW_GROUPINGS, groupings
+
+_OPENING_S, _SHORT_OPENING_S = 0.6, 0.3
+"""Largest number of seconds of the opening descent, and (`_SHORT_OPENING_S`) that on fleets of many classes, where the
+exact method's own first placements are better. A good opening saves the exact method most of its work. If dollars count
+and there are few groupings there is no opening: a descent's placement costs twice as much as what relaxations are
+rounded to a moment later. Chosen by hand."""
+_PATIENCE, _GROUPINGS = 3, 30
+"""Rounds without improvement after which the opening ends, plus one for each `_GROUPINGS` groupings. Chosen by hand."""
+_CLOSER_S = 0.5
+"""After the gap is proved, the best placement within it is searched for as long again as the proof took, plus these
+seconds. Chosen by hand."""
+_HEURISTICS_SHARE = 0.25
+"""Share of the budget that is left to heuristics if the exact method proves nothing. Chosen by hand."""
+_LEAST_S = 0.2
+"""Seconds below which starting another search is not worth it. Chosen by hand."""
+
+
+class Method(Protocol):
+    """Search of a problem within `budget_s` seconds by the clock `now_s`. `report` receives each better incumbent."""
+
+    def __call__(
+        self,
+        prices: Prices,
+        *,
+        seed: int,
+        budget_s: float,
+        now_s: Callable[[], float],
+        report: Callable[[Incumbent], None] = ...,
+        should_stop: Callable[[], bool] = ...,
+    ) -> Outcome: ...
+
+
+@dataclass(slots=True)
+class _Known:
+    """Trace of accepted placements of all methods, each better or with a better bound than the one before."""
+
+    prices: Prices
+    now_s: Callable[[], float]
+    report: Callable[[Incumbent], None]
+    began_s: float
+    trace: list[Incumbent] = field(default_factory=list)
+
+    @property
+    def best(self) -> Incumbent | None:
+        """Best incumbent so far, or None."""
+        return self.trace[-1] if self.trace else None
+
+    @property
+    def value(self) -> float:
+        """Objective value of the best incumbent; `INFEASIBLE` if there is none."""
+        return self.trace[-1].value(self.prices.problem.goal) if self.trace else INFEASIBLE
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """The best placement as a tuple; empty if there is none."""
+        return tuple(each.placement for each in self.trace[-1:])
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the start."""
+        return self.now_s() - self.began_s
+
+    def hear(self, new: Incumbent) -> None:
+        """Evaluate a reported placement with the oracle and extend the trace if value or bound improve."""
+        before = self.best
+        judged = evaluate(self.prices, new.placement)
+        if not isinstance(judged, Evaluation):
+            return
+        best = replace(new, evaluation=judged)
+        if before is not None and best.value(self.prices.problem.goal) >= self.value:
+            best = before
+        value = best.value(self.prices.problem.goal)
+        bounds = [credible(each.bound, value) for each in (new, before) if each is not None]
+        bound = max((bound for bound in bounds if bound is not None), default=None)
+        if before is not None and best is before and bound == before.bound:
+            return
+        self.trace.append(replace(best, bound=bound, elapsed_s=self.elapsed_s()))
+        self.report(self.trace[-1])
+
+    def outcome(self, proved: Found | BudgetExhausted, num_evaluations: int) -> Outcome:
+        """Return the outcome of all methods together; `proved` is what the exact method returned."""
+        trace, best = tuple(self.trace), self.best
+        if best is None:
+            return replace(proved, num_evaluations=num_evaluations, method="auto")
+        if best.gap(self.prices.problem.goal) <= DEFAULT_GAP * (1 + BOUND_TOLERANCE):
+            return Found(best=best, trace=trace, num_evaluations=num_evaluations, method="auto")
+        return BudgetExhausted(best=best, bound=best.bound, trace=trace, num_evaluations=num_evaluations, method="auto")
+
+
+def auto(
+    prices: Prices,
+    *,
+    seed: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    report: Callable[[Incumbent], None] = ignore,
+    should_stop: Callable[[], bool] = never,
+    start: tuple[Placement, ...] = (),
+) -> Outcome:
+    """Return the best of all methods: exact after a quick opening, then heuristics if nothing was proved in time.
+
+    `start` holds placements that are already known.
+    """
+    known = _Known(prices=prices, now_s=now_s, report=report, began_s=now_s())
+    descent = Descent(prices, np.random.default_rng(seed))
+
+    def search(method: Callable[..., Outcome], budget_s: float, **more: object) -> Outcome:
+        return method(
+            prices, seed=seed, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop, **more
+        )
+
+    def descend(budget_s: float, **more: int) -> int:
+        judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop)
+        descent.run(judge, known.value, **more)
+        return judge.num_evaluations
+
+    def opening() -> tuple[Placement, ...]:
+        """Run the descent while it improves, and return the best placement."""
+        num = len(groupings(prices.problem))
+        if prices.problem.goal.counts_usd and num <= FEW_GROUPINGS:
+            return ()
+        opening_s = _SHORT_OPENING_S if len(prices.classes) > MANY_CLASSES else _OPENING_S
+        descend(min(budget_s - known.elapsed_s(), opening_s), patience=_PATIENCE + num // _GROUPINGS)
+        return known.placements
+
+    proved = search(exact, budget_s * (1 - _HEURISTICS_SHARE), start=start, opening=opening)
+    if isinstance(proved, Infeasible):
+        return replace(proved, method="auto")
+    num = proved.num_evaluations
+    if isinstance(proved, Found):
+        closer_s = min(budget_s - known.elapsed_s(), known.elapsed_s() + _CLOSER_S)
+        num += _evaluations(search(exact, closer_s, start=known.placements, gap=0.0))
+    else:
+        num += descend((budget_s - known.elapsed_s()) / 2)
+        if budget_s - known.elapsed_s() > _LEAST_S and not should_stop():
+            num += _evaluations(search(hetrl_bounded, budget_s - known.elapsed_s()))
+    return known.outcome(proved, num)
+
+
+def _evaluations(outcome: Outcome) -> int:
+    return 0 if isinstance(outcome, Infeasible) else outcome.num_evaluations
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "auto": auto,
+        "exact": exact,
+        "hetrl": hetrl,
+        "hetrl_bounded": hetrl_bounded,
+        "areal_hex": areal_hex,
+        "verl": verl,
+        "streamrl": streamrl,
+        "random": random,
+        "genetic": genetic,
+    }
+)
+"""Search methods by the name that `--method` takes."""

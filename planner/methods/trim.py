@@ -1,0 +1,34 @@
+"""Removal of rented devices that do nothing from a placement."""
+
+from dataclasses import replace
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import Incumbent
+from planner.answer.placement import Placement
+from planner.cost.oracle import evaluate
+from planner.cost.pools import Prices
+from planner.problem.workload import Task
+
+_TOLERANCE = 1e-12
+"""Relative tolerance within which a value counts as no worse."""
+
+
+def trimmed(prices: Prices, found: Incumbent) -> Incumbent:
+    """Return the incumbent without pools that idle in generation's windows, if its objective value is no worse then.
+
+    Methods that only look at seconds keep such pools: they slow nothing down, but they cost money.
+    """
+    best = found
+    for place in sorted(found.evaluation.idle, reverse=True):
+        group = best.placement.group_of(Task.GENERATION)
+        if len(group.pools) == 1:
+            break
+        fewer = replace(group, pools=(*group.pools[:place], *group.pools[place + 1 :]))
+        placement = Placement(groups=tuple(fewer if each is group else each for each in best.placement.groups))
+        evaluation = evaluate(prices, placement)
+        if not isinstance(evaluation, Evaluation):
+            continue
+        after = replace(best, placement=placement, evaluation=evaluation)
+        if after.value(prices.problem.goal) <= found.value(prices.problem.goal) * (1 + _TOLERANCE):
+            best = after
+    return best

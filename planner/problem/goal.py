@@ -1,0 +1,145 @@
+"""The planning problem beside fleet and workload: objective, the operator's constraints, and limits of the runtime.
+
+`Problem` puts all of them together. It decides what the best plan is; how long a search may run is not part of it.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planner.problem.fleet import Fleet
+from planner.problem.workload import Task, Workload
+
+
+class Objective(StrEnum):
+    """Quantity that is minimised, and which limit of the goal applies."""
+
+    THROUGHPUT = "throughput"
+    """Minimise seconds per step."""
+    COST_AT_THROUGHPUT = "cost"
+    """Minimise dollars per hour among plans with at most `Goal.max_step_s` seconds per step."""
+    THROUGHPUT_UNDER_BUDGET = "budget"
+    """Minimise seconds per step among plans with at most `Goal.max_usd_per_hour` dollars per hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """An objective with the limit that it needs."""
+
+    objective: Objective = Objective.THROUGHPUT
+    max_step_s: float | None = None
+    """Largest number of seconds per step. None without a limit."""
+    max_usd_per_hour: float | None = None
+    """Largest sum of rent and egress, in dollars per hour. None without a limit."""
+    step_margin: float = 0.0
+    """Share by which a plan's predicted step must stay below `max_step_s`: predicted x (1 + margin) is at most the
+    limit (`planner.problem.margins`)."""
+    usd_margin: float = 0.0
+    """The same share for the predicted dollars per hour and `max_usd_per_hour`."""
+
+    @property
+    def planned_step_s(self) -> float | None:
+        """The largest predicted seconds per step that a plan may have; None without a limit."""
+        return None if self.max_step_s is None else self.max_step_s / (1 + self.step_margin)
+
+    @property
+    def planned_usd_per_hour(self) -> float | None:
+        """The largest predicted dollars per hour that a plan may have; None without a limit."""
+        return None if self.max_usd_per_hour is None else self.max_usd_per_hour / (1 + self.usd_margin)
+
+    @property
+    def needs_prices(self) -> bool:
+        """Whether the objective involves dollars, so that machines without a price cannot be used."""
+        return self.objective is not Objective.THROUGHPUT
+
+    @property
+    def counts_usd(self) -> bool:
+        """Whether dollars matter at all, as objective or as limit. Egress counts too."""
+        return self.needs_prices or self.max_usd_per_hour is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Constraints that the operator sets on where tasks may run.
+
+    A pin names the regions that a task may use. Tasks without a pin may use all regions.
+    """
+
+    pins: tuple[tuple[Task, frozenset[str]], ...] = ()
+    """Pairs of a task and the only regions in which it may run."""
+    forbidden: tuple[tuple[Task, frozenset[str]], ...] = ()
+    """Pairs of a task and the regions in which it must not run. Data residency is expressed as such a pair for every
+    task."""
+    forbidden_regions: frozenset[str] = frozenset()
+    """Regions in which no task may run."""
+    max_regions: int | None = None
+    """Largest number of regions in use, over all tasks. None without a limit."""
+    min_regions: int = 1
+    """Least number of regions in use, over all tasks."""
+    generating: frozenset[str] = frozenset()
+    """Regions in which generation must run. It may run in others as well."""
+    spot_for_rollouts_only: bool = True
+    """Whether spot machines may only generate."""
+
+    @property
+    def demands_regions(self) -> bool:
+        """Whether some regions must be used. If so, no pool of a placement may idle to shorten the step."""
+        return self.min_regions > 1 or bool(self.generating)
+
+    def allows(self, task: Task, region: str, is_spot: bool) -> bool:
+        """Return whether devices of that region, spot or not, may run that task."""
+        if region in self.forbidden_regions or any(t is task and region in names for t, names in self.forbidden):
+            return False
+        if any(t is task and region not in names for t, names in self.pins):
+            return False
+        return not (is_spot and self.spot_for_rollouts_only and task is not Task.GENERATION)
+
+    def tasks_beside(self, workload: Workload) -> tuple[Task, ...]:
+        """Return the tasks that a pin or a ban names but that the workload does not have. Such a rule has no effect."""
+        named = {task for task, _ in (*self.pins, *self.forbidden)}
+        return tuple(task for task in Task if task in named - {*workload.tasks})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of the runtime, as far as they concern placements.
+
+    `STUDY` stands for a runtime that can execute the whole plan space.
+    """
+
+    max_tensor: int
+    """Largest tensor-parallel degree."""
+    max_pipeline: int
+    """Largest number of pipeline stages."""
+    max_data: int
+    """Largest number of data-parallel pipelines."""
+    max_train_blocks: int
+    """Largest number of pools in one training mesh. Each pool is of another device class."""
+    colocates: bool
+    """Whether tasks of several kinds may share devices by turns."""
+    max_eta: int
+    """Largest staleness bound."""
+    roles_on_trainer: frozenset[Task] = frozenset()
+    """Tasks that the trainer's process runs itself. They are always in the group of actor training."""
+
+
+STUDY = Limits(max_tensor=8, max_pipeline=16, max_data=1 << 20, max_train_blocks=2, colocates=True, max_eta=1 << 20)
+"""Limits for studies: the whole plan space of `docs/planner.md`, whatever the runtime executes today. 1 << 20 stands
+for no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One planning problem: everything that decides which plan is best."""
+
+    fleet: Fleet
+    workload: Workload
+    goal: Goal = Goal()
+    rules: Rules = Rules()
+    limits: Limits = STUDY
+
+    @property
+    def asks_for_speed_alone(self) -> bool:
+        """Whether only seconds per step count: there is no limit in dollars and no rule on numbers of regions."""
+        goal, rules = self.goal, self.rules
+        is_free = rules.max_regions is None and not rules.demands_regions
+        return is_free and goal.objective is Objective.THROUGHPUT and goal.max_usd_per_hour is None

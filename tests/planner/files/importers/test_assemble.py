@@ -1,0 +1,212 @@
+import pytest
+
+from periplus.errors import ConfigError
+from planner.files.fleet_file import fleet_of, to_tree
+from planner.files.importers.assemble import Choice, import_fleet
+from planner.files.importers.tables import Kind, kind_of, rows_of
+
+GRID = """src_region,dst_region,throughput_gbps,rtt_ms,source
+aws:us-east-1,gcp:us-central1-a,4,30,x
+gcp:us-central1-a,aws:us-east-1,6,30,x
+aws:us-east-1,azure:eastus,4,,x
+"""
+AWS = """InstanceType,AcceleratorName,AcceleratorCount,GpuMemoryGB,vCPUs,MemoryGiB,Network,Price,Region,RegionKind
+p4d.24xlarge,A100-40GB,8,40,96,1152,400 Gbps EFA,32,us-east-1,region
+g6.xlarge,L4,1,24,4,16,Up to 10 Gigabit,0.8,us-east-1,region
+g6.12xlarge,L4,4,24,48,192,40 Gigabit,4.8,us-east-1,region
+"""
+SPOT = """InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region,AvailabilityZone
+p4d.24xlarge,A100-40GB,8,32,8,us-east-1,use1-az1
+"""
+GCP = """InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region,date,ZonesInSkyPilotCatalog
+g2-standard-96,L4,8,8,3.2,us-central1,2025-12-19,
+"""
+EGRESS = """src_region,dst_region,usd_per_gb,date
+aws:us-east-1,gcp:us-central1-a,0.09,2023-02-06
+"""
+SMI = "GPU 0: NVIDIA L40S (UUID: GPU-0)\nGPU 1: NVIDIA L40S (UUID: GPU-1)\n"
+TOPO = """\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tSYS\t0-23\t0
+GPU1\tSYS\t X \t0-23\t0
+"""
+ALL = {"grid.csv": GRID, "aws.csv": AWS, "spot.csv": SPOT, "gcp.csv": GCP, "egress.csv": EGRESS}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (GRID, Kind.GRID), (AWS, Kind.AWS_PRICES), (SPOT, Kind.AWS_SPOT), (GCP, Kind.GCP_PRICES),
+        (EGRESS, Kind.EGRESS), (SMI, Kind.NVIDIA_SMI), (TOPO, Kind.TOPOLOGY), ("\ufeff" + GRID, Kind.GRID),
+        ("name, memory.total [MiB]\nNVIDIA L4, 23034 MiB\n", Kind.NVIDIA_SMI),
+        ("NVIDIA L4, 23034 MiB\n", Kind.NVIDIA_SMI),
+        ("Sun Mar  1 10:00:00 2026\n+----+\n| NVIDIA-SMI 550.54.15    Driver Version: 550 |\n", Kind.NVIDIA_SMI),
+        ("src_region,dst_region,throughput_gbps,rtt_ms,scenario,source\n", Kind.DTFM),
+        ("src_region,dst_region,rtt_ms,month_ending,source\n", Kind.IBM),
+        ("src_region,dst_region,usd_per_gb\n", Kind.AWS_EGRESS),
+        ("src_region,destination,tier_tib_per_month,usd_per_gib\n", Kind.GCP_EGRESS),
+        ("src_region,src_tier,dst_region,dst_tier,throughput_gbps,sent_gbps,date\n", Kind.THROUGHPUT),
+        ("src_region,src_tier,dst_region,dst_tier,rtt_ms,rtt_min_ms,date\n", Kind.ROUND_TRIPS),
+        ("src_zone,src_gpu,dst_zone,max_gbytes_per_s,cluster\n", Kind.SAILOR),
+        ("Provider,InstanceType,AcceleratorName,Price,SpotPrice,Region,AvailabilityZone\n", Kind.NEOCLOUDS),
+    ],
+)  # fmt: skip
+def test_tables_are_known_by_their_headers(text: str, kind: Kind) -> None:
+    assert kind_of(text, "file") is kind
+
+
+def test_an_unknown_table_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(
+        ConfigError, match=r"x.csv: begins with 'a,b', which is no table that is known; .*network grid:"
+    ):
+        kind_of("a,b\n1,2\n", "x.csv")
+
+
+def test_what_nvidia_smi_prints_is_among_what_is_known_and_an_empty_file_is_called_empty() -> None:
+    with pytest.raises(
+        ConfigError, match=r"`nvidia-smi`, `nvidia-smi -L`, .*--format=csv`, `nvidia-smi topo -m` print"
+    ):
+        kind_of("dear diary\n", "x.txt")
+    with pytest.raises(ConfigError, match=r"^x\.csv: is empty$"):
+        kind_of("\ufeff\n", "x.csv")
+
+
+def test_what_is_wrong_in_a_table_comes_with_its_file() -> None:
+    with pytest.raises(ConfigError, match=r"^cards\.csv: 'Abacus 9' is no known accelerator"):
+        import_fleet({"cards.csv": "Abacus 9, 99 MiB\n"})
+    with pytest.raises(ConfigError, match=r"^smi\.txt: nvidia-smi: .*NVIDIA-SMI has failed"):
+        import_fleet({"smi.txt": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"})
+    with pytest.raises(ConfigError, match=r"^aws\.csv: aws:us-east-1, g6\.xlarge: Price is 'a lot'"):
+        import_fleet({"aws.csv": AWS.replace(",0.8,", ",a lot,")})
+
+
+def test_so_many_machines_are_like_each_output_of_nvidia_smi() -> None:
+    (region,) = import_fleet({"a.txt": SMI, "b.txt": SMI}, Choice(num_machines=3)).fleet.regions
+    assert [(each.gpus_per_machine, each.num_machines) for each in region.machines] == [(2, 6)]
+
+
+def test_a_torn_table_is_refused_with_its_row() -> None:
+    with pytest.raises(ConfigError, match=r"x\.csv, row 2: has not as many values as the header"):
+        rows_of("a,b\n1,2\n3\n", "x.csv")
+
+
+def test_a_fleet_joins_networks_machines_and_prices_whatever_they_call_a_region() -> None:
+    imported = import_fleet(ALL, Choice(num_machines=3))
+    aws, gcp = imported.fleet.regions
+    assert (aws.name, gcp.name) == ("aws:us-east-1", "gcp:us-central1-a")
+    assert [(m.gpu, m.gpus_per_machine, m.num_machines, m.usd_per_gpu_hour, m.is_spot) for m in aws.machines] == [
+        ("A100-40GB-SXM", 8, 3, 4.0, False), ("A100-40GB-SXM", 8, 3, 1.0, True), ("L4", 4, 3, 1.2, False),
+    ]  # fmt: skip
+    assert [(m.usd_per_gpu_hour, m.is_spot) for m in gcp.machines] == [(1.0, False), (0.4, True)]
+    assert aws.fabric_bytes_per_s == 6.25e9
+    assert [(link.bytes_per_s, link.usd_per_gbyte) for link in imported.fleet.links] == [(5e8, 0.09), (7.5e8, 0.0)]
+    assert "aws:us-east-1 to azure:eastus: no round trip measured" in imported.left_out
+    assert "gcp:us-central1-a to aws:us-east-1: no egress price, taken as free" in imported.left_out
+    assert any(guess.startswith("numbers of machines: 3") for guess in imported.guesses)
+    assert fleet_of(to_tree(imported.fleet), "f") == imported.fleet
+
+
+def test_a_choice_narrows_regions_accelerators_and_spot() -> None:
+    choice = Choice(regions=["gcp:us-central1"], gpus=["L4"], with_spot=False)
+    (region,) = import_fleet(ALL, choice).fleet.regions
+    assert [(m.gpu, m.is_spot) for m in region.machines] == [("L4", False)]
+    with pytest.raises(ConfigError, match="no table has the region mars; they have aws:us-east-1"):
+        import_fleet(ALL, Choice(regions=["mars"]))
+    with pytest.raises(ConfigError, match="'L44' is no known accelerator"):
+        import_fleet(ALL, Choice(gpus=["L44"]))
+
+
+def test_nothing_is_said_of_regions_that_nobody_asked_for() -> None:
+    tables = ALL | {
+        "aws.csv": AWS + "x,K80,1,12,4,16,10 Gigabit,1,us-east-1-atl-1,local\nx,K80,1,12,4,16,,1,us-east-1,region\n"
+    }
+    told = import_fleet(tables).left_out
+    assert "aws:us-east-1 to azure:eastus: no round trip measured" in told
+    assert {"aws: no facts are known of K80", "aws:us-east-1-atl-1: not an ordinary region"} <= {*told}
+    told = import_fleet(tables, Choice(regions=["aws:us-east-1", "gcp:us-central1"])).left_out
+    assert told == (
+        "aws: no facts are known of K80",
+        "gcp:us-central1-a to aws:us-east-1: no egress price, taken as free",
+    )
+    assert import_fleet(tables, Choice(regions=["aws:us-east-1"], gpus=["L4"])).left_out == ()
+
+
+def test_an_asked_region_without_machines_is_named_with_the_reason() -> None:
+    both = ("aws:us-east-1", "gcp:us-central1")
+    told = import_fleet(ALL, Choice(regions=both, gpus=["A100-40GB"])).left_out
+    assert told == ("gcp:us-central1-a: no such accelerator in the price lists; they have L4",)
+    fleet = {"grid.csv": GRID, "aws.csv": AWS}
+    assert import_fleet(fleet, Choice(regions=both)).left_out == (
+        "gcp:us-central1-a: no machines there in the price lists",
+    )
+    spot = {"grid.csv": GRID, "aws.csv": AWS, "gcp.csv": GCP.replace(",8,3.2,", ",,3.2,")}
+    assert import_fleet(spot, Choice(regions=both, with_spot=False)).left_out == (
+        "gcp:us-central1-a: spot machines only",
+    )
+    with pytest.raises(ConfigError, match=r"no region has machines: .*\ngcp:us-central1-a: no such accelerator"):
+        import_fleet(ALL, Choice(regions=["gcp:us-central1"], gpus=["T4"]))
+    with pytest.raises(ConfigError, match=r"\naws:us-east-1: no machines, since no price list was given"):
+        import_fleet({"grid.csv": GRID}, Choice(regions=["aws:us-east-1"]))
+
+
+def test_a_fleet_without_links_says_that_no_plan_will_cross_regions() -> None:
+    ibm = "src_region,dst_region,rtt_ms,month_ending\nibm:Dallas,ibm:Tokyo,130,2026-07\n"
+    imported = import_fleet({"ibm.csv": ibm, "aws.csv": AWS, "gcp.csv": GCP})
+    assert imported.fleet.links == ()
+    assert imported.left_out[0].startswith(
+        "links: 0 between these regions, so no plan will cross them; add a table with"
+    )
+    assert imported.left_out[0].endswith("round trips; the tables have in 1 of their directions no throughput measured")
+    assert not any("links: 0" in each for each in import_fleet({"aws.csv": AWS}).left_out)
+
+
+def test_a_region_whose_round_trips_are_missing_is_in_the_tables_and_no_link_reaches_it() -> None:
+    grid = GRID + "aws:us-east-1,aws:eu-west-3,5,,x\naws:eu-west-3,aws:us-east-1,5,,x\n"
+    aws = AWS + AWS.splitlines()[-1].replace("us-east-1", "eu-west-3") + "\n"
+    imported = import_fleet({"grid.csv": grid, "aws.csv": aws}, Choice(regions=["aws:eu-west-3"]))
+    assert [region.name for region in imported.fleet.regions] == ["aws:eu-west-3"]
+    assert any(
+        each.startswith("aws:eu-west-3: no link reaches it, since most of its directions have no round trip measured")
+        for each in imported.left_out
+    )
+
+
+def test_a_network_that_nobody_states_is_shared_by_the_devices_and_said_to_be() -> None:
+    imported = import_fleet({"aws.csv": AWS.replace("40 Gigabit", "fast"), "smi.txt": SMI})
+    assert any("100 Gbit/s a machine, shared by its devices" in guess for guess in imported.guesses)
+    local = imported.fleet.region("local")
+    assert local is not None
+    assert local.machines[0].network_bytes_per_s == 100e9 / 8 / 2
+
+
+def test_machines_at_hand_are_a_region_and_join_a_cloud_where_they_are_said_to_be() -> None:
+    (region,) = import_fleet({"smi.txt": SMI, "topo.txt": TOPO}).fleet.regions
+    assert (region.name, region.machines[0].gpus_per_machine) == ("local", 2)
+    fleet = import_fleet(ALL | {"smi.txt": SMI}, Choice(home_region="aws:us-east-1")).fleet
+    aws = fleet.region("aws:us-east-1")
+    assert aws is not None
+    assert "L40S" in {machines.gpu for machines in aws.machines}
+
+
+def test_prices_alone_make_regions_without_links() -> None:
+    fleet = import_fleet({"aws.csv": AWS, "gcp.csv": GCP}).fleet
+    assert [region.name for region in fleet.regions] == ["aws:us-east-1", "gcp:us-central1"]
+    assert fleet.links == ()
+
+
+def test_a_network_alone_is_no_fleet() -> None:
+    with pytest.raises(ConfigError, match="no region has machines: give a price list or nvidia-smi's output"):
+        import_fleet({"grid.csv": GRID})
+
+
+def test_two_topologies_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two outputs of nvidia-smi topo -m"):
+        import_fleet({"smi.txt": SMI, "a": TOPO, "b": TOPO})
+
+
+def test_throughput_and_round_trips_make_links_only_together() -> None:
+    rates = "src_region,dst_region,throughput_gbps,date\naws:us-east-1,gcp:us-central1-a,8,2022-11-28\n"
+    rtts = "src_region,dst_region,rtt_ms,date\naws:us-east-1,gcp:us-central1-a,30,2022-04-16\n"
+    prices = {"aws.csv": AWS, "gcp.csv": GCP}
+    assert len(import_fleet({"a": rates, "b": rtts, **prices}).fleet.links) == 1
+    with pytest.raises(ConfigError, match="only together; give both tables"):
+        import_fleet({"a": rates, **prices})

@@ -1,0 +1,145 @@
+"""No good placement of a part beats any of the part's bounds: floors, dollars, linear relaxation, whole numbers."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+
+from bench.planner_cases import small
+from planner.methods.exact.blocks import Blocks
+from planner.methods.exact.choices import Least, Node, least_alone
+from planner.methods.exact.dollars import least_usd
+from planner.methods.exact.floors import floor
+from planner.methods.exact.linear import INFINITE, Solution
+from planner.methods.exact.model import Relaxation
+from planner.methods.exact.solver import solve_relaxed, solve_whole
+from planner.problem.goal import STUDY, Goal, Objective
+from planner.problem.groupings import Grouping
+from planner.problem.workload import TRAINING
+from tests.support.known_parts import Known, known_parts, with_binding_goal
+
+pytestmark = pytest.mark.proofs
+
+TOLERANCE = 2e-6
+PARTS = 5
+"""Of each problem, the best ones."""
+GRPO, PPO = small.TASK_SETS[:4], small.TASK_SETS[4:]
+SIZE = replace(small.DEVICES, fewest_gpus=4, most_gpus=12, most_machines=3, etas=(0,), tensors=(1, 2, 4, 8))
+ODD = (3, 3, 6, 1)
+SIZES = {
+    f"{name}, eta {eta}{', odd machines' if sizes == ODD else ''}": replace(
+        SIZE, etas=(eta,), task_sets=tasks, machine_sizes=sizes, memory_gib=(1.6, 3.0 if sizes == ODD else 5.0)
+    )
+    for name, tasks in (("grpo", GRPO), ("ppo", PPO))
+    for eta in (0, 1, 2)
+    for sizes in ((1, 2, 4, 8), ODD)
+}
+THREES = "grpo, machines of three"
+SIZES[THREES] = replace(
+    SIZE, fewest_gpus=6, most_gpus=18, kv_heads=(1, 2, 4, 8), memory_gib=(1.6, 6.0), etas=(0, 1, 2), most_regions=2,
+    blocks=(1, 2, 2), machine_sizes=(1, 3, 3, 3, 6, 3), task_sets=GRPO,
+)  # fmt: skip
+OBJECTIVES = list(Objective)
+PROBLEMS = [(size, number) for size in SIZES for number in (0, 2, 4) if size != THREES] + [(THREES, 21)]
+"""For throughput, within a budget, and dollars at a throughput. In the last one units of two devices beside units of
+one make more of a machine of three than either size alone."""
+of_each = pytest.mark.parametrize(("size", "number"), PROBLEMS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A good placement of a part, and what the part is looked into with."""
+
+    name: str
+    data: Blocks
+    grouping: Grouping
+    home: int
+    known: Known
+
+    @property
+    def goal(self) -> Goal:
+        return self.data.prices.problem.goal
+
+    def least(self, *, is_listed: bool) -> Least:
+        least = Least()
+        for tasks in self.grouping:
+            trains = any(task in TRAINING for task in tasks)
+            least = least.with_other((floor if trains and not is_listed else least_alone)(self.data, tasks, self.home))
+        return least
+
+    def relaxation(self) -> Relaxation:
+        """Of what takes no longer than the placement, or costs no more."""
+        is_cost = self.goal.objective is Objective.COST_AT_THROUGHPUT
+        most_s = self.goal.max_step_s if is_cost else self.known.step_s * (1 + 1e-6)
+        most_usd = self.known.usd_per_hour * (1 + 1e-6) if is_cost else INFINITE
+        return Relaxation(self.data, Node(grouping=self.grouping, home=self.home), most_s or INFINITE, most_usd)
+
+    def bound(self, built: Relaxation, solved: Solution) -> float:
+        is_cost = self.goal.objective is Objective.COST_AT_THROUGHPUT
+        return solved.bound * (1.0 if is_cost else built.scale_s)
+
+
+@cache
+def cases(size: str, number: int) -> tuple[Case, ...]:
+    problem = replace(small.problem(number, SIZES[size]), goal=Goal(objective=OBJECTIVES[number % len(OBJECTIVES)]))
+    asked = with_binding_goal(replace(problem, limits=STUDY))
+    parts = known_parts(asked)
+    longest_s = max((known.step_s for known in parts.best.values()), default=1.0)
+    data = Blocks(parts.prices, longest_s * 1.001, 2)
+    found = []
+    for (grouping, home), known in parts.parts()[:PARTS]:
+        name = f"{size}: problem {number}, {asked.goal.objective}, {grouping} from {home}"
+        found.append(Case(name=name, data=data, grouping=grouping, home=data.region_at[home], known=known))
+    return tuple(found)
+
+
+@of_each
+def test_what_groups_need_alone_is_less_than_what_a_placement_takes(size: str, number: int) -> None:
+    for case in cases(size, number):
+        for is_listed in (False, True):
+            least = case.least(is_listed=is_listed)
+            bound = max(least.busy_s, least.path_s() / case.data.ends)
+            assert bound <= case.known.step_s * (1 + TOLERANCE), (case.name, is_listed)
+
+
+@of_each
+def test_what_groups_cost_alone_is_less_than_what_a_placement_costs(size: str, number: int) -> None:
+    for case in cases(size, number):
+        if not case.goal.needs_prices:
+            continue
+        most_s = case.known.step_s * (1 + 1e-6)
+        for is_listed in (False, True):
+            least = case.least(is_listed=is_listed)
+            usd = least_usd(case.data, case.grouping, case.home, least, most_s, is_listed=is_listed)
+            assert usd <= case.known.usd_per_hour * (1 + TOLERANCE), (case.name, is_listed)
+
+
+@of_each
+def test_no_placement_is_better_than_its_parts_relaxation(size: str, number: int) -> None:
+    for case in cases(size, number):
+        built = case.relaxation()
+        assert not built.is_empty, case.name
+        bound = case.bound(built, solve_relaxed(built.model))
+        assert bound <= case.known.value * (1 + TOLERANCE), case.name
+
+
+@of_each
+def test_no_placement_is_better_than_its_parts_program(size: str, number: int) -> None:
+    for case in cases(size, number)[:2]:
+        built = case.relaxation()
+        bound = case.bound(built, solve_whole(built.model, limit_s=1.0, gap=1e-4))
+        assert bound <= case.known.value * (1 + TOLERANCE), case.name
+
+
+@pytest.mark.parametrize("size", ["grpo, eta 0", "grpo, eta 1", "grpo, eta 2"])
+def test_placements_are_so_good_that_a_bound_that_is_little_too_high_shows(size: str) -> None:
+    near = []
+    for case in cases(size, 0):
+        built = case.relaxation()
+        near.append(case.bound(built, solve_relaxed(built.model)) / case.known.value)
+    assert max(near) > 1 - 1e-3
+    assert any(
+        case.least(is_listed=True).path_s() > 0.99 * case.data.ends * case.known.step_s
+        or case.least(is_listed=True).busy_s > 0.99 * case.known.step_s
+        for case in cases(size, 0)
+    )
