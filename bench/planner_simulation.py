@@ -27,7 +27,7 @@ import numpy as np
 from bench import provenance
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.devices.catalogue import architecture, gpu_types
 from planner.files.importers.published import HetrlScenario, hetrl_fleet
 from planner.files.importers.published_workloads import HETRL_MODELS, hetrl_workload
@@ -35,7 +35,7 @@ from planner.methods.baselines.sampling import drawn
 from planner.problem.fleet import Fleet, Machines, Region
 from planner.problem.goal import Problem
 from planner.problem.workload import Lengths, Task, Workload
-from planner.simulate.record import Simulated
+from planner.simulate.run_record import Simulated
 from planner.simulate.simulator import simulate
 
 MIN_SPEARMAN = 0.95

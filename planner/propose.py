@@ -5,9 +5,9 @@ from dataclasses import replace
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
-from planner.cost.network import Network, weights_s
-from planner.cost.placed import trainer_region
-from planner.cost.pools import Prices
+from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.network import Network, weights_s
 from planner.explain.binding import binding_sentence
 from planner.plan import Assignment, Edge, Plan, Prediction, Rates, TaskKind
 from planner.problem.workload import Task

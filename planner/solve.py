@@ -12,7 +12,7 @@ from periplus.errors import ConfigError
 from periplus.job import JobFile
 from planner.answer import outcome
 from planner.answer.outcome import Fact, Incumbent
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.files.capabilities import Capabilities
 from planner.jobs import hosts
 from planner.jobs.job_workload import workload_of_job

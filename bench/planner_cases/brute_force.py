@@ -26,9 +26,9 @@ import numpy as np
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.outcome import objective_value
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.cost import shape
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables import validity
+from planner.cost.tables.cost_tables import Prices
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Problem
 from planner.problem.workload import TRAINING, Task
@@ -131,7 +131,7 @@ class _Space:
         items = [
             (group, size)
             for group in range(len(self.groups))
-            for size in shape.TENSOR
+            for size in validity.TENSOR
             if size <= at.gpus_per_machine and self._unit_options(group, at, size)
         ]
         one = _machine_cuts(at.gpus_per_machine, items)
@@ -247,9 +247,9 @@ class _Space:
     def _layouts(self, task: Task, size: int, trains: bool) -> list[Layout]:
         if task is not Task.GENERATION:
             return [Layout(tensor=size)]
-        batches = (0,) if trains or self.prices.problem.workload.eta == 0 else shape.BATCH
+        batches = (0,) if trains or self.prices.problem.workload.eta == 0 else validity.BATCH
         return [
-            Layout(tensor=tensor, batch=batch) for tensor in shape.TENSOR if size % tensor == 0 for batch in batches
+            Layout(tensor=tensor, batch=batch) for tensor in validity.TENSOR if size % tensor == 0 for batch in batches
         ]
 
     def _fitting(self, tasks: tuple[Task, ...], pools: Sequence[Pool], *, is_mesh: bool = False) -> list[Pool]:
@@ -288,10 +288,10 @@ def _told(value: object) -> Hashable:
 
 
 def _train_layouts(size: int, num: int) -> Iterator[Layout]:
-    for pipeline in shape.PIPELINE:
-        if num % pipeline or num // pipeline not in shape.DATA:
+    for pipeline in validity.PIPELINE:
+        if num % pipeline or num // pipeline not in validity.DATA:
             continue
-        for sharding, recompute, micro_batch in product(Sharding, (False, True), shape.MICRO_BATCH):
+        for sharding, recompute, micro_batch in product(Sharding, (False, True), validity.MICRO_BATCH):
             if not (sharding is Sharding.FULL and pipeline > 1) and not (
                 sharding is not Sharding.NONE and num == pipeline
             ):

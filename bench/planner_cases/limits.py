@@ -23,7 +23,7 @@ from bench.planner_cases.real import DELTA, NUM_FLEETS
 from bench.planner_cases.solving import Solved, solve
 from planner.answer.placement import Placement
 from planner.cost.oracle import rent_usd_per_hour
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.files.importers.generate import benchmark_fleets
 from planner.files.importers.loaders import load_fleet, load_tables, load_workload
 from planner.files.importers.published_workloads import areal_hex_workload, hetrl_workload
@@ -31,7 +31,7 @@ from planner.problem import margins
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem
 from planner.problem.workload import Workload
-from planner.simulate.record import Simulated
+from planner.simulate.run_record import Simulated
 from planner.simulate.simulator import simulate
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -1,9 +1,9 @@
 """Section `oracle`: placements a second that the batched oracle judges, on one core.
 
 Random placements of one grouping, that which comes up most, on the fleets of section `speed`; their parts are numbered
-once (`planner.cost.book`), as a search does, and `ROWS` of them are judged at a time. Before it is timed, every answer
-is held against the oracle's. Beside the rate of numbered rows stand that of placements, numbering included, and that
-of the oracle itself, one after the other.
+once (`planner.cost.batched.batch_tables`), as a search does, and `ROWS` of them are judged at a time. Before it is
+timed, every answer is held against the oracle's. Beside the rate of numbered rows stand that of placements, numbering
+included, and that of the oracle itself, one after the other.
 """
 
 import time
@@ -18,11 +18,11 @@ from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measur
 from bench.planner_cases.speed import problem_of
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.cost.batch import book_of, evaluate_many, evaluate_rows
-from planner.cost.book import Book
-from planner.cost.cuts import IntArray
+from planner.cost.batched.batch_tables import Book
+from planner.cost.batched.evaluate_many import book_of, evaluate_many, evaluate_rows
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tasks.layer_cuts import IntArray
 from planner.methods.baselines.sampling import drawn
 from planner.problem.workload import Task
 

@@ -33,8 +33,8 @@ from bench.planner_cases.speed import problem_of
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.placed import trainer_region
-from planner.cost.pools import Prices
+from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.tables.cost_tables import Prices
 from planner.files.importers.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Fleet, Machines, Region

@@ -9,7 +9,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.portfolio import METHODS
 from planner.problem.goal import Problem
 

@@ -15,10 +15,10 @@ from periplus.file_kinds import need_kind
 from planner.answer.evaluation import Violation
 from planner.answer.outcome import Incumbent
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, Played
 from planner.propose import plan_of
-from planner.simulate.record import Simulated
+from planner.simulate.run_record import Simulated
 
 _SAME = 1e-6
 """Relative difference of numbers that were written and read again."""

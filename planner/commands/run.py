@@ -15,7 +15,7 @@ from planner.answer.outcome import objective_value
 from planner.commands.background_search import OVERRUN_S, Interrupt, Progress, is_search_left_alone, thought
 from planner.commands.options import Question
 from planner.commands.output import committed, played, say
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.explain import comparison
 from planner.explain.comparison import Compared, compared, failed
 from planner.explain.counterfactuals import Effect, effect, lifts, unanswered, unused_regions

@@ -14,7 +14,7 @@ from planner.commands.faults import Played
 from planner.commands.numbers import MAX_SPREAD, Number
 from planner.commands.output import form_option, read_whole_plan, say, show, svg_option, write_svg
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.explain.columns import columns
 from planner.explain.pictures.gantt import gantt_svg
 from planner.files.importers.loaders import load_fleet
@@ -23,8 +23,8 @@ from planner.problem.device_classes import classes_of, fits
 from planner.problem.goal import Goal, Problem
 from planner.propose import idle_pools, limited_pools
 from planner.simulate.faults import wandering_rates
-from planner.simulate.links import NoRoute
-from planner.simulate.record import Simulated
+from planner.simulate.network.links import NoRoute
+from planner.simulate.run_record import Simulated
 
 _DRIFTS = 3
 """Links drift for so many times as long as the steps should take."""

@@ -16,16 +16,16 @@ tau, and the largest one is the step time (docs/planner.md, "The cost model"):
 - link, up: one version over each link, and all regions' versions over the trainer's uplink.
 - budget: the egress of a step over the dollars that the budget leaves beside the rent.
 
-Which pools generate, and which idle and are paid for, is decided in `planner.cost.judged`.
+Which pools generate, and which idle and are paid for, is decided in `planner.cost.step.step_estimate`.
 """
 
 import numpy as np
 
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.placement import Placement
-from planner.cost.judged import judge
-from planner.cost.placed import place
-from planner.cost.pools import Prices
+from planner.cost.step.fixed_terms import place
+from planner.cost.step.step_estimate import judge
+from planner.cost.tables.cost_tables import Prices
 from planner.problem.goal import Goal, Objective
 from planner.problem.workload import Task
 

@@ -1,7 +1,7 @@
 """Bytes of training activations, logits and key-value caches on one device.
 
 Model state (weights, gradients, moments) is not counted here, since it depends on how it is sharded
-(`planner.cost.memory`, `planner.simulate.resident`).
+(`planner.cost.tasks.memory`, `planner.simulate.generation.resident_memory`).
 """
 
 from dataclasses import dataclass

@@ -6,10 +6,10 @@ from typing import assert_never
 from periplus.view import units
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.cost import network
-from planner.cost.judged import others_s
-from planner.cost.placed import Placed, place
-from planner.cost.pools import Prices
+from planner.cost.step.fixed_terms import Placed, place
+from planner.cost.step.step_estimate import others_s
+from planner.cost.tables import network
+from planner.cost.tables.cost_tables import Prices
 from planner.problem.goal import Goal, Objective
 
 

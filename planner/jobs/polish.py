@@ -11,10 +11,10 @@ from dataclasses import replace
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.cost.judged import alone_s
 from planner.cost.oracle import evaluate
-from planner.cost.placed import Placed, place
-from planner.cost.pools import PoolPrice, Prices
+from planner.cost.step.fixed_terms import Placed, place
+from planner.cost.step.step_estimate import alone_s
+from planner.cost.tables.cost_tables import PoolPrice, Prices
 from planner.problem.workload import Task
 
 _TOLERANCE = 1e-9

@@ -5,7 +5,7 @@ not measured, too few regions. If each region that may train fails for a reason 
 that passed most checks is reported.
 """
 
-from planner.cost.network import Network
+from planner.cost.tables.network import Network
 from planner.files.capabilities import Capabilities
 from planner.jobs.needs import Needs
 from planner.problem.fleet import Fleet, Region

@@ -9,7 +9,7 @@ the fleet's order.
 
 from dataclasses import dataclass
 
-from planner.cost.network import Network, Route
+from planner.cost.tables.network import Network, Route
 from planner.jobs.needs import Needs
 from planner.plan import Assignment, Plan, Prediction, TaskKind
 from planner.problem.fleet import Fleet, Region

@@ -11,9 +11,9 @@ from dataclasses import replace
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, objective_value
 from planner.answer.placement import Placement
-from planner.cost.batch import Verdict, evaluate_many
+from planner.cost.batched.evaluate_many import Verdict, evaluate_many
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.problem.goal import Objective
 
 INFEASIBLE = float("inf")

@@ -12,10 +12,10 @@ from typing import Any
 
 from planner.answer.outcome import Fact, Infeasible
 from planner.answer.placement import Layout
-from planner.cost.columns import mesh_columns, unit_columns
-from planner.cost.memory import resident_bytes, usable_bytes
-from planner.cost.network import Network
-from planner.cost.pools import Prices
+from planner.cost.candidates.columns import mesh_columns, unit_columns
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.network import Network
+from planner.cost.tasks.memory import resident_bytes, usable_bytes
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Machines
 from planner.problem.goal import Problem

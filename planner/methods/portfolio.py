@@ -17,7 +17,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.areal_hex.method import search as areal_hex
 from planner.methods.baselines.genetic import search as genetic
 from planner.methods.baselines.random_search import search as random
@@ -26,10 +26,10 @@ from planner.methods.baselines.verl_like import search as verl
 from planner.methods.evaluation_budget import INFEASIBLE, Judge, ignore, never
 from planner.methods.exact.method import DEFAULT_GAP
 from planner.methods.exact.method import search as exact
-from planner.methods.hetrl.dealing import MANY_CLASSES
-from planner.methods.hetrl.descent import Descent
 from planner.methods.hetrl.method import search as hetrl
 from planner.methods.hetrl.method import search_bounded as hetrl_bounded
+from planner.methods.opening.device_assignment import MANY_CLASSES
+from planner.methods.opening.greedy_descent import Descent
 from planner.problem.groupings import FEW_GROUPINGS, groupings
 
 _OPENING_S, _SHORT_OPENING_S = 0.6, 0.3

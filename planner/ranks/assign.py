@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.memory import stage_params
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tasks.memory import stage_params
 from planner.problem.workload import TRAINING, Workload
 from planner.ranks import mesh, metis
 from planner.ranks.links import UNMEASURED, MachineLinks, inside_rate

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.problem.device_classes import DeviceClass
 
 Floats = npt.NDArray[np.float64]

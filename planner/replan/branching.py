@@ -1,10 +1,10 @@
 """Search for placements after a change: solve integer programs on intervals of generation's window.
 
-On a wide interval the program overestimates what units generate (`planner.methods.exact.windows`), so its optimum may
-be far from the best placement. Intervals near the running plan's window are solved first. Where the oracle says less
-than the program, the interval is divided there. Intervals are taken by their lower bounds, least first, and each is
-searched only for placements better than the known ones. The search ends with its time; it proves nothing. Placements
-are yielded in the order in which they are found, so the best one found is the last.
+On a wide interval the program overestimates what units generate (`planner.methods.exact.relaxation.window_rows`), so
+its optimum may be far from the best placement. Intervals near the running plan's window are solved first. Where the
+oracle says less than the program, the interval is divided there. Intervals are taken by their lower bounds, least
+first, and each is searched only for placements better than the known ones. The search ends with its time; it proves
+nothing. Placements are yielded in the order in which they are found, so the best one found is the last.
 """
 
 import heapq
@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.methods.exact.blocks import Blocks
-from planner.methods.exact.linear import INFINITE, Solution
-from planner.methods.exact.model import Node, Relaxation
-from planner.methods.exact.solver import solve_whole
+from planner.methods.exact.program.linear_model import INFINITE, Solution
+from planner.methods.exact.program.ortools_solver import solve_whole
+from planner.methods.exact.relaxation.relaxation import Node, Relaxation
+from planner.methods.exact.subproblem.candidate_arrays import Blocks
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
 from planner.replan.change import Change, judged

@@ -20,8 +20,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.cost.network import Network, Route
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.network import Network, Route
 from planner.problem.fleet import Fleet, Machines, Region
 from planner.problem.goal import Objective
 from planner.replan.stretch import stretch

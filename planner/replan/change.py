@@ -5,11 +5,11 @@ from functools import cached_property
 
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.placement import Group, Placement
-from planner.cost.columns import mesh_columns
+from planner.cost.candidates.columns import mesh_columns
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
-from planner.methods.exact.blocks import Blocks
-from planner.methods.exact.linear import INFINITE
+from planner.cost.tables.cost_tables import Prices
+from planner.methods.exact.program.linear_model import INFINITE
+from planner.methods.exact.subproblem.candidate_arrays import Blocks
 from planner.problem.goal import Goal
 from planner.replan.columns import units_for
 from planner.replan.meshes import others, pairs, repairs, with_others

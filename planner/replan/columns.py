@@ -6,9 +6,9 @@ These are all units that no other unit dominates, and the running plan's own uni
 from dataclasses import replace
 
 from planner.answer.placement import Group, Pool
-from planner.cost.columns import UnitColumn, unit_columns
-from planner.cost.pools import PoolPrice, Prices
-from planner.cost.shape import of_group
+from planner.cost.candidates.columns import UnitColumn, unit_columns
+from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.validity import of_group
 
 
 def units_for(prices: Prices, group: Group) -> tuple[UnitColumn, ...]:

@@ -18,15 +18,15 @@ from itertools import product
 import numpy as np
 
 from planner.answer.placement import Group, Pool
-from planner.cost.columns import offers, ordered_pairs, pairing, part
-from planner.cost.listed import MeshColumn, MeshPart
-from planner.cost.meshes import Found, Room, Side, alone, side
-from planner.cost.options import Options
-from planner.cost.phases import end_s
-from planner.cost.pools import PoolPrice, Prices
-from planner.cost.shape import of_group
-from planner.cost.ways import home
-from planner.cost.window import makes
+from planner.cost.candidates.columns import offers, ordered_pairs, pairing, part
+from planner.cost.candidates.mesh_lists import MeshColumn, MeshPart
+from planner.cost.candidates.meshes import Found, Room, Side, alone, side
+from planner.cost.candidates.pool_layouts import Options
+from planner.cost.step.generation_window import makes
+from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.transfers import home
+from planner.cost.tables.validity import of_group
+from planner.cost.tasks.phase_tables import end_s
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import SCORING, TRAINING, Task
 

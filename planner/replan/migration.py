@@ -10,8 +10,8 @@
 from dataclasses import dataclass
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.placed import trainer_region
-from planner.cost.pools import PoolPrice, Prices
+from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.tables.cost_tables import PoolPrice, Prices
 from planner.problem.workload import TRAINING, Task
 from planner.replan.moves import Lost, Uses, staying, use_of, uses
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 
 from planner.answer.outcome import objective_value
 from planner.answer.placement import Group, Pool
-from planner.cost.pools import Prices
-from planner.methods.exact.linear import INFINITE
-from planner.methods.exact.model import Relaxation
+from planner.cost.tables.cost_tables import Prices
+from planner.methods.exact.program.linear_model import INFINITE
+from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.problem.goal import Objective
 from planner.problem.groupings import Tasks
 from planner.problem.workload import Task

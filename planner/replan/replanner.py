@@ -20,11 +20,11 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Outcome, objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.placed import trainer_region
-from planner.cost.pools import Prices
-from planner.methods.exact.blocks import Blocks
-from planner.methods.exact.linear import INFINITE
+from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.exact.method import search
+from planner.methods.exact.program.linear_model import INFINITE
+from planner.methods.exact.subproblem.candidate_arrays import Blocks
 from planner.problem.fleet import Fleet, Link
 from planner.problem.goal import Problem
 from planner.problem.workload import Task

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.cost import cuts, network
-from planner.cost.cuts import FloatArray
-from planner.cost.overlap import NONE, Overlap, overlaps_of
-from planner.cost.pools import Prices
+from planner.cost.tables import network
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tasks import layer_cuts
+from planner.cost.tasks.layer_cuts import FloatArray
+from planner.cost.tasks.version_overlap import NONE, Overlap, overlaps_of
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Problem
 
@@ -43,7 +44,7 @@ def stretch(was: Prices, now: Prices) -> float:
 
 def tables(prices: Prices, at: DeviceClass) -> Iterator[tuple[FloatArray, Overlap]]:
     """Yield (table `[num_slot_counts, num_knots]`, overlap) for everything that one device of a class may count as."""
-    for tensor in (size for size in cuts.TENSOR if size <= at.gpus_per_machine):
+    for tensor in (size for size in layer_cuts.TENSOR if size <= at.gpus_per_machine):
         meshes = (None, at.gpus_per_machine, at.gpus_per_machine + 1)
         for load_s in sorted({prices.load_s(at, tensor, num_gpus=num) for num in meshes}):
             overlap = prices.overlap(at.gpu, tensor, load_s) if prices.problem.workload.eta else NONE

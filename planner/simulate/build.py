@@ -11,16 +11,16 @@ from functools import partial
 from planner.answer.placement import Group, Placement, Pool
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import SCORING, TRAINING, Task, Workload
-from planner.simulate.engine import Engine
-from planner.simulate.learner import Crew
-from planner.simulate.links import Links
-from planner.simulate.resident import resident_bytes, trained_fraction, whole_params
-from planner.simulate.rollouts import GenPool, Worker
-from planner.simulate.scoring import ScoringSpeed, deal
-from planner.simulate.shares import Curve, curve
-from planner.simulate.speed import Speed, cache_tokens, running_tokens
-from planner.simulate.training import Block, Mesh
-from planner.simulate.turns import Turns
+from planner.simulate.generation.engine import Engine
+from planner.simulate.generation.group_shares import Curve, curve
+from planner.simulate.generation.replica_speed import Speed, cache_tokens, running_tokens
+from planner.simulate.generation.resident_memory import resident_bytes, trained_fraction, whole_params
+from planner.simulate.generation.rollouts import GenPool, Worker
+from planner.simulate.generation.time_sharing import Turns
+from planner.simulate.learning.learner import Crew
+from planner.simulate.learning.scoring import ScoringSpeed, deal
+from planner.simulate.learning.training import Block, Mesh
+from planner.simulate.network.links import Links
 
 MAX_RUNNING = 256
 """Largest number of running sequences of one engine, unless layout or caches allow fewer. Source: vLLM's default

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.simulate.record import MAX_SPANS, Span
+from planner.simulate.run_record import MAX_SPANS, Span
 
 
 class Gantt:

@@ -17,17 +17,17 @@ from planner.problem.device_classes import classes_of
 from planner.problem.goal import Problem
 from planner.problem.workload import Task
 from planner.simulate import faults as fault
-from planner.simulate.agenda import Agenda
 from planner.simulate.build import Builder
-from planner.simulate.draws import Draws
+from planner.simulate.event_queue import Agenda
 from planner.simulate.gantt import Gantt
-from planner.simulate.learner import Crew, Learner
-from planner.simulate.links import Links
-from planner.simulate.publisher import Publisher
-from planner.simulate.record import LinkUse, RegionSeen, Simulated
-from planner.simulate.rollouts import GenPool, Rollouts, Run
-from planner.simulate.turns import Turns
-from planner.simulate.window import Window
+from planner.simulate.generation.draws import Draws
+from planner.simulate.generation.rollouts import GenPool, Rollouts, Run
+from planner.simulate.generation.staleness_window import Window
+from planner.simulate.generation.time_sharing import Turns
+from planner.simulate.learning.learner import Crew, Learner
+from planner.simulate.network.links import Links
+from planner.simulate.network.publisher import Publisher
+from planner.simulate.run_record import LinkUse, RegionSeen, Simulated
 
 SHOWN_STEPS = 2
 """Number of steps in the Gantt chart."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from planner.answer.outcome import Found
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.portfolio import METHODS
 from planner.problem.goal import Problem
 from planner.problem.workload import Task

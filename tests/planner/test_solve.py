@@ -13,9 +13,9 @@ from planner import solve
 from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.cost import shape
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables import validity
+from planner.cost.tables.cost_tables import Prices
 from planner.devices.catalogue import architecture
 from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems
@@ -197,13 +197,13 @@ def _placements(prices: Prices, workers: int) -> list[Placement]:
     keys = sorted(prices.classes)
     tasks = tuple(task for task in prices.problem.workload.tasks if task is not Task.GENERATION)
     found = []
-    for recompute, micro_batch in itertools.product((False, True), shape.MICRO_BATCH):
+    for recompute, micro_batch in itertools.product((False, True), validity.MICRO_BATCH):
         layout = Layout(tensor=1, recompute=recompute, micro_batch=micro_batch)
         for home in keys:
             train = Pool(device_class=home, unit_gpus=1, num_units=1, layouts=tuple((task, layout) for task in tasks))
             for size in range(1, len(keys) + 1):
                 for used in itertools.combinations(keys, size):
-                    for batch in shape.BATCH if prices.problem.workload.eta else (0,):
+                    for batch in validity.BATCH if prices.problem.workload.eta else (0,):
                         made = ((Task.GENERATION, Layout(tensor=1, batch=batch)),)
                         pools = tuple(
                             Pool(device_class=key, unit_gpus=1, num_units=workers, layouts=made) for key in used

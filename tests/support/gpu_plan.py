@@ -6,7 +6,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.devices.catalogue import architecture, gpu_types
 from planner.plan import Plan
 from planner.problem.fleet import Fleet, Link, Machines, Region

@@ -13,14 +13,14 @@ import numpy as np
 
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.cost.batch import Verdict, evaluate_many
-from planner.cost.placed import trainer_region
-from planner.cost.pools import Prices
-from planner.cost.shape import MICRO_BATCH, PIPELINE, TENSOR, of_group
+from planner.cost.batched.evaluate_many import Verdict, evaluate_many
+from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.validity import MICRO_BATCH, PIPELINE, TENSOR, of_group
 from planner.methods.baselines.genome import Genome
 from planner.methods.evaluation_budget import Judge
 from planner.methods.exact.method import search
-from planner.methods.hetrl.descent import Descent
+from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem
 from planner.problem.groupings import Grouping, groupings
 from planner.problem.workload import TRAINING, Task

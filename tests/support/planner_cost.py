@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import product
 
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.cost.columns import UnitColumn, mesh_columns, unit_columns
-from planner.cost.cuts import BATCH, DATA, MICRO_BATCH, PIPELINE, TENSOR
-from planner.cost.pools import Prices
+from planner.cost.candidates.columns import UnitColumn, mesh_columns, unit_columns
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tasks.layer_cuts import BATCH, DATA, MICRO_BATCH, PIPELINE, TENSOR
 from planner.problem.architecture import Architecture
 from planner.problem.device_classes import DeviceClass, fits
 from planner.problem.fleet import Fleet, Link, Machines, Region

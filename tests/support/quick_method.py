@@ -11,7 +11,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines.sampling import drawn
 from planner.problem.workload import Task
 from tests.support.gpu_plan import PLACEMENT

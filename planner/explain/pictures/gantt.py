@@ -7,7 +7,7 @@ from periplus.view import units
 from periplus.view.blocks import ticks
 from planner.explain.pictures import svg
 from planner.problem.workload import TASKS, TRAINING
-from planner.simulate.record import Simulated, Span
+from planner.simulate.run_record import Simulated, Span
 
 WIDTH = 980.0
 """Width of the picture in pixels. `_MARGIN`, `_LABELS` and `_ROW` are pixels too."""

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from planner.answer.outcome import Incumbent, Outcome
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.areal_hex.partition import PhaseTwo
 from planner.methods.areal_hex.strategy import Mesh, PhaseOne, training_tasks
 from planner.methods.evaluation_budget import Judge, ignore, never
-from planner.methods.hetrl.menu import menu_of
+from planner.methods.hetrl.candidate_lists import menu_of
 
 
 def search(

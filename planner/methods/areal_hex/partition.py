@@ -14,7 +14,7 @@ import numpy.typing as npt
 from planner.answer.placement import Group, Placement, Pool
 from planner.methods.areal_hex.strategy import ROLLOUT, Kind, Strategy, training_tasks
 from planner.methods.evaluation_budget import INFEASIBLE, Judge
-from planner.methods.hetrl.menu import Menu
+from planner.methods.hetrl.candidate_lists import Menu
 from planner.problem.device_classes import DeviceClass, fits
 from planner.ranks import metis
 from planner.ranks.links import fleet_rate

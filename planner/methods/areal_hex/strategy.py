@@ -14,10 +14,10 @@ from itertools import combinations
 
 import numpy as np
 
-from planner.cost.pools import PoolPrice, Prices, host_violation
-from planner.methods.exact.linear import LinearModel
-from planner.methods.exact.solver import solve_whole
-from planner.methods.hetrl.menu import Held, Menu, UnitOption
+from planner.cost.tables.cost_tables import PoolPrice, Prices, host_violation
+from planner.methods.exact.program.linear_model import LinearModel
+from planner.methods.exact.program.ortools_solver import solve_whole
+from planner.methods.hetrl.candidate_lists import Held, Menu, UnitOption
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Objective
 from planner.problem.workload import Lengths, Task

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost import shape
-from planner.cost.pools import Prices
+from planner.cost.tables import validity
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines.templates import Template, Templates
 from planner.problem.device_classes import DeviceClass, fits
 from planner.problem.workload import TRAINING, Task
@@ -163,7 +163,7 @@ class Genome:
             return min(max(asked, 1), left)
         most = min(max(asked // template.pipeline, template.min_data), left // template.pipeline)
         most = min(most, self.prices.problem.limits.max_data)
-        data = max((n for n in shape.DATA if template.min_data <= n <= most), default=0)
+        data = max((n for n in validity.DATA if template.min_data <= n <= most), default=0)
         return data * template.pipeline
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, product
 
 from planner.answer.placement import Pool
-from planner.cost import scoring, shape, training
-from planner.cost.pools import PoolPrice, Prices, phase_end_s
+from planner.cost.tables import validity
+from planner.cost.tables.cost_tables import PoolPrice, Prices, phase_end_s
+from planner.cost.tasks import scoring, training
 from planner.methods.baselines.templates import Template, Templates
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import SCORING, TRAINING, Task
@@ -84,7 +85,7 @@ class Meshes:
         choices = []
         for template, at in zip(same, classes, strict=True):
             room = min(at.num_units(template.unit_gpus) // template.pipeline, most)
-            listed = [n * template.pipeline for n in reversed(shape.DATA) if template.min_data <= n <= room]
+            listed = [n * template.pipeline for n in reversed(validity.DATA) if template.min_data <= n <= room]
             choices.append(listed if len(classes) < MANY else listed[:1])
         return product(*choices)
 

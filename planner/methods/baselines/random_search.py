@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines.genome import Genome
 from planner.methods.evaluation_budget import Judge, ignore, never
 

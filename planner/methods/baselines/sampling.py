@@ -11,7 +11,7 @@ import numpy as np
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines.genome import Genome
 
 MOST_TRIES = 2000

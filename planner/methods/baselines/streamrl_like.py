@@ -21,8 +21,8 @@ from itertools import combinations, product
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.pools import PoolPrice, Prices, phase_end_s
-from planner.cost.ways import home
+from planner.cost.tables.cost_tables import PoolPrice, Prices, phase_end_s
+from planner.cost.tables.transfers import home
 from planner.methods.baselines.genome import room
 from planner.methods.baselines.meshes import MANY, Mesh, Meshes, class_sets
 from planner.methods.baselines.templates import Template, Templates

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from planner.answer.placement import Layout, Pool, Sharding
-from planner.cost import shape
-from planner.cost.pools import PoolPrice, Prices, host_violation
+from planner.cost.tables import validity
+from planner.cost.tables.cost_tables import PoolPrice, Prices, host_violation
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import TRAINING, Task
 
@@ -58,7 +58,7 @@ class Templates:
         trains = any(task in TRAINING for task in tasks)
         limits = self.prices.problem.limits
         most = min(at.gpus_per_machine, limits.max_tensor)
-        for unit in (size for size in shape.TENSOR if size <= most):
+        for unit in (size for size in validity.TENSOR if size <= most):
             # Tasks that train on one pool have the same layout.
             trained = [task for task in tasks if task in TRAINING]
             free = [task for task in tasks if task not in trained[1:]]
@@ -82,7 +82,7 @@ class Templates:
         )
         if not shardings:
             return template if most and self._fits(template, at, 1) else None
-        listed = [n for n in shape.DATA if 1 < n <= most]
+        listed = [n for n in validity.DATA if 1 < n <= most]
         if not listed or not self._fits(template, at, listed[-1]):
             return None
         return replace(template, min_data=next(n for n in listed if self._fits(template, at, n)))
@@ -94,14 +94,14 @@ class Templates:
             return [
                 Layout(tensor=unit, pipeline=p, sharding=sharding, recompute=recompute, micro_batch=micro_batch)
                 for p, sharding, recompute, micro_batch in product(
-                    shape.PIPELINE, Sharding, (False, True), shape.MICRO_BATCH
+                    validity.PIPELINE, Sharding, (False, True), validity.MICRO_BATCH
                 )
                 if p <= most and not (p > 1 and sharding is Sharding.FULL)
             ]
         if task is not Task.GENERATION:
             return [Layout(tensor=unit)]
-        batches = (0,) if trains or problem.workload.eta == 0 else shape.BATCH
-        return [Layout(tensor=size, batch=batch) for size in shape.TENSOR if unit % size == 0 for batch in batches]
+        batches = (0,) if trains or problem.workload.eta == 0 else validity.BATCH
+        return [Layout(tensor=size, batch=batch) for size in validity.TENSOR if unit % size == 0 for batch in batches]
 
     def _fits(self, template: Template, at: DeviceClass, data: int) -> bool:
         pool = template.pool(at.key, template.pipeline * data)

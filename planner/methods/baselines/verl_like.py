@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines.meshes import Mesh, Meshes, class_sets
 from planner.methods.baselines.templates import Templates
 from planner.methods.evaluation_budget import Judge, ignore, never

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from planner.answer.outcome import Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.evaluation_budget import ignore, never
-from planner.methods.exact.conflict import conflict
-from planner.methods.exact.search import Search
+from planner.methods.exact.branch_and_bound import Search
+from planner.methods.exact.infeasibility import conflict
 
 DEFAULT_GAP = 0.01
 """Relative gap at which the search ends."""

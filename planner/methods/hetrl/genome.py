@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.methods.hetrl.menu import Menu
+from planner.methods.hetrl.candidate_lists import Menu
 from planner.problem.device_classes import DeviceClass
 from planner.problem.groupings import Grouping
 from planner.problem.workload import TRAINING, Task

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import numpy as np
 
 from planner.answer.outcome import Incumbent, Outcome
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.evaluation_budget import Judge, ignore, never
-from planner.methods.hetrl import genome, guide
-from planner.methods.hetrl.bounds import Bounds
+from planner.methods.hetrl import genome, guided_moves
+from planner.methods.hetrl.candidate_lists import Menu, menu_of
 from planner.methods.hetrl.evolution import Evolution
-from planner.methods.hetrl.halving import GroupingArm, SizesArm, by_bound, halve, promising
-from planner.methods.hetrl.menu import Menu, menu_of
-from planner.methods.hetrl.sizes import sizes as sizes_of
+from planner.methods.hetrl.fluid_bounds import Bounds
+from planner.methods.hetrl.group_sizes import sizes as sizes_of
+from planner.methods.hetrl.successive_halving import GroupingArm, SizesArm, by_bound, halve, promising
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
 
@@ -94,7 +94,7 @@ def _drawer(menu: Menu, grouping: Grouping, rng: np.random.Generator, bounds: Bo
     def draw() -> SizesArm:
         sizes = next(endless)
         children = np.random.default_rng(rng.integers(1 << 63))
-        evolution = Evolution(space, sizes, children, guide.guided if bounds else None)
+        evolution = Evolution(space, sizes, children, guided_moves.guided if bounds else None)
         return SizesArm(evolution, bounds.of_sizes(grouping, sizes) if bounds else 0.0)
 
     return draw

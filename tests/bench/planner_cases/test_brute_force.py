@@ -8,7 +8,7 @@ import pytest
 from bench.planner_cases import brute_force, small
 from planner.answer.evaluation import Evaluation
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines.sampling import drawn
 from planner.problem.goal import Objective, Problem
 from planner.problem.workload import TASKS

@@ -12,7 +12,7 @@ import pytest
 from periplus.__main__ import run
 from planner import solve
 from planner.answer.outcome import BudgetExhausted, Outcome
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from tests.support.quick_method import quick
 
 Capture = pytest.CaptureFixture[str]

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.cost.batch import Verdict, evaluate_many
-from planner.cost.columns import mesh_columns, unit_columns
+from planner.cost.batched.evaluate_many import Verdict, evaluate_many
+from planner.cost.candidates.columns import mesh_columns, unit_columns
+from planner.cost.itemized_terms import terms
 from planner.cost.oracle import evaluate
-from planner.cost.phases import phase_end_s
-from planner.cost.placed import Placed, place
-from planner.cost.pools import PoolPrice, Prices
-from planner.cost.terms import terms
-from planner.cost.ways import home
+from planner.cost.step.fixed_terms import Placed, place
+from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.transfers import home
+from planner.cost.tasks.phase_tables import phase_end_s
 from planner.problem.goal import Goal, Objective, Rules
 from planner.problem.workload import TASKS, TRAINING, Task
 from tests.support.planner_cost import machines, partitions, problem, region, workload

@@ -7,7 +7,7 @@ from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact, Found, Infeasible
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.explain.counterfactuals import Change, effect, lifts, unanswered, unused_regions
 from planner.explain.effects import effects_text, effects_tree, percent
 from planner.problem.goal import Goal, Objective, Problem

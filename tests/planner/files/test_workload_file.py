@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from periplus.algorithm import AlgorithmSection
 from periplus.errors import ConfigError
-from planner.cost.network import payload_bytes
+from planner.cost.tables.network import payload_bytes
 from planner.devices.catalogue import architectures
 from planner.files.importers.loaders import load_workload
 from planner.files.importers.published_workloads import hetrl_workload

@@ -4,7 +4,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.devices.catalogue import architecture
 from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems

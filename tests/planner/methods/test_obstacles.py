@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from planner.answer.outcome import Fact
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.devices.catalogue import architecture
 from planner.methods.obstacles import obstacle
 from planner.plan import Infeasible

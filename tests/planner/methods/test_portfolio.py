@@ -9,7 +9,7 @@ import pytest
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods import portfolio
 from planner.methods.portfolio import METHODS, auto
 from planner.problem.goal import Problem

@@ -9,7 +9,7 @@ from planner import solve
 from planner.answer.evaluation import Evaluation, Violation
 from planner.commands.output import committed
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.explain.lines import explain
 from planner.plan import Plan
 from planner.plan_text import goal_of, goal_tree

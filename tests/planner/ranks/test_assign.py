@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.answer.placement import Placement
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.files.importers.published import HetrlScenario
 from planner.methods.baselines.sampling import sample
 from planner.problem.device_classes import DeviceClass

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bench.planner_cases import small
 from planner.answer.outcome import Found
-from planner.cost.overlap import overlaps_of
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tasks.version_overlap import overlaps_of
 from planner.devices.catalogue import gpu_types
 from planner.methods.exact.method import search
 from planner.problem.fleet import Fleet

@@ -9,9 +9,9 @@ import pytest
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Found
 from planner.answer.placement import Placement
-from planner.cost.columns import mesh_columns
+from planner.cost.candidates.columns import mesh_columns
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.exact.method import search
 from planner.problem.goal import STUDY
 from planner.replan.columns import units_for

@@ -14,8 +14,8 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Found
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.oracle import evaluate
-from planner.cost.placed import trainer_region
-from planner.cost.pools import Prices
+from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.exact.method import search
 from planner.problem.goal import STUDY, Goal
 from planner.replan.migration import Policy

@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.cost.listed import MeshColumn
-from planner.cost.meshes import sums
-from planner.cost.pools import PoolPrice, Prices
-from planner.cost.shape import DATA, MICRO_BATCH, PIPELINE, TENSOR, of_group
+from planner.cost.candidates.mesh_lists import MeshColumn
+from planner.cost.candidates.meshes import sums
+from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.validity import DATA, MICRO_BATCH, PIPELINE, TENSOR, of_group
 from planner.problem.fleet import Machines
 from planner.problem.goal import STUDY
 from planner.problem.workload import TRAINING, Task

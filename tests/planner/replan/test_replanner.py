@@ -13,7 +13,7 @@ from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.outcome import Found
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.files.importers.published_workloads import areal_hex_workload
 from planner.methods.exact.method import search
 from planner.problem.fleet import Fleet

@@ -14,7 +14,7 @@ from planner.problem.goal import Problem
 from planner.problem.lengths import constant, lognormal
 from planner.problem.workload import TRAINING, Task, WeightTransfer, Workload
 from planner.simulate.faults import Availability, Faults, RateChange
-from planner.simulate.record import MAX_SPANS, Simulated
+from planner.simulate.run_record import MAX_SPANS, Simulated
 from planner.simulate.simulator import simulate
 
 ARCH = Architecture(

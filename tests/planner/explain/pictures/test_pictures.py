@@ -12,7 +12,7 @@ from planner.explain.pictures.links import links_svg
 from planner.explain.pictures.placement import placement_svg
 from planner.explain.pictures.quality import quality_svg
 from planner.problem.fleet import Fleet
-from planner.simulate.record import Simulated, Span
+from planner.simulate.run_record import Simulated, Span
 from planner.simulate.simulator import simulate
 from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, gpu_plan
 from tests.support.static_plan import PLAN

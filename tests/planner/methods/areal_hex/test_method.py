@@ -6,12 +6,12 @@ import pytest
 
 from planner.answer.outcome import BudgetExhausted, Found
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.files.importers.published import HetrlScenario, areal_hex_fleet
 from planner.files.importers.published_workloads import areal_hex_workload
 from planner.methods.areal_hex.method import search
 from planner.methods.areal_hex.strategy import PhaseOne
-from planner.methods.hetrl.menu import Menu
+from planner.methods.hetrl.candidate_lists import Menu
 from planner.problem.goal import STUDY, Goal, Objective, Problem
 from planner.problem.workload import Task
 from tests.support.searches import problem, still

@@ -8,7 +8,7 @@ import pytest
 
 from bench.planner_cases import small
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines import genetic, random_search
 from planner.problem.goal import Problem, Rules
 

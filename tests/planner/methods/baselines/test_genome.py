@@ -8,7 +8,7 @@ import pytest
 from bench.planner_cases import small
 from planner.answer.evaluation import Evaluation, Violation
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines.genome import Genome
 from planner.methods.baselines.sampling import drawn, sample
 from planner.problem.goal import Problem, Rules

@@ -11,7 +11,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Found, objective_value
 from planner.answer.placement import Group, Placement
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.baselines import streamrl_like, verl_like
 from planner.problem.goal import STUDY, Objective, Rules
 from planner.problem.workload import Task

@@ -6,13 +6,13 @@ from functools import cache
 import pytest
 
 from bench.planner_cases import small
-from planner.methods.exact.blocks import Blocks
-from planner.methods.exact.choices import Least, Node, least_alone
-from planner.methods.exact.dollars import least_usd
-from planner.methods.exact.floors import floor
-from planner.methods.exact.linear import INFINITE, Solution
-from planner.methods.exact.model import Relaxation
-from planner.methods.exact.solver import solve_relaxed, solve_whole
+from planner.methods.exact.program.linear_model import INFINITE, Solution
+from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
+from planner.methods.exact.relaxation.relaxation import Relaxation
+from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.mesh_lower_bounds import floor
+from planner.methods.exact.subproblem.remaining_candidates import Least, Node, least_alone
+from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.goal import STUDY, Goal, Objective
 from planner.problem.groupings import Grouping
 from planner.problem.workload import TRAINING

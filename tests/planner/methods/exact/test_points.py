@@ -13,15 +13,15 @@ import pytest
 from bench.planner_cases import small
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Placement
-from planner.cost.judged import Judged, judge, others_s
 from planner.cost.oracle import evaluate
-from planner.cost.placed import Placed, place
-from planner.cost.pools import Prices
-from planner.methods.exact.blocks import Blocks
-from planner.methods.exact.choices import Node
-from planner.methods.exact.linear import INFINITE
-from planner.methods.exact.model import Relaxation
-from planner.methods.exact.solver import solve_whole
+from planner.cost.step.fixed_terms import Placed, place
+from planner.cost.step.step_estimate import Judged, judge, others_s
+from planner.cost.tables.cost_tables import Prices
+from planner.methods.exact.program.linear_model import INFINITE
+from planner.methods.exact.program.ortools_solver import solve_whole
+from planner.methods.exact.relaxation.relaxation import Relaxation
+from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.remaining_candidates import Node
 from planner.problem.goal import STUDY, Goal, Objective, Problem
 from planner.problem.groupings import Grouping, Tasks, groupings
 from planner.problem.workload import TRAINING, Task

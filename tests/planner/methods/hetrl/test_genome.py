@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from planner.answer.evaluation import Violation
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.methods.hetrl import evolution, genome
-from planner.methods.hetrl.menu import Menu
+from planner.methods.hetrl.candidate_lists import Menu
 from planner.problem.goal import Rules
 from planner.problem.groupings import groupings
 from planner.problem.workload import TRAINING

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.methods.hetrl.sizes import sizes
+from planner.methods.hetrl.group_sizes import sizes
 from planner.problem.goal import STUDY
 from planner.problem.groupings import groupings
 from planner.problem.workload import Task

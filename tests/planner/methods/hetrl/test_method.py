@@ -8,7 +8,7 @@ import pytest
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Outcome
 from planner.cost.oracle import evaluate
-from planner.cost.pools import Prices
+from planner.cost.tables.cost_tables import Prices
 from planner.files.importers.published import HetrlScenario
 from planner.methods.hetrl.method import search, search_bounded
 from planner.problem.goal import Goal, Objective, Problem, Rules

@@ -1,0 +1,374 @@
+"""Candidates (columns of the integer program): units for groups without training, meshes for groups with training.
+
+The candidates are everything that the plan space and memory allow, without dominated ones. A candidate is dropped only
+if another one, on devices that fit wherever its devices fit, is no worse in every number that the oracle uses. So the
+best placement made of candidates is a best placement of the whole plan space; tests compare with full enumeration on
+small fleets.
+
+Classes with equal machines share their candidates, and `Prices.known` keeps all lists, so each is made once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import TypeVar
+
+import numpy as np
+
+from planner.answer.placement import Layout, Pool
+from planner.cost.candidates.mesh_lists import MeshColumn, MeshList, MeshPart
+from planner.cost.candidates.meshes import Found, Pairing, Room, Side, alone, side
+from planner.cost.candidates.pool_layouts import Options, options
+from planner.cost.tables.cost_tables import Kind, Prices, host_violation
+from planner.cost.tables.transfers import home
+from planner.cost.tasks import layer_cuts, memory
+from planner.cost.tasks.phase_tables import PhaseTable
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import Task
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitColumn:
+    """Candidate unit of a group without training; a placement has any whole number of each."""
+
+    unit: Pool
+    """A pool with `num_units` 1."""
+    region: str
+    rates: Mapping[Task, float]
+    """Samples per second of one unit, by task."""
+    phase: PhaseTable | None
+    """Phase table of generation, or None."""
+    usd_per_hour: float
+    """Rent of one unit."""
+
+
+def unit_columns(prices: Prices, tasks: tuple[Task, ...]) -> tuple[UnitColumn, ...]:
+    """Return the candidate units for a group of `tasks`, none of which trains, sorted by class."""
+    return prices.known(("units", tasks), lambda: tuple(_unit_columns(prices, tasks)))
+
+
+def mesh_columns(
+    prices: Prices,
+    tasks: tuple[Task, ...],
+    max_s: float = np.inf,
+    *,
+    blocks: int | None = None,
+    home: str | None = None,
+) -> tuple[MeshColumn, ...]:
+    """Return the candidate meshes that take at most `max_s` seconds per step, as objects (see `mesh_list`)."""
+    return tuple(mesh_list(prices, tasks, Room(busy_s=max_s), blocks=blocks, home=home))
+
+
+MayPair = Callable[[str, str], bool]
+"""Test on the keys of two classes (or twice the same one): whether a mesh on them may be within the room. False saves
+the work of listing them."""
+
+
+def any_pair(_a: str, _b: str) -> bool:
+    """Return True: no pair of classes is excluded."""
+    return True
+
+
+def mesh_list(
+    prices: Prices,
+    tasks: tuple[Task, ...],
+    room: Room,
+    *,
+    blocks: int | None = None,
+    home: str | None = None,
+    may_pair: MayPair = any_pair,
+) -> MeshList:
+    """Return the candidate meshes within the room for a group of `tasks`, at least one of which trains.
+
+    They are sorted by class and number of devices. `blocks` is 1 for meshes of one pool, 2 for meshes of two pools,
+    None for all that the limits allow. With `home` only meshes whose first pool is in that region are listed. Without
+    limits in `room`, listing pairs of regions is slow for fleets of thousands of devices.
+    """
+    found = MeshList(())
+    if blocks != 2:
+        one = ("mesh", tasks, room, home)
+        found += prices.known(one, lambda: MeshList(list(_of_one_class(prices, tasks, room, home, may_pair))))
+    if blocks != 1 and prices.problem.limits.max_train_blocks > 1:
+        two = ("meshes", tasks, room, home)
+        found += prices.known(two, lambda: MeshList(list(_of_two_classes(prices, tasks, room, home, may_pair))))
+    return found
+
+
+def _unit_columns(prices: Prices, tasks: tuple[Task, ...]) -> Iterator[UnitColumn]:
+    if not may_group(prices, tasks):
+        return
+    for at in usable_classes(prices, tasks):
+        if Task.GENERATION in tasks and host_violation(prices, at):
+            continue
+        kind = prices.kind(at)
+        for each in prices.known(("units", tasks, kind), partial(_undominated_units, prices, tasks, at), lasts=True):
+            pool = Pool(device_class=at.key, unit_gpus=each.unit_gpus, num_units=1, layouts=each.layouts)
+            yield UnitColumn(
+                unit=pool,
+                region=at.region.name,
+                rates=each.rates,
+                phase=each.phase,
+                usd_per_hour=pool.num_gpus * (at.usd_per_gpu_hour or 0.0),
+            )
+
+
+def may_group(prices: Prices, tasks: tuple[Task, ...]) -> bool:
+    """Return whether the runtime can run exactly these tasks as one group.
+
+    Tasks that the trainer's process does itself must all be in actor training's group.
+    """
+    limits, asked = prices.problem.limits, set(prices.problem.workload.tasks)
+    roles = limits.roles_on_trainer & asked
+    if roles and (set(tasks) & (roles | {Task.ACTOR_TRAINING})) and not (roles | {Task.ACTOR_TRAINING}) <= set(tasks):
+        return False
+    return limits.colocates or len(set(tasks) - roles) <= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """Candidate unit on a kind of machines, before it is assigned to a class."""
+
+    unit_gpus: int
+    layouts: tuple[tuple[Task, Layout], ...]
+    rates: Mapping[Task, float]
+    phase: PhaseTable | None
+
+
+def _units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator[_Unit]:
+    """Yield every unit of the plan space that fits into memory on a class like `at`."""
+    workload = prices.problem.workload
+    scored = [task for task in tasks if task is not Task.GENERATION]
+    held = [task for task in scored if task not in prices.without_memory_of]
+    usable = memory.usable_bytes(at.gpu)
+    # Scoring uses the whole unit as one replica; generation may divide it into several replicas of `tensor` devices.
+    for unit in (
+        size for size in layer_cuts.TENSOR if size <= min(at.gpus_per_machine, prices.problem.limits.max_tensor)
+    ):
+        resident = sum(memory.served_bytes(workload, task, unit) for task in held)
+        transient = max((memory.scoring_bytes(workload, task, unit) for task in held), default=0.0)
+        rates: dict[Task, float] = {task: 1 / prices.scoring_s(task, at.gpu, unit) for task in scored}
+        if Task.GENERATION not in tasks:
+            if resident + transient <= usable:
+                layouts = tuple((task, Layout(tensor=unit)) for task in tasks)
+                yield _Unit(unit_gpus=unit, layouts=layouts, rates=rates, phase=None)
+            continue
+        for tensor in (size for size in layer_cuts.TENSOR if unit % size == 0):
+            stays = resident
+            if Task.GENERATION not in prices.without_memory_of:
+                stays += memory.served_bytes(workload, Task.GENERATION, tensor)
+            most = int(prices.replica(at.gpu, tensor).slots(np.array([usable - stays]))[0])
+            if most >= 0 and stays + transient <= usable:
+                yield _generating(prices, tasks, at, unit, tensor, most, rates)
+
+
+def _generating(
+    prices: Prices,
+    tasks: tuple[Task, ...],
+    at: DeviceClass,
+    unit: int,
+    tensor: int,
+    most: int,
+    rates: Mapping[Task, float],
+) -> _Unit:
+    """Return a unit that generates with as many sequences as fit into memory; fewer are never better."""
+    replica, replicas = prices.replica(at.gpu, tensor), unit // tensor
+    load_s = prices.load_s(at, tensor, num_gpus=None)
+    made = replicas * prices.shares(at.gpu, tensor, load_s)[most]
+    generates = Layout(tensor=tensor)
+    return _Unit(
+        unit_gpus=unit,
+        layouts=tuple((task, generates if task is Task.GENERATION else Layout(tensor=unit)) for task in tasks),
+        rates={task: rates.get(task, replicas * float(replica.rates[most])) for task in tasks},
+        phase=PhaseTable(prices.phase_seconds, made, prices.overlap(at.gpu, tensor, load_s)),
+    )
+
+
+def _undominated_units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> list[_Unit]:
+    """Return the units that no other unit dominates.
+
+    A unit of k devices is dominated by k / n units of n devices if these together do no worse. A larger unit never
+    replaces smaller ones, since it needs all its devices in one machine.
+    """
+    kept: list[_Unit] = []
+    is_sync = prices.problem.workload.eta == 0
+    for each in sorted(_units(prices, tasks, at), key=lambda each: each.unit_gpus):
+        if not any(_no_worse(other, each, is_sync) for other in kept):
+            kept = [other for other in kept if not _no_worse(each, other, is_sync)]
+            kept.append(each)
+    return kept
+
+
+def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
+    """Return whether as many units `a` as fit into a unit `b` are at least as good as `b` in every respect."""
+    times, rest = divmod(b.unit_gpus, a.unit_gpus)
+    if rest:
+        return False
+    # Compare samples per second of each task, then windows, then the whole phase table.
+    counted = [task for task in b.rates if not (is_sync and task is Task.GENERATION)]
+    if any(times * a.rates[task] < b.rates[task] * (1 - 1e-12) for task in counted):
+        return False
+    if a.phase is None or b.phase is None:
+        return True
+    if not is_sync and not a.phase.overlap.is_no_worse(b.phase.overlap):
+        return False
+    return bool((times * a.phase.samples >= b.phase.samples * (1 - 1e-12)).all())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """Candidates of one group with training, by class; each list is made when it is asked for."""
+
+    prices: Prices
+    tasks: tuple[Task, ...]
+    usable: Sequence[DeviceClass]
+    """Classes on which the group may be."""
+    most: Mapping[Kind, int]
+    """Most machines of any usable class, by kind of machines."""
+
+    def options(self, at: DeviceClass) -> Options:
+        """Return the possible pools on a class like `at`."""
+        most = self.most[self.prices.kind(at)]
+        return self._known("options", at, lambda: options(self.prices, self.tasks, at, most))
+
+    def alone(self, at: DeviceClass) -> Found:
+        """Return the candidate meshes of one pool on a class like `at`."""
+        return self._known("alone", at, lambda: alone(self.prices, self.tasks, at, self.options(at)))
+
+    def side(self, at: DeviceClass) -> Side:
+        """Return the possible pools of meshes of two pools on a class like `at`."""
+        return self._known("side", at, lambda: side(self.prices, at, self.options(at)))
+
+    def _known(self, what: str, at: DeviceClass, find: Callable[[], T]) -> T:
+        kind = self.prices.kind(at)
+        return self.prices.known((what, self.tasks, kind, self.most[kind]), find, lasts=True)
+
+
+def offers(prices: Prices, tasks: tuple[Task, ...]) -> Offers:
+    """Return the candidates of a group of `tasks`, at least one of which trains."""
+    return prices.known(("offers", tasks), lambda: _offers(prices, tasks))
+
+
+def _offers(prices: Prices, tasks: tuple[Task, ...]) -> Offers:
+    usable = usable_classes(prices, tasks) if may_group(prices, tasks) else []
+    if Task.GENERATION in tasks:
+        usable = [at for at in usable if not host_violation(prices, at)]
+    most: dict[Kind, int] = {}
+    for at in usable:
+        most[prices.kind(at)] = max(most.get(prices.kind(at), 0), at.num_machines)
+    return Offers(prices=prices, tasks=tasks, usable=usable, most=most)
+
+
+def _of_one_class(
+    prices: Prices, tasks: tuple[Task, ...], room: Room, region: str | None, may_pair: MayPair
+) -> Iterator[MeshPart]:
+    """Yield the candidate meshes of one pool, class by class; `region` restricts them to one region."""
+    meshes = offers(prices, tasks)
+    for at in meshes.usable:
+        if region in (None, at.region.name) and may_pair(at.key, at.key):
+            yield part(prices, tasks, meshes.alone(at), (at,), room)
+
+
+def _of_two_classes(
+    prices: Prices, tasks: tuple[Task, ...], room: Room, region: str | None, may_pair: MayPair
+) -> Iterator[MeshPart]:
+    """Yield the candidate meshes of two pools, pair by pair; `region` restricts the first pool's region."""
+    meshes = offers(prices, tasks)
+    rules = prices.problem.rules
+    for a, b in ordered_pairs(prices, tasks, meshes.usable, room.busy_s):
+        if region not in (None, a.region.name) or not may_pair(a.key, b.key):
+            continue
+        kinds, edges = (prices.kind(a), prices.kind(b)), tuple(prices.edges((a, b)))
+        is_near = a.region.name == b.region.name
+        # A pair may be dominated by a mesh of one of its pools only if that mesh is allowed: it must not lose a region
+        # that the operator demands, or the region from which versions are published.
+        has_a = is_near or (rules.min_regions <= 1 and not rules.generating)
+        has_b = is_near or (has_a and not _publishes(prices, tasks))
+        has_a, has_b = has_a and may_pair(a.key, a.key), has_b and may_pair(b.key, b.key)
+        beside = (meshes.alone(a) if has_a else None, meshes.alone(b) if has_b else None)
+        pairs = pairing(prices, tasks, (a, b), (meshes.side(a), meshes.side(b)), beside)
+        machines = [meshes.most[kind] for kind in kinds]
+        # Pairs of classes with equal kinds, counts and connection have the same candidates.
+        key = ("pairs", tasks, *kinds, *machines, edges, has_a, has_b, pairs.way and pairs.way.samples_per_s, room)
+        found = prices.known(key, partial(pairs.found, room), lasts=True)
+        yield part(prices, tasks, found, (a, b), room)
+
+
+def pairing(
+    prices: Prices,
+    tasks: tuple[Task, ...],
+    at: tuple[DeviceClass, DeviceClass],
+    sides: tuple[Side, Side],
+    beside: tuple[Found | None, Found | None],
+) -> Pairing:
+    """Return the meshes of two pools on two given classes that may train together."""
+    a, b = at
+    way = None
+    if a.region.name != b.region.name and Task.GENERATION in tasks:
+        way = home(prices, a.region.name).ways[b.region.name]
+    return Pairing(
+        prices=prices, tasks=tasks, a=sides[0], b=sides[1], edges=tuple(prices.edges(at)), way=way, beside=beside
+    )
+
+
+def ordered_pairs(
+    prices: Prices, tasks: tuple[Task, ...], usable: Sequence[DeviceClass], max_s: float
+) -> Iterator[tuple[DeviceClass, DeviceClass]]:
+    """Yield the pairs of classes that may train together; if weights are published, both orders.
+
+    The first class is the one whose region publishes. Pairs between regions whose gradients alone take more than
+    `max_s` seconds on the link are left out.
+    """
+    trains_actor = Task.ACTOR_TRAINING in tasks
+    joined: dict[tuple[str, str], bool] = {}
+    for a, b in combinations(usable, 2):
+        ends = (a.region.name, b.region.name)
+        if ends[0] == ends[1]:
+            yield a, b
+            continue
+        if ends not in joined:
+            joined[ends] = (trains_actor or Task.GENERATION not in tasks) and prices.network.joins(*ends)
+            if joined[ends]:
+                # The least that a ring of two sends over each edge is half of `gradient_bytes`.
+                joined[ends] = prices.gradient_bytes(tasks) / 2 / prices.edges((a, b))[0].bytes_per_s <= max_s
+        if joined[ends]:
+            yield a, b
+            if _publishes(prices, tasks):
+                yield b, a
+
+
+def _publishes(prices: Prices, tasks: tuple[Task, ...]) -> bool:
+    """Return whether the order of the pools matters: weights of actor or critic leave the first one's region."""
+    scores_apart = Task.CRITIC_INFERENCE in prices.problem.workload.models and Task.CRITIC_INFERENCE not in tasks
+    return Task.ACTOR_TRAINING in tasks or (Task.CRITIC_TRAINING in tasks and scores_apart)
+
+
+def part(prices: Prices, tasks: tuple[Task, ...], found: Found, at: tuple[DeviceClass, ...], room: Room) -> MeshPart:
+    """Return the meshes of `found` for which these classes have enough machines and that are within the room."""
+    sides = [(found.a, found.rows_a, at[0])] + ([(found.b, found.rows_b, at[1])] if found.b is not None else [])
+    fits = room.holds_all(found.times)
+    for of, rows, each in sides:
+        fits &= of.num_units[rows] * of.unit[rows] <= of.held[rows] * each.num_machines
+    few = found.take(np.flatnonzero(fits))
+    return MeshPart(tasks=tasks, at=at, found=few, usd_per_step=_gradients_usd(prices, tasks, at))
+
+
+def _gradients_usd(prices: Prices, tasks: tuple[Task, ...], at: Sequence[DeviceClass]) -> float:
+    """Return the egress dollars per step of a mesh's gradients between its regions."""
+    return prices.ring_usd_per_gbyte([each.region.name for each in at]) * prices.gradient_bytes(tasks) / 1e9
+
+
+def usable_classes(prices: Prices, tasks: tuple[Task, ...]) -> list[DeviceClass]:
+    """Return the classes on which a group of these tasks may be, sorted by key.
+
+    The operator's rules allow them, and they have a price if dollars count.
+    """
+    rules, priced = prices.problem.rules, prices.problem.goal.needs_prices
+    return [
+        at
+        for _, at in sorted(prices.classes.items())
+        if (at.usd_per_gpu_hour is not None or not priced)
+        and all(rules.allows(task, at.region.name, at.is_spot) for task in tasks)
+    ]

@@ -1,0 +1,162 @@
+"""Terms of a placement that do not depend on which pools generate.
+
+`place` checks that a placement is in the plan space, that its pools fit into memory and that all regions are connected.
+It then computes busy seconds of training and scoring, and collects the pools that generate.
+`planner.cost.step.step_estimate` decides which of these generate and adds the remaining terms.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.answer.evaluation import Violation
+from planner.answer.placement import Group, Placement
+from planner.cost.tables import validity
+from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.transfers import CriticWay, Home, critic_way, home
+from planner.problem.workload import SCORING, TRAINING, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """One pool that generates."""
+
+    region: str
+    """Region of the pool."""
+    num_units: int
+    """Units of the pool."""
+    price: PoolPrice
+    """Cost of one unit."""
+    has_version: bool
+    """Whether the pool belongs to the actor's own mesh, which needs no transfer of weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A valid placement with all terms but generation's."""
+
+    placement: Placement
+    home: Home
+    """Transfers between the trainer's region and all others."""
+    making: tuple[Making, ...]
+    """Pools that generate, in the placement's order."""
+    busy_s: Mapping[Task, float]
+    """Busy seconds per step of each task but generation."""
+    training_s: float
+    """Longest training of any group, including the transfer of samples to it."""
+    scoring_s: float
+    """Longest scoring of any group, including the transfer of samples to it and back."""
+    critic_scoring_s: float
+    """Scoring of the group that infers with the critic, transfers included; 0 without a critic."""
+    critics: Mapping[tuple[str, str], CriticWay]
+    """Transfers of the critic's weights by (source region, destination region); empty if they stay within a group."""
+
+    @property
+    def generating(self) -> Group:
+        """The group that generates."""
+        return self.placement.group_of(Task.GENERATION)
+
+
+def place(prices: Prices, placement: Placement) -> Placed | Violation:
+    """Return the terms of a placement without generation, or the first constraint that it violates."""
+    if found := validity.violation(prices, placement):
+        return found
+    priced: list[list[PoolPrice]] = []
+    for group in placement.groups:
+        of_group = [prices.pool(group.tasks, pool) for pool in group.pools]
+        if refused := next((each for each in of_group if isinstance(each, Violation)), None):
+            return refused
+        priced.append([each for each in of_group if isinstance(each, PoolPrice)])
+    # Every region in use must be reachable from the trainer's region, in both directions.
+    start = home(prices, trainer_region(prices, placement))
+    for name in (name for group in placement.groups for name in regions_of(prices, group)):
+        if name not in start.ways:
+            return Violation(kind="link", what=f"no route from {start.name} to {name} and back")
+    critics = _critics(prices, placement)
+    if isinstance(critics, Violation):
+        return critics
+    busy = _busy_s(prices, placement, priced)
+    training_s, scoring_s, critic_scoring_s = _phases_s(prices, placement, start, busy)
+    making = tuple(
+        Making(
+            region=prices.classes[pool.device_class].region.name,
+            num_units=pool.num_units,
+            price=price,
+            has_version=Task.ACTOR_TRAINING in group.tasks,
+        )
+        for group, of_group in zip(placement.groups, priced, strict=True)
+        if Task.GENERATION in group.tasks
+        for pool, price in zip(group.pools, of_group, strict=True)
+    )
+    return Placed(
+        placement=placement,
+        home=start,
+        making=making,
+        busy_s=busy,
+        training_s=training_s,
+        scoring_s=scoring_s,
+        critic_scoring_s=critic_scoring_s,
+        critics=critics,
+    )
+
+
+def trainer_region(prices: Prices, placement: Placement) -> str:
+    """Return the region that publishes versions: that of the first pool of the actor's mesh."""
+    return prices.classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
+
+
+def regions_of(prices: Prices, group: Group) -> list[str]:
+    """Return the names of the group's regions, sorted."""
+    return sorted({prices.classes[pool.device_class].region.name for pool in group.pools})
+
+
+def _critics(prices: Prices, placement: Placement) -> dict[tuple[str, str], CriticWay] | Violation:
+    """Return the transfers of the critic's weights in each step, or a violation if a route is missing."""
+    if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(prices.problem.workload.models):
+        return {}
+    trains, scores = placement.group_of(Task.CRITIC_TRAINING), placement.group_of(Task.CRITIC_INFERENCE)
+    if trains is scores:
+        return {}
+    src = prices.classes[trains.pools[0].device_class].region.name
+    found = {}
+    for dst in regions_of(prices, scores):
+        way = critic_way(prices, src, dst)
+        if way is None:
+            return Violation(kind="link", what=f"no route from {src} to {dst} for the critic's weights")
+        found[src, dst] = way
+    return found
+
+
+def _busy_s(prices: Prices, placement: Placement, priced: Sequence[Sequence[PoolPrice]]) -> dict[Task, float]:
+    """Return the busy seconds per step of each task but generation."""
+    samples = prices.problem.workload.samples_per_step
+    busy: dict[Task, float] = {}
+    for group, of_group in zip(placement.groups, priced, strict=True):
+        if group.trains:
+            busy |= {task: each.total_s for task, each in prices.mesh(group.tasks, group.pools).times.items()}
+        # Scoring is divided over all units in proportion to their rates.
+        for task in (task for task in group.tasks if task in SCORING):
+            rate = sum(p.num_units * price.rates[task] for p, price in zip(group.pools, of_group, strict=True))
+            busy[task] = samples / rate
+    return busy
+
+
+def _phases_s(
+    prices: Prices, placement: Placement, start: Home, busy: Mapping[Task, float]
+) -> tuple[float, float, float]:
+    """Return (training, scoring, scoring of the group that infers with the critic) in seconds, transfers included.
+
+    Training and scoring are each the longest over all groups.
+    """
+    training_s, scoring_s, critic_s = 0.0, 0.0, 0.0
+    for group in placement.groups:
+        # A group waits for the transfers of its most distant region.
+        ways = [start.ways[name] for name in regions_of(prices, group)]
+        if group.trains:
+            away_s = max(way.training_s for way in ways)
+            training_s = max(training_s, away_s + sum(busy[task] for task in group.tasks if task in TRAINING))
+        if any(task in SCORING for task in group.tasks):
+            away_s = max(way.scoring_s for way in ways)
+            group_s = away_s + sum(busy[task] for task in group.tasks if task in SCORING)
+            scoring_s = max(scoring_s, group_s)
+            critic_s = group_s if Task.CRITIC_INFERENCE in group.tasks else critic_s
+    return training_s, scoring_s, critic_s

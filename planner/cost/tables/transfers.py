@@ -1,0 +1,127 @@
+"""Constants of the transfers between the trainer's region and each other region: seconds, rates and dollars.
+
+The trainer's region is where versions are published; the code calls it *home*. A `Way` is the pair of routes between it
+and one region. The oracle, its batched form and the solvers all take their network constants from here, so that they
+agree. Samples travel to the trainer's region to be trained on, and to other regions that score or train.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.tables import network
+from planner.cost.tables.cost_tables import Prices
+from planner.problem.workload import Task, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """Constants of the routes from the trainer's region to one region and back."""
+
+    region: str
+    is_home: bool
+    """Whether this is the trainer's region itself."""
+    weights_s: float
+    """Seconds of one version if nothing else leaves the trainer's region: bytes over the link's rate, plus half a round
+    trip."""
+    link_s: float
+    """The part of `weights_s` that occupies the link, so versions cannot follow each other faster."""
+    trajectories_s: float
+    """Seconds of a step's last group from the region to the trainer's region."""
+    samples_per_s: float
+    """Samples per second that the route to the trainer's region carries; inf within it."""
+    scoring_s: float
+    """Seconds of a step's last group to the region and back, if samples are scored there."""
+    training_s: float
+    """Seconds of a step's last group to the region, if another group trains there."""
+    usd_per_version: float
+    """Egress dollars of one version to the region."""
+    usd_per_step_home: float
+    """Egress dollars of all samples of a step from the region to the trainer's region."""
+    usd_per_step_there: float
+    """Egress dollars of all samples of a step from the trainer's region to the region."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """A region in which versions may be published, with its transfers to all regions that it can reach."""
+
+    name: str
+    ways: dict[str, Way]
+    """Transfers by region name; a region without a route in both directions is absent."""
+    uplink_s: float
+    """Seconds of one version through the region's uplink. n receiving regions take n times as long. 0 without a cap."""
+    samples_per_s: float
+    """Samples per second that may enter the region from all others together; inf without a cap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticWay:
+    """Constants of sending the critic's weights from the region that trains it to one that infers with it."""
+
+    weights_s: float
+    """Seconds of one version of the critic, half a round trip included."""
+    link_s: float
+    """The part of `weights_s` that occupies a link between regions; 0 within a region."""
+    usd_per_version: float
+    """Egress dollars of one version of the critic."""
+
+
+def home(prices: Prices, name: str) -> Home:
+    """Return the transfers from and to a region in which versions may be published."""
+    return prices.known(("home", name), lambda: _home(prices, name))
+
+
+def critic_way(prices: Prices, src: str, dst: str) -> CriticWay | None:
+    """Return the transfer of the critic's weights from `src` to `dst`, or None without a route."""
+    return prices.known(("critic", src, dst), lambda: _critic_way(prices, src, dst))
+
+
+def _home(prices: Prices, name: str) -> Home:
+    workload, routes = prices.problem.workload, prices.network
+    payload, sample = network.payload_bytes(workload), network.trajectory_bytes(workload)
+    ways = {}
+    for region in sorted({at.region.name for at in prices.classes.values()} | {name}):
+        there, back = routes.route(name, region), routes.route(region, name)
+        if there is not None and back is not None:
+            ways[region] = _way(workload, there, back, payload, sample)
+    down, up = routes.down_bytes_per_s(name), routes.up_bytes_per_s(name)
+    return Home(
+        name=name,
+        ways=ways,
+        uplink_s=payload / up if up else 0.0,
+        samples_per_s=down / sample if down else np.inf,
+    )
+
+
+def _way(workload: Workload, there: network.Route, back: network.Route, payload: float, sample: float) -> Way:
+    """`payload`, `sample`: bytes of one version and of one sample."""
+    is_home = len(there.hops) == 1
+    samples_gb = workload.samples_per_step * sample / 1e9
+    to_s, from_s = (network.arrival_s(workload.group_size * sample, route) for route in (there, back))
+    return Way(
+        region=there.hops[-1],
+        is_home=is_home,
+        weights_s=0.0 if is_home else network.arrival_s(payload, there),
+        link_s=0.0 if is_home else payload / there.bytes_per_s,
+        trajectories_s=from_s,
+        samples_per_s=np.inf if is_home else back.bytes_per_s / sample,
+        scoring_s=0.0 if is_home else to_s + from_s,
+        training_s=0.0 if is_home else to_s,
+        usd_per_version=there.usd_per_gbyte * payload / 1e9,
+        usd_per_step_home=back.usd_per_gbyte * samples_gb,
+        usd_per_step_there=there.usd_per_gbyte * samples_gb,
+    )
+
+
+def _critic_way(prices: Prices, src: str, dst: str) -> CriticWay | None:
+    route = prices.network.route(src, dst)
+    if route is None:
+        return None
+    size = network.version_bytes(prices.problem.workload, Task.CRITIC_TRAINING)
+    link_s = size / route.bytes_per_s
+    return CriticWay(
+        weights_s=link_s + route.rtt_s / 2,
+        link_s=0.0 if src == dst else link_s,
+        usd_per_version=route.usd_per_gbyte * size / 1e9,
+    )

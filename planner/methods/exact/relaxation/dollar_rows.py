@@ -1,0 +1,123 @@
+"""Dollars in a linear model: rent, egress, the objective in dollars, and a budget.
+
+`Money` collects the rent (dollars per hour) and the egress (dollars per step) of everything that the model can choose.
+If dollars neither are the objective nor have a limit, nothing is collected. The egress that a choice of regions causes
+(the most expensive route in use) is a chain of binaries or a maximum over binaries.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
+from planner.methods.exact.relaxation.row_builders import Counted, Terms, chain
+from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.reachable_candidates import MeshesAt
+from planner.problem.goal import Objective
+from planner.problem.workload import SCORING, Task
+
+_HOUR_S = 3600.0
+"""Seconds of an hour."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Money:
+    """Rent and egress of one model, as linear expressions over its variables."""
+
+    data: Blocks
+    home: int
+    """Index of the trainer's region."""
+    _rent: Terms = field(default_factory=list)
+    """Dollars per hour."""
+    _egress: Terms = field(default_factory=list)
+    """Dollars per step."""
+    _back: Terms = field(default_factory=list)
+    """For each binary of a region that receives versions: dollars of sending all samples of a step from there."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether dollars matter at all."""
+        return self.data.prices.problem.goal.counts_usd
+
+    def add_meshes(self, of: MeshesAt, at: Ints) -> None:
+        """Add rent and egress of the meshes of one group; `at` are their binaries."""
+        if not self.counts:
+            return
+        block, ways, rows = of.block, self.data.ways(self.home), of.rows
+        regions = block.regions[rows]
+        scores = any(task in SCORING for task in block.tasks)
+        sent = ways.usd_there + ways.usd_back if scores else ways.usd_there
+        # Gradients between the mesh's regions, and samples to the most distant pool (and back, if they are scored).
+        usd = block.usd_per_step[rows] + sent[regions].max(axis=1)
+        if Task.GENERATION in block.tasks:
+            # A mesh that generates sends samples home from the regions that make any, and receives versions if it does
+            # not train the actor.
+            makes = block.makes[rows] | self.data.prices.problem.rules.demands_regions
+            usd = usd + np.where(makes, ways.usd_back[regions], 0.0).max(axis=1)
+            if Task.ACTOR_TRAINING not in block.tasks:
+                away = np.where(regions != self.home, ways.usd_version[regions], 0.0)
+                away[:, 1] = np.where(regions[:, 0] == regions[:, 1], 0.0, away[:, 1])
+                usd = usd + away.sum(axis=1)
+        self._rent += zip(at.tolist(), block.usd[rows].tolist(), strict=True)
+        self._egress += zip(at.tolist(), usd.tolist(), strict=True)
+
+    def add_units(self, model: LinearModel, units: Counted, is_fine: bool) -> None:
+        """Add rent and egress of the units of one group without training."""
+        if not self.counts:
+            return
+        of = units.of
+        self._rent += zip(units.at.tolist(), of.block.usd[of.rows].tolist(), strict=True)
+        ways = self.data.ways(self.home)
+        usd = (ways.usd_there + ways.usd_back)[of.region]
+        if of.scores and usd.max() > 0:
+            # Samples go to where they are scored and back, counted at the most expensive route in use.
+            scale = float(usd.max())
+            steps = chain(self.data, model, units, usd, scale, is_fine)
+            self._egress += ((x, rise * scale) for x, rise in steps)
+
+    def add_critic(self, at: Ints, usd: Floats, regions: Ints) -> None:
+        """Add the egress of the critic's weights if another group than its own infers with it.
+
+        `regions` is `[num_variables, 2]`: where each choice infers; `usd` is `[num_regions]` per version.
+        """
+        if self.counts:
+            sent = usd[regions[:, 0]] + np.where(regions[:, 0] == regions[:, 1], 0.0, usd[regions[:, 1]])
+            self._egress += zip(at.tolist(), sent.tolist(), strict=True)
+
+    def add_receiver(self, used: int, region: int) -> None:
+        """Add the egress of a remote region that generates; `used` is its binary."""
+        if self.counts:
+            ways = self.data.ways(self.home)
+            self._egress.append((used, float(ways.usd_version[region])))
+            self._back.append((used, float(ways.usd_back[region])))
+
+    def add_dearest(self, model: LinearModel) -> None:
+        """Add the egress of samples at the most expensive route among the regions that generate."""
+        if any(usd for _, usd in self._back):
+            dearest = model.variable()
+            for u, usd in self._back:
+                model.row([(dearest, 1.0), (u, -usd)], low=0.0)
+            self._egress.append((dearest, 1.0))
+
+    def add_objective(
+        self, model: LinearModel, step: int, ends_s: tuple[float, float], scale_s: float, most_usd: float
+    ) -> None:
+        """Add the objective, and the budget if there is one. `ends_s` is the subproblem's range of the step time."""
+        goal = self.data.prices.problem.goal
+        low, high = ends_s
+        if goal.objective is Objective.COST_AT_THROUGHPUT:
+            usd = model.variable(0.0, min(most_usd, goal.planned_usd_per_hour or INFINITE))
+            # Least dollars: the deadline says how many steps per hour pay egress.
+            per_step = _HOUR_S / (goal.max_step_s or high)
+            model.row([*self._rent, *((x, v * per_step) for x, v in self._egress), (usd, -1.0)], high=0.0)
+            model.cost[usd] = 1.0
+            return
+        model.cost[step] = 1.0
+        most = goal.planned_usd_per_hour
+        if most is None:
+            return
+        model.row(self._rent, high=most)
+        egress = [(x, _HOUR_S * v) for x, v in self._egress]
+        # step x (most - rent) >= 3600 egress is bilinear; relax it from both ends of the range of steps.
+        model.row([*((x, high * v) for x, v in self._rent), *egress], high=high * most)
+        model.row([*((x, low * v) for x, v in self._rent), *egress, (step, -most * scale_s)], high=0.0)

@@ -1,0 +1,357 @@
+"""Candidates of one problem as arrays, and network constants between its regions: the input of all linear models.
+
+`UnitBlock` and `MeshBlock` hold the candidates of one group (`planner.cost.candidates.columns`), a row each. `Ways`
+holds the transfers from and to one region that may host the trainer (the *home* region). `Blocks` makes each of these
+when it is first asked for and shares them among all groupings. Classes and regions are numbered in the order of their
+sorted names.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar, cast
+
+import numpy as np
+
+from planner.cost.candidates.columns import MayPair, UnitColumn, any_pair, mesh_list, unit_columns
+from planner.cost.candidates.mesh_lists import MeshColumn, MeshList, MeshPart
+from planner.cost.candidates.meshes import Room
+from planner.cost.tables import transfers as between
+from planner.cost.tables.cost_tables import Prices
+from planner.cost.tasks.version_overlap import NONE, Overlaps, overlaps_of
+from planner.methods.exact.program.linear_model import Bools, Floats, Ints
+from planner.problem.goal import Objective
+from planner.problem.groupings import FEW_GROUPINGS, Tasks, groupings
+from planner.problem.workload import SCORING, TRAINING, Task
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitBlock:
+    """Candidate units of one group without training; arrays are `[num_rows]` unless said otherwise."""
+
+    tasks: Tasks
+    """Tasks of the group."""
+    columns: Sequence[UnitColumn]
+    """The candidates as objects, in the order of the rows."""
+    at_class: Ints
+    """Index of the device class; rows of one class are next to each other."""
+    at_region: Ints
+    """Index of the region."""
+    gpus: Ints
+    """Devices of a unit."""
+    most: Floats
+    """Units that an empty class holds."""
+    shares: Floats
+    """Devices of the class over devices of a unit, which may be fractional. No mix of units of the class makes more
+    than this number of its best units."""
+    rates: Floats
+    """Samples per second of one unit, `[num_rows, num_tasks]`."""
+    seconds: Floats
+    """Time grid of the problem, `[num_knots]`; empty without generation."""
+    samples: Floats
+    """Samples of generation by the end of a phase that starts with a version's arrival, `[num_rows, num_knots]`."""
+    overlaps: Overlaps
+    """Slow-down of overlapping generation windows."""
+    first_s: Floats
+    """Seconds until generation's first sample is done; 0 without generation."""
+    starts_s: Floats
+    """Seconds before which nothing is made: `first_s`, or the knot before it where the table does not jump there."""
+    usd: Floats
+    """Rent of one unit in dollars per hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshBlock:
+    """Candidate meshes of one group with training; arrays are `[num_rows]` or, for both pools, `[num_rows, 2]`."""
+
+    tasks: Tasks
+    """Tasks of the group."""
+    columns: Sequence[MeshColumn]
+    """The candidates as objects, in the order of the rows."""
+    regions: Ints
+    """Region of both pools; a mesh of one pool has the same region twice."""
+    at_class: Ints
+    """Device class of both pools; -1 for a missing second pool."""
+    gpus: Ints
+    """Devices of a unit of both pools."""
+    num: Ints
+    """Units of both pools; 0 for a missing second pool."""
+    makes: Bools
+    """Whether each pool's region finishes a sample in generation's phase. Otherwise it sends nothing and receives
+    nothing."""
+    num_gpus: Ints
+    """Devices of the mesh."""
+    train_s: Floats
+    """Busy seconds per step of all training tasks."""
+    score_s: Floats
+    """Busy seconds per step of all scoring tasks."""
+    gen_s: Floats
+    """Seconds of generation's phase; 0 without."""
+    usd: Floats
+    """Rent in dollars per hour."""
+    usd_per_step: Floats
+    """Egress dollars per step of the gradients between the mesh's regions."""
+
+    @property
+    def home(self) -> Ints:
+        """Region of the first pool, from which versions are published."""
+        return self.regions[:, 0]
+
+    @property
+    def busy_s(self) -> Floats:
+        """Busy seconds per step of all tasks."""
+        return self.train_s + self.score_s + self.gen_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """Transfers between the trainer's region and each region, `[num_regions]` each; inf without a route."""
+
+    home: int
+    """Index of the trainer's region."""
+    weights_s: Floats
+    """Seconds of one version that is sent alone; 0 for the trainer's region."""
+    half_rtt_s: Floats
+    """The part of `weights_s` that does not occupy the link: half a round trip."""
+    link_s: Floats
+    """Seconds that one version occupies the link."""
+    up_s: float
+    """Seconds of the uplink that one version takes for each receiving region; 0 without a cap."""
+    trajectories_s: Floats
+    """Seconds of a step's last group from the region."""
+    samples_per_s: Floats
+    """Samples per second that the route from the region carries."""
+    down_per_s: float
+    """Samples per second that may enter the trainer's region."""
+    scoring_s: Floats
+    """Seconds of a step's last group to the region and back."""
+    training_s: Floats
+    """Seconds of a step's last group to the region."""
+    usd_version: Floats
+    """Egress dollars of one version sent to the region."""
+    usd_there: Floats
+    """Egress dollars of all samples of a step, sent to the region."""
+    usd_back: Floats
+    """Egress dollars of all samples of a step, sent from the region."""
+
+
+class Blocks:
+    """All candidates and transfers of one problem as arrays, made when they are first asked for.
+
+    `max_s` leaves out meshes that alone take longer than a step may. `num_blocks` is the largest number of pools in a
+    mesh.
+    """
+
+    def __init__(self, prices: Prices, max_s: float, num_blocks: int) -> None:
+        self.prices = prices
+        self.num_blocks = min(num_blocks, prices.problem.limits.max_train_blocks)
+        self.max_s = max_s
+        self.classes = tuple(prices.classes[key] for key in sorted(prices.classes))
+        self.class_at = {each.key: i for i, each in enumerate(self.classes)}
+        self.regions = tuple(sorted({each.region.name for each in self.classes}))
+        self.region_at = {name: i for i, name in enumerate(self.regions)}
+        self.class_region = np.array([self.region_at[each.region.name] for each in self.classes], dtype=np.int64)
+        self.rooms: dict[tuple[Tasks, int | None], tuple[Room, MayPair]] = {}
+        """Room of the meshes of each group that trains; without an entry, all that take at most `max_s` are listed.
+        The key is the group's tasks and, if it trains the actor, the trainer's region (None: any)."""
+        self._units: dict[Tasks, UnitBlock] = {}
+        self._meshes: dict[Tasks, MeshBlock] = {}
+        self._ways: dict[int, Ways] = {}
+        self._known: dict[object, object] = {}
+
+    def of(self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]) -> "Blocks":
+        """Return the same problem with only these candidates for the given groups; re-planning uses this."""
+        found = Blocks(self.prices, self.max_s, self.num_blocks)
+        found._units = self._units | {tasks: self._units_of(tasks, columns) for tasks, columns in units.items()}
+        found._meshes = self._meshes | {tasks: self._meshes_of(tasks, columns) for tasks, columns in meshes.items()}
+        found._ways = self._ways
+        return found
+
+    @cached_property
+    def samples(self) -> float:
+        """Samples of one step."""
+        return float(self.prices.problem.workload.samples_per_step)
+
+    @cached_property
+    def pays_for_few(self) -> bool:
+        """Whether the goal is least dollars and there are few groupings.
+
+        Relaxations alone then find good placements soon.
+        """
+        problem = self.prices.problem
+        return problem.goal.objective is Objective.COST_AT_THROUGHPUT and len(groupings(problem)) <= FEW_GROUPINGS
+
+    @property
+    def ends(self) -> int:
+        """Number of steps that a path may take: eta + 1."""
+        return self.prices.problem.workload.eta + 1
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether the job is synchronous (eta is 0)."""
+        return self.prices.problem.workload.eta == 0
+
+    def units(self, tasks: Tasks) -> UnitBlock:
+        """Return the candidate units of a group without training."""
+        if tasks not in self._units:
+            self._units[tasks] = self._units_of(tasks, unit_columns(self.prices, tasks))
+        return self._units[tasks]
+
+    def meshes(self, tasks: Tasks, home: int | None = None) -> MeshBlock:
+        """Return the candidate meshes of a group with training.
+
+        `home` says that only the trainer in that region is of interest; listing meshes of two pools for all regions is
+        slow.
+        """
+        if tasks not in self._meshes:
+            if home is not None and self.num_blocks > 1 and Task.ACTOR_TRAINING in tasks:
+                return self.known(("meshes", tasks, home), lambda: self._meshes_in(tasks, self._listed(tasks, home)))
+            self._meshes[tasks] = self._meshes_in(tasks, self._listed(tasks, None))
+        return self._meshes[tasks]
+
+    def known(self, key: object, find: Callable[[], T]) -> T:
+        """Return what `find()` returns, calling it only for the first use of `key`."""
+        if key not in self._known:
+            self._known[key] = find()
+        return cast(T, self._known[key])
+
+    def ways(self, home: int) -> Ways:
+        """Return the transfers from and to a region that hosts the trainer."""
+        if home not in self._ways:
+            self._ways[home] = self._ways_of(home)
+        return self._ways[home]
+
+    def critic_s(self, src: int, dst: int) -> tuple[float, float]:
+        """Return (seconds, seconds that occupy the link) of the critic's weights; inf without a route."""
+        way = between.critic_way(self.prices, self.regions[src], self.regions[dst])
+        return (np.inf, np.inf) if way is None else (way.weights_s, way.link_s)
+
+    def critic_usd(self, src: int, dst: int) -> float:
+        """Return the egress dollars of one version of the critic's weights; inf without a route."""
+        way = between.critic_way(self.prices, self.regions[src], self.regions[dst])
+        return np.inf if way is None else way.usd_per_version
+
+    def _listed(self, tasks: Tasks, home: int | None) -> MeshList:
+        """Return the meshes within the room that `rooms` states for the group, or within `max_s`."""
+        key = (tasks, home) if self.num_blocks > 1 else (tasks, None)
+        room, may_pair = self.rooms.get(key, (Room(busy_s=self.max_s), any_pair))
+        name = None if home is None else self.regions[home]
+        found = mesh_list(self.prices, tasks, room, blocks=1, home=name, may_pair=may_pair)
+        if self.num_blocks > 1:
+            found += mesh_list(self.prices, tasks, room, blocks=2, home=name, may_pair=may_pair)
+        return found
+
+    def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitBlock:
+        phases = [column.phase for column in columns if column.phase is not None]
+        at_class = np.array([self.class_at[each.unit.device_class] for each in columns], dtype=np.int64)
+        sizes = [each.unit.unit_gpus for each in columns]
+        of_class = [self.classes[c] for c in at_class.tolist()]
+        held = [at.num_units(size) for at, size in zip(of_class, sizes, strict=True)]
+        shares = [at.num_gpus / size for at, size in zip(of_class, sizes, strict=True)]
+        return UnitBlock(
+            tasks=tasks,
+            columns=columns,
+            at_class=at_class,
+            at_region=np.array([self.region_at[each.region] for each in columns], dtype=np.int64),
+            gpus=np.array(sizes, dtype=np.int64),
+            most=np.array(held, dtype=np.float64),
+            shares=np.array(shares, dtype=np.float64),
+            rates=np.array([[each.rates[task] for task in tasks] for each in columns]).reshape(-1, len(tasks)),
+            seconds=phases[0].seconds if phases else np.zeros(0),
+            samples=np.array([each.samples for each in phases]) if phases else np.zeros((len(columns), 0)),
+            overlaps=overlaps_of([each.phase.overlap if each.phase else NONE for each in columns]),
+            first_s=np.array([each.first_s for each in phases]) if phases else np.zeros(len(columns)),
+            starts_s=np.array([each.seconds[max(int(np.argmax(each.samples > 0)) - 1, 0)] for each in phases])
+            if phases
+            else np.zeros(len(columns)),
+            usd=np.array([each.usd_per_hour for each in columns]),
+        )
+
+    def _meshes_of(self, tasks: Tasks, columns: Sequence[MeshColumn]) -> MeshBlock:
+        """Return these candidates, given as objects, as arrays."""
+
+        def total(which: tuple[Task, ...]) -> Floats:
+            return np.array([sum(each.times[t] for t in tasks if t in which) for each in columns], dtype=np.float64)
+
+        def both(of: Callable[[MeshColumn], Sequence[int]], lacking: int | None) -> Ints:
+            found = [of(each) for each in columns]
+            ends = [(each[0], each[1] if len(each) > 1 else each[0] if lacking is None else lacking) for each in found]
+            return np.array(ends, dtype=np.int64).reshape(-1, 2)
+
+        return MeshBlock(
+            tasks=tasks,
+            columns=columns,
+            regions=both(lambda each: [self.region_at[r] for r in each.regions], None),
+            at_class=both(lambda each: [self.class_at[pool.device_class] for pool in each.group.pools], -1),
+            gpus=both(lambda each: [pool.unit_gpus for pool in each.group.pools], 1),
+            num=both(lambda each: [pool.num_units for pool in each.group.pools], 0),
+            makes=both(lambda each: [name not in each.idle for name in each.regions], None).astype(bool),
+            num_gpus=np.array([each.num_gpus for each in columns], dtype=np.int64),
+            train_s=total(TRAINING),
+            score_s=total(SCORING),
+            gen_s=total((Task.GENERATION,)),
+            usd=np.array([each.usd_per_hour for each in columns], dtype=np.float64),
+            usd_per_step=np.array([each.usd_per_step for each in columns], dtype=np.float64),
+        )
+
+    def _meshes_in(self, tasks: Tasks, listed: MeshList) -> MeshBlock:
+        """Return these candidates, given as a list that already stores arrays, as arrays."""
+
+        def joined(of: Callable[[MeshPart], Floats]) -> Floats:
+            return np.concatenate([np.zeros(0), *(of(part) for part in listed.parts)])
+
+        def both(of: Callable[[MeshPart, int], Ints | int], lacking: int | None) -> Ints:
+            found = [np.zeros((0, 2), dtype=np.int64)]
+            for part in listed.parts:
+                pair = np.empty((len(part), 2), dtype=np.int64)
+                pair[:, 0] = of(part, 0)
+                pair[:, 1] = of(part, 1) if len(part.at) > 1 else pair[:, 0] if lacking is None else lacking
+                found.append(pair)
+            return np.concatenate(found)
+
+        regions = both(lambda part, pool: self.region_at[part.at[pool].region.name], None)
+        gpus = both(lambda part, pool: part.pools[pool][0].unit[part.pools[pool][1]], 1)
+        num = both(lambda part, pool: part.pools[pool][0].num_units[part.pools[pool][1]], 0)
+        makes = [part.generating(self.prices) for part in listed.parts]
+        return MeshBlock(
+            tasks=tasks,
+            columns=listed,
+            regions=regions,
+            at_class=both(lambda part, pool: self.class_at[part.at[pool].key], -1),
+            gpus=gpus,
+            num=num,
+            makes=np.concatenate([np.ones((0, 2), dtype=bool), *makes]),
+            num_gpus=(gpus * num).sum(axis=1),
+            train_s=joined(lambda part: part.seconds(TRAINING)),
+            score_s=joined(lambda part: part.seconds(SCORING)),
+            gen_s=joined(lambda part: part.seconds((Task.GENERATION,))),
+            usd=joined(lambda part: part.usd_per_hour),
+            usd_per_step=joined(lambda part: np.full(len(part), part.usd_per_step)),
+        )
+
+    def _ways_of(self, home: int) -> Ways:
+        found = between.home(self.prices, self.regions[home])
+        ways = [found.ways.get(name) for name in self.regions]
+
+        def each(name: str) -> Floats:
+            return np.array([np.inf if way is None else getattr(way, name) for way in ways], dtype=np.float64)
+
+        link_s = each("link_s")
+        rtt_s = each("weights_s") - np.where(np.isfinite(link_s), link_s, 0.0)
+        return Ways(
+            home=home,
+            weights_s=each("weights_s"),
+            half_rtt_s=rtt_s,
+            link_s=link_s,
+            up_s=found.uplink_s,
+            trajectories_s=each("trajectories_s"),
+            samples_per_s=each("samples_per_s"),
+            down_per_s=found.samples_per_s,
+            scoring_s=each("scoring_s"),
+            training_s=each("training_s"),
+            usd_version=each("usd_per_version"),
+            usd_there=each("usd_per_step_there"),
+            usd_back=each("usd_per_step_home"),
+        )

@@ -1,0 +1,193 @@
+"""Quick greedy descent over HetRL's levels, with which the portfolio opens.
+
+Groupings are opened one after another: the best by a rough estimate, all tasks together among them, then the others by
+their lower bound. Each starts with a few placements of the opening heuristic (`dealing`). After each opening, the most
+promising grouping takes a step: many children of its best placement are judged at once, most of them guided by what
+determines the step time, and only the best one counts. A grouping without improvement for a few steps rests.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from planner.answer.evaluation import Evaluation
+from planner.cost.tables.cost_tables import Prices
+from planner.methods.evaluation_budget import INFEASIBLE, Judge
+from planner.methods.hetrl import evolution
+from planner.methods.hetrl.candidate_lists import menu_of
+from planner.methods.hetrl.fluid_bounds import Bounds
+from planner.methods.hetrl.genome import Genome, Space, space
+from planner.methods.hetrl.group_sizes import sizes as sizes_of
+from planner.methods.hetrl.guided_moves import guided
+from planner.methods.opening.device_assignment import MANY_CLASSES, Dealer, Fleet, fleet
+from planner.methods.opening.grouping_estimates import estimates
+from planner.problem.goal import Objective
+from planner.problem.groupings import Grouping, groupings
+
+_FIRST, _GROUPINGS = 4, 40
+"""Groupings that are opened at first: so many, and one more for each so many that the problem has. Chosen by hand."""
+_LARGEST = 2
+"""Most groups of a grouping that is estimated in a fleet of many classes. Chosen by hand."""
+_DEALT, _DRAWN = 4, 8
+"""First placements of a grouping: by estimate, and drawn at random. Chosen by hand."""
+_CHILDREN = 32
+"""Children in one step. Chosen by hand."""
+_GUIDED = 0.6
+"""Fraction of the children that are guided. Chosen by hand."""
+_STUCK = 3
+"""Steps without improvement after which a grouping rests. Chosen by hand."""
+
+
+@dataclass(slots=True)
+class _Arm:
+    """A grouping that is open, with its best genome."""
+
+    space: Space
+    bound: float
+    genome: Genome
+    loss: float
+    failures: int = 0
+    explained: Evaluation | None = None
+    """Evaluation of the best genome; None until it is needed."""
+    known: set[Genome] = field(default_factory=set)
+    """Genomes that were tried."""
+
+
+class Descent:
+    """The descent on one problem.
+
+    Each `run` continues where the last one ended, with an evaluation budget of its own.
+    """
+
+    def __init__(self, prices: Prices, rng: np.random.Generator) -> None:
+        self._menu, self._rng = menu_of(prices), rng
+        self._bounds = Bounds(self._menu)
+        every = groupings(prices.problem)
+        self._every = every
+        self._num_first = _FIRST + len(every) // _GROUPINGS
+        self._waiting = self._in_order(every)
+        self._arms: list[_Arm] = []
+        self._is_dry = False
+
+    def run(self, judge: Judge, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
+        """Search until the budget is spent or nothing better is found.
+
+        It ends when every grouping that may beat `value` rests, or when `patience` rounds found nothing better.
+        """
+        waited = 0
+        for arm in self._arms:
+            arm.failures = 0
+        if not self._arms and judge.prices.problem.asks_for_speed_alone:
+            self._begin(judge)
+        while not judge.is_over and waited != patience:
+            # Open one more grouping, then let the most promising open one take a step.
+            for _ in range(1 if self._arms else self._num_first):
+                if not self._is_dry and not judge.is_over:
+                    self._open(judge, min(value, judge.best_loss))
+            waited = 0 if judge.best_loss < value else waited + 1
+            value = min(value, judge.best_loss)
+            hopeful = [arm for arm in self._arms if arm.failures < _STUCK and arm.bound < value]
+            if self._is_dry and not hopeful:
+                return
+            if hopeful and not judge.is_over:
+                _step(judge, min(hopeful, key=lambda each: each.loss), self._rng)
+
+    def _begin(self, judge: Judge) -> None:
+        """Judge a first placement at once: all tasks together on the class with the most arithmetic."""
+        classes = [at for _, at in sorted(self._menu.prices.classes.items())]
+        most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
+        held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
+        genome = Genome(held=(held,), choice=((0,) * len(held),))
+        judge.losses([space(self._menu, each).placement(genome) for each in self._every if len(each) == 1])
+
+    def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
+        """Yield (lower bound, grouping): a few by the rough estimate, the others by their bounds.
+
+        All tasks together is among the first few.
+        """
+        most = _LARGEST if len(self._menu.prices.classes) > MANY_CLASSES else len(every[-1])
+        some = [each for each in every if len(each) <= most] or every
+        rough = estimates(self._fleet, some)
+        # Groupings with equal estimates differ only in which of several equal models is where: keep one of them.
+        alike: dict[float, Grouping] = {}
+        for i in sorted(range(len(some)), key=lambda i: (rough[i], i)):
+            alike.setdefault(round(float(rough[i]), 6), some[i])
+        order = list(alike.values())[: 2 * self._num_first]
+        # The estimate has no meshes of two classes, so all tasks together comes early whatever it says.
+        before = self._num_first // 2
+        few = list(dict.fromkeys((*order[:before], every[0], *order[before:])))
+        yield from ((self._bounds.of_grouping(each), each) for each in few)
+        rest = {each: self._bounds.of_grouping(each) for each in every if each not in few}
+        yield from ((rest[each], each) for each in sorted(rest, key=lambda each: (rest[each], len(each), each)))
+
+    def _open(self, judge: Judge, value: float) -> None:
+        """Open the next grouping that has a valid placement."""
+        for bound, grouping in self._waiting:
+            if bound >= value:
+                continue
+            of = space(self._menu, grouping)
+            # The best of a few first placements becomes the grouping's genome.
+            seeds = list(dict.fromkeys(self._seeds(of)))
+            losses = judge.losses([of.placement(each) for each in seeds])
+            loss, place = min((loss, i) for i, loss in enumerate(losses))
+            if loss < INFEASIBLE:
+                self._arms.append(_Arm(space=of, bound=bound, genome=seeds[place], loss=loss, known=set(seeds)))
+                return
+            if judge.is_over:
+                return
+        self._is_dry = True
+
+    @cached_property
+    def _fleet(self) -> Fleet:
+        """Numbers per class for the estimates."""
+        return fleet(self._menu, self._bounds)
+
+    @cached_property
+    def _dealer(self) -> Dealer:
+        """Opening heuristic of the problem."""
+        return Dealer(self._menu, self._fleet)
+
+    def _seeds(self, of: Space) -> Iterator[Genome]:
+        """Yield first genomes of a grouping: by estimate, and drawn ones.
+
+        They are drawn where estimates say little: for goals in dollars and rules of regions.
+        """
+        problem = self._menu.prices.problem
+        found = tuple(self._dealer.genomes(of, _DEALT))
+        yield from found
+        if found and problem.asks_for_speed_alone:
+            return
+        whole, all_of_them = sum(at.num_gpus for at in of.classes), problem.goal.objective is Objective.THROUGHPUT
+        drawn = sizes_of(problem.workload, of.grouping, whole, self._rng, all_of_them=all_of_them)
+        best = self._bounds.best_sizes(of.grouping)
+        for turn in range(_DRAWN):
+            yield evolution.seeded(of, next(drawn) if turn % 2 else best, self._rng)
+
+
+def _step(judge: Judge, arm: _Arm, rng: np.random.Generator) -> None:
+    """Judge the children of the arm's best genome and keep the best one if it is better."""
+    if arm.explained is None:
+        placement = arm.space.placement(arm.genome)
+        arm.explained = None if placement is None else judge.explain(placement)
+    children = list(dict.fromkeys(child for child in _children(arm, rng) if child not in arm.known))
+    arm.known.update(children)
+    losses = judge.losses([arm.space.placement(child) for child in children])
+    loss, place = min(((loss, i) for i, loss in enumerate(losses)), default=(INFEASIBLE, 0))
+    if loss < arm.loss * (1 - 1e-9):
+        arm.genome, arm.loss, arm.failures, arm.explained = children[place], loss, 0, None
+    else:
+        arm.failures += 1
+
+
+def _children(arm: _Arm, rng: np.random.Generator) -> Iterator[Genome]:
+    """Yield children of the arm's best genome: guided ones, device swaps and other layouts."""
+    for _ in range(_CHILDREN):
+        child = None
+        if arm.explained is not None and rng.random() < _GUIDED:
+            child = guided(arm.space, arm.genome, arm.explained, rng)
+        if child is None:
+            vary = evolution.swapped if rng.random() < 0.5 else evolution.relaid
+            child = vary(arm.space, arm.genome, rng)
+        yield child

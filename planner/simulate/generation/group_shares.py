@@ -1,0 +1,96 @@
+"""Split of a synchronous step's groups over pools such that the samples of all pools arrive at the same time."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.problem.workload import Workload
+from planner.simulate.generation.engine import Engine, Sample
+from planner.simulate.generation.replica_speed import Speed
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Phase curve of one replica: the seconds in which it makes a number of samples. Both arrays ascend."""
+
+    samples: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
+
+    def within(self, seconds: float) -> float:
+        """Return the samples made within `seconds`; 0 before the first sample is complete."""
+        if seconds < self.seconds[0]:
+            return 0.0
+        return float(np.interp(seconds, self.seconds, self.samples))
+
+
+def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: int) -> Curve:
+    """Return the phase curve of one engine, by running it with quantiles of the length distribution.
+
+    At each size the longest sample is the longest of the whole step. Sizes grow by a factor of 1.6. The curve is
+    extended linearly beyond the last size.
+    """
+    samples, seconds = [], []
+    most = workload.samples_per_step
+    size = 1
+    while True:
+        engine = Engine(speed, max_running=max_running, cache_tokens=cache_tokens)
+        samples.append(float(size))
+        seconds.append(_play(engine, round(workload.prompt_tokens.mean), _spread(workload, size)))
+        if size >= most or seconds[-1] > 64 * seconds[0]:
+            break
+        size = min(most, max(size + 1, int(size * 1.6)))
+    slope = (seconds[-1] - seconds[-2]) / (samples[-1] - samples[-2]) if len(samples) > 1 else seconds[-1]
+    samples.append(samples[-1] + most)
+    seconds.append(seconds[-1] + slope * most)
+    return Curve(samples=np.array(samples), seconds=np.maximum.accumulate(np.array(seconds)))
+
+
+def deal_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, float, Curve]]) -> list[int]:
+    """Return the number of groups for each pool, which sum to `num_groups`.
+
+    A pool is given as (number of replicas, seconds that it starts late, phase curve of one replica).
+    """
+    wanted = float(num_groups * group_size)
+    low, high = 0.0, max(lag + float(each.seconds[-1]) for _, lag, each in pools)
+    # Bisection over the time by which all samples have arrived.
+    for _ in range(50):
+        middle = (low + high) / 2
+        made = sum(num * each.within(middle - lag) for num, lag, each in pools)
+        low, high = (low, middle) if made >= wanted else (middle, high)
+    parts = [num * each.within(high - lag) for num, lag, each in pools]
+    total = sum(parts)
+    exact = [part / total * num_groups for part in parts]
+    # Round down, and give the remaining groups to the pools with the largest remainders.
+    dealt = [int(part) for part in exact]
+    by_rest = sorted(range(len(pools)), key=lambda i: (dealt[i] - exact[i], i))
+    for i in by_rest[: num_groups - sum(dealt)]:
+        dealt[i] += 1
+    return dealt
+
+
+def _spread(workload: Workload, size: int) -> list[int]:
+    """Return `size` lengths at equally spaced quantiles, in an order that mixes long and short ones.
+
+    A stride near the golden ratio of the size, coprime to it, gives that order.
+    """
+    levels = [(i + 0.5) / size for i in range(size)]
+    levels[-1] = max(levels[-1], 1 - 0.5 / workload.samples_per_step)
+    lengths = [max(1, round(workload.completion_tokens.at(level))) for level in levels]
+    stride = next(step for step in range(max(1, int(size * 0.618)), size + 1) if np.gcd(step, size) == 1)
+    return [lengths[i * stride % size] for i in range(size)]
+
+
+def _play(engine: Engine, prompt: int, lengths: list[int]) -> float:
+    queue = deque(Sample(group=0, prompt=prompt, length=length) for length in lengths)
+    engine.admit_from(queue, 0.0, len(lengths))
+    while engine.num_running:
+        now_s = engine.due_s()
+        _, put_back = engine.finish()
+        if put_back:
+            queue.appendleft(put_back)
+        else:
+            engine.admit_from(queue, now_s, len(lengths))
+    return engine.at_s

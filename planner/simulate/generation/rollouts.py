@@ -1,0 +1,377 @@
+"""Generation in a run: which pool has which samples, when groups are leased, and what weights and faults change.
+
+The engines of a pool take samples from one queue. When the queue is empty and an engine has a free slot, the pool
+leases another group of its version's class, if the staleness window has room and the pool has credit left. If several
+pools could lease, the one that is emptiest relative to its size does.
+
+At eta 0, and where generation takes turns with training, the groups of a whole step are split over the pools in advance
+instead. Samples that are lost with a device are started again by the same pool. If the pool has no device left, another
+pool takes them whose version is not older than the group's class.
+"""
+
+import heapq
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from planner.problem.workload import Task, Workload
+from planner.simulate.event_queue import Agenda
+from planner.simulate.gantt import Gantt
+from planner.simulate.generation.draws import Draws
+from planner.simulate.generation.engine import Engine, Sample
+from planner.simulate.generation.group_shares import Curve, deal_groups
+from planner.simulate.generation.staleness_window import Window
+from planner.simulate.generation.time_sharing import Turns
+
+
+@dataclass(slots=True)
+class Run:
+    """One leased group of samples."""
+
+    index: int
+    version: int
+    """Class of the group: the oldest version that one of its tokens may have."""
+    leased_s: float
+    left: int
+    """Number of samples that are not complete."""
+    tokens: list[int] = field(default_factory=list)
+    """Tokens of each complete sample, its prompt included."""
+    ages: Counter[int] = field(default_factory=Counter)
+    """Number of completion tokens by version."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One engine and its place in a pool."""
+
+    engine: Engine
+    pool: "GenPool"
+    unit: int
+    is_shown: bool
+    """Whether its bars are recorded. This holds for one replica of each unit."""
+    began_s: float | None = None
+    """Start of its current bar. None if it has none."""
+
+
+@dataclass(slots=True, eq=False)
+class GenPool:
+    """State of one pool that generates."""
+
+    key: str
+    region: str
+    lag_s: float
+    """Seconds from a version's publication to the arrival of its samples, as the split of a synchronous step counts
+    them."""
+    curve: Curve | None
+    """Phase curve of one replica if a whole step is generated at once, otherwise None."""
+    load_s: float
+    """Seconds from a version's arrival in the region until the engines have it."""
+    max_running: int
+    """Largest number of running sequences of all engines together."""
+    quota: float
+    """Largest number of groups that the pool may lease per version, if generation is continuous."""
+    credit: float
+    """Groups that it may still lease."""
+    workers: list[Worker] = field(default_factory=list)
+    queue: deque[Sample] = field(default_factory=deque)
+    left_to_lease: int = 0
+    """Groups of the current step that it still has to lease, if a whole step is generated at once."""
+    version: int = 0
+    """Version that its engines have."""
+    has_leased: bool = True
+    """Whether it has leased anything with that version. It holds for the first version."""
+
+    @property
+    def alive(self) -> list[Worker]:
+        """Engines whose devices are present."""
+        return [worker for worker in self.workers if worker.engine.is_alive]
+
+    @property
+    def num_alive_units(self) -> int:
+        """Number of units whose devices are present."""
+        return sum(worker.is_shown for worker in self.alive)
+
+
+class Rollouts:
+    """State of generation in one run.
+
+    `deliver(run, region)` is called when the last sample of a group is complete.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        agenda: Agenda,
+        draws: Draws,
+        window: Window,
+        pools: Sequence[GenPool],
+        deliver: Callable[[Run, str], None],
+        gantt: Gantt,
+    ) -> None:
+        self.pools = tuple(pools)
+        self.group_s: dict[str, list[float]] = {pool.region: [] for pool in pools}
+        self.units_lost = 0
+        self.samples_lost = 0
+        self._workload = workload
+        self._agenda = agenda
+        self._draws = draws
+        self._window = window
+        self._deliver = deliver
+        self._gantt = gantt
+        self._runs: dict[int, Run] = {}
+        self._num_leased = 0
+        self._orphans: deque[Sample] = deque()
+        self._dealt = -1
+        self._by_turns: Turns | None = None
+        self._has_turn = False
+        self._release: Callable[[], None] | None = None
+
+    def deal(self, version: int) -> None:
+        """Split the groups of the step that this version generates over the pools."""
+        self._dealt = version
+        pools = [pool for pool in self.pools if pool.alive] or list(self.pools)
+        curves = [(max(1, len(pool.alive)), pool.lag_s if version else 0.0, pool.curve) for pool in pools]
+        known = [(num, lag, each) for num, lag, each in curves if each is not None]
+        dealt = deal_groups(self._workload.prompts_per_step, self._workload.group_size, known)
+        for pool, num in zip(pools, dealt, strict=True):
+            pool.left_to_lease = num
+
+    def arrive(self, pools: Sequence[GenPool], version: int) -> None:
+        """Note that a version has arrived in the regions of some pools. Their engines take it once it is loaded."""
+        if self._by_turns:
+            for pool in pools:
+                self._load(pool, version)
+            self._ask_for_turn()
+            return
+        for pool in pools:
+            self._agenda.at(self._agenda.now_s + pool.load_s, partial(self._loaded, pool, version))
+
+    def _loaded(self, pool: GenPool, version: int) -> None:
+        self._load(pool, version)
+        self.feed()
+
+    def _load(self, pool: GenPool, version: int) -> None:
+        pool.version = version
+        pool.credit = min(pool.credit, 1.0 + pool.quota) + pool.quota
+        pool.has_leased = False
+        for worker in pool.alive:
+            self._cut(worker)
+            worker.engine.take_weights(version, self._agenda.now_s, 0.0)
+            self._due_next(worker)
+
+    def uses(self, region: str) -> bool:
+        """Return whether a region generates with the version that it has."""
+        return self._workload.eta == 0 or any(pool.has_leased for pool in self.pools if pool.region == region)
+
+    def take_turns(self, turns: Turns) -> None:
+        """Generate a whole step at once from now on, when it is generation's turn on the devices."""
+        self._by_turns = turns
+        self._ask_for_turn()
+
+    def _ask_for_turn(self) -> None:
+        """Request a turn for the groups of one step, if the window has room for all of them."""
+        oldest = min(pool.version for pool in self.pools)
+        if self._by_turns and not self._has_turn and self._window.room(oldest) >= self._workload.prompts_per_step:
+            self._has_turn = True
+            self._by_turns.request(self._begin_turn)
+
+    def _begin_turn(self, release: Callable[[], None]) -> None:
+        """Load the weights into the engines, then start the step's groups."""
+
+        def begin() -> None:
+            self._release = release
+            self.deal(max(pool.version for pool in self.pools))
+            self.feed()
+
+        self._agenda.at(self._agenda.now_s + max(pool.load_s for pool in self.pools), begin)
+
+    def feed(self) -> None:
+        """Lease groups as far as window and slots allow, and start samples in free slots."""
+        if self._by_turns and not self._release:
+            self._ask_for_turn()
+            return
+        self._adopt()
+        open_pools = [(self._fullness(pool), i) for i, pool in enumerate(self.pools) if self._has_slots(pool)]
+        heapq.heapify(open_pools)
+        while open_pools:
+            _, i = heapq.heappop(open_pools)
+            pool = self.pools[i]
+            if self._lease(pool) and self._has_slots(pool):
+                heapq.heappush(open_pools, (self._fullness(pool), i))
+        for pool in self.pools:
+            self._spread(pool)
+
+    def pause(self) -> float:
+        """Stop all engines. Return the time at which their devices are free."""
+        free_s = self._agenda.now_s
+        for pool in self.pools:
+            for worker in pool.alive:
+                free_s = max(free_s, worker.engine.pause(self._agenda.now_s))
+                self._cut(worker)
+        return free_s
+
+    def resume(self) -> None:
+        """Continue all engines."""
+        for pool in self.pools:
+            for worker in pool.alive:
+                worker.engine.resume(self._agenda.now_s)
+                self._due_next(worker)
+        self.feed()
+
+    def set_available(self, pool: GenPool, num_units: int, is_paused: bool) -> None:
+        """Make exactly `num_units` of a pool's units present. Units with the highest numbers vanish first."""
+        lost: list[Sample] = []
+        for worker in pool.workers:
+            stays = worker.unit < num_units
+            if worker.engine.is_alive and not stays:
+                self._cut(worker)
+                lost += worker.engine.vanish()
+                self.units_lost += worker.is_shown
+            elif stays and not worker.engine.is_alive:
+                worker.engine.return_at(pool.version, self._agenda.now_s, is_paused)
+        self.samples_lost += len(lost)
+        pool.queue.extendleft(reversed(lost))
+        if not pool.alive:
+            self._orphans.extend(pool.queue)
+            pool.queue.clear()
+            others = [each for each in self.pools if each.alive]
+            if others and pool.left_to_lease:
+                min(others, key=self._fullness).left_to_lease += pool.left_to_lease
+                pool.left_to_lease = 0
+        self.feed()
+
+    # ---- one pool ----
+
+    def _fullness(self, pool: GenPool) -> float:
+        return (sum(worker.engine.num_running for worker in pool.alive) + len(pool.queue)) / pool.max_running
+
+    def _has_slots(self, pool: GenPool) -> bool:
+        alive = pool.alive
+        free = sum(worker.engine.max_running - worker.engine.num_running for worker in alive)
+        paused = all(worker.engine.is_paused for worker in alive)
+        return (free > len(pool.queue) or pool.left_to_lease > 0) and not paused
+
+    def _lease(self, pool: GenPool) -> bool:
+        """Lease one more group for the pool's queue. Return False if it may not."""
+        version = pool.version
+        if pool.curve is not None:
+            if not pool.left_to_lease or (version != self._dealt and not self._by_turns):
+                return False
+            pool.left_to_lease -= 1
+        elif pool.credit < 1 or self._window.room(version) < 1:
+            return False
+        self._window.open(version)
+        pool.credit -= 1
+        pool.has_leased = True
+        drawn = self._draws.prompt(self._num_leased)
+        run = Run(index=self._num_leased, version=version, leased_s=self._agenda.now_s, left=len(drawn.completions))
+        self._runs[run.index] = run
+        self._num_leased += 1
+        for length in drawn.completions:
+            pool.queue.append(Sample(group=run.index, prompt=drawn.tokens, length=length))
+        return True
+
+    def _spread(self, pool: GenPool) -> None:
+        """Give queued samples to engines with free slots, the emptiest engine first."""
+        if not pool.queue:
+            return
+        workers = pool.alive
+        first = pool.queue[0]
+        idle = [(worker.engine.num_running, i) for i, worker in enumerate(workers) if worker.engine.has_room(first)]
+        if not idle:
+            return
+        heapq.heapify(idle)
+        given: dict[int, deque[Sample]] = {}
+        while pool.queue and idle:
+            running, i = idle[0]
+            given.setdefault(i, deque()).append(pool.queue.popleft())
+            if running + 1 < workers[i].engine.max_running:
+                heapq.heapreplace(idle, (running + 1, i))
+            else:
+                heapq.heappop(idle)
+        back: list[Sample] = []
+        for i in sorted(given):
+            self._admit(workers[i], given[i])
+            back += given[i]
+        pool.queue.extendleft(reversed(back))
+
+    def _admit(self, worker: Worker, queue: deque[Sample]) -> None:
+        if worker.engine.admit_from(queue, self._agenda.now_s, len(queue)) or queue:
+            self._due_next(worker)
+
+    def _due_next(self, worker: Worker) -> None:
+        engine = worker.engine
+        if engine.num_running and worker.began_s is None and not engine.is_paused:
+            worker.began_s = self._agenda.now_s
+        due_s = engine.due_s()
+        if due_s < math.inf:
+            epoch = engine.epoch
+            self._agenda.at(due_s, lambda: self._due(worker, epoch))
+
+    def _due(self, worker: Worker, epoch: int) -> None:
+        """Handle the next completion of an engine, or full caches, and refill its slots."""
+        engine, pool = worker.engine, worker.pool
+        if engine.epoch != epoch:
+            return
+        whole, put_back = engine.finish()
+        for sample in whole:
+            self._account(sample, pool.region)
+        queue = pool.queue
+        if put_back:
+            queue.appendleft(put_back)
+        else:
+            while queue or self._lease(pool):
+                if not engine.admit_from(queue, self._agenda.now_s, len(queue)):
+                    break
+        if not engine.num_running:
+            self._cut(worker)
+        self._due_next(worker)
+        if queue and len(pool.workers) > 1:
+            self._spread(pool)
+
+    def _account(self, sample: Sample, region: str) -> None:
+        """Record a complete sample.
+
+        Deliver its group if it was the last one of it, and end the turn if it was the last one of a step.
+        """
+        run = self._runs[sample.group]
+        run.left -= 1
+        run.tokens.append(sample.prompt + sample.length)
+        for version, tokens in sample.ages:
+            run.ages[version] += tokens
+        if not run.left:
+            del self._runs[run.index]
+            self.group_s[region].append(self._agenda.now_s - run.leased_s)
+            self._deliver(run, region)
+        # Generation's turn ends when all groups of the step are complete.
+        if self._release and not self._runs and not any(pool.left_to_lease for pool in self.pools):
+            release, self._release, self._has_turn = self._release, None, False
+            self._agenda.at(self._agenda.now_s, release)
+            self._ask_for_turn()
+
+    def _adopt(self) -> None:
+        """Give samples that lost their whole pool to the emptiest pool that may make them."""
+        waiting, self._orphans = self._orphans, deque()
+        for sample in waiting:
+            oldest = self._runs[sample.group].version
+            fit = [pool for pool in self.pools if pool.alive and pool.version >= oldest]
+            if fit:
+                min(fit, key=self._fullness).queue.append(sample)
+            else:
+                self._orphans.append(sample)
+
+    def _cut(self, worker: Worker) -> None:
+        """End the current bar of a worker, if it has one."""
+        if worker.began_s is not None and worker.is_shown:
+            pool = worker.pool
+            self._gantt.add(
+                region=pool.region,
+                place=f"{pool.key}#{worker.unit}",
+                what=Task.GENERATION,
+                begin_s=worker.began_s,
+                end_s=self._agenda.now_s,
+                step=pool.version,
+            )
+        worker.began_s = None

@@ -1,0 +1,212 @@
+"""Learner: batches are formed when the staleness window allows it, then scored, trained on, and published.
+
+At most one batch is between forming and training, so the next batch is scored while one is trained on. Scoring begins
+when the whole batch is in the trainer's region. Samples travel to the regions that score them, and scores travel back.
+A step ends when every task that trains is done with it; then its weights leave.
+
+Invariant: no token older than the staleness bound is ever trained on. An assertion holds it.
+"""
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from planner.problem.workload import Task
+from planner.simulate.event_queue import Agenda
+from planner.simulate.gantt import Gantt
+from planner.simulate.generation.rollouts import Run
+from planner.simulate.generation.staleness_window import Window
+from planner.simulate.generation.time_sharing import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """One group's part in each batch.
+
+    `seconds(task, tokens)` gives the seconds of one of its tasks over samples of these lengths.
+    """
+
+    scoring: tuple[Task, ...]
+    training: tuple[Task, ...]
+    turns: Turns
+    seconds: Callable[[Task, Sequence[int]], float]
+    way_s: Callable[[int], tuple[float, float]]
+    """Function of a batch's bytes: (seconds until its samples are at the devices, seconds of the scores back)."""
+    needs_critic: bool
+    """Whether the group scores with a critic that another group trains."""
+    places: tuple[tuple[str, str], ...]
+    """Pairs of region and pool of its devices, for the picture."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One batch; `waits_for` counts the groups that have not finished its current stage."""
+
+    step: int
+    runs: list[Run]
+    tokens: list[int]
+    waits_for: int = 0
+    is_scored: bool = False
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums that the learner has recorded so far."""
+
+    ended_s: list[float] = field(default_factory=list)
+    """Time at which each training step ended."""
+    busy_s: dict[Task, float] = field(default_factory=dict)
+    """Busy seconds of each task."""
+    tokens_by_age: Counter[int] = field(default_factory=Counter)
+    """Number of tokens trained on, by age in versions."""
+    hold_s: float = 0.0
+    """Seconds in which a whole batch was present and the window did not allow it to be taken."""
+
+
+class Learner:
+    """State of batches in one run.
+
+    `publish(version)` sends the weights of a version. `formed()` is called when a new batch has moved the window.
+    """
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        window: Window,
+        crews: Sequence[Crew],
+        trajectory_bytes_per_token: float,
+        publish: Callable[[int], None],
+        formed: Callable[[], None],
+        gantt: Gantt,
+    ) -> None:
+        self.totals = Totals()
+        self._agenda = agenda
+        self._window = window
+        self._crews = tuple(crews)
+        self._bytes_per_token = trajectory_bytes_per_token
+        self._publish = publish
+        self._formed = formed
+        self._gantt = gantt
+        self._ready: list[tuple[int, int, Run]] = []
+        self._batch: _Batch | None = None
+        self._is_training = False
+        self._held_since_s: float | None = None
+        self._critic = 0
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+
+    def receive(self, run: Run) -> None:
+        """Take a finished group that has arrived in the trainer's region."""
+        insort(self._ready, (run.version, run.index, run))
+        self._form()
+
+    def _form(self) -> None:
+        """Form the next batch of the oldest finished groups, if none is waiting and the window allows it."""
+        size = self._window.batch
+        if self._batch or len(self._ready) < size:
+            return
+        now_s = self._agenda.now_s
+        taken = self._ready[:size]
+        if not self._window.may_take([version for version, _, _ in taken]):
+            # The batch is complete but taking it would leave older groups too stale. This counts as holding.
+            if self._held_since_s is None and not self._is_training:
+                self._held_since_s = now_s
+            return
+        if self._held_since_s is not None:
+            self.totals.hold_s += now_s - self._held_since_s
+            self._held_since_s = None
+        step = self._window.next_step
+        self._window.take([version for version, _, _ in taken])
+        # The oldest groups come first, since the list is sorted by version.
+        self._ready = self._ready[size:]
+        runs = [run for _, _, run in taken]
+        self._batch = _Batch(step=step, runs=runs, tokens=[num for run in runs for num in run.tokens])
+        self._score(self._batch)
+        self._formed()
+
+    def _score(self, batch: _Batch) -> None:
+        """Send a batch to all groups that score. It is trained on when all of them have answered."""
+        crews = [crew for crew in self._crews if crew.scoring]
+        batch.waits_for = len(crews)
+        if not crews:
+            self._scored(batch)
+        for crew in crews:
+            there_s, back_s = crew.way_s(int(sum(batch.tokens) * self._bytes_per_token))
+
+            def done(back_s: float = back_s) -> None:
+                self._agenda.at(self._agenda.now_s + back_s, lambda: self._one_scored(batch))
+
+            def begin(crew: Crew = crew, done: Callable[[], None] = done) -> None:
+                # The critic's weights obey the staleness bound too.
+                if crew.needs_critic and self._critic < batch.step - self._window.eta:
+                    self._waiting.append((batch.step, lambda: self._chain(crew, crew.scoring, batch, done)))
+                else:
+                    self._chain(crew, crew.scoring, batch, done)
+
+            self._agenda.at(self._agenda.now_s + there_s, begin)
+
+    def critic_arrived(self, version: int) -> None:
+        """Note that every device that infers with the critic has that version of it, and start what waited for it."""
+        self._critic = version
+        waiting, self._waiting = self._waiting, []
+        for step, begin in waiting:
+            if version >= step - self._window.eta:
+                begin()
+            else:
+                self._waiting.append((step, begin))
+
+    def _one_scored(self, batch: _Batch) -> None:
+        batch.waits_for -= 1
+        if not batch.waits_for:
+            self._scored(batch)
+
+    def _scored(self, batch: _Batch) -> None:
+        batch.is_scored = True
+        self._train()
+
+    def _train(self) -> None:
+        """Train on the scored batch if the mesh is free, and form the next batch meanwhile."""
+        batch = self._batch
+        if batch is None or not batch.is_scored or self._is_training:
+            return
+        self._is_training, self._batch = True, None
+        crews = [crew for crew in self._crews if crew.training]
+        batch.waits_for = len(crews)
+        for crew in crews:
+            there_s, _ = crew.way_s(int(sum(batch.tokens) * self._bytes_per_token))
+            begin = partial(self._chain, crew, crew.training, batch, lambda: self._one_trained(batch))
+            self._agenda.at(self._agenda.now_s + there_s, begin)
+        self._form()
+
+    def _one_trained(self, batch: _Batch) -> None:
+        """Note that one group has trained on the batch. After the last one, publish the new version."""
+        batch.waits_for -= 1
+        if batch.waits_for:
+            return
+        for run in batch.runs:
+            for version, tokens in run.ages.items():
+                age = batch.step - version
+                assert 0 <= age <= self._window.eta, f"step {batch.step} trains on tokens of version {version}"
+                self.totals.tokens_by_age[age] += tokens
+        self._is_training = False
+        self.totals.ended_s.append(self._agenda.now_s)
+        self._gantt.trained(batch.step, self._agenda.now_s)
+        self._publish(batch.step + 1)
+        self._train()
+        self._form()
+
+    def _chain(self, crew: Crew, tasks: Sequence[Task], batch: _Batch, done: Callable[[], None]) -> None:
+        """Run the tasks one after the other, each when it is its turn on the group's devices; then call `done`."""
+        if not tasks:
+            done()
+            return
+        task = tasks[0]
+
+        def ended(began_s: float, ended_s: float) -> None:
+            self.totals.busy_s[task] = self.totals.busy_s.get(task, 0.0) + ended_s - began_s
+            for region, place in crew.places:
+                self._gantt.add(region=region, place=place, what=task, begin_s=began_s, end_s=ended_s, step=batch.step)
+            self._chain(crew, tasks[1:], batch, done)
+
+        crew.turns.request_pass(lambda: crew.seconds(task, batch.tokens), ended)

@@ -1,0 +1,186 @@
+"""Seconds of one training step on a mesh, with the sampled lengths of its samples.
+
+The samples of each update are split over all pipelines, balanced by tokens. A micro-batch takes the seconds of its
+tokens. A pipeline runs in 1F1B order: its seconds are the sum over micro-batches in the slowest stage, plus the longest
+micro-batch once in each other stage. The last stage has the output head, and fewer layers if the layers do not divide
+evenly. An update ends with the slowest pipeline, the all-reduce of gradients and the optimizer.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from planner.answer.placement import Pool, Sharding
+from planner.devices import collective, layer
+from planner.problem.device_classes import DeviceClass
+from planner.problem.workload import Task, Workload
+from planner.simulate.generation.resident_memory import stage_params, trained_fraction
+from planner.simulate.learning.scoring import deal
+
+_HALF = 2
+"""Bytes of one half-precision element."""
+_GRID = 24
+"""Number of token counts at which the seconds of a stage are computed; between them they are interpolated."""
+
+
+class Block:
+    """The pipelines of one pool."""
+
+    def __init__(self, workload: Workload, task: Task, at: DeviceClass, pool: Pool) -> None:
+        self.at = at
+        self.layout = pool.layout(task)
+        self.num_pipelines = pool.num_units // self.layout.pipeline
+        self._pool = pool
+        self._task = task
+        self._workload = workload
+        self._arch = workload.models[task]
+        longest = workload.prompt_tokens.largest + workload.completion_tokens.largest
+        self._params = stage_params(workload, task, self.layout)
+        self._tokens = np.geomspace(8.0, self.layout.micro_batch * max(longest, 16.0), _GRID)
+        stages = range(self.layout.pipeline)
+        self._stage_s = {place: [self._slot_s(place, tokens) for tokens in self._tokens] for place in stages}
+        self._slowest = max(stages, key=lambda place: self._stage_s[place][-1])
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second of one pipeline with full stages."""
+        tokens = self.layout.micro_batch * self._workload.tokens_per_sample
+        return tokens / float(np.interp(tokens, self._tokens, self._stage_s[self._slowest]))
+
+    def pipeline_s(self, samples: Sequence[int]) -> float:
+        """Return the seconds of one pipeline over its samples, which are sorted from long to short."""
+        if not samples:
+            return 0.0
+        batches = _micro_batches(samples, self.layout.micro_batch)
+        slots = np.interp(batches, self._tokens, self._stage_s[self._slowest])
+        fill = sum(
+            float(np.interp(max(batches), self._tokens, self._stage_s[place]))
+            for place in range(self.layout.pipeline)
+            if place != self._slowest
+        )
+        return float(np.sum(slots)) + fill
+
+    def payload_bytes(self) -> float:
+        """Return the bytes of gradients on one device of the largest stage."""
+        return _HALF * self._params * trained_fraction(self._workload, self._task)
+
+    def update_s(self) -> float:
+        """Return the seconds of the optimizer on one device."""
+        params = self._params * trained_fraction(self._workload, self._task)
+        if self.layout.sharding is not Sharding.NONE:
+            params /= self.num_pipelines
+        return layer.update_s(self.at.gpu, params=params, bytes_per_param=self._workload.train_state_bytes_per_param)
+
+    def ring(self) -> tuple[float, float]:
+        """Return (bytes per second, latency) of the slowest link in a ring over this pool's pipelines."""
+        fit, region = self.at.gpu.efficiency, self.at.region
+        gpus = self.num_pipelines * self.layout.pipeline * self.layout.tensor
+        if gpus <= self.at.gpus_per_machine:
+            return collective.machine_rate(self.at.gpu, gpus), fit.collective_latency_s
+        return self.at.fabric_bytes_per_s, region.fabric_latency_s
+
+    def _layers(self, place: int) -> int:
+        layers, more = divmod(self._arch.num_layers, self.layout.pipeline)
+        return layers + (place < more)
+
+    def _slot_s(self, place: int, tokens: float) -> float:
+        """Return the seconds of one micro-batch in one stage: forward and backward pass, collectives, and hops."""
+        gpu, arch, layout = self.at.gpu, self._arch, self.layout
+        sequence = tokens / layout.micro_batch
+        forward = layer.forward_s(gpu, arch, tensor=layout.tensor, tokens=tokens, sequence=sequence)
+        backward = layer.backward_s(gpu, arch, tensor=layout.tensor, tokens=tokens, sequence=sequence)
+        # LoRA skips the gradients of the frozen weights.
+        if self._workload.lora_rank:
+            backward -= layer.dense_s(gpu, arch, tensor=layout.tensor, tokens=tokens)
+        payload = _HALF * tokens * arch.hidden_size
+        both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=layout.tensor)
+        passes = 2 if layout.recompute else 1
+        slot = self._layers(place) * (passes * (forward + both) + backward + both)
+        if place == layout.pipeline - 1 and self._task is Task.ACTOR_TRAINING:
+            slot += (2 if self._workload.lora_rank else 3) * layer.head_s(
+                gpu, arch, tensor=layout.tensor, tokens=tokens
+            )
+        if layout.pipeline > 1:
+            slot += 2 * self._hop_s(payload / layout.tensor)
+        if layout.sharding is Sharding.FULL and self.num_pipelines > 1:
+            rate, latency_s = self.ring()
+            whole = _HALF * self._params
+            # Full sharding: two gathers and a reduce-scatter per micro-batch, which overlap with computing.
+            gathers = 3 * collective.all_gather_s(
+                payload_bytes=whole, num=self.num_pipelines, bytes_per_s=rate, latency_s=latency_s
+            )
+            slot = max(slot, gathers)
+        return slot
+
+    def _hop_s(self, payload: float) -> float:
+        """Return the seconds to the next stage. The hop is inside the machine if whole pipelines fill the machine."""
+        fit, region = self.at.gpu.efficiency, self.at.region
+        if self.at.gpus_per_machine % (self.layout.tensor * self.layout.pipeline) == 0:
+            return payload / collective.machine_rate(self.at.gpu, 2) + fit.collective_latency_s
+        return payload / self.at.fabric_bytes_per_s + region.fabric_latency_s
+
+
+def _micro_batches(samples: Sequence[int], size: int) -> list[float]:
+    """Return the tokens of each micro-batch: as few as hold the samples, of about equal size.
+
+    Samples are assigned from the first to the last micro-batch and back again.
+    """
+    num = math.ceil(len(samples) / size)
+    tokens = [0.0] * num
+    for i, sample in enumerate(samples):
+        lap, at = divmod(i, num)
+        tokens[at if lap % 2 == 0 else num - 1 - at] += sample
+    return tokens
+
+
+class Mesh:
+    """One task that trains on the blocks of a mesh.
+
+    `between` returns (bytes per second, latency) of the links from block to block at the start of a step. If one of
+    them carries nothing then, the step takes forever.
+    """
+
+    def __init__(
+        self, workload: Workload, blocks: Sequence[Block], between: Callable[[], Sequence[tuple[float, float]]]
+    ) -> None:
+        self._workload = workload
+        self._blocks = tuple(blocks)
+        self._speeds = [block.tokens_per_s for block in blocks for _ in range(block.num_pipelines)]
+        self._between = between
+        self._update_s = max(block.update_s() for block in blocks)
+
+    def seconds(self, tokens: Sequence[int]) -> float:
+        """Return the seconds of a step over samples of these lengths, in the order in which they are trained on."""
+        updates = self._workload.minibatches_per_step
+        size = math.ceil(len(tokens) / updates)
+        whole, ends_s = 0.0, self._ends_s
+        for first in range(0, len(tokens), size):
+            dealt = iter(deal(tokens[first : first + size], self._speeds))
+            slowest = max(block.pipeline_s(next(dealt)) for block in self._blocks for _ in range(block.num_pipelines))
+            whole += slowest + ends_s
+        return self._workload.epochs_per_step * whole
+
+    @property
+    def _ends_s(self) -> float:
+        """Seconds of one update's all-reduce and optimizer, at the current rates."""
+        return self._reduce_s(self._between()) + self._update_s
+
+    def _reduce_s(self, between: Sequence[tuple[float, float]]) -> float:
+        """Return the seconds of one ring all-reduce of gradients over all pipelines; inf if a link carries nothing.
+
+        Full sharding reduces gradients during the backward pass instead.
+        """
+        members = sum(block.num_pipelines for block in self._blocks)
+        if len(self._blocks) == 1 and self._blocks[0].layout.sharding is Sharding.FULL:
+            return 0.0
+        links = [block.ring() for block in self._blocks if len(self._blocks) == 1 or block.num_pipelines > 1]
+        links += between
+        if not all(rate for rate, _ in links):
+            return math.inf
+        return collective.all_reduce_s(
+            payload_bytes=max(block.payload_bytes() for block in self._blocks),
+            num=members,
+            bytes_per_s=min(rate for rate, _ in links),
+            latency_s=max(latency for _, latency in links),
+        )

@@ -1,0 +1,73 @@
+"""A placement that is late is made to come in time, one that is early cheaper, a unit at a time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.placement import Placement
+from planner.cost.oracle import evaluate
+from planner.cost.tables.cost_tables import Prices
+from planner.methods.exact.incumbents.repair import mended
+from planner.methods.exact.method import search
+from planner.problem.goal import Goal, Objective, Problem
+from planner.problem.workload import Task
+from tests.planner.methods.exact.conftest import two_regions, workload
+
+SLOW_S = 40.0
+
+
+def prices_within(problem: Problem, most_s: float) -> Prices:
+    goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=most_s)
+    return Prices(replace(problem, goal=goal))
+
+
+def usd(prices: Prices, placement: Placement) -> float:
+    judged = evaluate(prices, placement)
+    assert isinstance(judged, Evaluation), judged
+    return judged.usd_per_hour
+
+
+def with_units(placement: Placement, change: Callable[[int], int]) -> Placement:
+    """Another number of units wherever generation has devices of its own."""
+    group = placement.group_of(Task.GENERATION)
+    pools = tuple(replace(pool, num_units=change(pool.num_units)) for pool in group.pools)
+    changed = replace(group, pools=pools)
+    return Placement(groups=tuple(changed if each is group else each for each in placement.groups))
+
+
+@pytest.fixture(scope="module")
+def apart() -> tuple[Prices, Placement]:
+    """A problem, and a good placement whose generation has several units of its own."""
+    problem = Problem(fleet=two_regions(num_a100=2, num_l40s=2), workload=workload(eta=1))
+    pins = ((Task.GENERATION, frozenset({"west"})), (Task.ACTOR_TRAINING, frozenset({"east"})))
+    problem = replace(problem, rules=replace(problem.rules, pins=pins))
+    fast = search(Prices(problem), seed=0, budget_s=20.0, now_s=lambda: 0.0)
+    best = getattr(fast, "best", None)
+    assert best is not None
+    assert sum(pool.num_units for pool in best.placement.group_of(Task.GENERATION).pools) > 1
+    return prices_within(problem, best.evaluation.step_s * 1.05), best.placement
+
+
+def test_a_placement_that_is_late_comes_in_time(apart: tuple[Prices, Placement]) -> None:
+    prices, placement = apart
+    late = with_units(placement, lambda num: max(1, num // 2))
+    assert not isinstance(evaluate(prices, late), Evaluation)
+    found = mended(prices, late, float("inf"))
+    assert found is not None
+    assert usd(prices, found) <= usd(prices, placement)
+
+
+def test_a_placement_that_is_early_gets_cheaper(apart: tuple[Prices, Placement]) -> None:
+    prices, placement = apart
+    patient = prices_within(prices.problem, SLOW_S * 4)
+    found = mended(patient, placement, float("inf"))
+    assert found is not None
+    assert usd(patient, found) < usd(patient, placement)
+
+
+def test_what_cannot_be_in_time_or_is_too_dear_is_none(apart: tuple[Prices, Placement]) -> None:
+    prices, placement = apart
+    assert mended(prices_within(prices.problem, 1e-3), placement, float("inf")) is None
+    assert mended(prices, placement, 0.01) is None

@@ -1,0 +1,49 @@
+"""Meshes that floors leave no room for are meshes that no part would have chosen among."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from planner.answer.placement import Group
+from planner.cost.tables.cost_tables import Prices
+from planner.methods.baselines.sampling import drawn
+from planner.methods.exact.program.linear_model import INFINITE
+from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.mesh_lower_bounds import limit
+from planner.methods.exact.subproblem.remaining_candidates import Node, choices
+from planner.problem.goal import Problem
+from planner.problem.groupings import Tasks, groupings
+from planner.problem.workload import Task
+
+
+def chosen_among(data: Blocks, node: Node, most_s: float) -> dict[Tasks, set[Group]] | None:
+    found = choices(data, node, most_s)
+    if found is None:
+        return None
+    return {tasks: {at.block.columns[i].group for i in at.rows.tolist()} for tasks, at in found.meshes.items()}
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2])
+@pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (0, True), (1, True)])
+def test_what_is_left_unlisted_is_left_out_of_every_part(
+    make_problem: Callable[..., Problem], eta: int, critic: bool, num_blocks: int
+) -> None:
+    prices = Prices(make_problem(eta=eta, critic=critic))
+    most_s = min(evaluation.step_s for _, evaluation in drawn(prices, np.random.default_rng(1), 40))
+    whole, limited = (Blocks(prices, most_s, num_blocks) for _ in range(2))
+    nodes = [Node(grouping=each, home=h) for each in groupings(prices.problem) for h in range(len(whole.regions))]
+    limit(limited, nodes)
+    assert sum(room.path_s < INFINITE for room, _ in limited.rooms.values()) > 0
+    for node in nodes:
+        assert chosen_among(limited, node, most_s) == chosen_among(whole, node, most_s)
+
+
+def test_fewer_meshes_are_listed_where_generation_takes_most_of_a_path(make_problem: Callable[..., Problem]) -> None:
+    prices = Prices(make_problem(eta=0))
+    most_s = min(evaluation.step_s for _, evaluation in drawn(prices, np.random.default_rng(1), 40))
+    whole, limited = (Blocks(prices, most_s * 0.6, 2) for _ in range(2))
+    apart = next(each for each in groupings(prices.problem) if (Task.GENERATION,) in each)
+    trains = next(tasks for tasks in apart if Task.ACTOR_TRAINING in tasks)
+    limit(limited, [Node(grouping=apart, home=0)])
+    assert len(limited.meshes(trains, 0).columns) < len(whole.meshes(trains, 0).columns)

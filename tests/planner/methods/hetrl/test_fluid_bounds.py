@@ -1,0 +1,89 @@
+"""No placement of an arm beats the arm's bound."""
+
+import numpy as np
+import pytest
+
+from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import objective_value
+from planner.answer.placement import Placement
+from planner.cost.oracle import evaluate
+from planner.cost.tables.cost_tables import Prices
+from planner.methods.baselines.sampling import sample
+from planner.methods.evaluation_budget import Judge
+from planner.methods.hetrl import fluid_bounds as bounds_module
+from planner.methods.hetrl.candidate_lists import Menu
+from planner.methods.hetrl.fluid_bounds import Bounds
+from planner.methods.opening.greedy_descent import Descent
+from planner.problem.goal import Goal, Objective, Problem
+from planner.problem.groupings import groupings
+from tests.support.searches import problem, still
+
+CHEAP = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=120.0)
+
+
+def in_order(placement: Placement) -> list[tuple[tuple[str, ...], int]]:
+    order = {task: i for i, task in enumerate(problem(algorithm="ppo").workload.tasks)}
+    groups = sorted(placement.groups, key=lambda group: order[group.tasks[0]])
+    return [(group.tasks, sum(pool.num_gpus for pool in group.pools)) for group in groups]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        problem(),
+        problem(is_async=False),
+        problem(algorithm="ppo", is_async=False),
+        problem(algorithm="ppo"),
+        problem(goal=CHEAP),
+    ],
+    ids=["async", "sync", "sync ppo", "async ppo", "cost"],
+)
+def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) -> None:
+    prices = Prices(asked)
+    bounds = Bounds(Menu(prices))
+    for placement in sample(prices, np.random.default_rng(7), 8):
+        judged = evaluate(prices, placement)
+        assert isinstance(judged, Evaluation)
+        value = objective_value(asked.goal, judged) * (1 + 1e-6)
+        groups = in_order(placement)
+        grouping = tuple(tasks for tasks, _ in groups)
+        by_sizes = bounds.of_sizes(grouping, tuple(num for _, num in groups))  # type: ignore[arg-type]
+        assert bounds.of_grouping(grouping) <= value  # type: ignore[arg-type]
+        assert by_sizes <= value
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_search_finds_does_not_beat_the_bounds_of_its_arm(is_async: bool) -> None:
+    asked = problem(is_async=is_async)
+    prices = Prices(asked)
+    bounds = Bounds(Menu(prices))
+    judge = Judge(prices, budget_s=1.0, now_s=still, max_evals=400)
+    Descent(prices, np.random.default_rng(1)).run(judge)
+    for each in judge.trace:
+        groups = in_order(each.placement)
+        grouping = tuple(tasks for tasks, _ in groups)
+        value = each.value(asked.goal) * (1 + 1e-6)
+        assert bounds.of_grouping(grouping) <= value  # type: ignore[arg-type]
+        assert bounds.of_sizes(grouping, tuple(num for _, num in groups)) <= value  # type: ignore[arg-type]
+
+
+def test_more_devices_never_raise_a_bound() -> None:
+    bounds = Bounds(Menu(Prices(problem(is_async=False))))
+    tasks = problem().workload.tasks
+    values = [bounds.of_sizes((tasks,), (num,)) for num in range(1, 65)]
+    assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_bound_of_a_large_fleet_is_no_higher_and_hardly_lower_for_counting_in_multiples(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = Prices(problem(is_async=is_async, algorithm="ppo"))
+    exact, every = Bounds(Menu(prices)), groupings(prices.problem)[::20]
+    monkeypatch.setattr(bounds_module, "_MOST_COUNTS", 16)
+    rounded = Bounds(Menu(prices))
+    for grouping in every:
+        assert rounded.of_grouping(grouping) <= exact.of_grouping(grouping) * (1 + 1e-3)
+        sizes = exact.best_sizes(grouping)
+        assert 0.5 * exact.of_sizes(grouping, sizes) <= rounded.of_sizes(grouping, sizes)
+        assert rounded.of_sizes(grouping, sizes) <= exact.of_sizes(grouping, sizes)

@@ -1,0 +1,64 @@
+"""First placements by estimate: of one grouping, and which groupings come first."""
+
+import numpy as np
+import pytest
+
+from planner.cost.tables.cost_tables import Prices
+from planner.files.importers.published import HetrlScenario
+from planner.methods.evaluation_budget import INFEASIBLE, Judge
+from planner.methods.hetrl.candidate_lists import menu_of
+from planner.methods.hetrl.fluid_bounds import Bounds
+from planner.methods.hetrl.genome import space
+from planner.methods.opening.device_assignment import Dealer, fleet, share
+from planner.methods.opening.grouping_estimates import estimates
+from planner.problem.goal import Problem
+from planner.problem.groupings import groupings
+from tests.support.searches import problem, still
+
+ASKED = [
+    problem(HetrlScenario.MULTI_CONTINENT),
+    problem(algorithm="ppo", is_async=False),
+    problem(HetrlScenario.SINGLE_REGION, algorithm="ppo"),
+]
+IDS = ["async", "sync ppo", "async ppo"]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=IDS)
+def test_no_genome_takes_more_than_there_is_or_leaves_a_group_with_nothing(asked: Problem) -> None:
+    menu = menu_of(Prices(asked))
+    dealer = Dealer(menu, fleet(menu, Bounds(menu)))
+    for grouping in groupings(asked)[:40]:
+        of = space(menu, grouping)
+        found = list(dealer.genomes(of, 6))
+        assert len(set(found)) == len(found)
+        for genome in found:
+            held = np.array(genome.held)
+            assert (held.sum(axis=0) <= [at.num_gpus for at in of.classes]).all()
+            assert held.any(axis=1).all()
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=IDS)
+def test_the_likeliest_groupings_have_a_better_placement_than_the_unlikeliest(asked: Problem) -> None:
+    prices = Prices(asked)
+    menu, every = menu_of(prices), groupings(asked)
+    of_fleet = fleet(menu, Bounds(menu))
+    dealer, judge = Dealer(menu, of_fleet), Judge(prices, budget_s=1.0, now_s=still, max_evals=100_000)
+    order = np.argsort(estimates(of_fleet, every), kind="stable").tolist()
+
+    def best(some: list[int]) -> float:
+        spaces = [space(menu, every[i]) for i in some]
+        placements = [of.placement(genome) for of in spaces for genome in dealer.genomes(of, 4)]
+        return min(judge.losses(placements), default=INFEASIBLE)
+
+    num = min(8, len(order) // 3)
+    assert best(order[:num]) < INFEASIBLE
+    assert best(order[:num]) < best(order[-num:])
+
+
+def test_batches_go_to_the_slowest_group_of_the_class_that_suits_it() -> None:
+    speeds = np.array([[[2.0, 1.0], [1.0, 1.0]]])
+    held = share(speeds, np.array([[4, 4]]), np.ones(2), np.array([1, 1]))
+    assert held[0].sum(axis=0).tolist() == [4, 4]
+    assert held[0, 0, 0] > 0
+    assert held[0, 1, 1] > 0
+    assert held[0, 0, 0] >= held[0, 1, 0]

@@ -1,0 +1,57 @@
+"""The descent that `auto` opens with."""
+
+import numpy as np
+import pytest
+
+from planner.cost.oracle import evaluate
+from planner.cost.tables.cost_tables import Prices
+from planner.files.importers.published import HetrlScenario
+from planner.methods.evaluation_budget import Judge
+from planner.methods.opening.greedy_descent import Descent
+from planner.problem.goal import Goal, Objective, Problem, Rules
+from tests.support.searches import problem, still
+
+ASKED = [
+    problem(HetrlScenario.MULTI_CONTINENT),
+    problem(algorithm="ppo", is_async=False),
+    problem(goal=Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=60.0)),
+    problem(rules=Rules(max_regions=1)),
+]
+IDS = ["async", "sync ppo", "cost", "one region"]
+
+
+def judge_of(prices: Prices, max_evals: int) -> Judge:
+    return Judge(prices, budget_s=1.0, now_s=still, max_evals=max_evals)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=IDS)
+def test_every_incumbent_is_what_the_oracle_says(asked: Problem) -> None:
+    prices = Prices(asked)
+    judge = judge_of(prices, 200)
+    Descent(prices, np.random.default_rng(0)).run(judge)
+    assert judge.trace
+    for each in judge.trace:
+        assert evaluate(prices, each.placement) == each.evaluation
+    values = [each.value(asked.goal) for each in judge.trace]
+    assert values == sorted(values, reverse=True)
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    found = []
+    for _ in range(2):
+        prices = Prices(ASKED[0])
+        judge = judge_of(prices, 200)
+        Descent(prices, np.random.default_rng(3)).run(judge)
+        found.append(judge.trace)
+    assert found[0] == found[1]
+
+
+def test_it_goes_on_where_it_ended_and_ends_when_nothing_better_comes() -> None:
+    prices = Prices(ASKED[0])
+    descent = Descent(prices, np.random.default_rng(0))
+    first, second = judge_of(prices, 100), judge_of(prices, 100_000)
+    descent.run(first)
+    descent.run(second, first.best_loss, patience=2)
+    assert second.num_evaluations < 100_000
+    descent.run(third := judge_of(prices, 1000), 0.0)
+    assert third.num_evaluations == 0  # no grouping may be better than nothing at all
