@@ -35,14 +35,13 @@ from periplus.audit.read import audit_run, round_to_bf16
 from periplus.audit.seals import SEALED, Sealer
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack
-from periplus.digest import state_digest
-from periplus.policy import Policy
+from periplus.job.run_directory import RunDirectory
 from periplus.publication import JobAuthority, PublisherKey
-from periplus.run_directory import RunDirectory
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
-from periplus.state import State, Tensor, write_safetensors
-from periplus.trajectory import (
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.trajectory import (
     PolicyRun,
     Purpose,
     SamplingParams,
@@ -51,6 +50,7 @@ from periplus.trajectory import (
     content_digest,
     read_only,
 )
+from periplus.values.weight_state import State, Tensor, write_safetensors
 
 MAX_S_PER_MILLION_LINES = 60.0
 JOB = "bench-1"

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import provenance
-from periplus import yaml_text
+from periplus.config import yaml_text
 from periplus.errors import EXIT_USAGE
-from periplus.job import load_job
-from periplus.state import SINGLE_FILE, read_safetensors, write_safetensors
+from periplus.job.job_file import load_job
+from periplus.values.weight_state import SINGLE_FILE, read_safetensors, write_safetensors
 from trainer.data.model import resolve_model_dir
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "spelling.yaml"

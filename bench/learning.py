@@ -22,9 +22,9 @@ import torch
 
 from periplus.environment.environment import EXACT
 from periplus.environment.of_job import encode_prompt, environment_of
-from periplus.job import JobFile, load_job
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, StopReason
+from periplus.job.job_file import JobFile, load_job
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, StopReason
 from rollout_worker.engines.engine import Completion, SampleRequest
 from rollout_worker.engines.torch_engine import TorchEngine
 from trainer.data.dataset import Dataset, deal, item_order, warmup_examples

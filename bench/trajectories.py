@@ -37,9 +37,9 @@ from bench.trajectory_records import ingest, stores
 from bench.trajectory_records import language_model as lm
 from bench.trajectory_records.peers import compressed, known_figure, peers
 from periplus.codec.trajectory import LEVEL, decode_columns, encode, stored_bytes
-from periplus.policy import Policy
-from periplus.trajectories import validate_all
-from periplus.trajectory import (
+from periplus.values.policy import Policy
+from periplus.values.trajectories import validate_all
+from periplus.values.trajectory import (
     Limits,
     PolicyRun,
     Purpose,

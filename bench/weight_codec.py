@@ -44,7 +44,7 @@ from bench.weight_deltas.device import gpu_encode_vs_read
 from bench.weight_deltas.peers import check_known
 from bench.weight_deltas.sizes import HEADER, Chain, Row, of_chains, sizes
 from bench.weight_deltas.speeds import memory, peer_speeds, speeds
-from periplus.state import State, content_bytes
+from periplus.values.weight_state import State, content_bytes
 
 MAX_VS_CONDITIONAL = 1.08
 MAX_VS_IID = 0.75

@@ -17,11 +17,12 @@ from coordinator.planning import planned
 from coordinator.service import CoordinatorService
 from coordinator.state import Settings, State
 from coordinator.writer import Writer
-from periplus import clock, rpc
-from periplus.job import JobFile
+from periplus import clock
+from periplus.job.job_file import JobFile
+from periplus.net import rpc
 from periplus.pb.v1 import control_pb2_grpc
-from periplus.process import StopReason, wait_for_stop, write_ready_file
-from periplus.telemetry import event as log_event
+from periplus.process.lifecycle import StopReason, wait_for_stop, write_ready_file
+from periplus.process.telemetry import event as log_event
 from periplus.wan.client import WanRouter
 from planner.files.capabilities import load_capabilities
 from planner.files.hub_checkpoint import published_bytes, visible_architecture

@@ -9,10 +9,11 @@ import click
 from coordinator import app
 from coordinator.authority import open_authority
 from coordinator.config import CoordinatorConfig, resolve
-from periplus import errors, telemetry
-from periplus.command import DefaultGroup
-from periplus.command_options import HOST_PORT
-from periplus.process import StopReason
+from periplus import errors
+from periplus.cli.mounting import DefaultGroup
+from periplus.cli.option_types import HOST_PORT
+from periplus.process import telemetry
+from periplus.process.lifecycle import StopReason
 
 
 @click.group(cls=DefaultGroup, default="run")

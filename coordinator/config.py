@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from periplus.config import Config
+from periplus.config.loading import Config
 from periplus.errors import ConfigError
 
 

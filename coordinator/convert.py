@@ -23,13 +23,13 @@ from coordinator.events import (
 )
 from coordinator.joblog import JobEvent
 from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, Link, Pair, Region, State
-from periplus.convert import certificate_to_pb, run_files_from_pb, run_files_to_pb
 from periplus.errors import ConfigError, WireError
+from periplus.net.convert import certificate_to_pb, run_files_from_pb, run_files_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2
-from periplus.policy import Policy
 from periplus.publication import Certificate
-from periplus.record import Record, RecordKind
-from periplus.task import PUBLIC_KEY_BYTES, REGION_NAME, Role, Task, TaskReport, TaskState
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
+from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME, Role, Task, TaskReport, TaskState
 
 TASK_STATE_TO_PB = {
     TaskState.STARTING: control_pb2.TASK_STATE_STARTING,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.state import Hello, Job, JobRequest, Placement
-from periplus.record import Record
-from periplus.task import Task, TaskReport
+from periplus.values.record import Record
+from periplus.values.task import Task, TaskReport
 from planner.plan import Infeasible
 
 # ---- events ----------------------------------------------------------------------------------------------------------

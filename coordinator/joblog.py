@@ -9,7 +9,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from coordinator.state import Job, State
-from periplus.record import Record
+from periplus.values.record import Record
 
 MAX_EVENTS = 10_000
 """Hours of steps at one a second, in some MB."""

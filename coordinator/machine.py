@@ -71,8 +71,8 @@ from coordinator.state import (
     unsettled_pairs,
 )
 from periplus.errors import Conflict, StateError
-from periplus.record import Record, RecordKind
-from periplus.task import ENDED, Role, TaskReport, TaskState, resume_command
+from periplus.values.record import Record, RecordKind
+from periplus.values.task import ENDED, Role, TaskReport, TaskState, resume_command
 from planner.plan import Infeasible
 
 # ---- the machine -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
 from coordinator.state import Placement, State
 from periplus.errors import PeriplusError, explained_error
-from periplus.telemetry import event as log_event
+from periplus.process.telemetry import event as log_event
 from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, TaskKind
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Region
 from planner.propose import without_question

@@ -14,7 +14,7 @@ from coordinator.events import JobCancelled, JobSubmitted, RegionJoined
 from coordinator.state import JobRequest, doing, find_job
 from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import Certificate
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from periplus.errors import Conflict, NotFound, StateError
-from periplus.policy import Policy
-from periplus.record import Record
-from periplus.task import ENDED, Role, RunFiles, Task, TaskReport
+from periplus.values.policy import Policy
+from periplus.values.record import Record
+from periplus.values.task import ENDED, Role, RunFiles, Task, TaskReport
 
 
 class JobState(StrEnum):

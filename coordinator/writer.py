@@ -31,8 +31,8 @@ from coordinator.joblog import JobEvent, JobLog
 from coordinator.machine import step
 from coordinator.state import Job, State
 from periplus.errors import Fenced, PeriplusError, TimedOut, Unreachable
-from periplus.record import Record
-from periplus.telemetry import event as log_event
+from periplus.process.telemetry import event as log_event
+from periplus.values.record import Record
 
 log = logging.getLogger(__name__)
 

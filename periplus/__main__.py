@@ -16,7 +16,8 @@ from typing import TextIO
 
 import click
 
-from periplus import errors, threads
+from periplus import errors
+from periplus.process import threads
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from periplus import config
+from periplus.config import loading
 from periplus.errors import ConfigError
 from planner import plan_text
 from planner.answer.evaluation import Evaluation
@@ -149,13 +149,13 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         """Return the plan of a text that `to_json` made. Raises: ConfigError if it is not a plan."""
-        return cls.from_tree(config.parse_json(text, "plan"), "plan")
+        return cls.from_tree(loading.parse_json(text, "plan"), "plan")
 
     @classmethod
     def from_tree(cls, tree: object, source: str) -> "Plan":
         """Return the plan of values that `to_tree` made. Raises: ConfigError, which names `source`."""
-        values = config.check_schema(tree, SCHEMA, source)
-        config.validate(PlanFile, values, source)
+        values = loading.check_schema(tree, SCHEMA, source)
+        loading.validate(PlanFile, values, source)
         try:
             return _plan_of(values, source)
         except KeyError as error:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from periplus.config import Config
+from periplus.config.loading import Config
 from planner.answer.placement import Sharding
 from planner.files.ranges import Name
 from planner.problem.goal import Objective

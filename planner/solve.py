@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from periplus.errors import ConfigError
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 from planner.answer import outcome
 from planner.answer.outcome import Fact, Incumbent
 from planner.cost.tables.cost_tables import Prices

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from periplus import clock, rpc
+from periplus import clock
 from periplus.errors import PeriplusError
+from periplus.net import rpc
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
-from periplus.process import StopReason, wait_for_stop, write_ready_file
-from periplus.record import RecordKind
-from periplus.task import Role, RunFiles, TaskReport, authority_key_of
-from periplus.telemetry import event
+from periplus.process.lifecycle import StopReason, wait_for_stop, write_ready_file
+from periplus.process.telemetry import event
+from periplus.values.record import RecordKind
+from periplus.values.task import Role, RunFiles, TaskReport, authority_key_of
 from periplus.wan.client import WanRouter
 from region_agent.config import AgentConfig
 from region_agent.control.certificates import CertificateDesk

@@ -9,11 +9,12 @@ from urllib.parse import quote
 
 import click
 
-from periplus import errors, telemetry
-from periplus.command import DefaultGroup
-from periplus.command_options import HOST_PORT, DirectoryToWrite
-from periplus.config import validate
-from periplus.process import StopReason
+from periplus import errors
+from periplus.cli.mounting import DefaultGroup
+from periplus.cli.option_types import HOST_PORT, DirectoryToWrite
+from periplus.config.loading import validate
+from periplus.process import telemetry
+from periplus.process.lifecycle import StopReason
 from region_agent.config import AgentConfig, resolve
 from region_agent.gateway.frames import STATE
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from periplus.config import Config
+from periplus.config.loading import Config
 from periplus.errors import ConfigError
-from periplus.task import REGION_NAME
+from periplus.values.task import REGION_NAME
 
 WILDCARDS = ("0.0.0.0", "[::]", "")
 HOST_PORT = r"^\S+:\d{1,5}$"

@@ -7,8 +7,8 @@ cancellation: a loop that went on from there would never end.
 import asyncio
 from collections.abc import Coroutine
 
-from periplus import rpc
 from periplus.errors import PeriplusError, Unreachable
+from periplus.net import rpc
 
 FREE = 3
 """Attempts without a pause: a gateway that died in the middle, a copy that is fetched, one that the trainer makes."""

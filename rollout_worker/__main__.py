@@ -2,8 +2,8 @@
 
 import asyncio
 
-from periplus import task_process
-from periplus.task import TaskSpec, TaskState
+from periplus.process import task_process
+from periplus.values.task import TaskSpec, TaskState
 from rollout_worker.app import run
 from rollout_worker.config import WorkerConfig
 

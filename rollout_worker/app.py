@@ -20,16 +20,17 @@ from pathlib import Path
 import grpc.aio
 import torch
 
-from periplus import clock, rpc
+from periplus import clock
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
-from periplus.convert import policy_to_pb
-from periplus.digest import payload_digest
 from periplus.errors import PeriplusError, Unreachable
+from periplus.net import rpc
+from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
-from periplus.telemetry import event
-from periplus.trajectory import Limits, Trajectory
+from periplus.process.telemetry import event
+from periplus.values.digest import payload_digest
+from periplus.values.trajectory import Limits, Trajectory
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import Loaded, load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from periplus.job import JobFile
-from periplus.task import TaskSpec, authority_key_of
+from periplus.job.job_file import JobFile
+from periplus.values.task import TaskSpec, authority_key_of
 
 BATCH_ROWS = 64
 """Rows of a decode batch on a CPU: larger ones no longer raise tokens per second of a small model on one core."""

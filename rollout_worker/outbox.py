@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from periplus.codec.frame import Frame
-from periplus.convert import keyed_frame_to_pb
+from periplus.net.convert import keyed_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.transport import FrameKey
+from periplus.values.transport_keys import FrameKey
 
 OUT_FRAMES = 64
 """Frames that the gateway has not spooled; on the same network it takes milliseconds for each."""

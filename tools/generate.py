@@ -16,8 +16,8 @@ from pathlib import Path
 
 from grpc_tools import protoc
 
-from periplus import yaml_text
-from periplus.job import job_schema
+from periplus.config import yaml_text
+from periplus.job.job_file import job_schema
 from planner.files.fleet_file import fleet_schema, to_tree
 from planner.files.importers.imported import Imported
 from planner.files.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from periplus import task_process
-from periplus.task import TaskSpec, TaskState
+from periplus.process import task_process
+from periplus.values.task import TaskSpec, TaskState
 from trainer.app import run
 from trainer.config import TrainerConfig
 

@@ -34,13 +34,13 @@ from periplus.errors import (
     Unreachable,
     explained_error,
 )
+from periplus.job.run_directory import RunDirectory, write_atomically
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
+from periplus.process.telemetry import event
 from periplus.publication import PublisherKey
-from periplus.record import Record, RecordKind
-from periplus.run_directory import RunDirectory, write_atomically
-from periplus.task import TaskState
-from periplus.telemetry import event
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
+from periplus.values.task import TaskState
 from periplus.view.summary import summary_from, summary_json
 from trainer.assembly import Running, assembled, config_text
 from trainer.checkpointing import export

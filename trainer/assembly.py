@@ -15,13 +15,13 @@ from blake3 import blake3
 from periplus import clock
 from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
-from periplus.job import JobFile
-from periplus.probe import probe_prompts
+from periplus.job.job_file import JobFile
+from periplus.job.run_directory import RunDirectory
 from periplus.publication import PublisherKey
-from periplus.run_directory import RunDirectory
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
-from periplus.trajectory import Limits
+from periplus.values.probe_prompts import probe_prompts
+from periplus.values.trajectory import Limits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Keeper, replayable
 from trainer.config import TrainerConfig

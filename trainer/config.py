@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from periplus.job import JobFile
-from periplus.task import TaskSpec, authority_key_of
+from periplus.job.job_file import JobFile
+from periplus.values.task import TaskSpec, authority_key_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Writes that wait for room: a full disk stops a trainer for as long as it is full, and costs it nothing else.
 
-A write either succeeds or raises `DiskFull` and has changed nothing (periplus/disk.py); it is then tried again, after
-pauses that double from `FIRST_RETRY_S` to `LAST_RETRY_S`. The first refusal of a wait is one WARNING with the path, the
-bytes needed and the bytes free, and the job's watchers see `waiting for disk: PATH` as its phase. Nothing that depends
-on the write happens meanwhile; time goes on, so leases end as they always do.
+A write either succeeds or raises `DiskFull` and has changed nothing (periplus/process/disk.py); it is then tried again,
+after pauses that double from `FIRST_RETRY_S` to `LAST_RETRY_S`. The first refusal of a wait is one WARNING with the
+path, the bytes needed and the bytes free, and the job's watchers see `waiting for disk: PATH` as its phase. Nothing
+that depends on the write happens meanwhile; time goes on, so leases end as they always do.
 
 Whoever was asked to stop gives up at the next refusal: `write` then raises the `DiskFull`. What has not been written
 was never acted on, so the last checkpoint and the journal before it are what a resumed job needs. `write_patiently` is
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from periplus.errors import DiskFull
-from periplus.telemetry import event
+from periplus.process.telemetry import event
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from periplus.audit import records as audit
 from periplus.environment.environment import EXACT
 from periplus.errors import Denied, TimedOut
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
-from periplus.record import RecordKind
-from periplus.task import TaskState
-from periplus.trajectory import content_digest
+from periplus.values.policy import Policy
+from periplus.values.record import RecordKind
+from periplus.values.task import TaskState
+from periplus.values.trajectory import content_digest
 from trainer.checkpointing.checkpointer import Keeper
 from trainer.config import TrainerConfig
 from trainer.intake.frames import Kept

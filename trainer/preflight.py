@@ -21,8 +21,8 @@ from periplus import clock, errors
 from periplus.environment.environment import Environment
 from periplus.environment.of_job import environment_of
 from periplus.errors import PeriplusError
-from periplus.job import BUILTIN_PREFIX, JobFile
-from periplus.job_inputs import check_inputs
+from periplus.job.inputs import check_inputs
+from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from trainer.data.characters import character_tokenizer
 from trainer.data.dataset import Prompt, read_prompts, split_prompts
 

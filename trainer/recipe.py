@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.critic import Critic
 from trainer.learning.learner import Learner, LearnerSettings

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from periplus.job import JobFile
-from periplus.policy import Lineage, Policy
-from periplus.record import RecordKind
+from periplus.job.job_file import JobFile
+from periplus.values.policy import Lineage, Policy
+from periplus.values.record import RecordKind
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpoint import Manifest
 from trainer.checkpointing.export import model_files

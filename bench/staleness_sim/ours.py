@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from bench.staleness_sim import simulator as sim
 from bench.staleness_sim.world import World
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import PolicyRun, Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import PolicyRun, Purpose
 from trainer.ledger import machine, values
 
 MAX_SAMPLE_TOKENS = 32_768

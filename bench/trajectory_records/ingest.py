@@ -16,15 +16,15 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from periplus import rpc
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.codec.trajectory import encode
+from periplus.net import rpc
 from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.policy import Lineage, Policy
 from periplus.publication import JobAuthority
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
-from periplus.trajectory import Limits, PolicyRun, Trajectory
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import Limits, PolicyRun, Trajectory
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.service import GatewayService

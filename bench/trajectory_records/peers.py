@@ -13,7 +13,7 @@ import numpy as np
 import zstandard
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from periplus.trajectory import Trajectory
+from periplus.values.trajectory import Trajectory
 
 ZSTD_LEVEL = 3
 

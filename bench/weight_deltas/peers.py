@@ -27,7 +27,7 @@ import numpy.typing as npt
 import zstandard
 
 from bench.weight_deltas.states import Bits, bits
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 
 Array = npt.NDArray[Any]
 MAX_BYTES = 1 << 33

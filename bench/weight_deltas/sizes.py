@@ -12,8 +12,8 @@ from bench.weight_deltas.peers import peers
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.floors import floors
-from periplus.digest import state_digest
-from periplus.state import State, content_bytes
+from periplus.values.digest import state_digest
+from periplus.values.weight_state import State, content_bytes
 
 Row = dict[str, Any]
 Say = Callable[[str], None]

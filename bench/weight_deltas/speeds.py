@@ -17,7 +17,7 @@ from bench.weight_deltas.states import bits
 from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.encoder import Encoder, encode
 from periplus.codec.weights.layout import SPAN_BYTES
-from periplus.state import State, content_bytes
+from periplus.values.weight_state import State, content_bytes
 
 Arrays = dict[str, npt.NDArray[np.uint8]]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from bench.learning import RECIPE, Run, install, open_run, publish, rollout
 from bench.weight_deltas.states import widened
-from periplus.job import load_job
-from periplus.policy import Policy
+from periplus.job.job_file import load_job
+from periplus.values.policy import Policy
 from trainer.checkpointing import checkpoint
 from trainer.data.dataset import item_order
 from trainer.learning.learner import Learner

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 
 Bits = npt.NDArray[np.uint16]
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.weight_deltas.states import rounded
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 
 SIGMA = 0.02
 ROW = 1024

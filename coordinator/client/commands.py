@@ -23,14 +23,15 @@ from coordinator.client.preflight import check_job
 from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
 from coordinator.state import ENDED_STATES
-from periplus import clock, finite_json, yaml_text
-from periplus.command_options import HOST_PORT
+from periplus import clock
+from periplus.cli.option_types import HOST_PORT
+from periplus.config import finite_json, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable
-from periplus.job import JobFile, job_schema
+from periplus.job.job_file import JobFile, job_schema
 from periplus.pb.v1 import control_pb2
-from periplus.view.listing import output_option
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
-from periplus.view.watch import watch as show
+from periplus.view.terminal.listing import output_option
+from periplus.view.terminal.watch import watch as show
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ import grpc.aio
 
 from coordinator.convert import JOB_STATE_FROM_PB, TASK_STATE_FROM_PB, record_from_pb
 from coordinator.state import INFEASIBLE_PREFIX, JobState
-from periplus import rpc
 from periplus.errors import PeriplusError, PlanInfeasible, TimedOut, Unreachable
+from periplus.net import rpc
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.view.state import Event, FleetSeen, JobChanged, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
 

@@ -1,5 +1,5 @@
 """Jobs, regions and links of the control plane as trees under the protocol's names, and the columns of their
-listings (`periplus/view/listing.py`). Pure: time comes in."""
+listings (`periplus/view/terminal/listing.py`). Pure: time comes in."""
 
 import json
 import shlex
@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from coordinator.client.connection import job_state, task_state
 from coordinator.state import ENDED_STATES, JobState
 from periplus.pb.v1 import control_pb2
-from periplus.policy import Policy
-from periplus.task import resume_command
+from periplus.values.policy import Policy
+from periplus.values.task import resume_command
 from periplus.view import units
-from periplus.view.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
 from periplus.view.state import printable
 from periplus.view.summary import WanCounter
+from periplus.view.terminal.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
 
 __all__ = [
     "JOBS",
@@ -70,7 +70,7 @@ def job_details(job: control_pb2.Job) -> Tree:
     """With the bytes between each two regions, the resolved job and the plan, null before there is one."""
     plan = json.loads(job.plan_json) if job.plan_json else None
     return {
-        "schema": "periplus.job-status/1",
+        "schema": "periplus.job.job_file-status/1",
         **job_tree(job),
         "traffic": [
             {"src_region": pair.src_region, "dst_region": pair.dst_region, "sent_bytes": pair.sent_bytes}

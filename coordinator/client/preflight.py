@@ -14,8 +14,8 @@ from typing import Any
 
 from periplus import errors
 from periplus.errors import ConfigError, PeriplusError
-from periplus.job import BUILTIN_PREFIX, JobFile
-from periplus.job_inputs import check_inputs
+from periplus.job.inputs import check_inputs
+from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 
 DEADLINE_S = 120.0
 """The child limits its own processor time to a sixth of this; what is slower waits for a disk or for other programs."""

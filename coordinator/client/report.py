@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from periplus.run_directory import RunDirectory
-from periplus.view.run_report import write_report
+from periplus.job.run_directory import RunDirectory
+from periplus.view.page.write_report import write_report
 
 
 @click.command("report")

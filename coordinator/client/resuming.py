@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from periplus.job import JobFile, load_job
+from periplus.job.job_file import JobFile, load_job
+from periplus.job.resumption import Checkpoint, resumption
 from periplus.pb.v1 import common_pb2, control_pb2
-from periplus.resumption import Checkpoint, resumption
 
 
 def job_to_submit(

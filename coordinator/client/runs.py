@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from periplus.errors import NotFound
-from periplus.run_directory import fork_of_start_line
+from periplus.job.run_directory import fork_of_start_line
 
 
 def log_files(folders: Sequence[Path], job_id: str, task: str) -> tuple[Path, ...]:

@@ -12,9 +12,9 @@ from coordinator.client.resuming import job_to_submit
 from coordinator.demo.job import example_file
 from coordinator.demo.run import DemoSettings, run_demo
 from periplus import clock
-from periplus.command_options import DirectoryToWrite
+from periplus.cli.option_types import DirectoryToWrite
 from periplus.errors import ConfigError
-from periplus.resumption import in_directory_of
+from periplus.job.resumption import in_directory_of
 from periplus.wan import grid
 
 

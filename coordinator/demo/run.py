@@ -22,20 +22,21 @@ from coordinator.client.connection import Coordinator, connect, job_state, raise
 from coordinator.client.resuming import set_resumption
 from coordinator.demo.services import AGENT, Services
 from coordinator.state import JobState
-from periplus import clock, finite_json
+from periplus import clock
 from periplus.audit.read import audit_run
+from periplus.config import finite_json
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut, explained_error
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
+from periplus.job.resumption import Checkpoint, newest_checkpoint
+from periplus.job.run_directory import RunDirectory, append_line, read_lines, write_atomically
 from periplus.pb.v1 import control_pb2
-from periplus.record import RecordKind
-from periplus.resumption import Checkpoint, newest_checkpoint
-from periplus.run_directory import RunDirectory, append_line, read_lines, write_atomically
+from periplus.values.record import RecordKind
 from periplus.view import units
+from periplus.view.page.write_report import write_report
 from periplus.view.recording import recorded
-from periplus.view.run_report import write_report
 from periplus.view.state import Event, ViewState
 from periplus.view.summary import WanCounter, summary_from, summary_json, summary_table
-from periplus.view.watch import watch
+from periplus.view.terminal.watch import watch
 from periplus.wan.client import WanControl
 
 SESSIONS_FILE = "demo.jsonl"

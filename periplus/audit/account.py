@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Fork, Leased, SampleKey
 from periplus.audit.records import Verdict
-from periplus.policy import Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Purpose
 
 Segments = Sequence[tuple[Fork, int]]
 

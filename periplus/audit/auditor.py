@@ -15,7 +15,7 @@ from periplus.audit.findings import Code, Finding, Findings
 from periplus.audit.history import FOREVER, Fork
 from periplus.audit.kept import SpoolCount
 from periplus.audit.walk import Walk
-from periplus.policy import Policy
+from periplus.values.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Accepted, Batch, Fork, History, OldestFrame, SampleKey
 from periplus.audit.records import Consume, Drop, Eval, UsedSample, batch_root, next_batches_root
-from periplus.policy import Lineage, Policy, staleness
+from periplus.values.policy import Lineage, Policy, staleness
 
 SHOWN = 20
 """Numbers of samples that a finding names."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from periplus.audit.records import FrameId
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose, StopReason, Trajectory, content_digest
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, Purpose, StopReason, Trajectory, content_digest
 
 AUDIT_FILE = "audit.jsonl"
 

@@ -17,8 +17,8 @@ from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from periplus.audit.records import Checkpoint, Consume, Drop, Eval, FrameId, Lease, Open, Result
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import Purpose
 
 _K = TypeVar("_K")
 

@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple, Self
 
 from periplus.audit.records import MAX_LINE_BYTES, START_OF_CHAIN, Record, chain_hash, from_line, to_line
 from periplus.errors import ConfigError, Conflict, CorruptFrame, StorageError
-from periplus.run_directory import append_whole, explained, sync_folder
+from periplus.job.run_directory import append_whole, explained, sync_folder
 
 _TAIL_BYTES = 1 << 16
 """Read at a time when looking for the last line; most lines have 200 bytes, a batch's some ten thousand."""

@@ -17,7 +17,7 @@ from periplus.audit.findings import Code, Findings
 from periplus.audit.manifests import CheckedManifest, GroupsAt
 from periplus.audit.records import SCHEMA
 from periplus.audit.walk import Walk
-from periplus.policy import Policy
+from periplus.values.policy import Policy
 
 SHOWN = 8
 """Forks that a note names."""

@@ -13,8 +13,8 @@ from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Batch, Fork
 from periplus.audit.records import Checkpoint
 from periplus.audit.walk import Walk
-from periplus.policy import Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Purpose
 
 SHOWN = 5
 """Groups that a finding names."""

@@ -21,14 +21,17 @@ from periplus.audit.journal import read_lines
 from periplus.audit.records import FrameId, Prune, from_line
 from periplus.codec.frame import Frame, unpack
 from periplus.codec.registry import trajectory_decoder
-from periplus.digest import BLOCK_BYTES, digest_of, root, tensor_digest
-from periplus.disk import open_regular
+from periplus.config.yaml_text import parse
 from periplus.errors import CorruptSpool, NotFound, PeriplusError, StorageError, WireError
-from periplus.policy import Policy
-from periplus.record import Record, RecordKind
-from periplus.run_directory import RunDirectory
+from periplus.job.run_directory import RunDirectory
+from periplus.process.disk import open_regular
 from periplus.spool.reader import SpoolReader
-from periplus.state import (
+from periplus.values.digest import BLOCK_BYTES, digest_of, root, tensor_digest
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
+from periplus.values.trajectory import Trajectory
+from periplus.values.transport_keys import unpack_keyed
+from periplus.values.weight_state import (
     INDEX_FILE,
     SINGLE_FILE,
     State,
@@ -37,9 +40,6 @@ from periplus.state import (
     read_safetensors,
     read_safetensors_file,
 )
-from periplus.trajectory import Trajectory
-from periplus.transport import unpack_keyed
-from periplus.yaml_text import parse
 
 MANIFEST = "manifest.json"
 MAX_FRAME_BYTES = 64 << 20

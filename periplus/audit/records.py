@@ -16,7 +16,7 @@ a place in the store of frames `[epoch, sequence]`.
     eval        samples were used to measure, never to train
     consume     a batch left the ledger and the version rose by one. `trained`: whether the optimizer stepped; digests
                 are computed from what it was given; `root`: see batch_root; `staleness`: tokens by age
-    publish     a version's weights went out. `digest`: of the published state (periplus/digest.py)
+    publish     a version's weights went out. `digest`: of the published state (periplus/values/digest.py)
     checkpoint  a manifest was renamed into place. `manifest`: BLAKE3 of the file's bytes; `covers`: the first line that
                 it does not cover; the manifest itself holds `audit: {n, prev}` of that line
     prune       frames before `kept_from` may be deleted: the checkpoint of `policy` made them unneeded
@@ -46,8 +46,8 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from periplus.errors import CorruptFrame
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose, StopReason
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, Purpose, StopReason
 
 SCHEMA = "periplus.audit/2"
 """What this version writes."""
@@ -101,7 +101,7 @@ class UsedSample(NamedTuple):
 
     group: int
     sample: int
-    digest: bytes  # periplus.trajectory.content_digest
+    digest: bytes  # periplus.values.trajectory.content_digest
 
 
 class DroppedSample(NamedTuple):

@@ -38,8 +38,8 @@ from periplus.audit.records import (
 )
 from periplus.audit.seals import SealCheck
 from periplus.errors import CorruptFrame
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import PolicyRun, Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import PolicyRun, Purpose
 
 MAX_FORKS = 1000
 """Starts of a trainer in one journal: a look-up visits a fork's ancestors. A run that dies each hour has them in six

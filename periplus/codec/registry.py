@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from periplus.codec import files, trajectory
 from periplus.codec.frame import CodecId, codec_id
 from periplus.errors import UnknownCodec
-from periplus.trajectories import Trajectories
-from periplus.trajectory import Trajectory
+from periplus.values.trajectories import Trajectories
+from periplus.values.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from periplus.codec.weights.decoder import Decoder

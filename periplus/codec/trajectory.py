@@ -24,7 +24,7 @@ samples of a group. Log-probabilities have no repeats, and are split into sectio
 
 `decode_columns` proves the layout: the size of each section follows from the counts, and the section's frame must
 declare exactly that size before anything is allocated. Lengths must add up and indices must be in range. Whether the
-values make sense is checked by `periplus.trajectories.validate_all`, which every receiver calls next.
+values make sense is checked by `periplus.values.trajectories.validate_all`, which every receiver calls next.
 """
 
 import json
@@ -40,8 +40,8 @@ import numpy.typing as npt
 from periplus.codec import logprobs as logprob_column
 from periplus.codec.zstd import compress, compress_symbols, compress_words, decompress, decompress_exactly
 from periplus.errors import CorruptFrame
-from periplus.trajectories import Rows, Trajectories
-from periplus.trajectory import PURPOSES, STOP_REASONS, Trajectory
+from periplus.values.trajectories import Rows, Trajectories
+from periplus.values.trajectory import PURPOSES, STOP_REASONS, Trajectory
 
 LEVEL = 15
 """zstandard level for token ids (measured in docs/design/0006-trajectories.md). It takes 0.2 us per token, about a

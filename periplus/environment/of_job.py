@@ -5,7 +5,7 @@ from typing import Any
 
 from periplus.environment import gym_tasks, jsonl
 from periplus.environment.environment import Environment
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 
 DATA_FILE = "data.jsonl"
 """Name of the job's data file within the bundle that workers receive."""

@@ -11,9 +11,7 @@ from dataclasses import replace
 from blake3 import blake3
 
 from periplus.codec.frame import CodecId
-from periplus.digest import root
 from periplus.errors import CorruptFrame
-from periplus.policy import Policy
 from periplus.publication.order import check_closing, check_opening, payload_cap
 from periplus.publication.signing import PublisherKey
 from periplus.publication.values import (
@@ -27,6 +25,8 @@ from periplus.publication.values import (
     Publication,
     PublicationKind,
 )
+from periplus.values.digest import root
+from periplus.values.policy import Policy
 
 _ANY_CONTENT_BYTES = 1 << 62
 """Cap on content_bytes that no real state reaches, for checks that have no cap of their own."""

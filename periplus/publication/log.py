@@ -34,7 +34,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from periplus.errors import CorruptFrame, Fenced
-from periplus.policy import Policy
 from periplus.publication.order import Admission, Intake, admit, check_fork, check_repeat
 from periplus.publication.signing import Trust
 from periplus.publication.values import (
@@ -45,6 +44,7 @@ from periplus.publication.values import (
     PublicationKind,
     PublicationRecord,
 )
+from periplus.values.policy import Policy
 
 NUM_REMEMBERED = 1024
 """Versions whose digests are remembered after they have left the chain; about 300 KB. Chosen by hand."""

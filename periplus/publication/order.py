@@ -10,9 +10,7 @@ from enum import StrEnum
 
 from blake3 import blake3
 
-from periplus.digest import DIGEST_BYTES, root
 from periplus.errors import CorruptFrame, Fenced, WrongBase
-from periplus.policy import Policy
 from periplus.publication.signing import Trust
 from periplus.publication.values import (
     MAX_CHUNK_BYTES,
@@ -26,6 +24,8 @@ from periplus.publication.values import (
     PublicationKind,
     PublicationRecord,
 )
+from periplus.values.digest import DIGEST_BYTES, root
+from periplus.values.policy import Policy
 
 MIN_CONTENT_BYTES_A_CHUNK = 64
 """Fewest bytes of state per chunk that an opening may allow. A chunk costs its holder about 300 bytes of memory, so an

@@ -13,7 +13,7 @@ from enum import StrEnum
 from blake3 import blake3
 
 from periplus.codec.frame import CodecId
-from periplus.policy import Policy
+from periplus.values.policy import Policy
 
 MAX_CHUNK_BYTES = 10 << 20
 """Largest chunk. A part of the weight codec covers 8 MiB of state, and is at worst slightly larger than that."""

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from periplus.disk import no_room, open_regular
 from periplus.errors import Conflict, PeriplusError, StorageError
+from periplus.process.disk import no_room, open_regular
 from periplus.spool.format import Buffer
 
 

@@ -9,9 +9,9 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 
-from periplus import finite_json
+from periplus.config import finite_json
 from periplus.errors import ConfigError, DiskFull, NotFound
-from periplus.run_directory import RunDirectory, append_line, read_lines
+from periplus.job.run_directory import RunDirectory, append_line, read_lines
 from periplus.view.state import Event, FleetSeen, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
 
 

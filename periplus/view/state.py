@@ -14,8 +14,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import assert_never
 
-from periplus.policy import Policy
-from periplus.record import Record, RecordKind
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
 
 # Traffic comes in bursts, one a version; shorter windows flicker between full and idle, longer ones hide a stall.
 RATE_WINDOW_S = 5.0

@@ -14,10 +14,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from periplus import finite_json
+from periplus.config import finite_json
 from periplus.view import units
-from periplus.view.blocks import bar
 from periplus.view.state import printable
+from periplus.view.terminal.blocks import bar
 
 _BAR_CELLS = 44
 

@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from periplus import process, rpc
+from periplus.net import rpc
 from periplus.pb.v1 import wan_pb2_grpc
-from periplus.process import StopReason
+from periplus.process import lifecycle
+from periplus.process.lifecycle import StopReason
 from periplus.wan.grid import Network
 from periplus.wan.relay import Relay
 from periplus.wan.service import WanService
@@ -32,7 +33,7 @@ async def run(
     try:
         await server.start()
         log.info("wan emulator ready", extra={"control": bound, "regions": network.regions, "factor": network.factor})
-        reason = await process.wait_for_stop(stop_on_stdin_eof, lambda: on_ready(bound))
+        reason = await lifecycle.wait_for_stop(stop_on_stdin_eof, lambda: on_ready(bound))
         log.info("wan emulator stopping", extra={"reason": reason.value})
         return reason
     finally:

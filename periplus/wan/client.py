@@ -10,7 +10,7 @@ from typing import Self
 
 import grpc.aio
 
-from periplus import rpc
+from periplus.net import rpc
 from periplus.pb.v1 import wan_pb2, wan_pb2_grpc
 from periplus.wan.service import link_count_from_wire, set_link_request
 from periplus.wan.shaping import LinkCount, LinkProperty

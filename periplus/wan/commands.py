@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import click
 
-from periplus import errors, process
-from periplus.command_options import HOST_PORT
-from periplus.view.listing import Column, Listing, Output, Tree, output_option, render, render_tree
+from periplus import errors
+from periplus.cli.option_types import HOST_PORT
+from periplus.process import lifecycle
+from periplus.view.terminal.listing import Column, Listing, Output, Tree, output_option, render, render_tree
 from periplus.wan import app, grid
 from periplus.wan.client import LinkCount, LinkProperty, WanControl
 from periplus.wan.relay import new_event_loop
@@ -74,12 +75,12 @@ def run(grid_: str, control: str, regions: str, ready_file: Path | None, stop_on
 
     def ready(bound: str) -> None:
         if ready_file is not None:
-            process.write_ready_file(ready_file, {"control": bound})
+            lifecycle.write_ready_file(ready_file, {"control": bound})
         click.echo(f"control {bound}", err=True)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         reason = runner.run(app.run(network, control, stop_on_stdin_eof=stop_on_stdin_eof, on_ready=ready))
-    return errors.EXIT_INTERRUPTED if reason is process.StopReason.SIGINT else errors.EXIT_OK
+    return errors.EXIT_INTERRUPTED if reason is lifecycle.StopReason.SIGINT else errors.EXIT_OK
 
 
 @wan.command("set")

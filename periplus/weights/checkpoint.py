@@ -23,7 +23,7 @@ from typing import Any
 
 from periplus.codec.weights.layout import Layout, Line, layout_of
 from periplus.errors import CorruptFrame, NotFound
-from periplus.state import (
+from periplus.values.weight_state import (
     INDEX_FILE,
     METADATA,
     SINGLE_FILE,

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from periplus import finite_json, yaml_text
+from periplus.config import finite_json, yaml_text
 from periplus.view.state import printable
 from periplus.weights.output import terminable
 from periplus.weights.progress import stderr_progress

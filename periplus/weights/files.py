@@ -9,9 +9,9 @@
             {"num_elements", "num_changed", "payload_bytes", "floors": {...} or null}
     end     32 bytes BLAKE3 of everything before; nothing follows
 
-Digests of states are those of `periplus.digest`. They stand before the parts, so that a reader with another base is
-told at once. What is known only after encoding follows the parts. Reading takes one pass with one part in memory, so a
-pipe will do.
+Digests of states are those of `periplus.values.digest`. They stand before the parts, so that a reader with another base
+is told at once. What is known only after encoding follows the parts. Reading takes one pass with one part in memory, so
+a pipe will do.
 
 The hashes find damage. They do not prove who wrote the file: whoever changes a part can hash it again, and only a
 result digest from another source reveals that.
@@ -35,9 +35,9 @@ from blake3 import blake3
 from periplus.codec.frame import CodecId
 from periplus.codec.weights.layout import MAX_SPAN_BYTES, Layout, Line
 from periplus.codec.zstd import compress, decompress
-from periplus.digest import DIGEST_BYTES
 from periplus.errors import CorruptFrame, NotFound, StorageError, UnknownCodec
-from periplus.state import layout_bytes
+from periplus.values.digest import DIGEST_BYTES
+from periplus.values.weight_state import layout_bytes
 from periplus.weights.output import disk_errors
 
 MAGIC = b"\x89PPW\r\n\x1a\n"

@@ -19,7 +19,7 @@ from periplus.codec.weights.encoder import Encoder
 from periplus.codec.weights.floors import floors
 from periplus.codec.weights.layout import Layout, layout_of
 from periplus.errors import CorruptFrame, StorageError, WrongBase
-from periplus.state import State, content_bytes
+from periplus.values.weight_state import State, content_bytes
 from periplus.view import units
 from periplus.weights.checkpoint import Checkpoint, copy_others, open_checkpoint, open_target, plan
 from periplus.weights.files import DeltaReader, DeltaWriter, FloorBits, Head, Tail, open_delta

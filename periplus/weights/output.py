@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from periplus.errors import ConfigError, Conflict, NotFound, StorageError
-from periplus.state import INDEX_FILE, SINGLE_FILE
+from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of the operating system that mean that there is no room."""

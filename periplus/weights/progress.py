@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from periplus import clock
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 from periplus.view import units
 
 Progress = Callable[[str, int, int], None]

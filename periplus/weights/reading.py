@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from periplus.digest import digest_of, tensor_digest
-from periplus.state import State, content_bytes
+from periplus.values.digest import digest_of, tensor_digest
+from periplus.values.weight_state import State, content_bytes
 from periplus.weights.checkpoint import Checkpoint, open_checkpoint
 from periplus.weights.files import DeltaReader, Head, Tail, open_delta
 from periplus.weights.output import disk_errors

@@ -12,7 +12,7 @@ from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.layout import Layout, layout_of
 from periplus.codec.weights.staged import Update
 from periplus.errors import CorruptFrame
-from periplus.state import State, read_safetensors_file
+from periplus.values.weight_state import State, read_safetensors_file
 from periplus.weights.checkpoint import Target, open_target, single_file
 from periplus.weights.files import DeltaReader
 from periplus.weights.progress import Progress

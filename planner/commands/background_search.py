@@ -12,8 +12,9 @@ from typing import Generic, TypeVar
 
 import click
 
-from periplus import clock, threads
+from periplus import clock
 from periplus.errors import EXIT_INTERRUPTED, TimedOut
+from periplus.process import threads
 from periplus.view import units
 from planner.answer.outcome import Incumbent
 from planner.commands.native import native_output_on_stderr

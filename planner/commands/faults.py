@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from periplus import config
+from periplus.config import loading
 from planner.answer.placement import Placement
 from planner.commands.numbers import MAX_STEP_S
 from planner.files.importers.loaders import read_rows, read_text
@@ -141,7 +141,7 @@ def _counts(trace: Path) -> tuple[tuple[float, float], ...]:
     """(time_s, instances). Raises: ConfigError, ValueError."""
     if trace.suffix != ".json":
         return trace_counts(read_rows(trace))
-    tree: Any = config.parse_json(read_text(trace), str(trace))
+    tree: Any = loading.parse_json(read_text(trace), str(trace))
     try:
         return ticks_counts(float(tree["metadata"]["gap_seconds"]), [float(count) for count in tree["data"]])
     except (KeyError, TypeError) as error:

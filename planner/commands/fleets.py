@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from periplus import clock, yaml_text
+from periplus import clock
+from periplus.config import yaml_text
 from periplus.view import units
 from planner.commands.numbers import MAX_PROBE_S, Number
 from planner.commands.output import form_option, say, show, svg_option, write_svg

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from periplus import config
+from periplus.config import loading
+from periplus.config.file_kinds import need_kind
 from periplus.errors import ConfigError, PlanInfeasible
-from periplus.file_kinds import need_kind
-from periplus.job import JobFile, load_job
+from periplus.job.job_file import JobFile, load_job
 from planner.commands.numbers import MAX_STEP_S, MAX_USD_PER_HOUR, Number
 from planner.files import workload_file
 from planner.files.capabilities import Capabilities, load_capabilities
@@ -134,7 +134,7 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Op
     """What the files and options ask. Raises: ConfigError, PlanInfeasible, click.UsageError."""
     fleet = load_fleet(fleet_path)
     _check_regions(fleet, options.rules, str(fleet_path))
-    tree = config.read_yaml(file)
+    tree = loading.read_yaml(file)
     need_kind(tree, str(file), ("job", "workload"))
     if str(tree.get("schema", "")).startswith(workload_file.SCHEMA.partition("/")[0]):
         if overrides:
@@ -202,7 +202,7 @@ def _job_question(job: JobFile, fleet: Fleet, options: Options, source: str) -> 
 def _overridden(job: JobFile, changes: Sequence[str]) -> str:
     tree = json.loads(job.to_json())
     schema = tree.pop("schema")
-    return json.dumps({"schema": schema, **config.override(JobFile, tree, changes, {})})
+    return json.dumps({"schema": schema, **loading.override(JobFile, tree, changes, {})})
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from periplus import config, finite_json, yaml_text
+from periplus.config import finite_json, loading, yaml_text
+from periplus.config.file_kinds import need_kind
 from periplus.errors import ConfigError, PlanInfeasible, StorageError, TimedOut
-from periplus.file_kinds import need_kind
 from planner.answer.evaluation import Violation
 from planner.answer.outcome import Incumbent
 from planner.cost.oracle import evaluate
@@ -66,7 +66,7 @@ def say(message: str) -> None:
 
 def read_plan(path: Path) -> Plan:
     """A plan file, JSON or YAML; its numbers are the oracle's of today. Raises: ConfigError."""
-    tree = config.read_yaml(path)
+    tree = loading.read_yaml(path)
     need_kind(tree, str(path), ("plan",))
     plan = Plan.from_tree(tree, str(path))
     return plan if plan.placement is None or plan.question is None else _judged(plan, path)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from periplus.command import DefaultGroup
+from periplus.cli.mounting import DefaultGroup
 from planner.commands.background_search import Interrupt
 from planner.commands.numbers import MAX_BUDGET_S, Number
 from planner.commands.options import FILE, METHODS, options_of, question, question_options

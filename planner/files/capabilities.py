@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from periplus import config
-from periplus.config import Config
+from periplus.config import loading
+from periplus.config.loading import Config
 from planner.problem.goal import Limits
 from planner.problem.workload import Task
 
@@ -93,7 +93,9 @@ def load_capabilities() -> Capabilities:
 
 def read_file(path: Path) -> CapabilitiesFile:
     """Return the document at `path`. Raises: ConfigError."""
-    return config.validate(CapabilitiesFile, config.check_schema(config.read_yaml(path), SCHEMA, str(path)), str(path))
+    return loading.validate(
+        CapabilitiesFile, loading.check_schema(loading.read_yaml(path), SCHEMA, str(path)), str(path)
+    )
 
 
 def _path() -> Path:

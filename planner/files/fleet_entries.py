@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from periplus.config import Config
+from periplus.config.loading import Config
 from planner.files.ranges import (
     MAX_MACHINES_ENTRIES,
     MAX_REGIONS,

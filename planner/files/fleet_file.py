@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from periplus import config
-from periplus.config import Config
+from periplus.config import loading
+from periplus.config.loading import Config
 from periplus.errors import ConfigError
 from planner.devices.catalogue import gpu_name, gpu_types
 from planner.devices.catalogue.gpus import CPU, CPU_CORE, DEFAULT_EFFICIENCY, cpu_type
@@ -30,9 +30,9 @@ def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
 
     Raises: ConfigError naming `source`, with every contradiction, one a line.
     """
-    file = config.validate(FleetFile, config.check_schema(tree, SCHEMA, source), source)
+    file = loading.validate(FleetFile, loading.check_schema(tree, SCHEMA, source), source)
     defined = {entry.name: _gpu_type(entry) for entry in file.gpu_types}
-    config.refuse(source, itertools.chain(_contradictions(file), _unknown_gpus(file, defined)))
+    loading.refuse(source, itertools.chain(_contradictions(file), _unknown_gpus(file, defined)))
     types = dict(defined)
     regions = tuple(_region(entry, types, cpu_core) for entry in file.regions)
     return Fleet(regions=regions, links=tuple(map(_link, file.links)), gpu_types=dict(sorted(types.items())))

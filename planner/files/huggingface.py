@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from periplus import config
+from periplus.config import loading
 from periplus.errors import ConfigError
 from planner.files.ranges import MAX_PARAMS
 from planner.files.workload_entries import ShapeEntry
@@ -34,7 +34,7 @@ def architecture_of_config(tree: object, name: str) -> Architecture:
 def checked_shape(shape: Architecture) -> Architecture:
     """The shape, if it can be one of a transformer. Raises: ConfigError naming the model and what is wrong with it."""
     sizes = {key: value for key, value in asdict(shape).items() if key != "name"}
-    config.validate(ShapeEntry, sizes, shape.name)
+    loading.validate(ShapeEntry, sizes, shape.name)
     if shape.num_heads % shape.num_kv_heads:
         raise ConfigError(
             f"{shape.name}: num_kv_heads is {shape.num_kv_heads}, but must divide num_heads, which is {shape.num_heads}"

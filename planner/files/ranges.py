@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from periplus.config import Words
+from periplus.config.loading import Words
 
 _LINE = r"[^\s\p{C}]([^\p{C}\p{Zl}\p{Zp}]*[^\s\p{C}])?"
 _PLAIN = Words("without control characters or space at its ends")

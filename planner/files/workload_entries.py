@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from periplus.config import Config
+from periplus.config.loading import Config
 from planner.files.ranges import MAX_TOKENS, Name, Tokens
 
 Role = Literal["reward", "reference", "critic"]

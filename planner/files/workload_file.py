@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from periplus import config
+from periplus.config import loading
 from periplus.errors import ConfigError
 from planner.devices.catalogue import architecture
 from planner.files.huggingface import architecture_of_config, checked_shape
@@ -40,8 +40,8 @@ class Sources:
 
 def workload_of(tree: object, source: str, sources: Sources) -> Workload:
     """The workload that a parsed file holds. Raises: ConfigError naming `source`."""
-    file = config.validate(WorkloadFile, config.check_schema(tree, SCHEMA, source), source)
-    config.refuse(source, _disagreements(file))
+    file = loading.validate(WorkloadFile, loading.check_schema(tree, SCHEMA, source), source)
+    loading.refuse(source, _disagreements(file))
     try:
         return _workload(file, sources)
     except ConfigError as error:

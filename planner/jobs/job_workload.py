@@ -5,7 +5,7 @@ measured, every completion has its maximum length and every version costs a full
 assumptions remains valid.
 """
 
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 from planner.files.workload_file import CRITIC_ALGORITHMS, FULL_COPY_BYTES
 from planner.problem import lengths
 from planner.problem.architecture import Architecture

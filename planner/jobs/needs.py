@@ -9,7 +9,7 @@ worker's batch limit them.
 
 from dataclasses import dataclass
 
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 from planner.problem.fleet import Region
 
 BUILTIN_BYTES = {"builtin:qwen3-tiny": 382_080}

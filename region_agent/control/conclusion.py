@@ -6,14 +6,14 @@ A trainer that was killed can write neither. Nothing here is needed to go on wit
 import json
 import logging
 
-from periplus import yaml_text
+from periplus.config import yaml_text
 from periplus.errors import NotFound
-from periplus.policy import Policy
-from periplus.resumption import newest_checkpoint
-from periplus.run_directory import RunDirectory, write_atomically
-from periplus.task import TaskReport
-from periplus.telemetry import event
-from periplus.view.run_report import write_report
+from periplus.job.resumption import newest_checkpoint
+from periplus.job.run_directory import RunDirectory, write_atomically
+from periplus.process.telemetry import event
+from periplus.values.policy import Policy
+from periplus.values.task import TaskReport
+from periplus.view.page.write_report import write_report
 from region_agent.control.reconcile import LocalTask
 
 log = logging.getLogger(__name__)

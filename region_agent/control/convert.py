@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from periplus.convert import run_files_to_pb
 from periplus.errors import WireError
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
+from periplus.net.convert import run_files_to_pb
 from periplus.pb.v1 import control_pb2
 from periplus.spool.format import Durability
-from periplus.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState
+from periplus.values.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState
 from region_agent.control.reconcile import LocalTask
 from region_agent.gateway.traffic import Traffic
 

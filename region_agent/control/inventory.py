@@ -10,8 +10,8 @@ import socket
 import subprocess
 from collections import Counter
 
-from periplus import telemetry
 from periplus.pb.v1 import control_pb2
+from periplus.process import telemetry
 from region_agent.config import AgentConfig
 
 log = logging.getLogger(__name__)

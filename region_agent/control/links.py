@@ -7,8 +7,8 @@ byte to the acknowledgement of its last, less one round trip: what a single gRPC
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from periplus import rpc
 from periplus.errors import Unreachable
+from periplus.net import rpc
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from region_agent.gateway.service import REGION_KEY
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from periplus.spool.format import Durability
-from periplus.task import Role, Task, TaskOutcome, TaskReport, TaskState
+from periplus.values.task import Role, Task, TaskOutcome, TaskReport, TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import grpc.aio
 
-from periplus import rpc
 from periplus.errors import ConfigError, Conflict, Fenced, PeriplusError, StateError, TimedOut, Unreachable
+from periplus.net import rpc
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
-from periplus.telemetry import event
+from periplus.process.telemetry import event
 from periplus.wan.client import WanRouter
 from region_agent.retry import failure_of
 

@@ -21,9 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from periplus import rpc
 from periplus.codec.frame import Frame
-from periplus.convert import keyed_frame_to_pb
 from periplus.errors import (
     CorruptFrame,
     CorruptSpool,
@@ -33,12 +31,14 @@ from periplus.errors import (
     StorageError,
     UnknownCodec,
 )
+from periplus.net import rpc
+from periplus.net.convert import keyed_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
+from periplus.process.telemetry import event
 from periplus.spool.files import FileLayer, explained
 from periplus.spool.format import Durability, Position
 from periplus.spool.spool import Spool
-from periplus.telemetry import event
-from periplus.transport import FrameKey, SeenFrames, pack_keyed, unpack_keyed
+from periplus.values.transport_keys import FrameKey, SeenFrames, pack_keyed, unpack_keyed
 
 log = logging.getLogger(__name__)
 

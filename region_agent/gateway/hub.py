@@ -24,14 +24,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from periplus import clock
-from periplus.convert import keyed_frame_from_pb, keys_from_pb
 from periplus.errors import Fenced, PeriplusError, StorageError, WireError
+from periplus.net.convert import keyed_frame_from_pb, keys_from_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
+from periplus.process.telemetry import event
 from periplus.publication import Assembler, Closing, Opening, Publication, PublicationKind, PublicationRecord
-from periplus.telemetry import event
-from periplus.trajectory import MAX_WORKER_ID_BYTES
-from periplus.transport import FrameKey
+from periplus.values.policy import Policy
+from periplus.values.trajectory import MAX_WORKER_ID_BYTES
+from periplus.values.transport_keys import FrameKey
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.outgoing import Outgoing
 from region_agent.weights.disk.restore import MAX_CONTENT_BYTES

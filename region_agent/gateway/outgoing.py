@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from periplus.pb.v1 import gateway_pb2
-from periplus.transport import FrameKey
+from periplus.values.transport_keys import FrameKey
 
 UP_MESSAGES = 256
 """Requests, proofs and relayed frames waiting to go up: some seconds of a region's, then who sent them waits."""

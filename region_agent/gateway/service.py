@@ -12,12 +12,12 @@ from typing import Any, assert_never
 
 import grpc.aio
 
-from periplus.convert import publication_record_from_pb, publication_record_to_pb, spooled_to_pb
 from periplus.errors import Conflict, Fenced, NotFound, StateError, StorageError, Unreachable, WireError
+from periplus.net.convert import publication_record_from_pb, publication_record_to_pb, spooled_to_pb
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.process.telemetry import event
 from periplus.publication import Closing, Cursor, Derive, NeedsAnchor, Opening, PublicationRecord, Send, Wait
-from periplus.task import PUBLIC_KEY_BYTES
-from periplus.telemetry import event
+from periplus.values.task import PUBLIC_KEY_BYTES
 from region_agent.gateway.hub import JobHub, Route, Trainer, policy_of
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.traffic import Traffic

@@ -17,12 +17,13 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from periplus import clock, rpc
-from periplus.convert import publication_record_from_pb
+from periplus import clock
 from periplus.errors import Fenced, StorageError, Unreachable, WireError
+from periplus.net import rpc
+from periplus.net.convert import publication_record_from_pb
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.policy import Policy
-from periplus.telemetry import event
+from periplus.process.telemetry import event
+from periplus.values.policy import Policy
 from periplus.wan.client import WanRouter
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.service import REGION_KEY

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from periplus.disk import NO_ROOM
 from periplus.errors import explained_error
-from periplus.run_directory import RunDirectory, start_line
-from periplus.task import Role, TaskOutcome, TaskSpec, TaskState
-from periplus.telemetry import event
+from periplus.job.run_directory import RunDirectory, start_line
+from periplus.process.disk import NO_ROOM
+from periplus.process.telemetry import event
+from periplus.values.task import Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 
 log = logging.getLogger(__name__)

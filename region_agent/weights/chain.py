@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from periplus.policy import Policy
 from periplus.publication import Attestation, Chunk, Closing, Opening, Publication, PublicationRecord
+from periplus.values.policy import Policy
 from region_agent.weights.disk import stored_publication as kept_
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.disk.stored_publication import Kept

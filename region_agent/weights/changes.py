@@ -10,7 +10,7 @@ from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.encoder import Encoder
 from periplus.codec.weights.layout import Layout
 from periplus.errors import CorruptFrame, WrongBase
-from periplus.policy import Policy
+from periplus.values.policy import Policy
 from region_agent.weights.chain import Link, base_of
 from region_agent.weights.disk.full_state import Copy
 from region_agent.weights.disk.placement import Placement, Scratch

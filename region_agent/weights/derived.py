@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from periplus.errors import CorruptSpool, PeriplusError, StateError, StorageError, Unreachable
-from periplus.policy import Policy
 from periplus.publication import Chunk, Closing, DerivedWriter, Opening, PublicationRecord
 from periplus.spool.files import AppendFile, explained
+from periplus.values.policy import Policy
 from region_agent.weights.disk.blocks import HEADER_BYTES, block, whole_data
 from region_agent.weights.disk.files import WeightFiles
 

@@ -21,7 +21,7 @@ from typing import Self
 
 from periplus import clock
 from periplus.errors import Conflict, CorruptSpool, DiskFull, StorageError, Unreachable, WireError, explained_error
-from periplus.policy import Policy
+from periplus.process.telemetry import event
 from periplus.publication import (
     Assembler,
     DerivedWriter,
@@ -32,7 +32,7 @@ from periplus.publication import (
     Send,
     Trust,
 )
-from periplus.telemetry import event
+from periplus.values.policy import Policy
 from region_agent.weights import routes
 from region_agent.weights.chain import Link, attestation_of
 from region_agent.weights.changes import fold, full

@@ -4,8 +4,8 @@ An engine turns requests into completions with the weights that it holds now. Th
 weights: together with the seed it keys the randomness, so that a sample is a function of (weights, seed, version,
 group, sample) and of nothing else: not of the worker, of the other requests or of their order. The torch engine keeps
 this promise bitwise. An engine decides neither what to sample nor when its weights change: `tensors` hands out the
-live parameters and the reader writes into them between calls. `logprobs` answers the probe (periplus/probe.py): what
-the engine computes now, by the modules that generate.
+live parameters and the reader writes into them between calls. `logprobs` answers the probe
+(periplus/values/probe_prompts.py): what the engine computes now, by the modules that generate.
 
 Shapes: S sequences, T tokens of each.
 """

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from periplus.environment.environment import Environment
 from periplus.environment.of_job import DATA_FILE, environment_of
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 from rollout_worker.engines.engine import Engine
 from rollout_worker.engines.torch_engine import TorchEngine
 

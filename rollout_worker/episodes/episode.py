@@ -11,8 +11,16 @@ import numpy as np
 
 from periplus.environment.environment import Environment
 from periplus.environment.of_job import encode_prompt
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory, read_only, token_ids
+from periplus.values.policy import Policy
+from periplus.values.trajectory import (
+    PolicyRun,
+    Purpose,
+    SamplingParams,
+    StopReason,
+    Trajectory,
+    read_only,
+    token_ids,
+)
 from rollout_worker.engines.engine import Completion, Engine, SampleRequest
 from rollout_worker.episodes.queue import Lease
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from periplus.errors import WireError, explained_error
-from periplus.trajectory import Limits, Trajectory, validate
+from periplus.values.trajectory import Limits, Trajectory, validate
 from rollout_worker.episodes.queue import Lease
 
 WHY_CHARACTERS = 500

@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from periplus.policy import Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Purpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 
 SIZES = ((1 << 10, 1 << 4), (1 << 20, 1 << 4), (1 << 20, 1 << 15))
 """(elements, changes), as the trainer compiles its encoder with."""

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from periplus.convert import policy_to_pb
+from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Purpose
 from rollout_worker.episodes.queue import Lease
 from rollout_worker.weights.engine_writer import Finding
 from rollout_worker.weights.pending_versions import Version

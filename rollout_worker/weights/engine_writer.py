@@ -6,7 +6,8 @@ in float32 with values that are bfloat16 on the wire (the low 16 bits of every e
 they are not is corruption), or in bfloat16 itself.
 
 `check` looks at the engine alone: the digest of what its tensors hold, mapped back to checkpoint names, and what it
-computes with them (periplus/probe.py). Reading back converts one tensor at a time: no second copy of the weights.
+computes with them (periplus/values/probe_prompts.py). Reading back converts one tensor at a time: no second copy of the
+weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +19,16 @@ import torch
 
 from periplus.codec.weights.layout import Layout
 from periplus.codec.weights.staged import Update
-from periplus.digest import state_digest
 from periplus.errors import CorruptFrame, WrongBase
-from periplus.policy import Policy
-from periplus.probe import PROBE_TOLERANCE_BF16_NATS, PROBE_TOLERANCE_NATS, max_difference, probe_prompts
-from periplus.state import State, Tensor
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.probe_prompts import (
+    PROBE_TOLERANCE_BF16_NATS,
+    PROBE_TOLERANCE_NATS,
+    max_difference,
+    probe_prompts,
+)
+from periplus.values.weight_state import State, Tensor
 from rollout_worker.engines.engine import Engine
 
 

@@ -18,10 +18,10 @@ from periplus.codec.registry import state_decoder
 from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.layout import Layout
 from periplus.codec.weights.staged import Staged
-from periplus.digest import state_digest
-from periplus.policy import Policy
 from periplus.publication import Closing, Opening
-from periplus.state import State, Tensor
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.weight_state import State, Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

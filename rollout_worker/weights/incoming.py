@@ -11,7 +11,6 @@ weights is not a repeat but a rollback, and Fenced.
 from dataclasses import dataclass
 
 from periplus.codec.weights.decoder import Decoder
-from periplus.policy import Policy
 from periplus.publication import (
     Admission,
     Chunk,
@@ -24,6 +23,7 @@ from periplus.publication import (
     admit,
     check_repeat,
 )
+from periplus.values.policy import Policy
 from rollout_worker.weights.host_copy import HostCopy
 from rollout_worker.weights.pending_versions import Version
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from periplus.codec.weights.staged import Staged, Update
-from periplus.policy import Policy
+from periplus.values.policy import Policy
 from rollout_worker.weights.host_copy import Signed
 
 PENDING_VERSIONS = 8

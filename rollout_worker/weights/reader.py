@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 
 import grpc.aio
 
-from periplus import clock, rpc
-from periplus.convert import policy_to_pb, publication_record_from_pb
+from periplus import clock
 from periplus.errors import Conflict, CorruptFrame, Forged, PeriplusError, Unreachable, WireError
+from periplus.net import rpc
+from periplus.net.convert import policy_to_pb, publication_record_from_pb
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
-from periplus.policy import Policy
+from periplus.process.telemetry import event
 from periplus.publication import Trust
-from periplus.telemetry import event
+from periplus.values.policy import Policy
 from rollout_worker.weights.convert import Proof
 from rollout_worker.weights.engine_writer import EngineWeights, Finding
 from rollout_worker.weights.host_copy import HostCopy, Signed

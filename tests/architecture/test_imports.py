@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "vllm", "reasoning_gym", "accelerate", "tokenizers", "matplotlib")
 LIGHT_MODULES = (
     "periplus.__main__",
-    "periplus.job",
+    "periplus.job.job_file",
     "planner.solve",
     "planner.commands",
     "coordinator.app",

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from periplus.__main__ import ENTRY_POINT_GROUP
-from periplus.config import dotted_keys
-from periplus.job import JobFile
+from periplus.config.loading import dotted_keys
+from periplus.job.job_file import JobFile
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("periplus", "planner", "coordinator", "region_agent", "rollout_worker", "trainer")

@@ -3,7 +3,7 @@
 from coordinator.convert import JOB_STATE_TO_PB, TASK_STATE_TO_PB
 from coordinator.state import JobState
 from periplus.pb.v1 import control_pb2
-from periplus.task import TaskState
+from periplus.values.task import TaskState
 
 
 def test_job_states_are_those_of_the_protocol() -> None:

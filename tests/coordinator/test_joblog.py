@@ -9,8 +9,8 @@ from hypothesis import given
 from coordinator import joblog
 from coordinator.joblog import JobLog
 from coordinator.state import Job, JobRequest, JobState, Settings, State
-from periplus.policy import Policy
-from periplus.record import Record, RecordKind
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
 
 JOB = Job(job_id="j", request=JobRequest(name="j", min_regions=1, job_json="{}"), fork=0, submitted_at_s=0.0)
 RECORD = Record(kind=RecordKind.STEP, policy=Policy(0, 1), time_s=0.0)

@@ -14,8 +14,8 @@ from coordinator.client.listing import (
     region_tree,
     render,
 )
+from periplus.config.yaml_text import parse
 from periplus.pb.v1 import common_pb2, control_pb2
-from periplus.yaml_text import parse
 
 JOB = control_pb2.Job(
     job_id="sums-1", name="sums", state=control_pb2.JOB_STATE_RUNNING, reason="evil \x1b[2J\ntext",

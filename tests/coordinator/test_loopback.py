@@ -15,17 +15,17 @@ from coordinator.authority import open_authority
 from coordinator.client.connection import Coordinator, connect, job_state
 from coordinator.client.listing import job_details
 from coordinator.config import CoordinatorConfig
-from periplus import rpc
 from periplus.__main__ import run as periplus
 from periplus.codec.frame import CodecId
-from periplus.convert import certificate_from_pb
+from periplus.config.yaml_text import parse
 from periplus.errors import ConfigError, Conflict, Fenced, NotFound, StateError, Unreachable, WireError
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
+from periplus.job.run_directory import start_line
+from periplus.net import rpc
+from periplus.net.convert import certificate_from_pb
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc
-from periplus.policy import Policy
 from periplus.publication import Certificate, Opening, PublicationKind, PublisherKey, Trust
-from periplus.run_directory import start_line
-from periplus.yaml_text import parse
+from periplus.values.policy import Policy
 from planner.files.fleet_file import fleet_of
 from tests.support.left_run import left_run
 

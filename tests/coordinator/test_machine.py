@@ -32,9 +32,9 @@ from coordinator.state import (
     doing,
 )
 from periplus.errors import Conflict, NotFound, StateError
-from periplus.policy import Policy
-from periplus.record import RecordKind
-from periplus.task import ENDED, Role, RunFiles, TaskState
+from periplus.values.policy import Policy
+from periplus.values.record import RecordKind
+from periplus.values.task import ENDED, Role, RunFiles, TaskState
 from planner.plan import Infeasible
 from tests.support.coordinator_run import AUTHORITY_KEY, KEYS, REGIONS, Run, hello, record, report, request
 

@@ -37,8 +37,8 @@ from coordinator.state import (
     free_regions,
 )
 from periplus.errors import PeriplusError
-from periplus.policy import Policy
-from periplus.task import Role, TaskState
+from periplus.values.policy import Policy
+from periplus.values.task import Role, TaskState
 from planner.plan import Infeasible
 from tests.support.coordinator_run import KEYS, REGIONS, Run, hello, record, report, request
 

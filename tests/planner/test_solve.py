@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 from planner import solve
 from planner.answer import outcome
 from planner.answer.evaluation import Evaluation

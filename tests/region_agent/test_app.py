@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from periplus import rpc
-from periplus.convert import certificate_to_pb
 from periplus.errors import Conflict, NotFound, Unreachable
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
+from periplus.net import rpc
+from periplus.net.convert import certificate_to_pb
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.process import StopReason
+from periplus.process.lifecycle import StopReason
 from periplus.publication import JobAuthority, PublisherKey
 from periplus.spool.format import Durability
-from periplus.task import Role
+from periplus.values.task import Role
 from region_agent.app import run
 from region_agent.config import AgentConfig
 from region_agent.control.convert import heartbeat_to_pb

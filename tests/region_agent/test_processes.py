@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from periplus import rpc
+from periplus.net import rpc
 
 pytestmark = pytest.mark.processes
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from periplus.errors import TrainingError
-from periplus.task import TaskSpec, TaskState
-from periplus.task_process import Work, command
+from periplus.process.task_process import Work, command
+from periplus.values.task import TaskSpec, TaskState
 
 
 def make_work(spec: TaskSpec) -> Work:

@@ -13,16 +13,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus import rpc
 from periplus.codec.registry import trajectory_decoder
-from periplus.convert import policy_from_pb, policy_to_pb, trajectory_frame_from_pb
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
+from periplus.net import rpc
+from periplus.net.convert import policy_from_pb, policy_to_pb, trajectory_frame_from_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
-from periplus.probe import PROBE_TOLERANCE_NATS, probe_prompts
 from periplus.publication import Publication
-from periplus.task import Role
-from periplus.trajectory import Trajectory
+from periplus.values.policy import Policy
+from periplus.values.probe_prompts import PROBE_TOLERANCE_NATS, probe_prompts
+from periplus.values.task import Role
+from periplus.values.trajectory import Trajectory
 from region_agent.gateway.frames import FrameSpool
 from rollout_worker import app
 from rollout_worker.app import Worker

@@ -25,17 +25,16 @@ from periplus.audit.read import audit_run, frame_trajectories, round_to_bf16
 from periplus.audit.seals import SEALED, Sealer
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack, unpack
-from periplus.digest import state_digest
-from periplus.policy import Lineage, Policy, staleness
+from periplus.job.run_directory import RunDirectory
 from periplus.publication import JobAuthority, PublisherKey
-from periplus.record import Record, RecordKind
-from periplus.run_directory import RunDirectory
 from periplus.spool.format import Durability, segment_name
 from periplus.spool.format import Position as SpoolPosition
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import Spool
-from periplus.state import State, Tensor, write_safetensors
-from periplus.trajectory import (
+from periplus.values.digest import state_digest
+from periplus.values.policy import Lineage, Policy, staleness
+from periplus.values.record import Record, RecordKind
+from periplus.values.trajectory import (
     PolicyRun,
     Purpose,
     SamplingParams,
@@ -45,7 +44,8 @@ from periplus.trajectory import (
     read_only,
     token_ids,
 )
-from periplus.transport import FrameKey, pack_keyed
+from periplus.values.transport_keys import FrameKey, pack_keyed
+from periplus.values.weight_state import State, Tensor, write_safetensors
 from tests.support.keys import AUTHORITY
 
 JOB = "sums-1"

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from periplus.state import ELEMENT_BYTES, INDEX_FILE, SINGLE_FILE, State, Tensor, layout_bytes, safetensors_head
+from periplus.values.weight_state import (
+    ELEMENT_BYTES,
+    INDEX_FILE,
+    SINGLE_FILE,
+    State,
+    Tensor,
+    layout_bytes,
+    safetensors_head,
+)
 
 
 def tensor(seed: int, dtype: str = "BF16", shape: tuple[int, ...] = (64, 32)) -> Tensor:

@@ -7,6 +7,7 @@ from periplus.codec import weights
 
 
 def compiled() -> set[tuple[str, str]]:
-    modules = [import_module(f"{weights.__name__}.{module.name}") for module in pkgutil.iter_modules(weights.__path__)]
+    found = pkgutil.walk_packages(weights.__path__, f"{weights.__name__}.")
+    modules = [import_module(module.name) for module in found]
     loops = {name: loop for module in modules for name, loop in vars(module).items() if hasattr(loop, "signatures")}
     return {(name, str(signature)) for name, loop in loops.items() for signature in loop.signatures}

@@ -24,9 +24,9 @@ from coordinator.state import (
     desired_tasks,
     free_regions,
 )
-from periplus.policy import Policy
-from periplus.record import Record, RecordKind
-from periplus.task import RunFiles, TaskReport, TaskState
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
+from periplus.values.task import RunFiles, TaskReport, TaskState
 
 SETTINGS = Settings(silent_after_s=10, probe_payload_bytes=1024, probe_timeout_s=20, probe_retry_s=60)
 REGIONS = ("ap", "eu", "us")

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from periplus import rpc
 from periplus.errors import Fenced, PeriplusError
+from periplus.net import rpc
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 
 Servicer: Any = control_pb2_grpc.CoordinatorServicer

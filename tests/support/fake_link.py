@@ -10,11 +10,9 @@ from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
 from periplus.codec.weights.decoder import decode
-from periplus.convert import trajectory_frame_to_pb
-from periplus.digest import payload_digest, state_digest
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
+from periplus.net.convert import trajectory_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
 from periplus.publication import (
     Assembler,
     Certificate,
@@ -24,8 +22,10 @@ from periplus.publication import (
     PublisherKey,
     Trust,
 )
-from periplus.record import Record
-from periplus.state import State
+from periplus.values.digest import payload_digest, state_digest
+from periplus.values.policy import Policy
+from periplus.values.record import Record
+from periplus.values.weight_state import State
 from rollout_worker.engines.model import load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
 from rollout_worker.episodes.queue import LeaseQueue

@@ -11,11 +11,11 @@ from typing import Any, Self
 import grpc.aio
 import numpy as np
 
-from periplus import rpc
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
-from periplus.convert import (
+from periplus.net import rpc
+from periplus.net.convert import (
     certificate_to_pb,
     committed_to_pb,
     keyed_frame_from_pb,
@@ -24,9 +24,7 @@ from periplus.convert import (
     publication_record_from_pb,
     publication_record_to_pb,
 )
-from periplus.digest import state_digest
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.policy import Policy
 from periplus.publication import (
     Assembler,
     Chunk,
@@ -40,8 +38,10 @@ from periplus.publication import (
 )
 from periplus.spool.files import FileLayer
 from periplus.spool.format import Durability
-from periplus.state import State, Tensor
-from periplus.transport import FrameKey
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.transport_keys import FrameKey
+from periplus.values.weight_state import State, Tensor
 from periplus.wan.client import WanRouter
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub

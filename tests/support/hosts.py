@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
-from periplus.config import validate
-from periplus.job import JobFile, resolve
+from periplus.config.loading import validate
+from periplus.job.job_file import JobFile, resolve
 from planner.jobs.needs import Needs
 from planner.problem.fleet import Fleet, Link, Region
 

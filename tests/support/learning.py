@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from periplus.config import validate
-from periplus.job import JobFile, resolve
-from periplus.trajectory import PolicyRun, StopReason
+from periplus.config.loading import validate
+from periplus.job.job_file import JobFile, resolve
+from periplus.values.trajectory import PolicyRun, StopReason
 from tests.support.samples import CONSUMER, sample
 from trainer.learning.batch import Sample
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from periplus.errors import StateError
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import PolicyRun, Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import PolicyRun, Purpose
 from trainer.ledger.machine import DOUBTED_KEPT, DROPPED_KEPT, Ledger
 from trainer.ledger.state import SPARE_DEADLINES
 from trainer.ledger.values import (

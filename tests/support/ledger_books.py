@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from periplus.policy import Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Purpose
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import (
     EVAL_GROUPS_START,

@@ -16,8 +16,8 @@ from typing import TypeVar
 import pytest
 
 from periplus.errors import StateError
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import PolicyRun, Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import PolicyRun, Purpose
 from tests.support.ledger_books import Books
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import (

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import PolicyRun
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import PolicyRun
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import (
     Arrival,

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from periplus.job import JobFile, resolve
+from periplus.job.job_file import JobFile, resolve
 
 
 def left_run(root: Path, *checkpoints: tuple[int, int], summed_up: bool = False, **keys: Any) -> Path:

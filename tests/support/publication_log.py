@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from periplus.policy import Policy
 from periplus.publication import (
     Admission,
     Assembler,
@@ -15,6 +14,7 @@ from periplus.publication import (
     Send,
     admit,
 )
+from periplus.values.policy import Policy
 from tests.support.signed import Signer, digest_of, trust
 
 ZERO = Signer()

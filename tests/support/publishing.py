@@ -3,9 +3,9 @@
 from typing import Any
 
 from periplus.codec.weights.encoder import Encoder
-from periplus.digest import state_digest
-from periplus.policy import Policy
 from periplus.publication import Publication, PublisherKey, Trust
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
 from trainer.publishing import publish
 from trainer.publishing.publish import Bundle, Published

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from coordinator.client.connection import connect, job_state
+from periplus.job.run_directory import RunDirectory
 from periplus.pb.v1 import control_pb2
-from periplus.run_directory import RunDirectory
 from periplus.wan.client import LinkProperty, WanControl
 from tests.support.demo_process import environment, pids_of
 

@@ -4,8 +4,8 @@ import math
 import random
 from collections.abc import Iterator
 
-from periplus.policy import Policy
-from periplus.record import Record, RecordKind
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
 from periplus.view.state import (
     Event,
     FleetSeen,

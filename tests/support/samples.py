@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, StopReason
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, StopReason
 from trainer.learning.batch import Sample
 
 CONSUMER = Policy(0, 5)

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from periplus import rpc
-from periplus.convert import publication_record_to_pb
+from periplus.net import rpc
+from periplus.net.convert import publication_record_to_pb
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.publication import Publication, PublicationRecord
 

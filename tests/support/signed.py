@@ -6,7 +6,6 @@ from functools import cache
 from blake3 import blake3
 
 from periplus.codec.frame import CodecId
-from periplus.policy import Policy
 from periplus.publication import (
     Publication,
     PublicationKind,
@@ -16,6 +15,7 @@ from periplus.publication import (
     derived_publication,
     signed_publication,
 )
+from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
 
 JOB = "job-1"

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from periplus.policy import Policy
-from periplus.state import ELEMENT_BYTES, State, Tensor, layout_bytes
-from periplus.trajectory import (
+from periplus.values.policy import Policy
+from periplus.values.trajectory import (
     MAX_REWARD,
     Purpose,
     SamplingParams,
@@ -18,6 +17,7 @@ from periplus.trajectory import (
     read_only,
     token_ids,
 )
+from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor, layout_bytes
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

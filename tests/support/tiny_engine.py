@@ -8,8 +8,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from periplus.codec.weights.layout import layout_of
-from periplus.probe import probe_prompts
-from periplus.state import State, Tensor
+from periplus.values.probe_prompts import probe_prompts
+from periplus.values.weight_state import State, Tensor
 from rollout_worker.engines.torch_engine import TorchEngine
 from rollout_worker.weights.engine_writer import EngineWeights
 

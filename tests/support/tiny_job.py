@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from periplus.job import JobFile, resolve
-from periplus.task import Role, TaskSpec
+from periplus.job.job_file import JobFile, resolve
+from periplus.values.task import Role, TaskSpec
 from tests.support.keys import AUTHORITY
 
 NUM_PROBLEMS = 40

@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from periplus.codec.frame import CodecId
 from periplus.codec.weights.encoder import encode
-from periplus.digest import state_digest
-from periplus.policy import Policy
 from periplus.publication import (
     Attestation,
     Publication,
@@ -20,7 +18,9 @@ from periplus.publication import (
     derived_publication,
     signed_publication,
 )
-from periplus.state import State, Tensor, content_bytes
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.weight_state import State, Tensor, content_bytes
 from tests.support.keys import AUTHORITY
 
 JOB = "job-1"

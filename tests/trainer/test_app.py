@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from periplus import rpc
 from periplus.audit.findings import Code
 from periplus.errors import Denied, Unreachable
+from periplus.job.run_directory import RunDirectory
+from periplus.net import rpc
 from periplus.pb.v1 import control_pb2
-from periplus.policy import Policy
 from periplus.publication import JobAuthority
-from periplus.record import RecordKind
-from periplus.run_directory import RunDirectory
-from periplus.state import State, Tensor, write_safetensors
-from periplus.task import Role, TaskState
+from periplus.values.policy import Policy
+from periplus.values.record import RecordKind
+from periplus.values.task import Role, TaskState
+from periplus.values.weight_state import State, Tensor, write_safetensors
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
 from tests.support import gateways

@@ -13,22 +13,22 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from periplus import task_process
-from periplus.algorithm import AlgorithmSection
 from periplus.audit.auditor import Report, audit
 from periplus.audit.read import read_run
 from periplus.audit.records import End
 from periplus.codec import trajectory as trajectory_codec
-from periplus.convert import policy_to_pb
-from periplus.digest import payload_digest, state_digest
+from periplus.job.algorithm import AlgorithmSection
+from periplus.job.run_directory import RunDirectory
+from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import common_pb2, gateway_pb2
-from periplus.policy import Policy
-from periplus.probe import NUM_LOGPROBS
+from periplus.process import task_process
 from periplus.publication import Closing, PublicationKind, PublicationRecord
-from periplus.record import Record, RecordKind
-from periplus.run_directory import RunDirectory
-from periplus.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
-from periplus.trajectory import StopReason
+from periplus.values.digest import payload_digest, state_digest
+from periplus.values.policy import Policy
+from periplus.values.probe_prompts import NUM_LOGPROBS
+from periplus.values.record import Record, RecordKind
+from periplus.values.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
+from periplus.values.trajectory import StopReason
 from tests.support.dying import GONE, in_a_child
 from tests.support.fake_link import FakeLink
 from tests.support.tiny_job import task_of, tiny_job

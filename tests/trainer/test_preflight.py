@@ -14,11 +14,11 @@ from coordinator.client.preflight import check_job
 from periplus.environment.gym_tasks import load
 from periplus.environment.of_job import encode_prompt
 from periplus.errors import ConfigError
-from periplus.job import JobFile, load_job
-from periplus.job_inputs import BUILTIN_MODELS
-from periplus.record import RecordKind
-from periplus.state import SINGLE_FILE, read_safetensors, write_safetensors
-from periplus.task import Role
+from periplus.job.inputs import BUILTIN_MODELS
+from periplus.job.job_file import JobFile, load_job
+from periplus.values.record import RecordKind
+from periplus.values.task import Role
+from periplus.values.weight_state import SINGLE_FILE, read_safetensors, write_safetensors
 from tests.support.tiny_job import task_of, tiny_job
 from trainer.config import TrainerConfig
 from trainer.data.model import BUILTIN, build_tokenizer, resolve_model_dir

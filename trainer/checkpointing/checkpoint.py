@@ -23,12 +23,12 @@ from typing import Any, Protocol
 import torch
 from blake3 import blake3
 
-from periplus import finite_json
-from periplus.digest import state_digest
+from periplus.config import finite_json
 from periplus.errors import ConfigError, NotFound
-from periplus.policy import Lineage, Policy
-from periplus.run_directory import explained, sync_folder, write_atomically
-from periplus.state import content_bytes, read_safetensors, write_safetensors
+from periplus.job.run_directory import explained, sync_folder, write_atomically
+from periplus.values.digest import state_digest
+from periplus.values.policy import Lineage, Policy
+from periplus.values.weight_state import content_bytes, read_safetensors, write_safetensors
 from trainer.publishing.publish import bf16_state, float32_state, load_float32
 
 SCHEMA = "periplus.checkpoint/1"

@@ -16,12 +16,12 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal
 from periplus.codec.frame import unpack
 from periplus.errors import WireError
-from periplus.job import JobFile
-from periplus.run_directory import RunDirectory
+from periplus.job.job_file import JobFile
+from periplus.job.run_directory import RunDirectory
+from periplus.process.telemetry import event
 from periplus.spool.format import Position
 from periplus.spool.spool import Spool
-from periplus.telemetry import event
-from periplus.trajectory import Limits, Purpose
+from periplus.values.trajectory import Limits, Purpose
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpoint import Content
 from trainer.disk_wait import DiskWait

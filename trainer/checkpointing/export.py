@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from periplus.digest import state_digest
 from periplus.errors import StorageError, TrainingError
-from periplus.run_directory import PARTIAL, explained, sync_folder, write_atomically
-from periplus.state import SINGLE_FILE, content_bytes, read_safetensors, write_safetensors
+from periplus.job.run_directory import PARTIAL, explained, sync_folder, write_atomically
+from periplus.values.digest import state_digest
+from periplus.values.weight_state import SINGLE_FILE, content_bytes, read_safetensors, write_safetensors
 from trainer.publishing.publish import BUNDLE_FILES, bf16_state
 
 CONFIG = "config.json"

@@ -15,7 +15,7 @@ from periplus.environment.environment import Environment
 from periplus.environment.of_job import encode_prompt
 from periplus.environment.splits import Splits, split
 from periplus.errors import ConfigError
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from periplus.errors import ConfigError
-from periplus.job import BUILTIN_PREFIX
-from periplus.job_inputs import check_model_dir
-from periplus.run_directory import PARTIAL
-from periplus.state import SINGLE_FILE, write_safetensors
+from periplus.job.inputs import check_model_dir
+from periplus.job.job_file import BUILTIN_PREFIX
+from periplus.job.run_directory import PARTIAL
+from periplus.values.weight_state import SINGLE_FILE, write_safetensors
 from trainer.data.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
 from trainer.data.pretrained import load_tokenizer, load_weights
 from trainer.publishing.publish import float32_state

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from periplus.errors import ConfigError
-from periplus.state import State, read_safetensors
+from periplus.values.weight_state import State, read_safetensors
 
 FLOATS = frozenset({"F32", "BF16", "F16"})
 """Dtypes that float32 holds without a loss, under their names in safetensors."""

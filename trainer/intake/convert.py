@@ -1,8 +1,8 @@
 """Protobuf <-> the trainer's values."""
 
-from periplus.convert import policy_from_pb, policy_to_pb
+from periplus.net.convert import policy_from_pb, policy_to_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.trajectory import Purpose
+from periplus.values.trajectory import Purpose
 from trainer.ledger.values import Granted, Lease, Revoked
 from trainer.reporting.delivery import Proof
 

@@ -23,9 +23,9 @@ from periplus.codec.registry import columns_decoder
 from periplus.errors import CorruptFrame, WireError
 from periplus.spool.format import Position
 from periplus.spool.spool import Spool
-from periplus.trajectories import Trajectories, validate_all
-from periplus.trajectory import Limits, Trajectory, content_digest, validate
-from periplus.transport import FrameKey, SeenFrames
+from periplus.values.trajectories import Trajectories, validate_all
+from periplus.values.trajectory import Limits, Trajectory, content_digest, validate
+from periplus.values.transport_keys import FrameKey, SeenFrames
 from trainer.disk_wait import DiskWait
 
 MAX_FRAME_CONTENT_BYTES = 64 << 20

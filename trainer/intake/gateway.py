@@ -13,13 +13,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from periplus import rpc
-from periplus.convert import certificate_from_pb, publication_record_to_pb, record_to_pb
 from periplus.errors import Denied, PeriplusError, TimedOut, Unreachable
+from periplus.net import rpc
+from periplus.net.convert import certificate_from_pb, publication_record_to_pb, record_to_pb
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.process.telemetry import event
 from periplus.publication import Certificate, PublicationRecord
-from periplus.record import Record
-from periplus.telemetry import event
+from periplus.values.record import Record
 
 log = logging.getLogger(__name__)
 

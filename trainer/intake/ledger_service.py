@@ -19,14 +19,14 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal
 from periplus.audit.seals import Sealer
 from periplus.codec import trajectory as trajectory_codec
-from periplus.convert import policy_from_pb, trajectory_frame_from_pb
 from periplus.errors import StateError, WireError
+from periplus.net.convert import policy_from_pb, trajectory_frame_from_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
+from periplus.process.telemetry import event
 from periplus.spool.format import Position
-from periplus.telemetry import event
-from periplus.trajectory import StopReason, Trajectory
-from periplus.transport import FrameKey
+from periplus.values.policy import Policy
+from periplus.values.trajectory import StopReason, Trajectory
+from periplus.values.transport_keys import FrameKey
 from trainer.disk_wait import DiskWait
 from trainer.intake.convert import granted_to_pb, revoked_to_pb
 from trainer.intake.frames import Committed, Intake, Kept

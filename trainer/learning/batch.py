@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from periplus.trajectory import PolicyRun, StopReason, Trajectory
+from periplus.values.trajectory import PolicyRun, StopReason, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from periplus.policy import Lineage, Policy, staleness
-from periplus.trajectory import Trajectory
+from periplus.values.policy import Lineage, Policy, staleness
+from periplus.values.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

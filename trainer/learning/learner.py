@@ -28,8 +28,8 @@ import numpy as np
 import torch
 
 from periplus.errors import ConfigError, NonFiniteLoss
-from periplus.policy import Policy
-from periplus.trajectory import MAX_REWARD, is_reward
+from periplus.values.policy import Policy
+from periplus.values.trajectory import MAX_REWARD, is_reward
 from trainer.learning.advantages import AdvantageSettings, Outcomes
 from trainer.learning.batch import Batch, Sample, collate
 from trainer.learning.losses.kl import KlEstimator, kl_estimate

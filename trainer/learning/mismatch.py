@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import torch
 
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun
 from trainer.learning.losses.log_ratio import bounded_k3
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from periplus.trajectory import StopReason
+from periplus.values.trajectory import StopReason
 from trainer.data.dataset import Example
 from trainer.learning.batch import Batch, Sample, collate
 from trainer.learning.schedule import Decay, learning_rate

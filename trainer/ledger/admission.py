@@ -1,10 +1,10 @@
 """Which results are acceptable: the training key (lineage, group, sample), and the age of every token.
 
 A result is judged by what it is, not by who sends it or under which lease: a worker that was given up may still be
-first. It knows no content: ids and log-probabilities were validated before (periplus/trajectory.py).
+first. It knows no content: ids and log-probabilities were validated before (periplus/values/trajectory.py).
 """
 
-from periplus.trajectory import Purpose
+from periplus.values.trajectory import Purpose
 from trainer.ledger.state import Group, LedgerState
 from trainer.ledger.values import EVAL_GROUPS_START, Arrival, LedgerLimits, Result
 from trainer.ledger.window import fits, minus, plus

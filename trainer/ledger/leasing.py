@@ -15,8 +15,8 @@ import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
-from periplus.policy import Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Purpose
 from trainer.ledger import admission
 from trainer.ledger.state import Group, Held, LedgerState, Worker
 from trainer.ledger.values import Effect, Granted, Lease, LeaseLost, LedgerLimits, Loss, Result, Revoked

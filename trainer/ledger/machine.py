@@ -35,8 +35,8 @@ from itertools import islice
 from typing import assert_never
 
 from periplus.errors import StateError
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import Purpose
 from trainer.ledger import admission, leasing
 from trainer.ledger.leasing import ItemOf
 from trainer.ledger.state import Group, Held, LedgerState, Worker

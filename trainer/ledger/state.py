@@ -13,8 +13,8 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass, field
 
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import Purpose
 from trainer.ledger.values import Lease, Result
 
 SPARE_DEADLINES = 64

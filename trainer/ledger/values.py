@@ -1,14 +1,14 @@
 """What the ledger is told (events), what it decides (effects), and the values in both. Nothing here decides anything.
 
-Versions count along the trainer's lineage (periplus/policy.py), so that an age is a difference of two of them.
+Versions count along the trainer's lineage (periplus/values/policy.py), so that an age is a difference of two of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, Purpose
 
 EVAL_GROUPS_START = 1 << 40
 """Group numbers of evaluation start here: training never gets so far."""

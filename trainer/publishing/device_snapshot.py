@@ -28,7 +28,7 @@ import numpy.typing as npt
 import torch
 
 from periplus.codec.weights.layout import SPAN_BYTES, Layout, Line, Span
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 
 CHUNK_SPANS = 32
 """Compared at a time: 256 MiB, so that waiting for a chunk's count costs little beside reading it, while scratch stays

@@ -15,10 +15,8 @@ import torch
 from periplus.codec import files
 from periplus.codec.frame import CodecId
 from periplus.codec.weights.encoder import Encoder, encode
-from periplus.digest import payload_digest
 from periplus.environment.of_job import DATA_FILE
 from periplus.errors import ConfigError
-from periplus.policy import Policy
 from periplus.publication import (
     Certificate,
     Publication,
@@ -28,7 +26,9 @@ from periplus.publication import (
     bundle_parts,
     signed_publication,
 )
-from periplus.state import State, Tensor, content_bytes
+from periplus.values.digest import payload_digest
+from periplus.values.policy import Policy
+from periplus.values.weight_state import State, Tensor, content_bytes
 
 BUNDLE_FILES = (
     "config.json",

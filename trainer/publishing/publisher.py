@@ -24,12 +24,12 @@ import numpy.typing as npt
 from periplus.audit import records as audit
 from periplus.audit.seals import Sealer
 from periplus.codec.weights.encoder import Encoder
-from periplus.digest import state_digest
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
+from periplus.process.telemetry import event
 from periplus.publication import Certificate, PublicationKind, PublicationWriter, PublisherKey
-from periplus.state import State
-from periplus.telemetry import event
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.weight_state import State
 from trainer.intake.convert import proof_from_pb
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_service import Desk

@@ -2,7 +2,7 @@
 
 A hash of an engine's tensors says that the right bits are there, not that the engine computes with them: a tensor may
 be read into the wrong place and read back from it. So some closings carry what the trainer's own model thinks of a few
-fixed sequences (periplus/probe.py), computed in float32 from the weights rounded as they are published.
+fixed sequences (periplus/values/probe_prompts.py), computed in float32 from the weights rounded as they are published.
 
 The masters are never changed for longer than one module's forward pass, and nobody may train meanwhile: the probe
 belongs to the snapshot of a version. At most one module's parameters exist twice.

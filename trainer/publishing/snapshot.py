@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from periplus.state import State
+from periplus.values.weight_state import State
 from trainer.publishing.device_snapshot import DeviceCopy, patched
 from trainer.publishing.publish import bf16_state
 

@@ -7,7 +7,7 @@ Times and differences in proofs come from other machines: a number that is negat
 from dataclasses import dataclass
 from math import isfinite
 
-from periplus.policy import Policy
+from periplus.values.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

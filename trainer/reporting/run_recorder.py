@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from periplus.errors import DiskFull
-from periplus.job import JobFile
-from periplus.policy import Policy
-from periplus.record import Record, RecordKind
-from periplus.run_directory import RunDirectory
-from periplus.telemetry import check_names, event
-from periplus.trajectory import Trajectory
+from periplus.job.job_file import JobFile
+from periplus.job.run_directory import RunDirectory
+from periplus.process.telemetry import check_names, event
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
+from periplus.values.trajectory import Trajectory
 from trainer.disk_wait import DiskWait
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_service import Desk, Tally

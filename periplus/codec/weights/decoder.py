@@ -14,7 +14,7 @@ from periplus.codec.weights import head, part
 from periplus.codec.weights.layout import Layout, Span, layout_of
 from periplus.codec.weights.staged import Staged, StagedSpan
 from periplus.errors import CorruptFrame
-from periplus.state import State
+from periplus.values.weight_state import State
 
 MAX_PARTS = 1 << 20
 """Most parts of a payload for callers that have no signed cap: 8 TiB in spans of 8 MiB."""

@@ -12,9 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from periplus.codec.weights import head, part
-from periplus.codec.weights.kernels import Positions
+from periplus.codec.weights.entropy.kernels import Positions
 from periplus.codec.weights.layout import SPAN_BYTES, Span, layout_of
-from periplus.state import ELEMENT_BYTES, State
+from periplus.values.weight_state import ELEMENT_BYTES, State
 
 AHEAD = 2
 """Spans per thread that are encoded before they are asked for. Two keep the threads busy while one part is sent. Chosen

@@ -28,7 +28,7 @@ from blake3 import blake3
 from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, SPAN_BYTES, Layout, Line
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame, WrongBase
-from periplus.state import layout_bytes
+from periplus.values.weight_state import layout_bytes
 
 FORMAT = 1
 """Version of the payload format."""

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.codec.columns import from_planes, planes
-from periplus.codec.weights import kernels
-from periplus.codec.weights import span as sparse
-from periplus.codec.weights.kernels import Bits, readonly
+from periplus.codec.weights.entropy import kernels
+from periplus.codec.weights.entropy.kernels import Bits, readonly
 from periplus.codec.weights.layout import Layout, Span
+from periplus.codec.weights.sparse import span as sparse
 from periplus.codec.weights.staged import StagedSpan
 from periplus.codec.zstd import compress, decompress_exactly
 from periplus.errors import CorruptFrame
-from periplus.state import ELEMENT_BYTES, State
+from periplus.values.weight_state import ELEMENT_BYTES, State
 
 LEVEL = 1
 """zstandard level. Mantissa planes are noise that no level compresses, and exponent planes compress at level 1

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from periplus.codec.weights.kernels import scatter
+from periplus.codec.weights.entropy.kernels import scatter
 from periplus.codec.weights.layout import Layout, Piece, Span
-from periplus.state import ELEMENT_BYTES, State, Tensor
+from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
 
 Bits = npt.NDArray[np.unsignedinteger[Any]]
 

@@ -485,7 +485,7 @@ Global___RunFiles: _TypeAlias = RunFiles  # noqa: Y015
 
 @_typing.final
 class StepRecord(_message.Message):
-    """What one training step did. Names of the values are those of periplus/telemetry.py."""
+    """What one training step did. Names of the values are those of periplus/process/telemetry.py."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

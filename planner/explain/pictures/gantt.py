@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from periplus.view import units
-from periplus.view.blocks import ticks
+from periplus.view.terminal.blocks import ticks
 from planner.explain.pictures import svg
 from planner.problem.workload import TASKS, TRAINING
 from planner.simulate.run_record import Simulated, Span

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from periplus.view import units
-from periplus.view.blocks import nice_range, ticks
+from periplus.view.terminal.blocks import nice_range, ticks
 from planner.explain.pictures import svg
 
 WIDTH, _HEIGHT = 980.0, 470.0

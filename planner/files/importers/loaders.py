@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from periplus import config, file_kinds
+from periplus.config import file_kinds, loading
 from planner.devices.catalogue import architectures
 from planner.devices.catalogue.gpus import CPU_CORE
 from planner.files.fleet_file import fleet_of
@@ -25,12 +25,12 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 
 def read_text(path: Path) -> str:
     """Return the text of a file. Raises: ConfigError."""
-    return config.read_text(path)
+    return loading.read_text(path)
 
 
 def load_fleet(path: Path, cpu_core: GpuType = CPU_CORE) -> Fleet:
     """Return the fleet of a fleet file. Raises: ConfigError."""
-    tree = config.read_yaml(path)
+    tree = loading.read_yaml(path)
     file_kinds.need_kind(tree, str(path), ("fleet",))
     return fleet_of(tree, str(path), cpu_core)
 
@@ -39,7 +39,7 @@ def load_workload(path: Path) -> Workload:
     """Return the workload of a workload file and of the files that it refers to. Raises: ConfigError."""
     folder = path.parent
     sources = Sources(config_json=lambda name: _config_json(folder / name), rows=lambda name: read_rows(folder / name))
-    tree = config.read_yaml(path)
+    tree = loading.read_yaml(path)
     file_kinds.need_kind(tree, str(path), ("workload",))
     return workload_of(tree, str(path), sources)
 
@@ -54,7 +54,7 @@ def load_architecture(model_path: str) -> Architecture:
 
 def _config_json(path: Path) -> object:
     file = path / "config.json" if path.is_dir() else path
-    return config.parse_json(read_text(file), str(file))
+    return loading.parse_json(read_text(file), str(file))
 
 
 def load_tables(data: Path) -> Tables:

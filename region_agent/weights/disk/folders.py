@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
+from periplus.process.telemetry import event
 from periplus.spool.files import explained
-from periplus.telemetry import event
 
 log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ import numpy as np
 from blake3 import blake3
 
 from periplus.codec.weights.layout import Layout
-from periplus.digest import BLOCK_BYTES, digest_of, root
 from periplus.errors import CorruptFrame, CorruptSpool, Forged
-from periplus.policy import Policy
 from periplus.publication import Attestation, Trust
 from periplus.spool.files import explained
+from periplus.values.digest import BLOCK_BYTES, digest_of, root
+from periplus.values.policy import Policy
 from region_agent.weights.disk import redo_log
 from region_agent.weights.disk.files import PlacedFile, WeightFiles, new_file
 from region_agent.weights.disk.manifest import Manifest, file_name, newest_manifest, numbered, reader, write_manifest

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from periplus.codec.weights.layout import Layout, Line
-from periplus.convert import publication_record_from_pb, publication_record_to_pb
 from periplus.errors import CorruptSpool, PeriplusError
+from periplus.net.convert import publication_record_from_pb, publication_record_to_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
 from periplus.publication import Attestation, Closing, Opening, PublicationRecord
+from periplus.values.policy import Policy
 from region_agent.weights.disk.blocks import Read, block, blocks
 from region_agent.weights.disk.files import WeightFiles, new_file
 

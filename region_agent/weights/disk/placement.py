@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from periplus.codec.weights.layout import SPAN_BYTES, Layout, Piece, Span
 from periplus.spool.format import Buffer
-from periplus.state import ELEMENT_BYTES, State, Tensor
+from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
 
 ALIGN_BYTES = 16
 """Alignment of each dtype's first tensor in bytes; no element is wider."""

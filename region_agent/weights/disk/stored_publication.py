@@ -14,12 +14,12 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from periplus.convert import publication_record_from_pb, publication_record_to_pb
 from periplus.errors import CorruptSpool, PeriplusError
+from periplus.net.convert import publication_record_from_pb, publication_record_to_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
 from periplus.publication import Assembler, Attestation, Chunk, Closing, Opening, Publication, PublicationRecord
 from periplus.spool.files import explained
+from periplus.values.policy import Policy
 from region_agent.weights.disk.blocks import HEADER_BYTES, block, blocks, whole_data
 from region_agent.weights.disk.files import WeightFiles, new_file
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Self
 
 from periplus.errors import CorruptFrame, CorruptSpool, StorageError, WireError, WrongBase
-from periplus.policy import Policy
 from periplus.publication import Assembler, Publication, PublicationKind, Trust
 from periplus.spool.files import explained
+from periplus.values.policy import Policy
 from region_agent.weights.chain import InMemory, Link, OnDisk, attestation_of, base_of
 from region_agent.weights.changes import anchor_changes, delta_changes, head_of
 from region_agent.weights.disk import full_state as copy_

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from bench.weight_deltas import synthetic
 from bench.weight_deltas.peers import Peer, check_known, peers
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 
 PEERS = pytest.mark.parametrize("peer", peers(), ids=lambda peer: peer.name)
 SHAPES = ((7,), (3, 5), (2, 3, 4), (1, 1), (0, 4), ())

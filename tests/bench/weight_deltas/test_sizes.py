@@ -7,7 +7,7 @@ from bench.weight_deltas import synthetic
 from bench.weight_deltas.sizes import HEADER, Chain, fold, full_copy_bytes, line, of_chains, sizes
 from bench.weight_deltas.speeds import memory, peer_speeds, speeds
 from periplus.codec.weights.encoder import encode
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from bench.weight_deltas.states import bits, density, rounded, widened
-from periplus.state import Tensor
+from periplus.values.weight_state import Tensor
 
 
 def test_rounding_is_torchs() -> None:

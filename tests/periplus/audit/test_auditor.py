@@ -9,11 +9,11 @@ import pytest
 from periplus.audit.account import Account
 from periplus.audit.findings import Code
 from periplus.audit.records import Verdict
-from periplus.policy import Policy
-from periplus.run_directory import RunDirectory
+from periplus.job.run_directory import RunDirectory
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
-from periplus.trajectory import StopReason, Trajectory
+from periplus.values.policy import Policy
+from periplus.values.trajectory import StopReason, Trajectory
 from tests.support.audit_run import AuditRun, Forger, audited, gateway_spool, honest_run
 
 

@@ -10,7 +10,6 @@ import gc
 import io
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -34,9 +33,9 @@ from periplus.audit.records import MAX_LINE_BYTES, chain_hash, from_line, to_lin
 from periplus.audit.report import report_text, report_tree
 from periplus.audit.walk import MAX_FORKS
 from periplus.errors import CorruptFrame
-from periplus.policy import Policy
-from periplus.state import read_safetensors_file, safetensors_head
-from periplus.trajectory import PolicyRun, Purpose, StopReason
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, Purpose, StopReason
+from periplus.values.weight_state import read_safetensors_file, safetensors_head
 from tests.support.audit_run import Forger, audited, copy_run
 
 SLOWER = 20
@@ -353,15 +352,29 @@ def test_a_pipe_or_a_device_in_place_of_a_file_ends_with_a_verdict(run: Path, fi
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         path.unlink()
         make(path)
-        command = [sys.executable, "-m", "periplus", "job", "audit", str(run), "-o", "json"]
-        ended = subprocess.run(command, capture_output=True, timeout=60, preexec_fn=_with_little_memory, check=False)
-        report = json.loads(ended.stdout)
+        report = audited_by_a_process(run)
         is_note = file in ("metrics.jsonl", "config.yaml")
-        assert report["notes"] if is_note else report["findings"], (ended.stdout, ended.stderr)
+        assert report["notes"] if is_note else report["findings"]
 
 
-def _with_little_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+MEMORY_LIMIT_BYTES = 8 << 30
+"""Address space of a process that audits: below the size of the files that it is given here."""
+
+WITH_LITTLE_MEMORY = f"""
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_LIMIT_BYTES}, {MEMORY_LIMIT_BYTES}))
+runpy.run_module("periplus", run_name="__main__", alter_sys=True)
+"""
+
+
+def audited_by_a_process(run: Path, *spools: Path) -> dict[str, Any]:
+    """The report of the command, in a process of its own with little memory."""
+    options = [word for spool in spools for word in ("--spool", str(spool))]
+    command = [sys.executable, "-c", WITH_LITTLE_MEMORY, "job", "audit", str(run), "-o", "json", *options]
+    ended = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert ended.returncode in (0, 1), (ended.stdout, ended.stderr)
+    report: dict[str, Any] = json.loads(ended.stdout)
+    return report
 
 
 def test_a_metrics_file_beyond_any_run_is_no_witness(run: Path) -> None:
@@ -397,16 +410,6 @@ def test_a_large_tensor_added_to_the_exported_model_is_found_in_little_memory(ru
 
 LARGE = 1 << 40
 """Bytes of a sparse file: far beyond the memory that the auditing process is given."""
-
-
-def audited_by_a_process(run: Path, *spools: Path) -> dict[str, Any]:
-    """The report of the command, in a process of its own with little memory."""
-    options = [word for spool in spools for word in ("--spool", str(spool))]
-    command = [sys.executable, "-m", "periplus", "job", "audit", str(run), "-o", "json", *options]
-    ended = subprocess.run(command, capture_output=True, timeout=120, preexec_fn=_with_little_memory, check=False)
-    assert ended.returncode == 1, (ended.stdout, ended.stderr)
-    report: dict[str, Any] = json.loads(ended.stdout)
-    return report
 
 
 @pytest.mark.parametrize("head", [b"", b"[" * 1000])

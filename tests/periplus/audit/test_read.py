@@ -8,10 +8,10 @@ from periplus.audit import records
 from periplus.audit.auditor import audit
 from periplus.audit.findings import Code
 from periplus.audit.read import published_digest, read_run, round_to_bf16
-from periplus.digest import state_digest
 from periplus.errors import NotFound
-from periplus.policy import Policy
-from periplus.state import Tensor
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.weight_state import Tensor
 from tests.support.audit_run import AuditRun, audited
 
 

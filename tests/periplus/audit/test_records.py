@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from periplus.audit import records
 from periplus.audit.records import MAX_LINE_BYTES, from_line, to_line
 from periplus.errors import CorruptFrame
-from periplus.job import MAX_SAMPLES_PER_STEP
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose, StopReason
+from periplus.job.job_file import MAX_SAMPLES_PER_STEP
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, Purpose, StopReason
 
 integers = st.integers(0, 2**63)
 digests = st.binary(min_size=16, max_size=16)

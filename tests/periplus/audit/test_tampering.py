@@ -19,11 +19,11 @@ from blake3 import blake3
 from periplus.audit import records
 from periplus.audit.findings import Code
 from periplus.audit.records import Verdict
-from periplus.policy import Policy
-from periplus.record import Record, RecordKind
-from periplus.run_directory import RunDirectory
+from periplus.job.run_directory import RunDirectory
 from periplus.spool.reader import SpoolReader
-from periplus.trajectory import PolicyRun, Purpose, Trajectory, read_only, token_ids
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
+from periplus.values.trajectory import PolicyRun, Purpose, Trajectory, read_only, token_ids
 from tests.support.audit_run import Forger, audited
 from tests.support.keys import AUTHORITY
 

@@ -36,7 +36,7 @@ def test_states_are_read_by_the_weight_codec() -> None:
 
 
 def test_who_decodes_no_state_does_not_wait_for_its_compiler() -> None:
-    program = "import sys, periplus.codec.registry, periplus.convert; print('numba' in sys.modules)"
+    program = "import sys, periplus.codec.registry, periplus.net.convert; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from periplus.codec.trajectory import MAX_ID, content, decode, decode_columns, encode, json_bytes
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame
-from periplus.policy import Policy
-from periplus.trajectory import (
+from periplus.values.policy import Policy
+from periplus.values.trajectory import (
     PolicyRun,
     Purpose,
     SamplingParams,

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from periplus.errors import CorruptFrame, Fenced, Forged, PeriplusError, WrongBase
-from periplus.policy import Policy
 from periplus.publication import (
     Closing,
     Derive,
@@ -19,6 +18,7 @@ from periplus.publication import (
     payload_root,
 )
 from periplus.publication import log as log_module
+from periplus.values.policy import Policy
 from tests.support.publication_log import ONE, ZERO, deltas, feed, log_of, new_log, read, reader_of, records
 from tests.support.signed import Signer, derived, digest_of
 

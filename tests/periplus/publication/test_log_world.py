@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from periplus.errors import CorruptFrame, Fenced, Forged, WrongBase
-from periplus.policy import Policy
 from periplus.publication import (
     Attestation,
     Derive,
@@ -19,6 +18,7 @@ from periplus.publication import (
     Wait,
     derived_publication,
 )
+from periplus.values.policy import Policy
 from tests.support.publication_log import ONE, ZERO, Reader, new_log, reader_of, records
 from tests.support.signed import Signer, derived, digest_of
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from periplus.codec.frame import CodecId
 from periplus.errors import CorruptFrame, Fenced, Forged, WrongBase
-from periplus.policy import Policy
 from periplus.publication import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
@@ -32,6 +31,7 @@ from periplus.publication import (
     payload_root,
     signed_publication,
 )
+from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
 from tests.support.signed import JOB, Signer, derived, digest_of, trust
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from periplus.codec.frame import CodecId
 from periplus.errors import CorruptFrame, Forged
-from periplus.policy import Policy
 from periplus.publication import (
     Assembler,
     Attestation,
@@ -30,6 +29,7 @@ from periplus.publication import (
 )
 from periplus.publication.signing import MAX_CERTIFICATES, SMALL_ORDER
 from periplus.publication.values import chunk_signed_bytes
+from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
 from tests.support.signed import JOB, Signer, derived, trust
 

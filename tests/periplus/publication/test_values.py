@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.codec.frame import CodecId
-from periplus.policy import Policy
 from periplus.publication import Certificate, Closing, Opening, PublicationKind
 from periplus.publication.values import chunk_signed_bytes, closing_signed_bytes
+from periplus.values.policy import Policy
 
 CERTIFICATE = Certificate(job_id="job-1", fork=1, public_key=bytes(32), signature=bytes(64))
 OPENING = Opening(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.policy import Policy
-from periplus.record import Record, RecordKind
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
 from periplus.view.state import (
     MAX_POINTS,
     FleetSeen,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from periplus.telemetry import check_names
+from periplus.process.telemetry import check_names
 from periplus.view.summary import WanCounter, summary_from, summary_json, summary_table
 from tests.support import sample_run
 

@@ -1,7 +1,7 @@
 import pytest
 
 from periplus.view import units
-from periplus.view.blocks import bar, curve, nice_range, ticks
+from periplus.view.terminal.blocks import bar, curve, nice_range, ticks
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from periplus import errors, rpc
+from periplus import errors
+from periplus.net import rpc
 from periplus.pb.v1 import wan_pb2, wan_pb2_grpc
 from periplus.wan import grid
 from periplus.wan.client import LinkProperty, WanControl, WanRouter

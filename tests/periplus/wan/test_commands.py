@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from periplus import errors
-from periplus.view.listing import Output
+from periplus.config.yaml_text import parse
+from periplus.view.terminal.listing import Output
 from periplus.wan.commands import DEFAULT_CONTROL, parse_value, wan
 from periplus.wan.shaping import LinkProperty
-from periplus.yaml_text import parse
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from periplus import __main__, yaml_text
-from periplus.digest import state_digest
-from periplus.state import Tensor, read_safetensors
+from periplus import __main__
+from periplus.config import yaml_text
+from periplus.values.digest import state_digest
+from periplus.values.weight_state import Tensor, read_safetensors
 from periplus.weights.commands import weights
 from tests.support.checkpoints import model, next_model, write_checkpoint
 

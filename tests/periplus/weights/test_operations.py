@@ -13,9 +13,9 @@ from hypothesis import given, settings
 
 from periplus.codec.weights.encoder import Encoder
 from periplus.codec.weights.layout import Layout, Line, layout_of
-from periplus.digest import state_digest
 from periplus.errors import CorruptFrame, NotFound, PeriplusError, StorageError, WrongBase
-from periplus.state import SINGLE_FILE, State, Tensor, read_safetensors, safetensors_head
+from periplus.values.digest import state_digest
+from periplus.values.weight_state import SINGLE_FILE, State, Tensor, read_safetensors, safetensors_head
 from periplus.weights import operations, reading
 from periplus.weights.files import DeltaWriter, Head, Tail
 from tests.support.checkpoints import model, moved, next_model, tensor, write_checkpoint

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from periplus import clock, threads
+from periplus import clock
 from periplus.__main__ import run
+from periplus.process import threads
 from planner import solve
 from planner.answer import outcome
 from planner.commands import background_search

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from periplus import yaml_text
 from periplus.__main__ import run
+from periplus.config import yaml_text
 from planner.files.fleet_file import fleet_of
 from tests.support.gpu_plan import FLEET
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from periplus import yaml_text
 from periplus.__main__ import run
+from periplus.config import yaml_text
 from periplus.errors import ConfigError
 from planner import solve
 from planner.answer import outcome

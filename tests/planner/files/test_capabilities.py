@@ -3,9 +3,9 @@ from typing import get_args
 
 import pytest
 
-from periplus.algorithm import AlgorithmSection
 from periplus.errors import ConfigError
-from periplus.job import JobFile
+from periplus.job.algorithm import AlgorithmSection
+from periplus.job.job_file import JobFile
 from periplus.pb.v1 import common_pb2
 from planner.files.capabilities import load_capabilities, read_file
 from planner.jobs.refusals import TOPOLOGY

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from periplus.algorithm import AlgorithmSection
 from periplus.errors import ConfigError
+from periplus.job.algorithm import AlgorithmSection
 from planner.cost.tables.network import payload_bytes
 from planner.devices.catalogue import architectures
 from planner.files.importers.loaders import load_workload

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from periplus.config import validate
-from periplus.job import JobFile, resolve
+from periplus.config.loading import validate
+from periplus.job.job_file import JobFile, resolve
 from planner.devices.catalogue import architectures
 from planner.jobs.job_workload import rules_of_job, tasks_of_job, workload_of_job
 from planner.problem.workload import Lengths, Task, WeightTransfer

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from periplus import clock, rpc
+from periplus import clock
 from periplus.errors import TimedOut, Unreachable
+from periplus.net import rpc
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc, wan_pb2_grpc
 from periplus.wan import grid
 from periplus.wan.client import LinkProperty, WanControl, WanRouter

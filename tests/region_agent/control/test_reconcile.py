@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.task import Role, TaskOutcome, TaskState
+from periplus.values.task import Role, TaskOutcome, TaskState
 from region_agent.control.reconcile import (
     Action,
     AskToStop,

@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.app import serving
 from coordinator.config import CoordinatorConfig
-from periplus import rpc
 from periplus.errors import ConfigError, Conflict, Fenced, PeriplusError
+from periplus.net import rpc
 from periplus.pb.v1 import control_pb2
 from periplus.wan.client import WanRouter
 from region_agent.control import session as session_module

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from periplus.codec.frame import CodecId, Frame
-from periplus.convert import keyed_frame_from_pb
 from periplus.errors import Conflict, StorageError
+from periplus.net.convert import keyed_frame_from_pb
 from periplus.spool.format import Durability
-from periplus.transport import FrameKey
+from periplus.values.transport_keys import FrameKey
 from region_agent.gateway import frames as frames_module
 from region_agent.gateway.frames import (
     KEPT_FOLDERS,

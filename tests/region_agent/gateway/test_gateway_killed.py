@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from periplus.job import JobFile
+from periplus.job.job_file import JobFile
 from periplus.pb.v1 import control_pb2
-from periplus.transport import FrameKey, SeenFrames
+from periplus.values.transport_keys import FrameKey, SeenFrames
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, until
 from tests.support.keys import AUTHORITY

@@ -6,8 +6,8 @@ import pytest
 
 from periplus.errors import WireError
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
 from periplus.publication import Publication
+from periplus.values.policy import Policy
 from region_agent.gateway.hub import JobHub
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import JOB, frame_spool, keeper, play

@@ -1,7 +1,7 @@
 import asyncio
 
 from periplus.pb.v1 import gateway_pb2
-from periplus.transport import FrameKey
+from periplus.values.transport_keys import FrameKey
 from region_agent.gateway.outgoing import FRAMES_AHEAD, UP_MESSAGES, Outgoing
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from periplus import rpc
 from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, StorageError, Unreachable
+from periplus.net import rpc
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.policy import Policy
 from periplus.publication import Closing, PublicationKind, PublicationRecord, derived_publication
+from periplus.values.policy import Policy
 from region_agent.gateway import hub as hub_module
 from region_agent.gateway.hub import DOWN_QUEUE_MESSAGES, TAKEN_FRAMES, JobHub
 from region_agent.gateway.service import GatewayService

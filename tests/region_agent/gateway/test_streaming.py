@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from periplus.convert import committed_to_pb
 from periplus.errors import CorruptFrame, StorageError
+from periplus.net.convert import committed_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.spool.format import Durability
-from periplus.transport import FrameKey
+from periplus.values.transport_keys import FrameKey
 from region_agent.gateway import frames as frames_module
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import JOB, Trainer, Worker, frame_spool, gateway, play, remote_gateway, until

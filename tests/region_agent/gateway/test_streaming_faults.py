@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from periplus.codec.frame import CodecId, Frame
-from periplus.convert import committed_to_pb, keyed_frame_from_pb, keyed_frame_to_pb
+from periplus.net.convert import committed_to_pb, keyed_frame_from_pb, keyed_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.spool.format import Durability
-from periplus.transport import FrameKey, SeenFrames
+from periplus.values.transport_keys import FrameKey, SeenFrames
 from region_agent.gateway.hub import JobHub
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import JOB, frame_spool, keeper

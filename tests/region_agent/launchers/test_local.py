@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from periplus.run_directory import fork_of_start_line
-from periplus.task import Role, TaskOutcome, TaskState
+from periplus.job.run_directory import fork_of_start_line
+from periplus.values.task import Role, TaskOutcome, TaskState
 from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start
 from region_agent.launchers.local import Supervisor, WorkerSettings
 from tests.support.small_disk import small_disk
@@ -203,7 +203,7 @@ def test_a_worker_whose_agent_died_leaves(tmp_path: Path, scratch: Path) -> None
     agent = textwrap.dedent(f"""
         import time
         from pathlib import Path
-        from periplus.task import Role
+        from periplus.values.task import Role
         from region_agent.control.reconcile import Start
         from region_agent.launchers.local import Supervisor, WorkerSettings
         from tests.region_agent.launchers.test_local import WORKER, task

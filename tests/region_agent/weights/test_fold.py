@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from periplus.codec.weights.decoder import decode
 from periplus.errors import CorruptSpool, WrongBase
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 from region_agent.weights.chain import OnDisk
 from region_agent.weights.changes import fold
 from region_agent.weights.disk.weight_store import WeightStore

@@ -8,7 +8,7 @@ import pytest
 
 from periplus.codec.weights.decoder import decode
 from periplus.publication import Publication, PublicationKind
-from periplus.state import content_bytes
+from periplus.values.weight_state import content_bytes
 from region_agent.weights.changes import full
 from region_agent.weights.disk.weight_store import WeightStore
 from tests.support.faulty_files import Killed

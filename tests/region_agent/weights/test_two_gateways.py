@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from periplus.codec.weights.decoder import decode
-from periplus.policy import Policy
 from periplus.publication import PublicationKind
-from periplus.state import content_bytes
+from periplus.values.policy import Policy
+from periplus.values.weight_state import content_bytes
 from region_agent.weights import weight_cache as keeper_module
 from region_agent.weights.disk import restore
 from region_agent.weights.routes import Rates, Way

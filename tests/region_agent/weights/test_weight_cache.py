@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from periplus.policy import Policy
 from periplus.publication import Publication, PublicationRecord
+from periplus.values.policy import Policy
 from region_agent.weights import weight_cache as keeper_module
 from region_agent.weights.disk import restore
 from region_agent.weights.disk.full_state import Copy

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.policy import Policy
-from periplus.trajectory import Limits, Purpose, Trajectory, read_only
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Limits, Purpose, Trajectory, read_only
 from rollout_worker.episodes.per_sample_fallback import WHY_CHARACTERS, only_valid, sample_what_can_be
 from rollout_worker.episodes.queue import Lease
-from tests.periplus.test_trajectory import GOOD
+from tests.periplus.values.test_trajectory import GOOD
 
 
 def lease(number: int) -> Lease:

@@ -8,7 +8,7 @@ DECODED_LATER = """
 import numpy as np
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
-from periplus.state import Tensor
+from periplus.values.weight_state import Tensor
 from rollout_worker.weights.compile import compile_decoder
 from tests.support.compiled import compiled
 

@@ -11,10 +11,10 @@ from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.layout import layout_of
 from periplus.codec.weights.staged import Staged, Update
-from periplus.digest import state_digest
 from periplus.errors import CorruptFrame, WrongBase
-from periplus.probe import PROBE_TOLERANCE_NATS
-from periplus.state import State
+from periplus.values.digest import state_digest
+from periplus.values.probe_prompts import PROBE_TOLERANCE_NATS
+from periplus.values.weight_state import State
 from rollout_worker.weights.engine_writer import EngineWeights
 from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
 

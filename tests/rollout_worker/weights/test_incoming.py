@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from periplus.errors import CorruptFrame, Fenced, Forged, PeriplusError, WireError, WrongBase
-from periplus.policy import Policy
 from periplus.publication import Chunk, Publication, PublicationRecord
-from periplus.state import content_bytes
+from periplus.values.policy import Policy
+from periplus.values.weight_state import content_bytes
 from rollout_worker.weights.host_copy import HostCopy
 from rollout_worker.weights.incoming import Bundle, Incoming, Mismatch, Outcome
 from rollout_worker.weights.pending_versions import Version

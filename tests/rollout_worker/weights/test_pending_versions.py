@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from periplus.policy import Policy
+from periplus.values.policy import Policy
 from rollout_worker.weights.host_copy import HostCopy
 from rollout_worker.weights.incoming import Incoming
 from rollout_worker.weights.pending_versions import PENDING_VERSIONS, Backlog, Version, check_is_due

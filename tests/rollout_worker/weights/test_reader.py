@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from periplus.digest import state_digest
 from periplus.errors import Fenced, Forged, PeriplusError, WrongBase
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
 from periplus.publication import Publication
-from periplus.state import State
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.weight_state import State
 from rollout_worker.weights.convert import Proof
 from rollout_worker.weights.engine_writer import EngineWeights
 from rollout_worker.weights.reader import ReaderSettings, WeightReader

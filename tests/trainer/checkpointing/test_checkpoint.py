@@ -10,10 +10,10 @@ import torch
 from blake3 import blake3
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from periplus import resumption
-from periplus.digest import state_digest
 from periplus.errors import ConfigError, DiskFull, NotFound, StorageError
-from periplus.policy import Lineage, Policy
+from periplus.job import resumption
+from periplus.values.digest import state_digest
+from periplus.values.policy import Lineage, Policy
 from tests.support.small_disk import small_disk
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpoint import LEARNER, MANIFEST, WEIGHTS, Content

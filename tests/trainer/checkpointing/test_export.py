@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from periplus.digest import state_digest
 from periplus.errors import Denied, DiskFull, StorageError, TrainingError
-from periplus.state import write_safetensors
+from periplus.values.digest import state_digest
+from periplus.values.weight_state import write_safetensors
 from tests.support.dying import GONE, before_each_call, die_at, in_a_child, num_calls
 from tests.support.small_disk import small_disk
 from trainer.checkpointing import export

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, Qwen3ForSequenceClassification
 
 from periplus.errors import ConfigError
-from periplus.state import INDEX_FILE, SINGLE_FILE, Tensor, read_safetensors, write_safetensors
+from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE, Tensor, read_safetensors, write_safetensors
 from tests.support.tiny_job import tiny_job
 from trainer.data.model import resolve_model_dir
 from trainer.data.pretrained import check_checkpoint, load_tokenizer, load_weights

@@ -11,9 +11,9 @@ from periplus.codec.frame import CodecId, Frame, unpack
 from periplus.errors import CorruptFrame, DiskFull
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
-from periplus.trajectory import Limits, content_digest
-from periplus.transport import FrameKey
-from tests.periplus.test_trajectory import GOOD
+from periplus.values.trajectory import Limits, content_digest
+from periplus.values.transport_keys import FrameKey
+from tests.periplus.values.test_trajectory import GOOD
 from trainer import disk_wait as disk_wait_module
 from trainer.disk_wait import DiskWait
 from trainer.intake import frames as intake_module

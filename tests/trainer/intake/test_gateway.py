@@ -8,13 +8,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from periplus import rpc
 from periplus.codec.frame import CodecId
-from periplus.convert import certificate_to_pb
 from periplus.errors import Denied, PeriplusError, TimedOut, Unreachable
+from periplus.net import rpc
+from periplus.net.convert import certificate_to_pb
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.policy import Policy
 from periplus.publication import Certificate, Chunk, PublicationKind, PublisherKey, signed_publication
+from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
 from trainer.intake import gateway
 from trainer.intake.gateway import OUT_RECORDS, GatewayLink

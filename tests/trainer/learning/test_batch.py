@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
 from tests.support.samples import sample
 from trainer.learning.batch import Sample, collate, sample_of
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.policy import Policy
-from periplus.telemetry import check_names
-from periplus.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory, token_ids
+from periplus.process.telemetry import check_names
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory, token_ids
 from trainer.learning.gate import admit, inspect
 from trainer.reporting.delivery import Sent
 from trainer.reporting.progress import Progress

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from periplus.algorithm import GROUPLESS, AlgorithmSection
 from periplus.errors import ConfigError, NonFiniteLoss
-from periplus.policy import Policy
-from periplus.telemetry import check_names
-from periplus.trajectory import PolicyRun
+from periplus.job.algorithm import GROUPLESS, AlgorithmSection
+from periplus.process.telemetry import check_names
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun
 from tests.support.learning import PAD_ID, make_job, sampled
 from tests.support.samples import CONSUMER, sample
 from trainer.learning import learner as learner_module

@@ -3,8 +3,8 @@ from math import exp
 import pytest
 import torch
 
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun
 from trainer.learning.mismatch import Mismatch, measure_mismatch
 
 NOW, BEFORE, OTHER_FORK = Policy(1, 4), Policy(1, 3), Policy(0, 4)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import PolicyRun, Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import PolicyRun, Purpose
 from tests.support.ledgers import HOLD_S, MAX_TOKENS, Desk, answer, leases_of, of
 from trainer.ledger.values import (
     EVAL_GROUPS_START,

@@ -1,6 +1,6 @@
 """The second gate: which groups are trained on, what is waited for, and what is given up."""
 
-from periplus.policy import Policy
+from periplus.values.policy import Policy
 from tests.support.ledgers import HOLD_S, Desk, answer, leases_of, of
 from trainer.ledger.machine import LOST_HOLD_STEPS
 from trainer.ledger.values import (

@@ -1,7 +1,7 @@
 """Evaluation: one greedy sample of each item, beside training and before it."""
 
-from periplus.policy import Policy
-from periplus.trajectory import Purpose
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Purpose
 from tests.support.ledgers import Desk, answer, leases_of, of
 from trainer.ledger.values import (
     EVAL_GROUPS_START,

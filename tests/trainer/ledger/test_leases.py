@@ -1,6 +1,6 @@
 """Leases: who gets which, how they end, and that none is ever forgotten."""
 
-from periplus.policy import Lineage, Policy
+from periplus.values.policy import Lineage, Policy
 from tests.support.ledgers import TIMEOUT_S, Desk, answer, leases_of, of
 from trainer.ledger.values import (
     Arrival,

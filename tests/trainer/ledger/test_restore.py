@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from periplus.policy import Lineage, Policy
-from periplus.trajectory import PolicyRun, Purpose
+from periplus.values.policy import Lineage, Policy
+from periplus.values.trajectory import PolicyRun, Purpose
 from tests.support.ledgers import MAX_TOKENS, Desk, item_of, leases_of, of
 from trainer.ledger.values import Arrival, BatchReady, BatchWanted, GroupDropped, Judged, Replayed, Result, StepDone
 

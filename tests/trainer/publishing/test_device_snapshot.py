@@ -13,11 +13,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from periplus.codec.weights import span as sparse
 from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.layout import layout_of
 from periplus.codec.weights.part import elements, words
-from periplus.state import State
+from periplus.codec.weights.sparse import span as sparse
+from periplus.values.weight_state import State
 from trainer.publishing import device_snapshot
 from trainer.publishing.device_snapshot import DeviceCopy, patched
 from trainer.publishing.publish import bf16_state

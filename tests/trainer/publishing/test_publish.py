@@ -12,10 +12,10 @@ import torch
 from periplus.codec.frame import CodecId
 from periplus.codec.registry import files_decoder
 from periplus.codec.weights.decoder import decode
-from periplus.digest import payload_digest, state_digest
-from periplus.policy import Policy
 from periplus.publication import Assembler, Publication, PublicationKind
-from periplus.state import State, Tensor, content_bytes
+from periplus.values.digest import payload_digest, state_digest
+from periplus.values.policy import Policy
+from periplus.values.weight_state import State, Tensor, content_bytes
 from tests.support.publishing import Author, published_by
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.publishing import publish
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 ENCODED_LATER = """
 import numpy as np
 from periplus.codec.weights.encoder import encode
-from periplus.state import Tensor
+from periplus.values.weight_state import Tensor
 from tests.support.compiled import compiled
 from trainer.publishing import publish
 

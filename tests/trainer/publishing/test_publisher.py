@@ -12,11 +12,8 @@ from periplus.audit import records as audit
 from periplus.audit.seals import Sealer
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import Encoder
-from periplus.convert import policy_to_pb
-from periplus.digest import state_digest
+from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.policy import Policy
-from periplus.probe import NUM_LOGPROBS, probe_prompts
 from periplus.publication import (
     Assembler,
     Chunk,
@@ -28,7 +25,10 @@ from periplus.publication import (
     PublisherKey,
     Trust,
 )
-from periplus.state import State
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.probe_prompts import NUM_LOGPROBS, probe_prompts
+from periplus.values.weight_state import State
 from tests.support.keys import AUTHORITY
 from trainer.publishing import publish, publisher
 from trainer.publishing.publish import Bundle

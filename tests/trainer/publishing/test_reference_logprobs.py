@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from periplus.probe import NUM_LOGPROBS, PROBE_TOLERANCE_NATS, probe_prompts
+from periplus.values.probe_prompts import NUM_LOGPROBS, PROBE_TOLERANCE_NATS, probe_prompts
 from trainer.publishing import reference_logprobs
 
 

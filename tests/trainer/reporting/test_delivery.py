@@ -3,8 +3,8 @@ from math import inf, nan
 
 import pytest
 
-from periplus.policy import Policy
-from periplus.telemetry import check_names
+from periplus.process.telemetry import check_names
+from periplus.values.policy import Policy
 from trainer.reporting.delivery import Proof, ProofTally, Sent
 from trainer.reporting.progress import Progress
 

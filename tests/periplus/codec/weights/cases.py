@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from periplus.state import ELEMENT_BYTES, State, Tensor
+from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
 from tests.support.strategies import states, tensors
 
 _MULTIPLIER = 0x9E3779B97F4A7C15

@@ -3,7 +3,7 @@ import pytest
 
 from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.floors import adaptive_floor_bits, floors, steps_between
-from periplus.state import Tensor
+from periplus.values.weight_state import Tensor
 from tests.periplus.codec.weights.cases import step
 
 

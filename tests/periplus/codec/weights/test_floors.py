@@ -6,7 +6,7 @@ import pytest
 
 from periplus.codec.weights import floors as module
 from periplus.codec.weights.floors import MANTISSA_BITS, Floors, floors
-from periplus.state import ELEMENT_BYTES, State, Tensor
+from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
 from tests.support.checkpoints import model, moved, next_model, tensor
 
 

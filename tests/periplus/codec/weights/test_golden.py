@@ -2,7 +2,7 @@ import pytest
 
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
-from periplus.state import content_bytes
+from periplus.values.weight_state import content_bytes
 from tests.periplus.codec.weights.golden.write import HERE, cases, pack, unpack
 
 CASES = cases()

@@ -11,7 +11,7 @@ from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.layout import layout_of
 from periplus.codec.zstd import compress
 from periplus.errors import CorruptFrame, WireError
-from periplus.state import State, Tensor, content_bytes
+from periplus.values.weight_state import State, Tensor, content_bytes
 from tests.periplus.codec.weights.cases import noise, step
 from tests.periplus.codec.weights.golden.write import cases
 

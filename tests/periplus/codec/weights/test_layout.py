@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.codec.weights.layout import Layout, Line, layout_of
-from periplus.state import ELEMENT_BYTES, State
+from periplus.values.weight_state import ELEMENT_BYTES, State
 from tests.support.strategies import states
 
 

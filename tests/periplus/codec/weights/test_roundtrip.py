@@ -9,9 +9,9 @@ from periplus.codec.columns import planes
 from periplus.codec.weights.decoder import Decoder, decode
 from periplus.codec.weights.encoder import Encoder, encode
 from periplus.codec.zstd import compress
-from periplus.digest import state_digest
 from periplus.errors import WrongBase
-from periplus.state import ELEMENT_BYTES, State, Tensor, content_bytes
+from periplus.values.digest import state_digest
+from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor, content_bytes
 from tests.periplus.codec.weights.cases import noise, pairs, special, step
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.encoder import Encoder
-from periplus.state import Tensor, content_bytes
+from periplus.values.weight_state import Tensor, content_bytes
 from tests.periplus.codec.weights.cases import step
 
 SPAN_BYTES = 1 << 16

@@ -10,10 +10,10 @@ import pytest
 from periplus.codec.frame import CodecId
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
-from periplus.digest import state_digest
 from periplus.errors import Conflict, CorruptFrame, StorageError, WrongBase
 from periplus.publication import Publication, PublicationKind, derived_publication, signed_publication
-from periplus.state import State, Tensor, content_bytes
+from periplus.values.digest import state_digest
+from periplus.values.weight_state import State, Tensor, content_bytes
 from region_agent.weights.changes import fold, full
 from region_agent.weights.disk.weight_store import WeightStore
 from tests.support.faulty_weights import FaultyWeightFiles

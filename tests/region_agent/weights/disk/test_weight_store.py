@@ -7,7 +7,7 @@ import pytest
 
 from periplus.codec.weights.decoder import decode
 from periplus.errors import CorruptFrame, DiskFull
-from periplus.state import State
+from periplus.values.weight_state import State
 from region_agent.weights.changes import full
 from region_agent.weights.disk.weight_store import MOST_CHAINS, WeightStore
 from tests.support.faulty_weights import FaultyWeightFiles

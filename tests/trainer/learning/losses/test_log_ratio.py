@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.policy import Policy
-from periplus.trajectory import PolicyRun
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun
 from trainer.learning.losses.aggregate import Aggregation, StepCounts
 from trainer.learning.losses.importance import Correction, Importance, Level
 from trainer.learning.losses.kl import KlEstimator, kl_estimate

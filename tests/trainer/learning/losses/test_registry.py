@@ -1,6 +1,6 @@
 from typing import get_args
 
-from periplus.algorithm import GROUPLESS, AlgorithmSection
+from periplus.job.algorithm import GROUPLESS, AlgorithmSection
 from trainer.learning.losses.registry import ALGORITHMS
 
 

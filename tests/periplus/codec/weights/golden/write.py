@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from periplus.codec.weights.encoder import encode
-from periplus.state import State, Tensor
+from periplus.values.weight_state import State, Tensor
 from tests.periplus.codec.weights.cases import noise, step
 
 HERE = Path(__file__).parent

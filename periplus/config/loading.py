@@ -1,0 +1,429 @@
+"""Configuration: one frozen model a file, read from YAML, overridden by `dotted.key=value`, refused with a reason.
+
+What it decides: which text is a valid configuration and what to tell a person whose text is not. A file is
+read as YAML 1.2 (`periplus.config.yaml_text`); after that the tree is plain JSON and is validated as JSON, strictly:
+text is never turned into a number.
+
+Every refusal is a ConfigError which names the file, the dotted key, the offending value and what is allowed. The
+refusals of a file come at once: the first ten are said, and the others counted. What it refuses to know: what the keys
+mean.
+"""
+
+import dataclasses
+import difflib
+import enum
+import io
+import itertools
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union
+
+import pydantic
+from pydantic.fields import FieldInfo
+
+from periplus.config import yaml_text
+from periplus.errors import ConfigError
+
+Tree = dict[str, Any]
+"""What a YAML file holds: JSON values under text keys."""
+
+MAX_FILE_BYTES = 64_000_000
+"""Largest text file that is read: twice the longest JSON text that `periplus.config.yaml_text` takes."""
+MAX_REFUSALS = 10
+"""Most refusals of one file that are shown, the others are counted: a wrong file is wrong in each of its lines, and the
+suggestion for an unknown key takes half a millisecond."""
+
+
+class Config(pydantic.BaseModel):
+    """Base of every configuration. A docstring under a field is its description in the JSON schema."""
+
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Words:
+    """Says in an annotation what a field's `pattern` allows, for people who do not read patterns."""
+
+    text: str
+
+
+M = TypeVar("M", bound=Config)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotSupported:
+    """What to say of a name that other tools have and a model has not: why not, and what to do instead."""
+
+    instead: str
+
+
+KnownElsewhere = Mapping[str, "str | NotSupported"]
+"""Names of other tools, each with our dotted key for it, or with why there is none. For messages only."""
+
+
+def load(
+    model: type[M],
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    known_elsewhere: KnownElsewhere | None = None,
+) -> M:
+    """Read a file (none: start from the defaults), apply the overrides from left to right, validate.
+
+    Raises: ConfigError.
+    """
+    tree = read_yaml(path) if path else {}
+    return of_tree(model, tree, str(path) if path else "the overrides", overrides, known_elsewhere)
+
+
+def of_tree(
+    model: type[M],
+    tree: Mapping[str, Any],
+    source: str,
+    overrides: Sequence[str] = (),
+    known_elsewhere: KnownElsewhere | None = None,
+) -> M:
+    """Apply the overrides to a parsed file from left to right, and validate. Raises: ConfigError."""
+    if not tree and not overrides and any(field.is_required() for field in model.model_fields.values()):
+        raise ConfigError(f"{source}: is empty")
+    elsewhere = known_elsewhere or {}
+    return validate(model, override(model, tree, overrides, elsewhere), source, elsewhere)
+
+
+def read_yaml(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Tree:
+    """The mapping in a YAML (or JSON) file. Raises: ConfigError with the line of what is wrong."""
+    tree = yaml_text.parse(read_text(path, max_bytes), str(path))
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: must hold a mapping of keys to values, not {_shown(tree)}")
+    return tree
+
+
+def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
+    """Return a file's text. Raises: ConfigError, also where the file is longer than `max_bytes`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ConfigError(f"{path}: is larger than {max_bytes:,} bytes; is it the right file?")
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file; check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+
+
+def refuse(source: str, refusals: Iterable[str]) -> None:
+    """Refuse a source if there is any refusal. Raises: ConfigError with the first ones and the number of the others."""
+    every = iter(refusals)
+    if lines := [f"{source}: {refusal}" for refusal in itertools.islice(every, MAX_REFUSALS)]:
+        if more := sum(1 for _ in every):
+            lines.append(f"{source}: and {more:,} more of this kind")
+        raise ConfigError("\n".join(lines))
+
+
+# ---- overrides -------------------------------------------------------------------------------------------------------
+
+
+def overlay(model: type[Config], tree: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """Return the tree with every key that `over` gives, section by section; a value that is no section is replaced."""
+    result = dict(tree)
+    for key, value in over.items():
+        field = model.model_fields.get(key)
+        section, known = _section_of(field.annotation) if field else None, result.get(key)
+        is_section = section is not None and isinstance(value, dict) and isinstance(known, dict)
+        result[key] = overlay(section, known, value) if section and is_section and known else value
+    return result
+
+
+def override(
+    model: type[Config], tree: Mapping[str, Any], overrides: Sequence[str], known_elsewhere: KnownElsewhere
+) -> Tree:
+    """A copy of the tree with each `dotted.key=value` set; the right-most wins, values are YAML.
+
+    Raises: ConfigError.
+    """
+    result: Tree = json.loads(json.dumps(tree))
+    for text in overrides:
+        key, equals, value_text = text.partition("=")
+        path, source = key.strip().split("."), f"override {_cut(text)!r}"
+        if not equals or not all(path):
+            raise ConfigError(f"{source}: write it as dotted.key=value, such as seed=3")
+        _check_key(model, path, source, known_elsewhere)
+        value, node = yaml_text.parse(value_text, source), result
+        for name in path[:-1]:
+            if not isinstance(node.get(name), dict):
+                node[name] = {}
+            node = node[name]
+        node[path[-1]] = value
+    return result
+
+
+def _check_key(model: type[Config], path: Sequence[str], source: str, known_elsewhere: KnownElsewhere) -> None:
+    section: type[Config] | None = model
+    for i, name in enumerate(path):
+        assert section is not None
+        if name not in section.model_fields:
+            raise ConfigError(f"{source}: {_unknown(model, path[: i + 1], known_elsewhere, path[i + 1 :])}")
+        field = section.model_fields[name]
+        section = _section_of(field.annotation)
+        if section is None:
+            base, key = _base(field.annotation), ".".join(path[: i + 1])
+            if i + 1 < len(path) and base is tuple:
+                raise ConfigError(f"{source}: {key} is a list, which an override gives as a whole")
+            if i + 1 < len(path) and base is not dict:
+                raise ConfigError(f"{source}: {key} holds one value, it has no keys below it")
+            return
+
+
+# ---- validation ------------------------------------------------------------------------------------------------------
+
+
+def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownElsewhere | None = None) -> M:
+    """The model that a tree stands for. Raises: ConfigError with the first refusals, one a line."""
+    try:
+        return model.model_validate_json(json.dumps(tree))
+    except pydantic.ValidationError as error:
+        details, num = error.errors(include_url=False)[:MAX_REFUSALS], error.error_count()
+        refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in details]
+        more = [f"and {num - MAX_REFUSALS:,} more refusals"] if num > MAX_REFUSALS else []
+        raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in [*refusals, *more])) from error
+
+
+def check_schema(tree: object, schema: str, source: str) -> Tree:
+    """The tree without its `schema` key. Raises: ConfigError if it is not a mapping that carries this schema."""
+    if tree == {}:
+        raise ConfigError(f"{source}: is empty; it must carry schema: {schema}")
+    if not isinstance(tree, dict) or "schema" not in tree:
+        found = "none" if isinstance(tree, dict) else _shown(tree)
+        raise ConfigError(f"{source}: must carry schema: {schema}, found {found}")
+    if tree["schema"] != schema:
+        raise ConfigError(f"{source}: must carry schema: {schema}, found {_shown(tree['schema'])}")
+    return {key: value for key, value in tree.items() if key != "schema"}
+
+
+def parse_json(text: str, source: str) -> object:
+    """The value that a JSON text stands for. Raises: ConfigError."""
+    return yaml_text.parse_json(text, source)
+
+
+def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) -> str:
+    location: tuple[int | str, ...] = detail["loc"]
+    if detail["type"] == "json_invalid":
+        return "holds text that is not valid Unicode, half of a surrogate pair"
+    key = ".".join(map(str, location))
+    if detail["type"] == "extra_forbidden":
+        return _unknown(model, location, known_elsewhere)
+    if location and location[-1] == _KEY:
+        allowed = _allowed(_place_at(model, (*location[:-2], _KEY)))
+        return f"unknown key {key.removesuffix('.' + _KEY)}; it must be {allowed or 'another'}"
+    allowed = _allowed(_place_at(model, location))
+    if detail["type"] == "missing":
+        return f"{key} is missing" + (f"; it must be {allowed}" if allowed else "")
+    if not location:
+        return f"must be a mapping of keys to values, not {_shown(detail['input'])}"
+    if detail["type"] == "too_long":
+        return f"{key} has {detail['ctx']['actual_length']:,} items, but must be {allowed}"
+    if detail["type"] == "finite_number":
+        allowed = allowed.replace("a number", "a finite number", 1)
+    return (
+        f"{key} is {_shown(detail['input'])}, but must be {allowed or detail['msg'].removeprefix('Input should be ')}"
+    )
+
+
+def _unknown(
+    model: type[Config], location: Sequence[int | str], known_elsewhere: KnownElsewhere, inner: Sequence[str] = ()
+) -> str:
+    """`inner`: names below the unknown one; the last that other tools have says what is meant."""
+    *parents, name = map(str, location)
+    meant = next((known_elsewhere[each] for each in (*reversed(inner), name) if each in known_elsewhere), None)
+    if isinstance(meant, NotSupported):
+        return f"{'.'.join((*parents, name, *inner))} is not supported yet: {meant.instead}"
+    place = _place_at(model, location[:-1])
+    section = _section_of(place.annotation) if place else None
+    siblings = tuple(section.model_fields) if section else ()
+    leaves: dict[str, list[str]] = {}
+    for known in _paths(model, _indices(location)):
+        leaves.setdefault(known[-1], []).append(".".join(known))
+    if meant is not None:
+        guesses = [meant]
+    elif name in leaves:
+        guesses = leaves[name][:3]
+    elif near := difflib.get_close_matches(name, siblings, n=1):
+        guesses = [".".join((*parents, near[0]))]
+    else:
+        far = difflib.get_close_matches(name, leaves, n=1, cutoff=0.75)
+        guesses = leaves[far[0]][:3] if far else []
+    hint = f"did you mean {' or '.join(guesses)}?" if guesses else f"known keys: {', '.join(siblings)}"
+    return f"unknown key {'.'.join((*parents, name))}; {hint}"
+
+
+# ---- what a model has where ------------------------------------------------------------------------------------------
+
+_Path = tuple[str, ...]
+_KEY = "[key]"
+"""Ends the location of a mapping's key."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """What may stand at one location of a file."""
+
+    annotation: Any
+    bounds: tuple[Any, ...] = ()
+
+
+def dotted_keys(model: type[Config]) -> tuple[str, ...]:
+    """Every key of the model, sections included, such as `sampling.temperature`; not what is in lists."""
+    return tuple(".".join(path) for path in _paths(model, lambda path: None))
+
+
+def _paths(model: type[Config], index_of: Callable[[_Path], str | None], at: _Path = ()) -> Iterator[_Path]:
+    """Every key below `at`; of a list of sections, those of the entry that `index_of` names, if it does."""
+    for name, field in model.model_fields.items():
+        path = (*at, name)
+        yield path
+        entry = _entry(field.annotation, 0)
+        if section := _section_of(field.annotation):
+            yield from _paths(section, index_of, path)
+        elif entry and (section := _section_of(entry.annotation)) and (index := index_of(path)) is not None:
+            yield from _paths(section, index_of, (*path, index))
+
+
+def _indices(location: Sequence[int | str]) -> Callable[[_Path], str | None]:
+    """On the way to an unknown key the entries that it is in; below its section the first ones; elsewhere none."""
+    there = tuple(map(str, location))
+
+    def index_of(path: _Path) -> str | None:
+        if there[: len(path)] == path and len(there) > len(path):
+            return there[len(path)]
+        return "0" if path[: len(there) - 1] == there[:-1] else None
+
+    return index_of
+
+
+def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | None:
+    """None where the model has nothing."""
+    place: _Place | None = _Place(model)
+    for part in location:
+        if place is None:
+            return None
+        if section := _section_of(place.annotation):
+            field = section.model_fields.get(str(part))
+            place = _Place(field.annotation, tuple(field.metadata)) if field else None
+        else:
+            place = _entry(place.annotation, part)
+    return place
+
+
+def _entry(annotation: Any, part: int | str) -> _Place | None:
+    """One entry of a list or a mapping, or a mapping's key; None of what is neither."""
+    for choice in _alternatives(annotation):
+        origin, args = typing.get_origin(choice), typing.get_args(choice)
+        if origin is dict:
+            return _bare(args[0] if part == _KEY else args[1])
+        if origin is tuple and args[-1] is Ellipsis:
+            return _bare(args[0])
+        if origin is tuple and isinstance(part, int) and part < len(args):
+            return _bare(args[part])
+    return None
+
+
+def _bare(annotation: Any) -> _Place:
+    """An annotation without its bounds, and those."""
+    if typing.get_origin(annotation) is not Annotated:
+        return _Place(annotation)
+    inner, *metadata = typing.get_args(annotation)
+    bounds = [each for one in metadata for each in (one.metadata if isinstance(one, FieldInfo) else (one,))]
+    return _Place(inner, tuple(bounds))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(annotation) in (Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def _section_of(annotation: Any) -> type[Config] | None:
+    for choice in _alternatives(annotation):
+        if isinstance(choice, type) and issubclass(choice, Config):
+            return choice
+    return None
+
+
+def _base(annotation: Any) -> Any:
+    chosen = next((a for a in _alternatives(annotation) if a is not type(None)), annotation)
+    bare = _bare(chosen).annotation
+    return typing.get_origin(bare) or bare
+
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    dict: "a mapping",
+    tuple: "a list",
+}
+_BOUNDS = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}", "pattern": "matching {}"}
+_LENGTHS = {"min_length": "of at least {} items", "max_length": "of at most {} items"}
+_CHARACTERS = {"min_length": "of at least {} characters", "max_length": "of at most {} characters"}
+_WORDS = {tuple: _LENGTHS, str: {**_BOUNDS, **_CHARACTERS}}
+
+
+def _allowed(place: _Place | None) -> str:
+    if place is None:
+        return ""
+    base = _base(place.annotation)
+    if base is Literal:
+        chosen = next(a for a in _alternatives(place.annotation) if typing.get_origin(a) is Literal)
+        kind = "one of " + ", ".join(map(str, typing.get_args(chosen)))
+    elif isinstance(base, type) and issubclass(base, enum.Enum):
+        kind = "one of " + ", ".join(str(each.value) for each in base)
+    elif isinstance(base, type) and issubclass(base, Config):
+        kind = "a mapping with keys " + ", ".join(base.model_fields)
+    else:
+        kind = _KINDS.get(base, "valid")
+    words = _WORDS.get(base, _BOUNDS)
+    inner = [bound for choice in _alternatives(place.annotation) for bound in _bare(choice).bounds]
+    items = (*place.bounds, *inner)
+    said = [item.text for item in items if isinstance(item, Words)]
+    bounds = [
+        words[name].format(_number(value))
+        for item in items
+        for name in words
+        if (value := getattr(item, name, None)) is not None and not (said and name == "pattern")
+    ]
+    null = " or null" if type(None) in _alternatives(place.annotation) else ""
+    return " ".join([kind, *bounds, *said]) + null
+
+
+def _number(bound: Any) -> Any:
+    """A bound that is long to write is said in powers of ten."""
+    is_long = isinstance(bound, float) or (isinstance(bound, int) and abs(bound) >= 10**7)
+    return f"{bound:g}" if is_long else bound
+
+
+def _shown(value: object) -> str:
+    return _cut(json.dumps(value, default=str))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# ---- resolved dump ---------------------------------------------------------------------------------------------------
+
+
+def dump_json(config: Config) -> str:
+    """Every key with its value, defaults included, as JSON."""
+    return json.dumps(config.model_dump(mode="json"), indent=2)
+
+
+def dump_yaml(config: Config) -> str:
+    """Every key with its value, defaults included, as YAML that load() reads back."""
+    return yaml_text.dump(config.model_dump(mode="json"))

@@ -1,0 +1,158 @@
+"""The files that a job names, checked without torch: before the job is sent anywhere, and again where its trainer runs.
+
+Until job bundles travel, `model.path` and `data.path` must be the same place for who submits and for the trainer's
+region. Here the model's configuration is read as JSON, and of its weights the headers alone; what needs the model's own
+code (which tensors it has, and of which shapes) is checked in `trainer/data/pretrained.py`. docs/jobs.md lists every
+check.
+"""
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from periplus.errors import ConfigError, CorruptFrame, NotFound
+from periplus.job.job_file import BUILTIN_PREFIX, JobFile
+from periplus.values.weight_state import checkpoint_files
+
+BUILTIN_MODELS: Mapping[str, int] = MappingProxyType({"builtin:qwen3-tiny": 512})
+"""What trainer/data/model.py can make, with its positions (a test holds that they agree)."""
+
+CONFIG_FILE = "config.json"
+ADAPTER_FILE = "adapter_config.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+CAUSAL_SUFFIXES = ("ForCausalLM", "LMHeadModel")
+"""How transformers names the classes that predict the next token; every other class has another head, or none."""
+
+_MAX_CONFIG_BYTES = 16 << 20
+"""Real configurations have a few kilobytes; a larger file under this name is something else."""
+
+
+def check_inputs(job: JobFile) -> None:
+    """Raises: ConfigError for a model or a data file that is not there, or that is damaged."""
+    positions: object
+    if job.model.path.startswith(BUILTIN_PREFIX):
+        _check_builtin(job.model.path)
+        positions = BUILTIN_MODELS[job.model.path]
+    else:
+        positions = check_model_dir(Path(job.model.path)).get("max_position_embeddings")
+    longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
+    if isinstance(positions, int) and longest > positions:
+        raise ConfigError(
+            f"sampling.prompt_tokens is {job.sampling.prompt_tokens} and sampling.max_new_tokens is "
+            f"{job.sampling.max_new_tokens}, together {longest}, but the model {job.model.path!r} has only {positions} "
+            "positions; lower one of the two"
+        )
+    if job.data.path is not None and not _is_file(Path(job.data.path)):
+        raise ConfigError(
+            f"data.path {job.data.path!r} is no file; {_remote(Path(job.data.path), 'data sets')}give a local JSONL "
+            "file with a prompt and an answer in each line"
+        )
+
+
+def check_model_dir(path: Path) -> Mapping[str, Any]:
+    """Return the model's configuration. Raises: ConfigError if `path` is no directory with a configuration, readable
+    weights and a tokenizer."""
+    if not _is_dir(path):
+        raise ConfigError(
+            f"model.path {str(path)!r} is no directory; {_remote(path, 'models')}give a Hugging Face checkpoint "
+            f"directory or {next(iter(BUILTIN_MODELS))}"
+        )
+    if (path / ADAPTER_FILE).exists():
+        raise ConfigError(
+            f"model.path {str(path)!r} is a LoRA adapter ({ADAPTER_FILE}), and adapters are not supported yet; merge "
+            "it into its base model (merge_and_unload in peft) and save the whole model"
+        )
+    wanted = {CONFIG_FILE: (CONFIG_FILE,), "*.safetensors": ("*.safetensors",), "a tokenizer": TOKENIZER_FILES}
+    lacks = [what for what, names in wanted.items() if not any(any(path.glob(name)) for name in names)]
+    if lacks:
+        raise ConfigError(
+            f"model.path {str(path)!r} is no Hugging Face checkpoint: it lacks {', '.join(lacks)}; save model and "
+            "tokenizer there with save_pretrained"
+        )
+    tree = _config(path / CONFIG_FILE)
+    refuse_config(tree, str(path / CONFIG_FILE), num_tensors=_num_tensors(path))
+    return tree
+
+
+def refuse_config(tree: Mapping[str, Any], source: str, *, num_tensors: int) -> None:
+    """Refuse what a model's configuration alone shows to be unusable. Raises: ConfigError."""
+    if not isinstance(tree.get("model_type"), str):
+        raise ConfigError(
+            f"{source} names no model_type, but {tree.get('model_type')!r}; is it a Hugging Face configuration?"
+        )
+    if tree.get("quantization_config"):
+        raise ConfigError(
+            f"{source} has a quantization_config, and quantised weights are not supported yet; give the checkpoint in "
+            "bfloat16, float16 or float32"
+        )
+    if tree.get("is_encoder_decoder"):
+        raise ConfigError(f"{source} is of an encoder-decoder model; only decoder-only language models are supported")
+    names = [str(name) for name in tree.get("architectures") or ()]
+    if names and not any(name.endswith(CAUSAL_SUFFIXES) for name in names):
+        raise ConfigError(
+            f"{source} says that the model is {', '.join(names)}, which does not predict the next token; give a "
+            f"checkpoint of a causal language model (architectures: ...{CAUSAL_SUFFIXES[0]})"
+        )
+    num_layers = tree.get("num_hidden_layers", 0)
+    if isinstance(num_layers, int) and num_layers > num_tensors:
+        raise ConfigError(
+            f"{source} says num_hidden_layers: {num_layers}, but the weights beside it are only {num_tensors} tensors; "
+            "give the config.json that belongs to the weights"
+        )
+
+
+def _num_tensors(path: Path) -> int:
+    try:
+        return sum(len(file.tensors) for file in checkpoint_files(path))
+    except (CorruptFrame, NotFound, OSError) as error:
+        raise ConfigError(f"model.path {str(path)!r} has no readable weights: {error}") from error
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_CONFIG_BYTES + 1)
+        if len(raw) > _MAX_CONFIG_BYTES:
+            raise ValueError(f"it is larger than {_MAX_CONFIG_BYTES} bytes")
+        tree = json.loads(raw)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON: {error}; save the model again") from error
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{path} must hold a JSON object, not {type(tree).__name__}; save the model again")
+    return tree
+
+
+def _check_builtin(name: str) -> None:
+    if name not in BUILTIN_MODELS:
+        close = difflib.get_close_matches(name, BUILTIN_MODELS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(BUILTIN_MODELS)}"
+        raise ConfigError(f"model.path {name!r} is no built-in model; {hint}")
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long, or a folder above that may not be read
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _remote(path: Path, what: str) -> str:
+    """A sentence for a path that names something to download; empty for other paths."""
+    here = Path.cwd()
+    parts = path.relative_to(here).parts if path.is_relative_to(here) else ()
+    if parts and parts[0].endswith(":"):
+        return "addresses are not supported yet: download it first; "
+    if len(parts) == 2 and not _is_dir(here / parts[0]):
+        name = "/".join(parts)
+        return f"{what} of the Hugging Face Hub are not downloaded yet: `hf download {name} --local-dir DIR` does; "
+    return ""

@@ -1,0 +1,209 @@
+"""What it takes to go on with a run: its newest checkpoint, its own job, and what of that job may change.
+
+A run goes on with the job that it was begun with. What differs from it is shown and must be asked for; what would break
+the promises of the run, or what its audit compares between forks, is never changed. Reads run directories, and nothing
+else.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from periplus.audit.journal import is_being_written
+from periplus.errors import ConfigError, Conflict, NotFound
+from periplus.job.job_file import JobFile, changed_job, recorded_job
+from periplus.job.run_directory import RunDirectory, read_lines
+from periplus.values.policy import Policy
+from periplus.values.record import RecordKind
+from periplus.values.task import resume_command
+
+MANIFEST = "manifest.json"
+CHECKPOINT_SCHEMA = "periplus.checkpoint/1"
+
+_PROBLEMS = "it decides which problems are trained on and which are held out, so the accuracy would mean nothing"
+_AUDITED = "the audit of a run holds all its forks to one"
+FIXED: Mapping[str, str] = {
+    "staleness": f"{_AUDITED} bound",
+    "seed": f"{_AUDITED} seed, from which all randomness and the order of the problems come",
+    "algorithm.name": f"{_AUDITED} algorithm, and the optimizer's state in the checkpoint belongs to it",
+    "algorithm.group_size": f"{_AUDITED} size of groups",
+    "train.groups_per_step": f"{_AUDITED} size of batches",
+    "environment": _PROBLEMS,
+    "data.size": _PROBLEMS,
+    "eval.num_prompts": _PROBLEMS,
+    "train.warmup.num_examples": _PROBLEMS,
+    "output.dir": "a run goes on in its own directory",
+}
+"""Keys of the job, sections included, that no resumption may change, with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The newest that a run directory holds. `highest_fork`: of any trainer that ever wrote there, whether or not it
+    lived to save a checkpoint; the next one needs a higher one, also from a coordinator that remembers none."""
+
+    run_dir: Path
+    job_id: str
+    policy: Policy
+    highest_fork: int
+
+    @property
+    def resume_policy(self) -> Policy:
+        """What a request to resume names: where to go on from, and the fork to go beyond."""
+        return Policy(self.highest_fork, self.policy.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key of the job whose value differs from the run's own; a value is written as JSON."""
+
+    key: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """The job with which a run goes on, from which checkpoint, and what of the job is new."""
+
+    job: JobFile
+    checkpoint: Checkpoint
+    changes: tuple[Change, ...]
+
+
+def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, may_change: bool) -> Resumption:
+    """Return how a run goes on: with its own job, changed by what `file` and `overrides` name if that is allowed.
+
+    Raises: NotFound if there is no such run, checkpoint or job; Conflict if its trainer still runs; ConfigError for a
+    change that was not asked for or that no run may make, and if nothing is left to do.
+    """
+    checkpoint = newest_checkpoint(run_dir)
+    run = RunDirectory(checkpoint.run_dir)
+    recorded = recorded_job(run.config)
+    job = changed_job(recorded, file, overrides)
+    changes = changes_between(recorded, job)
+    _check_changes(run_dir, changes, may_change=may_change)
+    if is_being_written(run.audit):
+        raise Conflict(
+            f"{run_dir} is still being written by its trainer; end it first, with `periplus job cancel "
+            f"{checkpoint.job_id}`, or by stopping its agent if no coordinator knows the job any more"
+        )
+    _check_steps(run_dir, run, checkpoint.policy.version, job.steps)
+    if Path(job.output.dir).is_absolute():  # the run may have been moved
+        job = in_directory_of(checkpoint, job)
+    return Resumption(job=job, checkpoint=checkpoint, changes=changes)
+
+
+def in_directory_of(checkpoint: Checkpoint, job: JobFile) -> JobFile:
+    """Return the job with all its output where its run lies, whatever directory its processes start in."""
+    output = job.output.model_copy(update={"dir": str(checkpoint.run_dir.parent)})
+    return job.model_copy(update={"output": output})
+
+
+def newest_checkpoint(run_dir: Path) -> Checkpoint:
+    """Return the checkpoint with the highest (fork, version): only whole ones have a manifest.
+
+    Raises: NotFound if there is none, ConfigError if a manifest says nothing sensible, or of another run.
+    """
+    if not run_dir.is_dir():
+        raise NotFound(f"{run_dir} does not exist; give the directory of a run, such as runs/JOB")
+    run = RunDirectory(run_dir.resolve())
+    manifests = sorted(run.checkpoints.glob(f"*/{MANIFEST}"))
+    if not manifests:
+        raise NotFound(
+            f"{run_dir} holds no checkpoint (checkpoints/FORK.VERSION/{MANIFEST}), so there is nothing to go on from; "
+            "is it a run directory? If it is, submit its job again"
+        )
+    newest = max((_read(run.root, manifest) for manifest in manifests), key=lambda found: found.policy)
+    if newest.job_id != run.root.name:
+        raise ConfigError(
+            f"{run_dir} holds the checkpoints of job {newest.job_id}, under whose id the run goes on; rename the "
+            f"directory {run.root.name} to {newest.job_id}"
+        )
+    return replace(newest, highest_fork=max([newest.policy.fork, *_forks_of_records(run)]))
+
+
+def changes_between(before: JobFile, after: JobFile) -> tuple[Change, ...]:
+    """Return every key whose value differs, in the order of the job file."""
+    old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
+    keys = dict.fromkeys((*old, *new))
+    return tuple(
+        Change(key, old.get(key, "nothing"), new.get(key, "nothing")) for key in keys if old.get(key) != new.get(key)
+    )
+
+
+def _check_changes(run_dir: Path, changes: Sequence[Change], *, may_change: bool) -> None:
+    refused = [(change, reason) for change in changes if (reason := _fixed(change.key))]
+    if refused:
+        lines = [f"  {each.key}: {each.before} in the run, {each.after} now: {reason}" for each, reason in refused]
+        raise ConfigError(
+            "\n".join([f"{run_dir} cannot go on with another", *lines, "leave that out, or submit a new job"])
+        )
+    if changes and not may_change:
+        lines = [f"  {each.key}: {each.before} in the run, {each.after} now" for each in changes]
+        what = f"{run_dir} goes on with its own job, and this would change it:"
+        advice = "add --change if that is meant, else leave the job file and these keys out; nothing was submitted"
+        raise ConfigError("\n".join([what, *lines, advice]))
+
+
+def _fixed(key: str) -> str:
+    return next((why for fixed, why in FIXED.items() if key == fixed or key.startswith(f"{fixed}.")), "")
+
+
+def _check_steps(run_dir: Path, run: RunDirectory, version: int, steps: int) -> None:
+    advice = f"to train on, raise it: `{resume_command(str(run_dir))} steps=N --change`"
+    if version > steps:
+        raise ConfigError(f"{run_dir} has already done {version} steps, more than steps={steps}; {advice}")
+    if version == steps and _is_summed_up(run, steps):
+        raise ConfigError(
+            f"{run_dir} has done all its {steps} steps and its model is in {run.final}: nothing is left to do; {advice}"
+        )
+
+
+def _is_summed_up(run: RunDirectory, steps: int) -> bool:
+    """Whether the evaluation and the export, which follow the last step, are done too."""
+    done = any(
+        record.get("kind") == RecordKind.SUMMARY and record.get("version") == steps for record in _raw_records(run)
+    )
+    return done and any(run.final.glob("*.safetensors"))
+
+
+def _read(run_dir: Path, manifest: Path) -> Checkpoint:
+    try:
+        data = json.loads(manifest.read_text(encoding="utf-8"))
+        if data.get("schema", CHECKPOINT_SCHEMA) != CHECKPOINT_SCHEMA:
+            raise ConfigError(
+                f"{manifest} has schema {data['schema']!r}, and this build reads {CHECKPOINT_SCHEMA}; resume with the "
+                "version of Periplus that wrote it"
+            )
+        policy = Policy(int(data["fork"]), int(data["version"]))
+        return Checkpoint(run_dir=run_dir, job_id=str(data["job_id"]), policy=policy, highest_fork=policy.fork)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{manifest} is no checkpoint manifest ({error!r}); remove that checkpoint") from error
+
+
+def _forks_of_records(run: RunDirectory) -> Iterator[int]:
+    for record in _raw_records(run):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # whoever trains on says what is wrong with it
+            yield int(record["fork"])
+
+
+def _raw_records(run: RunDirectory) -> Iterator[Mapping[str, Any]]:
+    for line in read_lines(run.metrics) if run.metrics.exists() else ():
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = json.dumps(value)
+    return flat

@@ -1,0 +1,260 @@
+"""Protobuf <-> the kernel's values. Beside rpc.py, the only module of the kernel that knows protobuf.
+
+Conversion proves that fields are there and enums are known, no more: what a value may be is checked by who uses it.
+What a peer left out or made up is CorruptFrame or UnknownCodec, never another exception.
+"""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from periplus.codec.frame import Frame, codec_id
+from periplus.errors import CorruptFrame
+from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2
+from periplus.publication import (
+    Attestation,
+    Certificate,
+    Chunk,
+    Closing,
+    Opening,
+    PublicationKind,
+    PublicationRecord,
+)
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
+from periplus.values.task import RunFiles
+from periplus.values.transport_keys import FrameKey
+
+_KIND_TO_PB = {
+    PublicationKind.BUNDLE: gateway_pb2.PUBLICATION_KIND_BUNDLE,
+    PublicationKind.ANCHOR: gateway_pb2.PUBLICATION_KIND_ANCHOR,
+    PublicationKind.DELTA: gateway_pb2.PUBLICATION_KIND_DELTA,
+}
+_KIND_FROM_PB = {value: kind for kind, value in _KIND_TO_PB.items()}
+
+
+def policy_to_pb(policy: Policy) -> common_pb2.Policy:
+    return common_pb2.Policy(fork=policy.fork, version=policy.version)
+
+
+def policy_from_pb(message: common_pb2.Policy) -> Policy:
+    return Policy(message.fork, message.version)
+
+
+def run_files_to_pb(files: RunFiles | None) -> control_pb2.RunFiles | None:
+    if files is None:
+        return None
+    checkpoint = None if files.checkpoint is None else policy_to_pb(files.checkpoint)
+    return control_pb2.RunFiles(run_dir=files.run_dir, log=files.log, checkpoint=checkpoint, report=files.report)
+
+
+def run_files_from_pb(message: control_pb2.RunFiles) -> RunFiles:
+    """The inverse, of a message that is set."""
+    checkpoint = policy_from_pb(message.checkpoint) if message.HasField("checkpoint") else None
+    return RunFiles(run_dir=message.run_dir, log=message.log, checkpoint=checkpoint, report=message.report)
+
+
+def publication_record_to_pb(record: PublicationRecord) -> gateway_pb2.PublicationRecord:
+    """One record of a publication."""
+    match record:
+        case Opening():
+            return gateway_pb2.PublicationRecord(opening=_opening_to_pb(record))
+        case Chunk():
+            chunk = gateway_pb2.Chunk(index=record.index, data=record.data, signature=record.signature)
+            return gateway_pb2.PublicationRecord(chunk=chunk)
+        case Closing():
+            return gateway_pb2.PublicationRecord(closing=_closing_to_pb(record))
+        case _:
+            assert_never(record)
+
+
+def publication_record_from_pb(message: gateway_pb2.PublicationRecord) -> PublicationRecord:
+    """The inverse. Raises: CorruptFrame, UnknownCodec."""
+    match message.WhichOneof("body"):
+        case "opening":
+            return _opening_from_pb(message.opening)
+        case "chunk":
+            return Chunk(message.chunk.index, message.chunk.data, message.chunk.signature)
+        case "closing":
+            return _closing_from_pb(message.closing)
+        case _:
+            raise CorruptFrame("a publication record is neither opening, chunk nor closing; is the peer newer?")
+
+
+def certificate_to_pb(certificate: Certificate) -> common_pb2.Certificate:
+    """The authority's word on a publisher's key."""
+    return common_pb2.Certificate(
+        job_id=certificate.job_id, fork=certificate.fork, public_key=certificate.public_key,
+        signature=certificate.signature,
+    )  # fmt: skip
+
+
+def certificate_from_pb(message: common_pb2.Certificate) -> Certificate:
+    """The inverse; what it is worth is for Trust to say."""
+    return Certificate(
+        job_id=message.job_id, fork=message.fork, public_key=message.public_key, signature=message.signature
+    )
+
+
+def trajectory_frame_to_pb(frame: Frame) -> gateway_pb2.TrajectoryFrame:
+    """Encoded trajectories. No checksum beside the codec's own and the transport's."""
+    return gateway_pb2.TrajectoryFrame(codec=_codec_to_pb(frame.codec), payload=frame.payload)
+
+
+def trajectory_frame_from_pb(message: gateway_pb2.TrajectoryFrame) -> Frame:
+    """The inverse. Raises: UnknownCodec."""
+    return Frame(codec_id(message.codec), message.payload)
+
+
+def keyed_frame_to_pb(key: FrameKey, frame: Frame, region: str) -> gateway_pb2.RolloutUp:
+    """A frame on its way up; `region` is where it is spooled, empty as long as it is nowhere."""
+    message = gateway_pb2.TrajectoryFrame(
+        codec=_codec_to_pb(frame.codec), payload=frame.payload, epoch=key.epoch, sequence=key.sequence, region=region
+    )
+    return gateway_pb2.RolloutUp(worker_id=key.worker_id, frame=message)
+
+
+def keyed_frame_from_pb(message: gateway_pb2.RolloutUp) -> tuple[FrameKey, Frame]:
+    """The inverse, but for the region. Raises: UnknownCodec, CorruptFrame for a frame without its transport key."""
+    if not message.frame.epoch:
+        raise CorruptFrame(f"a frame of {message.worker_id} has no transport key; is the worker older?")
+    key = FrameKey(worker_id=message.worker_id, epoch=message.frame.epoch, sequence=message.frame.sequence)
+    return key, trajectory_frame_from_pb(message.frame)
+
+
+def spooled_to_pb(keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
+    """What tells workers that their gateway answers for these frames: one message a start of a worker."""
+    return [
+        gateway_pb2.RolloutDown(
+            worker_id=worker_id, spooled=gateway_pb2.FramesSpooled(epoch=epoch, sequences=sequences)
+        )
+        for (worker_id, epoch), sequences in _by_sender(keys).items()
+    ]
+
+
+def committed_to_pb(region: str, keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
+    """What tells a region's gateway that the ledger has these frames: one message a start of a worker."""
+    return [
+        gateway_pb2.RolloutDown(
+            worker_id=worker_id,
+            committed=gateway_pb2.FramesCommitted(region=region, epoch=epoch, sequences=sequences),
+        )
+        for (worker_id, epoch), sequences in _by_sender(keys).items()
+    ]
+
+
+def keys_from_pb(worker_id: str, epoch: int, sequences: Iterable[int]) -> tuple[FrameKey, ...]:
+    """The keys of one FramesSpooled or FramesCommitted."""
+    return tuple(FrameKey(worker_id=worker_id, epoch=epoch, sequence=sequence) for sequence in sequences)
+
+
+def record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
+    """One line of a job's metrics."""
+    return control_pb2.StepRecord(
+        job_id=job_id,
+        kind=record.kind.value,
+        policy=policy_to_pb(record.policy),
+        time_s=record.time_s,
+        values=dict(record.values),
+        staleness_tokens=dict(record.staleness_tokens),
+        text=record.text,
+    )
+
+
+def record_from_pb(message: control_pb2.StepRecord) -> Record:
+    """The inverse; the job is in `message.job_id`. Raises: CorruptFrame."""
+    try:
+        kind = RecordKind(message.kind)
+    except ValueError as error:
+        raise CorruptFrame(f"a step record of kind {message.kind!r}; is the trainer newer?") from error
+    return Record(
+        kind=kind,
+        policy=policy_from_pb(message.policy),
+        time_s=message.time_s,
+        values=dict(message.values),
+        staleness_tokens=dict(message.staleness_tokens),
+        text=message.text,
+    )
+
+
+def _opening_to_pb(opening: Opening) -> gateway_pb2.Opening:
+    return gateway_pb2.Opening(
+        job_id=opening.job_id,
+        kind=_KIND_TO_PB[opening.kind],
+        policy=policy_to_pb(opening.policy),
+        base=None if opening.base is None else policy_to_pb(opening.base),
+        codec=_codec_to_pb(opening.codec),
+        max_payload_bytes=opening.max_payload_bytes,
+        max_chunks=opening.max_chunks,
+        content_bytes=opening.content_bytes,
+        base_digest=opening.base_digest,
+        certificate=None if opening.certificate is None else certificate_to_pb(opening.certificate),
+        signature=opening.signature,
+        attested=None if opening.attested is None else _attestation_to_pb(opening.attested),
+    )
+
+
+def _opening_from_pb(message: gateway_pb2.Opening) -> Opening:
+    kind = _KIND_FROM_PB.get(message.kind)
+    if kind is None:
+        raise CorruptFrame(f"a publication of kind {message.kind}; is the peer newer?")
+    if not message.HasField("policy"):
+        raise CorruptFrame(f"the opening of a {kind} of job {message.job_id[:80]!r} names no policy")
+    return Opening(
+        job_id=message.job_id,
+        kind=kind,
+        policy=policy_from_pb(message.policy),
+        base=policy_from_pb(message.base) if message.HasField("base") else None,
+        codec=codec_id(message.codec),
+        max_payload_bytes=message.max_payload_bytes,
+        max_chunks=message.max_chunks,
+        content_bytes=message.content_bytes,
+        base_digest=message.base_digest,
+        certificate=certificate_from_pb(message.certificate) if message.HasField("certificate") else None,
+        signature=message.signature,
+        attested=_attestation_from_pb(message.attested) if message.HasField("attested") else None,
+    )
+
+
+def _closing_to_pb(closing: Closing) -> gateway_pb2.Closing:
+    return gateway_pb2.Closing(
+        num_chunks=closing.num_chunks,
+        payload_bytes=closing.payload_bytes,
+        root=closing.root,
+        state_digest=closing.state_digest,
+        probe_logprobs=closing.probe_logprobs,
+        signature=closing.signature,
+    )
+
+
+def _closing_from_pb(message: gateway_pb2.Closing) -> Closing:
+    return Closing(
+        num_chunks=message.num_chunks,
+        payload_bytes=message.payload_bytes,
+        root=message.root,
+        state_digest=message.state_digest,
+        probe_logprobs=tuple(message.probe_logprobs),
+        signature=message.signature,
+    )
+
+
+def _attestation_to_pb(attestation: Attestation) -> gateway_pb2.Attestation:
+    return gateway_pb2.Attestation(
+        opening=_opening_to_pb(attestation.opening), closing=_closing_to_pb(attestation.closing)
+    )
+
+
+def _attestation_from_pb(message: gateway_pb2.Attestation) -> Attestation:
+    if message.opening.HasField("attested"):
+        raise CorruptFrame("a derived publication is attested by another derived one; only a trainer attests")
+    return Attestation(opening=_opening_from_pb(message.opening), closing=_closing_from_pb(message.closing))
+
+
+def _by_sender(keys: Iterable[FrameKey]) -> dict[tuple[str, int], list[int]]:
+    sequences: dict[tuple[str, int], list[int]] = {}
+    for key in keys:
+        sequences.setdefault((key.worker_id, key.epoch), []).append(key.sequence)
+    return sequences
+
+
+def _codec_to_pb(codec: int) -> common_pb2.Codec.ValueType:
+    return common_pb2.Codec.ValueType(codec)

@@ -1,0 +1,189 @@
+"""What the services say about themselves: one line a log record, and the one registry of metric names.
+
+A log line is `time level logger event key=value ...`: UTC, a fixed event name, then the fields. Whatever a field holds,
+a record stays one line (text with spaces, quotes or control characters is written as a JSON string), so logs can be cut
+by line and searched by field. Library code logs through `event`; only a service's `__main__` calls `configure`.
+
+The registry names every value that may stand in a Record, and so in `metrics.jsonl`, with its unit and its meaning.
+`check_names` refuses a name that is not in it. This module knows no metric's value and keeps none.
+"""
+
+import json
+import logging
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from io import TextIOBase
+from types import MappingProxyType
+from typing import TextIO
+
+from periplus import errors
+
+
+def event(log: logging.Logger, level: int, name: str, **fields: object) -> None:
+    """Log the fixed event `name` with its fields (job, region, worker, policy_version, ...)."""
+    log.log(level, "%s", name, extra={"fields": fields})
+
+
+def configure(level: str, stream: TextIO | TextIOBase) -> None:
+    """Send every logger's records of `level` and above to `stream`, one line each, in place of earlier handlers.
+
+    Raises: ValueError for a level that logging does not know.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter())
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    root.handlers[:] = [handler]
+
+
+class LineFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00.123Z INFO region_agent.control.session session_opened region=eu epoch=4`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        fields = dict(getattr(record, "fields", {}))
+        if record.exc_info:
+            fields["traceback"] = "\n".join(_tracebacks(record.exc_info[1], set()))
+        message = record.getMessage()
+        words = [at, record.levelname, record.name, message if message.isprintable() else json.dumps(message)]
+        return " ".join([*words, *(f"{key}={_field(value)}" for key, value in fields.items())])
+
+
+def _tracebacks(error: BaseException | None, seen: set[int]) -> Iterator[str]:
+    """Yield one traceback for each error that led to this one, the earliest first, without the groups around them."""
+    for leaf in () if error is None else errors.leaves(error):
+        if id(leaf) not in seen:  # an error may be raised from the group that contains it
+            seen.add(id(leaf))
+            yield from _tracebacks(leaf.__cause__ or (None if leaf.__suppress_context__ else leaf.__context__), seen)
+            yield "".join(traceback.format_exception(leaf, chain=False)).rstrip()
+
+
+def _field(value: object) -> str:
+    match value:
+        case BaseException():
+            value = errors.explained_error(value)
+        case bool():
+            return str(value).lower()
+        case None:
+            return "null"
+        case float():
+            return f"{value:.6g}"
+    text = str(value)
+    bare = text and text.isprintable() and not any(c in ' "=' for c in text)
+    return text if bare else json.dumps(text)
+
+
+class MetricKind(StrEnum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One name of the registry. A counter's values add up over records; a gauge's do not."""
+
+    name: str
+    unit: str
+    sentence: str
+    kind: MetricKind = MetricKind.GAUGE
+
+
+_C = MetricKind.COUNTER
+_ALL = (
+    # Where the job stands.
+    Metric("step", "steps", "Training steps done; during the warm-up, supervised steps done."),
+    Metric("steps_total", "steps", "Training steps that the job asked for."),
+    Metric("steps", "steps", "Training steps done in the whole run."),
+    # Quality.
+    Metric("accuracy", "fraction", "Greedy accuracy on the held-out prompts."),
+    Metric("accuracy_before", "fraction", "Greedy accuracy on the held-out prompts after the warm-up, before RL."),
+    Metric("accuracy_after", "fraction", "Greedy accuracy on the held-out prompts after the last step."),
+    Metric("num_prompts", "prompts", "Held-out prompts that the accuracy was measured on."),
+    Metric("reward_mean", "reward", "Mean reward of the samples consumed."),
+    Metric("reward_std", "reward", "Standard deviation of the reward of the samples consumed."),
+    # Optimization.
+    Metric("loss", "nats", "Training loss of the step."),
+    Metric("grad_norm", "norm", "Gradient norm before clipping."),
+    Metric("clip_fraction", "fraction", "Tokens whose importance ratio was clipped."),
+    Metric("approx_kl", "nats", "Estimated KL divergence from the behaviour policy to the updated one, a token."),
+    Metric("mean_ratio", "ratio", "Mean importance ratio of the tokens consumed."),
+    Metric("importance_weight", "ratio", "Mean importance weight of the tokens consumed, after its bounds."),
+    Metric("cut_fraction", "fraction", "Tokens whose importance weight was truncated or masked."),
+    Metric("reference_kl", "nats", "Estimated KL divergence from the policy to the frozen reference, a token."),
+    Metric("value_loss", "reward^2", "Loss of the critic."),
+    Metric("critic_grad_norm", "norm", "Gradient norm of the critic before clipping."),
+    # Log-probabilities of the engine against the trainer's, a token: of the step's own policy, older ones, and several.
+    Metric("logprob_mismatch_current_mean", "nats", "Mean difference for samples of the step's own policy."),
+    Metric("logprob_mismatch_current_max", "nats", "Largest difference for samples of the step's own policy."),
+    Metric("logprob_mismatch_current_kl", "nats", "Estimated KL divergence for samples of the step's own policy."),
+    Metric("logprob_mismatch_current_tokens", "tokens", "Tokens compared for samples of the step's own policy.", _C),
+    Metric("logprob_mismatch_stale_mean", "nats", "Mean difference for samples of one older policy."),
+    Metric("logprob_mismatch_stale_max", "nats", "Largest difference for samples of one older policy."),
+    Metric("logprob_mismatch_stale_kl", "nats", "Estimated KL divergence for samples of one older policy."),
+    Metric("logprob_mismatch_stale_tokens", "tokens", "Tokens compared for samples of one older policy.", _C),
+    Metric("logprob_mismatch_mixed_mean", "nats", "Mean difference for samples of several policies."),
+    Metric("logprob_mismatch_mixed_max", "nats", "Largest difference for samples of several policies."),
+    Metric("logprob_mismatch_mixed_kl", "nats", "Estimated KL divergence for samples of several policies."),
+    Metric("logprob_mismatch_mixed_tokens", "tokens", "Tokens compared for samples of several policies.", _C),
+    Metric("logprob_mismatch_alarms", "events", "Steps whose own policy's mismatch was above the alarm.", _C),
+    Metric("lr", "1/step", "Learning rate."),
+    Metric("num_samples", "samples", "Samples consumed by the step.", _C),
+    Metric("completion_tokens", "tokens", "Completion tokens consumed by the step.", _C),
+    # Time.
+    Metric("step_s", "s", "Wall time of the step, waiting included."),
+    Metric("wait_s", "s", "Time the trainer waited for samples."),
+    Metric("train_s", "s", "Time of forward, backward and optimizer."),
+    Metric("publish_s", "s", "Time from the new version's snapshot until all of it was handed to the gateway."),
+    Metric("snapshot_s", "s", "The part of publish_s that training waits for: rounding, and the probe."),
+    Metric("encode_s", "s", "The part of publish_s in which parts of the new version were compared and encoded."),
+    Metric("transfer_s", "s", "Longest time from a version's opening to its closing at a reader, since the last step."),
+    Metric("apply_s", "s", "Longest time to decode a version into a reader's copy on its host, since the last step."),
+    Metric("pause_s", "s", "Longest time that an engine stood still for new weights, since the last step."),
+    Metric("eval_s", "s", "Time of the evaluation."),
+    Metric("warmup_s", "s", "Time of the supervised warm-up."),
+    Metric("warmup_examples", "examples", "Examples the warm-up trained on."),
+    Metric("wall_s", "s", "Time from launch to the end, warm-up included."),
+    Metric("tokens_per_s", "tokens/s", "Completion tokens trained on a second of RL."),
+    # Bytes.
+    Metric("delta_bytes", "bytes", "Size of the version's published delta.", _C),
+    Metric("full_weights_bytes", "bytes", "Size of the same version as a full bf16 file.", _C),
+    Metric("weights_ratio", "ratio", "Size of the run's versions as full bf16 files, over what was published."),
+    Metric("delta_density", "fraction", "Elements whose bits differ from the version before."),
+    Metric("delta_bits_per_change", "bits", "Size of a delta for each element that differs, everything included."),
+    Metric("trajectory_bytes", "bytes", "Size of the trajectories received since the last step, as sent.", _C),
+    Metric("trajectory_json_bytes", "bytes", "Size of the same trajectories as JSON.", _C),
+    Metric("wan_bytes", "bytes", "Payload between regions, both directions; the summary says who counted it."),
+    Metric("wan_bytes_full_weights", "bytes", "The same run with full bf16 weights to each remote region and JSON."),
+    Metric("wan_bytes_json", "bytes", "The part of wan_bytes_full_weights that is trajectories as JSON."),
+    Metric("wan_delta_bytes", "bytes", "The part of wan_bytes that is weight deltas."),
+    Metric("wan_trajectory_bytes", "bytes", "The part of wan_bytes that is trajectories."),
+    # Freshness and correctness.
+    Metric("staleness_max", "versions", "Largest staleness of a consumed token."),
+    Metric("staleness_mean", "versions", "Mean staleness of the consumed tokens."),
+    Metric("staleness_bound", "versions", "Largest staleness that the job allows."),
+    Metric("staleness_violations", "tokens", "Consumed tokens older than the bound; promised: zero.", _C),
+    Metric("dropped_samples", "samples", "Samples dropped because they could no longer be consumed in time.", _C),
+    Metric("duplicate_samples", "samples", "Results since the last step for samples that were already in.", _C),
+    Metric("refused_samples", "samples", "Results since the last step that fit no lease, are too old or invalid.", _C),
+    Metric("refused_messages", "messages", "Frames and messages since the last step that were no good.", _C),
+    Metric("filtered_samples", "samples", "Samples of groups that all had the same reward, and were replaced.", _C),
+    Metric("lost_leases", "leases", "Leases since the last step that ended without their sample.", _C),
+    Metric("failed_groups", "groups", "Groups dropped since the last step as one sample's attempts all failed.", _C),
+    Metric("overdue_groups", "groups", "Groups dropped since the last step as they missed samples for too long.", _C),
+    Metric("weight_digest_mismatches", "events", "Versions whose digest differed at a reader; promised: zero.", _C),
+    Metric("weight_proofs", "proofs", "Versions since the last step that a reader proved to hold.", _C),
+    Metric("weight_fallbacks", "proofs", "Those of them that came as a full state or a fold, not as deltas.", _C),
+    Metric("weight_checks", "proofs", "Those of them for which an engine's own tensors were hashed and probed.", _C),
+    Metric("probe_max_difference", "nats", "Largest difference of a probed log-probability at a reader."),
+)
+METRICS = MappingProxyType({metric.name: metric for metric in _ALL})
+
+
+def check_names(values: Iterable[str]) -> None:
+    """Refuse names that are not in the registry. Raises: ValueError with each of them."""
+    unknown = sorted(set(values) - METRICS.keys())
+    if unknown:
+        raise ValueError(f"not in the metric registry: {', '.join(unknown)}; add them to periplus/process/telemetry.py")

@@ -1,0 +1,76 @@
+"""Digests that prove a state, defined so that anyone can recompute them. They have 32 bytes, and are raw on the wire.
+
+A tensor's bytes (row-major, little-endian) are cut into blocks of 1 MiB. The last block may be shorter, and an empty
+tensor has one empty block.
+
+    leaf           = BLAKE3(block)                                             plain hash mode
+    node(l, r)     = BLAKE3 derive_key("periplus.digest/1 node", l || r)       64 bytes in, 32 out
+    tensor digest  = root(leaves)
+    entry          = BLAKE3 derive_key("periplus.digest/1 tensor", u32 len(name) || name || u32 len(dtype) || dtype
+                                       || u32 number of dimensions || u64 each dimension || tensor digest)
+    state digest   = root(entries, sorted by the UTF-8 bytes of their names)
+
+All integers are little-endian, name is UTF-8, dtype is the safetensors name (`BF16`). `root` is a Merkle root: it pairs
+neighbours level by level, an odd last one moves up unchanged, and the root of one hash is that hash. The root of an
+empty state is the derive_key hash of no bytes in the context of entries. BLAKE3's modes keep leaves, nodes and entries
+apart: none can be passed off as another, and blocks stay aligned, which a prefix byte would not allow.
+
+Shards that hold whole blocks can compute their leaves alone: block i of a tensor is bytes [i, i + 1) x 2^20.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from blake3 import blake3
+
+from periplus.values.weight_state import State, Tensor
+
+BLOCK_BYTES = 1 << 20
+"""Size of a block of a tensor's bytes."""
+DIGEST_BYTES = 32
+_NODE = "periplus.digest/1 node"
+_ENTRY = "periplus.digest/1 tensor"
+
+
+def payload_digest(payload: bytes) -> bytes:
+    """Return the digest of opaque bytes: plain BLAKE3."""
+    return blake3(payload).digest()
+
+
+def tensor_digest(tensor: Tensor) -> bytes:
+    """Return the digest of a tensor's bytes alone, without dtype and shape."""
+    view = tensor.data.data
+    starts = range(0, max(len(view), 1), BLOCK_BYTES)
+    return root([blake3(view[start : start + BLOCK_BYTES]).digest() for start in starts])
+
+
+def state_digest(state: State) -> bytes:
+    """Return the digest of the names, dtypes, shapes and bytes of all tensors."""
+    return digest_of((name, tensor.dtype, tensor.shape, tensor_digest(tensor)) for name, tensor in state.items())
+
+
+def digest_of(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> bytes:
+    """Return the state digest from (name, dtype, shape, tensor digest) of each tensor.
+
+    It serves callers that hold no state in memory.
+    """
+    entries = [_entry(name.encode(), dtype.encode(), shape, digest) for name, dtype, shape, digest in tensors]
+    hashes = [blake3(entry, derive_key_context=_ENTRY).digest() for _, entry in sorted(entries)]
+    return root(hashes) if hashes else blake3(b"", derive_key_context=_ENTRY).digest()
+
+
+def root(hashes: Sequence[bytes]) -> bytes:
+    """Return the Merkle root of at least one hash."""
+    level = list(hashes)
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        odd = level[-1:] if len(level) % 2 else []
+        level = [blake3(left + right, derive_key_context=_NODE).digest() for left, right in pairs] + odd
+    return level[0]
+
+
+def _entry(name: bytes, dtype: bytes, shape: tuple[int, ...], digest: bytes) -> tuple[bytes, bytes]:
+    layout = struct.pack(
+        f"<I{len(name)}sI{len(dtype)}sI{len(shape)}Q", len(name), name, len(dtype), dtype, len(shape), *shape
+    )
+    return name, layout + digest

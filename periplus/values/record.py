@@ -1,0 +1,61 @@
+"""What one moment of a job's training looked like: the line of `metrics.jsonl`, and what watchers receive.
+
+Kinds: `phase` (text says what began), `warmup`, `eval` (text: before, during, after), `step`, `summary`. The names of
+the values are those of `periplus/process/telemetry.py`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from periplus.config import finite_json
+from periplus.values.policy import Policy
+
+
+class RecordKind(StrEnum):
+    PHASE = "phase"
+    WARMUP = "warmup"
+    EVAL = "eval"
+    STEP = "step"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """`time_s` counts from the trainer's start; `staleness_tokens` maps staleness to tokens consumed."""
+
+    kind: RecordKind
+    policy: Policy
+    time_s: float
+    values: Mapping[str, float] = field(default_factory=dict)
+    staleness_tokens: Mapping[int, int] = field(default_factory=dict)
+    text: str = ""
+
+    def to_json(self) -> str:
+        """One line of `metrics.jsonl`; a value that is not finite is null in it."""
+        line: dict[str, object] = {
+            "kind": self.kind.value,
+            "fork": self.policy.fork,
+            "version": self.policy.version,
+            "time_s": round(self.time_s, 4),
+        }
+        if self.text:
+            line["text"] = self.text
+        line |= self.values
+        if self.staleness_tokens:
+            line["staleness_tokens"] = {str(k): v for k, v in sorted(self.staleness_tokens.items())}
+        return finite_json.dumps(line)
+
+    @classmethod
+    def from_json(cls, line: str) -> "Record":
+        """The inverse of to_json, without values that are null. Raises: ValueError, KeyError or TypeError for a line
+        that is no record."""
+        data = json.loads(line)
+        if not isinstance(data, dict):
+            raise ValueError(f"a record is an object, not {type(data).__name__}")
+        kind, policy = RecordKind(data.pop("kind")), Policy(int(data.pop("fork")), int(data.pop("version")))
+        time_s, text = float(data.pop("time_s")), str(data.pop("text", ""))
+        staleness = {int(k): int(v) for k, v in data.pop("staleness_tokens", {}).items()}
+        values = {name: value for name, value in data.items() if value is not None}
+        return cls(kind=kind, policy=policy, time_s=time_s, values=values, staleness_tokens=staleness, text=text)

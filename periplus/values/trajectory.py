@@ -1,0 +1,271 @@
+"""One sampled completion as it travels from a rollout worker to the ledger, and what makes it acceptable.
+
+A completion is what the policy sampled, and, in episodes of several turns, what the environment put between: tool
+output, a later user turn. The mask tells them apart. A sampled token has its log-probability under the policy that
+sampled it (the behaviour policy), and the loss sees it; a token of context has log-probability exactly 0 and is never
+trained on. The policy of each token is run-length encoded; context belongs to the run around it. Weights may be swapped
+within a generation, so there may be several runs; policies only rise, thus the first run is the oldest.
+
+Arrays are read-only; those of a decoded frame are views of its columns. `content_digest` names what is trained on, so
+that an audit can compare what was sampled with what the optimizer was given.
+
+`validate` is the one gate between a peer's values and ours. It refuses to know what a token means, whether the lease is
+live, and whether the tokens are fresh enough: that is the ledger's.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from periplus.errors import CorruptFrame
+from periplus.values.policy import Policy
+
+LOGPROB_TOLERANCE = 1e-4
+"""How far above 0 a log-probability may lie: float32 log-softmax over large vocabularies overshoots by about 1e-6."""
+
+MAX_REWARD = 1e6
+"""Largest magnitude of a reward. Rewards are of the order of 1 (a share of tests passed, a score to 100), and float32,
+in which losses are computed, still tells 1e6 from 1e6 + 0.1. What training makes of such a reward is finite in float32:
+a critic's squared error is 4e12, an unnormalised advantage times the largest ratio (losses/log_ratio.py) 1e15."""
+
+MAX_WORKER_ID_BYTES = 256
+"""Region, job and a counter fit in a quarter of this."""
+
+MAX_METADATA_BYTES = 1 << 16
+"""What an environment may say of one sample: a page of text, not a transcript, which is in the tokens."""
+
+DIGEST_BYTES = 16
+_DIGEST_HEAD = struct.Struct("<B QIQB dB ddI 3I")
+_DIGEST_LAYOUT = 1
+_RUN = struct.Struct("<IQI")
+
+
+class Purpose(StrEnum):
+    """What a sample is for."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+class StopReason(StrEnum):
+    """Why generation ended."""
+
+    EOS = "eos"
+    LENGTH = "length"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRun:
+    """So many consecutive completion tokens were sampled by this policy."""
+
+    policy: Policy
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens were drawn from the policy's distribution."""
+
+    temperature: float  # 0: greedy
+    top_p: float = 1.0  # 1: off
+    top_k: int = 0  # 0: off
+
+
+PURPOSES = (Purpose.TRAIN, Purpose.EVAL)
+STOP_REASONS = (StopReason.EOS, StopReason.LENGTH, StopReason.ABANDONED)
+"""Their places stand in frames and digests: append only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trajectory:
+    """A finished sample. Equal means equal bit for bit: arrays are compared by their bytes.
+
+    *Shapes*: one element a completion token in `completion_ids`, `logprobs`, `mask`.
+    """
+
+    lease_id: int
+    group: int
+    sample: int
+    item: int  # index into the job's environment
+    purpose: Purpose
+    prompt_ids: npt.NDArray[np.int32]
+    completion_ids: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]  # of the behaviour policy; 0.0 where the token is context
+    mask: npt.NDArray[np.bool_]  # True: sampled, and the loss sees it; False: context
+    policies: tuple[PolicyRun, ...]  # cover the completion tokens, strictly rising
+    reward: float
+    stop_reason: StopReason
+    sampling: SamplingParams
+    metadata: str = ""  # the environment's: a JSON object as text, or nothing
+    worker_id: str
+    generation_s: float
+
+    def key(self) -> tuple[object, ...]:
+        """All fields as one hashable value."""
+        values = (getattr(self, f.name) for f in fields(self))
+        return tuple(v.tobytes() if isinstance(v, np.ndarray) else v for v in values)
+
+    def __eq__(self, other: object) -> bool:
+        return self.key() == other.key() if isinstance(other, Trajectory) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a job's model and sampling allow."""
+
+    vocab_size: int
+    max_prompt_tokens: int
+    max_completion_tokens: int
+
+
+def policy_runs(policies: Iterable[Policy]) -> tuple[PolicyRun, ...]:
+    """Run-length encode the policy of each token."""
+    return tuple(PolicyRun(policy, len(list(run))) for policy, run in groupby(policies))
+
+
+def oldest_policy(trajectory: Trajectory) -> Policy | None:
+    """The policy of the oldest token; None if there is no token."""
+    return trajectory.policies[0].policy if trajectory.policies else None
+
+
+def read_only(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A fresh array of the values that nobody can write to."""
+    array = np.array(values, dtype)
+    array.flags.writeable = False
+    return array
+
+
+def token_ids(values: Iterable[int]) -> npt.NDArray[np.int32]:
+    """Ids as a trajectory holds them. Raises: OverflowError for one that is no int32."""
+    return read_only(tuple(values), np.int32)
+
+
+def content_digest(trajectory: Trajectory) -> bytes:
+    """16 bytes of BLAKE3 over all that training sees of a trajectory, but not who made it, when, and for which lease.
+
+    Hashed, little-endian: u8 layout (1), u64 group, u32 sample, u64 item, u8 purpose, f64 reward, u8 stop reason,
+    f64 temperature, f64 top_p, u32 top_k, u32 prompt ids, u32 completion ids, u32 policy runs; a run: u32 fork,
+    u64 version, u32 tokens; prompt ids and completion ids i32, logprobs f32, mask u8.
+    """
+    t, sampling = trajectory, trajectory.sampling
+    head = _DIGEST_HEAD.pack(
+        _DIGEST_LAYOUT, t.group, t.sample, t.item, PURPOSES.index(t.purpose),
+        t.reward, STOP_REASONS.index(t.stop_reason), sampling.temperature, sampling.top_p, sampling.top_k,
+        len(t.prompt_ids), len(t.completion_ids), len(t.policies),
+    )  # fmt: skip
+    runs = b"".join([_RUN.pack(run.policy.fork, run.policy.version, run.num_tokens) for run in t.policies])
+    hashed = blake3(head + runs)
+    for array in (t.prompt_ids, t.completion_ids, t.logprobs, t.mask):
+        hashed.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return hashed.digest(length=DIGEST_BYTES)
+
+
+def validate(trajectory: Trajectory, limits: Limits) -> None:
+    """Check everything about a trajectory that needs no history.
+
+    Raises: CorruptFrame, naming what is wrong and the value.
+    """
+    t, num_tokens = trajectory, len(trajectory.completion_ids)
+    for name, array, dtype in (
+        ("prompt ids", t.prompt_ids, np.int32), ("completion ids", t.completion_ids, np.int32),
+        ("logprobs", t.logprobs, np.float32), ("mask", t.mask, np.bool_),
+    ):  # fmt: skip
+        _check(array.dtype == dtype and array.ndim == 1, f"type of {name}", f"{array.dtype}, {array.ndim}-D", t)
+    _at_most("prompt tokens", len(t.prompt_ids), limits.max_prompt_tokens, t)
+    _at_most("completion tokens", num_tokens, limits.max_completion_tokens, t)
+    _ids_in_vocabulary("prompt", t.prompt_ids, limits.vocab_size, t)
+    _ids_in_vocabulary("completion", t.completion_ids, limits.vocab_size, t)
+    _check(len(t.logprobs) == num_tokens, "number of logprobs", len(t.logprobs), t)
+    _check(len(t.mask) == num_tokens, "number of mask bits", len(t.mask), t)
+    _check_logprobs(t)
+    _check_runs(t, num_tokens)
+    _check_reward(t)
+    _check_sampling(t)
+    _check(math.isfinite(t.generation_s) and t.generation_s >= 0, "generation_s", t.generation_s, t)
+    _check(0 < len(t.worker_id.encode()) <= MAX_WORKER_ID_BYTES, "worker_id", t.worker_id[:80], t)
+    _check(is_metadata(t.metadata), "metadata (a JSON object in at most 64 KiB, or nothing)", t.metadata[:80], t)
+
+
+def is_metadata(text: str) -> bool:
+    """Whether a trajectory may carry this text: nothing, or a JSON object of at most `MAX_METADATA_BYTES`."""
+    if not text:
+        return True
+    if len(text) > MAX_METADATA_BYTES or len(text.encode()) > MAX_METADATA_BYTES:
+        return False
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def is_reward(value: float) -> bool:
+    """Whether a trajectory may carry this reward: a number of at most `MAX_REWARD` in magnitude."""
+    return -MAX_REWARD <= value <= MAX_REWARD
+
+
+def _check_reward(trajectory: Trajectory) -> None:
+    if not is_reward(trajectory.reward):
+        t = trajectory
+        raise CorruptFrame(
+            f"bad reward: {t.reward} of group {t.group} sample {t.sample} is no number from {-MAX_REWARD:.0f} to "
+            f"{MAX_REWARD:.0f} (lease {t.lease_id}, item {t.item}, worker {t.worker_id[:80]!r}); drop the "
+            "trajectory, and scale the rewards of the environment"
+        )
+
+
+def _check_logprobs(trajectory: Trajectory) -> None:
+    logprobs, mask = trajectory.logprobs, trajectory.mask
+    if not len(logprobs):
+        return
+    # Either is NaN if any is, and then compares false.
+    if not (float(logprobs.min()) > -math.inf and float(logprobs.max()) <= LOGPROB_TOLERANCE):
+        bad = ~(np.isfinite(logprobs) & (logprobs <= LOGPROB_TOLERANCE))
+        _check(False, "logprob", logprobs[bad][:1], trajectory)
+    if not mask.all():
+        of_context = logprobs[~mask]
+        _check(not of_context.view(np.int32).any(), "logprob of context", of_context[of_context != 0][:1], trajectory)
+
+
+def _check_runs(trajectory: Trajectory, num_tokens: int) -> None:
+    runs = trajectory.policies
+    _check(all(run.num_tokens > 0 for run in runs), "empty policy run", runs, trajectory)
+    covered = sum(run.num_tokens for run in runs)
+    _check(covered == num_tokens, "tokens covered by policy runs", covered, trajectory)
+    rising = all(a.policy < b.policy for a, b in pairwise(runs))
+    _check(rising, "policy runs that do not rise", [str(run.policy) for run in runs], trajectory)
+
+
+def _check_sampling(trajectory: Trajectory) -> None:
+    sampling = trajectory.sampling
+    fit = math.isfinite(sampling.temperature) and sampling.temperature >= 0 and 0 < sampling.top_p <= 1
+    _check(fit and sampling.top_k >= 0, "sampling", sampling, trajectory)
+
+
+def _ids_in_vocabulary(what: str, ids: npt.NDArray[np.int32], vocab_size: int, trajectory: Trajectory) -> None:
+    if len(ids):
+        lowest, highest = int(ids.min()), int(ids.max())
+        _check(lowest >= 0, f"{what} id", lowest, trajectory)
+        _check(highest < vocab_size, f"{what} id (vocabulary {vocab_size})", highest, trajectory)
+
+
+def _at_most(what: str, value: int, limit: int, trajectory: Trajectory) -> None:
+    _check(value <= limit, f"number of {what} (limit {limit})", value, trajectory)
+
+
+def _check(ok: bool, what: str, value: object, trajectory: Trajectory) -> None:
+    if not ok:
+        where = f"lease {trajectory.lease_id}, {len(trajectory.completion_ids)} completion tokens"
+        raise CorruptFrame(f"bad {what}: {value} ({where}, worker {trajectory.worker_id[:80]!r}); drop the trajectory")

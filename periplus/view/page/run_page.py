@@ -1,0 +1,268 @@
+"""A finished run as one HTML page that needs nothing else: no script, no font, no address outside it.
+
+`render_report` is pure. It opens with what a reader wants first (did it learn, how fast, did the promises hold, what
+did the WAN carry), then shows the curves, then the regions, the links and the whole configuration. Everything that came
+from a file is escaped.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+
+from periplus.values.record import Record, RecordKind
+from periplus.view import units
+from periplus.view.page.charts import Series, comparison, histogram, line_chart, smoothed
+from periplus.view.page.page_style import STYLE
+from periplus.view.state import LinkSeen, LinkView, RecordSeen, ViewState, fold
+
+_SUMMARY_UNITS = {
+    "accuracy_before": units.percent,
+    "accuracy_after": units.percent,
+    "warmup_s": units.duration,
+    "wall_s": units.duration,
+    "wan_bytes": units.size,
+    "wan_bytes_full_weights": units.size,
+}
+
+
+def render_report(
+    config: Mapping[str, object],
+    plan: Mapping[str, object],
+    records: Sequence[Record],
+    summary: Mapping[str, object],
+    links: Sequence[LinkSeen | LinkView],
+    ending: str = "",
+) -> str:
+    """The page. `config` is the resolved job, `plan` a periplus.plan/1, `summary` the demo's JSON; all may be empty.
+
+    `ending` says how a run ended that did not come to its last step, or that it has not ended.
+    """
+    state = ViewState()
+    for record in records:
+        state = fold(state, RecordSeen(record))
+    name = str(config.get("name") or "run")
+    steps = _living_steps(records)
+    sections = [
+        f'<header><p class="brand">periplus</p><h1>{escape(name)}</h1>',
+        f'<p class="lede">{_lede(summary, state)}</p>{_unfinished(config, ending)}</header>',
+        f'<section class="tiles" aria-label="Results">{"".join(_tiles(summary))}</section>',
+        *_wan_section(summary),
+        f'<section class="charts" aria-label="Curves">{"".join(_charts(steps, state, summary))}</section>',
+        _regions_section(plan, summary),
+        _links_section(links),
+        _key_values("Summary", {k: _summary_value(k, v) for k, v in summary.items()}),
+        _key_values("Plan", dict(_flattened(plan))),
+        _key_values("Configuration", dict(_flattened(config))),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(name)} - periplus</title>\n<style>{STYLE}</style></head>\n<body><main>\n"
+        + "\n".join(section for section in sections if section)
+        + "\n</main></body></html>\n"
+    )
+
+
+def _living_steps(records: Sequence[Record]) -> list[Record]:
+    """Step records of the surviving lineage: a new fork replaces the versions that it repeats."""
+    by_version: dict[int, Record] = {}
+    for record in records:
+        if record.kind == RecordKind.STEP:
+            known = by_version.get(record.policy.version)
+            if known is None or known.policy <= record.policy:
+                by_version[record.policy.version] = record
+    return [by_version[version] for version in sorted(by_version)]
+
+
+def _number(summary: Mapping[str, object], name: str) -> float | None:
+    value = summary.get(name)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _names(summary: Mapping[str, object]) -> list[str]:
+    regions = summary.get("regions")
+    return [str(region) for region in regions] if isinstance(regions, list | tuple) else []
+
+
+def _lede(summary: Mapping[str, object], state: ViewState) -> str:
+    steps = int(_number(summary, "steps") or state.step)
+    wall_s = _number(summary, "wall_s") or state.time_s
+    names = _names(summary)
+    where = f" over {len(names)} regions: {', '.join(names)}" if names else ""
+    return escape(f"{steps:,} training steps in {units.duration(wall_s)}{where}.")
+
+
+def _unfinished(config: Mapping[str, object], ending: str) -> str:
+    if not ending:
+        return ""
+    asked = f" The job asks for {config['steps']} steps." if "steps" in config else ""
+    return f'<p class="lede"><strong>This run is unfinished: {escape(ending)}.</strong>{escape(asked)}</p>'
+
+
+def _tiles(summary: Mapping[str, object]) -> Iterator[str]:
+    before, after = _number(summary, "accuracy_before"), _number(summary, "accuracy_after")
+    gain = (
+        f"{(after - before) * 100:+.1f} points, from {units.percent(before)}"
+        if after is not None and before is not None
+        else ""
+    )
+    yield _tile("Held-out accuracy", units.percent(after), gain)
+    yield _tile("Throughput", units.short(_number(summary, "tokens_per_s")), "completion tokens trained a second")
+    bound, largest = _number(summary, "staleness_bound"), _number(summary, "staleness_max")
+    yield _tile("Largest staleness", units.short(largest), f"versions, of at most {units.short(bound)}")
+    sent, full = _number(summary, "wan_bytes"), _number(summary, "wan_bytes_full_weights")
+    yield _tile("Less over the WAN", units.factor(full, sent), "than full weights and JSON")
+    broken = [_number(summary, name) for name in ("staleness_violations", "weight_digest_mismatches")]
+    known = [count for count in broken if count is not None]
+    verdict = units.UNKNOWN if len(known) < 2 else "kept" if not any(known) else "broken"
+    counts = ", ".join(
+        f"{units.short(count)} {what}" for count, what in zip(broken, ("stale tokens", "wrong digests"), strict=True)
+    )
+    yield _tile("Promises", verdict, counts, "good" if verdict == "kept" else "bad" if verdict == "broken" else "")
+
+
+def _tile(label: str, value: str, note: str, style: str = "") -> str:
+    value, note = value.replace(" %", "\u00a0%"), note.replace(" %", "\u00a0%")
+    return (
+        f'<div class="tile {style}"><p class="label">{escape(label)}</p>'
+        f'<p class="big">{escape(value)}</p><p class="note">{escape(note)}</p></div>'
+    )
+
+
+def _wan_section(summary: Mapping[str, object]) -> Iterator[str]:
+    sent, full = _number(summary, "wan_bytes"), _number(summary, "wan_bytes_full_weights")
+    if sent and full:
+        counter = summary.get("wan_bytes_from")
+        rows = [
+            ("Full bf16 weights to each remote region, trajectories as JSON", full, "muted"),
+            (f"periplus, counted by the {counter}" if counter else "periplus", sent, "c1"),
+        ]
+        yield f'<section class="card wide">{comparison("Bytes between regions", rows)}</section>'
+
+
+def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, object]) -> Iterator[str]:
+    def of(name: str) -> list[tuple[float, float]]:
+        return [(record.policy.version, record.values[name]) for record in steps if name in record.values]
+
+    window = max(1, len(steps) // 20)
+    rewards = of("reward_mean")
+    smooth = Series(label=f"mean of {window} steps", points=smoothed(rewards, window))
+    accuracy = Series(label="accuracy", points=[(a.step, a.value) for a in state.accuracies], colour="c2", style="dots")
+    kl = of("approx_kl")
+    delta = Series(label="delta", points=of("delta_bytes"))
+    full = Series(label="full weights", points=of("full_weights_bytes"), colour="muted")
+    bound = _number(summary, "staleness_bound")
+    limit = state.staleness_bound if bound is None else int(bound)
+    drawn = (
+        line_chart(
+            "Reward", [Series(label="each step", points=rewards, style="faint"), smooth], unit="mean of the batch"
+        ),
+        line_chart("Accuracy", [accuracy], unit="% of held-out prompts, greedy", tick=lambda y: f"{y * 100:.3g}"),
+        line_chart("Loss", [*_raw_and_smooth(of("loss"), window)], unit="nats"),
+        line_chart("KL from the behaviour policy", [*_raw_and_smooth(kl, window)], unit="nats a token", from_zero=True),
+        histogram("Staleness", state.staleness_tokens, bound=limit, unit="% of tokens", x_label="versions behind"),
+        line_chart("Throughput", [*_raw_and_smooth(of("tokens_per_s"), window)], unit="tokens/s", from_zero=True),
+        line_chart("Published weights", [delta, full], unit="bytes a version", logarithmic=True, tick=units.size),
+        line_chart(
+            "Where a version's time goes",
+            [
+                Series(label="encoding", points=smoothed(of("encode_s"), window)),
+                Series(label="transfer", points=smoothed(of("transfer_s"), window), colour="muted"),
+                Series(label="engine paused", points=smoothed(of("pause_s"), window), colour="c2"),
+            ],
+            unit="seconds, slowest of the readers",
+            from_zero=True,
+        ),
+        line_chart(
+            "Where a step's time goes",
+            [
+                Series(label="whole step", points=smoothed(of("step_s"), window), colour="muted"),
+                Series(label="training", points=smoothed(of("train_s"), window)),
+                Series(label="waiting", points=smoothed(of("wait_s"), window), colour="c2"),
+            ],
+            unit=f"seconds, mean of {window} steps",
+            from_zero=True,
+        ),
+    )
+    yield from (f'<figure class="card">{chart}</figure>' for chart in drawn)
+
+
+def _raw_and_smooth(points: list[tuple[float, float]], window: int) -> tuple[Series, Series]:
+    smooth = Series(label=f"mean of {window} steps", points=smoothed(points, window))
+    return Series(label="each step", points=points, style="faint"), smooth
+
+
+def _regions_section(plan: Mapping[str, object], summary: Mapping[str, object]) -> str:
+    roles: dict[str, list[str]] = {name: [] for name in _names(summary)}
+    assignments = plan.get("assignments")
+    for assignment in assignments if isinstance(assignments, list | tuple) else []:
+        if isinstance(assignment, Mapping) and "region" in assignment:
+            runs = f"{assignment.get('num_workers', 1)} x {assignment.get('task', 'task')}"
+            roles.setdefault(str(assignment["region"]), []).append(runs)
+    rows = [(name, ", ".join(roles[name]) or units.UNKNOWN) for name in roles]
+    return _table("Regions", ("region", "runs"), rows)
+
+
+def _links_section(links: Sequence[LinkSeen | LinkView]) -> str:
+    rows = [
+        (
+            link.src,
+            link.dst,
+            f"{link.rtt_s * 1e3:.0f}" if link.rtt_s > 0 else units.UNKNOWN,
+            units.mbit(link.throughput_bits_per_s) if link.throughput_bits_per_s > 0 else units.UNKNOWN,
+            f"{link.sent_bytes / 1e6:,.2f}",
+        )
+        for link in sorted(links, key=lambda link: (link.src, link.dst))
+    ]
+    return _table("Links", ("from", "to", "RTT, ms", "capacity, Mbit/s", "sent, MB"), rows, num_text=2)
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], num_text: int = 99) -> str:
+    if not rows:
+        return ""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{'' if i < num_text else ' class=num'}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    head = f"<thead><tr>{cells('th', headings)}</tr></thead>"
+    return f'<section class="card table"><h2>{escape(title)}</h2><table>{head}<tbody>{body}</tbody></table></section>'
+
+
+def _key_values(title: str, values: Mapping[str, object]) -> str:
+    if not values:
+        return ""
+    rows = "".join(f"<tr><th scope=row>{escape(k)}</th><td>{escape(str(v))}</td></tr>" for k, v in values.items())
+    inner = f'<table class="keys"><tbody>{rows}</tbody></table>'
+    opened = " open" if title == "Summary" else ""
+    return (
+        f'<section class="card table"><details{opened}><summary><h2>{title}</h2></summary>{inner}</details></section>'
+    )
+
+
+def _summary_value(name: str, value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if value is None:
+        return "not measured"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        exact = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+        return f"{_SUMMARY_UNITS[name](value)} ({exact})" if name in _SUMMARY_UNITS else exact
+    return str(value)
+
+
+def _flattened(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    match value:
+        case Mapping() if value:
+            for key, inner in value.items():
+                yield from _flattened(inner, f"{prefix}.{key}" if prefix else str(key))
+        case list() | tuple() if any(isinstance(item, Mapping | list | tuple) for item in value):
+            for i, item in enumerate(value):
+                yield from _flattened(item, f"{prefix}[{i}]")
+        case list() | tuple():
+            yield prefix, ", ".join(map(str, value))
+        case _ if prefix:
+            yield prefix, value

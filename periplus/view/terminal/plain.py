@@ -1,0 +1,100 @@
+"""The same job for a pipe, a log file or a CI page: one ASCII line for each thing worth a line, and no escape codes.
+
+A line is written for a change of state or phase, an evaluation, a violation or mismatch, a region that went or came
+back, and a step every 10 steps or 5 seconds of the job's own time. `advance` is pure: it returns the lines, and `watch`
+writes them.
+"""
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from periplus.values.record import Record, RecordKind
+from periplus.view import units
+from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState, printable
+
+EVERY_STEPS = 10
+EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """The step that was written last, and when."""
+
+    step: int = 0
+    time_s: float = 0.0
+
+
+def advance(said: Said, before: ViewState, event: Event, after: ViewState) -> tuple[Said, tuple[str, ...]]:
+    """The lines for one event, given the states around it."""
+    match event:
+        case JobChanged():
+            if (before.job_state, before.reason) == (after.job_state, after.reason):
+                return said, ()
+            doing = after.activities[-1].text if after.activities and not after.phase and not after.ended else ""
+            reason = f": {after.reason or doing}" if after.reason or doing else ""
+            return said, (_line(after, f"job {after.name or after.job_id} {after.job_state}{reason}"),)
+        case FleetSeen():
+            return said, _region_lines(before, after)
+        case RecordSeen():
+            return _advance_record(said, before, event.record, after)
+    assert_never(event)
+
+
+def _advance_record(said: Said, before: ViewState, record: Record, after: ViewState) -> tuple[Said, tuple[str, ...]]:
+    match record.kind:
+        case RecordKind.PHASE:
+            return said, (_line(after, f"phase {after.phase}"),) if after.phase != before.phase else ()
+        case RecordKind.EVAL:
+            prompts = units.short(record.values.get("num_prompts"))
+            accuracy = units.percent(record.values.get("accuracy"))
+            return said, (_line(after, f"accuracy {printable(record.text)}: {accuracy} on {prompts} prompts"),)
+        case RecordKind.STEP:
+            return _advance_step(said, before, after)
+        case RecordKind.WARMUP | RecordKind.SUMMARY:
+            return said, ()
+    assert_never(record.kind)
+
+
+def _advance_step(said: Said, before: ViewState, after: ViewState) -> tuple[Said, tuple[str, ...]]:
+    if after.last_step_policy == before.last_step_policy:
+        return said, ()
+    lines = list(_broken_promises(before, after))
+    last = after.step == after.steps_total
+    restored = after.step < said.step
+    due = after.step - said.step >= EVERY_STEPS or after.time_s - said.time_s >= EVERY_S
+    if due or last or restored or not before.rewards:
+        said = replace(said, step=after.step, time_s=after.time_s)
+        lines.append(_line(after, _step(after)))
+    return said, tuple(lines)
+
+
+def _step(state: ViewState) -> str:
+    of = f"/{state.steps_total}" if state.steps_total else ""
+    bound = "" if state.staleness_bound is None else f"/{state.staleness_bound}"
+    words = [
+        f"step {state.step}{of}",
+        f"reward {state.rewards[-1].value:.3f}" if state.rewards else "",
+        f"accuracy {units.percent(state.accuracies[-1].value)}" if state.accuracies else "",
+        f"staleness max {units.short(state.values.get('staleness_max', state.staleness_max))}{bound}",
+        f"{units.short(state.values.get('tokens_per_s'))} tokens/s",
+        f"WAN {units.size(state.wan_bytes)}",
+    ]
+    return "  ".join(word for word in words if word)
+
+
+def _broken_promises(before: ViewState, after: ViewState) -> tuple[str, ...]:
+    counts = (
+        ("tokens older than the bound", before.staleness_violations, after.staleness_violations),
+        ("weight digest mismatches", before.weight_digest_mismatches, after.weight_digest_mismatches),
+    )
+    return tuple(_line(after, f"BROKEN PROMISE: {now} {what}") for what, was, now in counts if now > was)
+
+
+def _region_lines(before: ViewState, after: ViewState) -> tuple[str, ...]:
+    known = {region.name: region.state for region in before.regions}
+    changed = (region for region in after.regions if known.get(region.name) != region.state)
+    return tuple(_line(after, f"region {region.name} {region.state}") for region in changed)
+
+
+def _line(state: ViewState, text: str) -> str:
+    return f"{units.clock(state.time_s):>7}  {text}"

@@ -1,0 +1,77 @@
+"""Drives a view from a stream of events: the shell around the fold.
+
+Events are folded as they come and never queued here; the terminal is painted at most four times a second, whatever the
+stream does, and once a second when nothing comes (the clock ticks). It ends with the stream, leaving the last picture
+on the screen; an error of the stream passes through unchanged, after the terminal is whole again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from periplus.clock import monotonic_s
+from periplus.view.state import Event, ViewState, fold
+from periplus.view.terminal.live import LiveView
+from periplus.view.terminal.plain import Said, advance
+
+REFRESH_S = 0.25
+TICK_S = 1.0
+
+
+async def watch(
+    events: AsyncIterator[Event],
+    console: Console,
+    live: bool,
+    *,
+    start: ViewState | None = None,
+    now_s: Callable[[], float] = monotonic_s,
+) -> ViewState:
+    """Show the events until they end, and return the last state.
+
+    The live picture needs a terminal that can show its characters; on any other console the plain lines are written.
+    """
+    state = start or ViewState()
+    if live and console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only:
+        return await _watch_live(events, console, state, now_s)
+    return await _watch_plain(events, console, state)
+
+
+async def _watch_plain(events: AsyncIterator[Event], console: Console, state: ViewState) -> ViewState:
+    said = Said()
+    async for event in events:
+        before, state = state, fold(state, event)
+        said, lines = advance(said, before, event, state)
+        for line in lines:
+            console.print(Text(line), soft_wrap=True, highlight=False)
+    return state
+
+
+async def _watch_live(
+    events: AsyncIterator[Event], console: Console, state: ViewState, now_s: Callable[[], float]
+) -> ViewState:
+    heard_s, painted_s, changed, shown_s = now_s(), float("-inf"), True, 0.0
+    with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as screen:
+        coming = asyncio.ensure_future(anext(events))
+        try:
+            while True:
+                if now_s() - painted_s >= (REFRESH_S if changed else TICK_S):
+                    since_s = 0.0 if state.ended else now_s() - heard_s
+                    shown_s = max(shown_s, state.time_s + since_s)  # a clock that went back would look like a restart
+                    screen.update(LiveView(state, shown_s), refresh=True)
+                    painted_s, changed = now_s(), False
+                done, _ = await asyncio.wait({coming}, timeout=REFRESH_S)
+                if not done:
+                    continue
+                before, state = state, fold(state, coming.result())
+                if state.time_s != before.time_s:
+                    heard_s = now_s()
+                changed = True
+                coming = asyncio.ensure_future(anext(events))
+        except StopAsyncIteration:
+            return state
+        finally:
+            coming.cancel()
+            screen.update(LiveView(state, max(shown_s, state.time_s)), refresh=True)

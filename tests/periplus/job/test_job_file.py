@@ -1,0 +1,162 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from periplus.config.loading import dotted_keys, dump_yaml, validate
+from periplus.errors import ConfigError
+from periplus.job.job_file import KNOWN_ELSEWHERE, JobFile, job_schema, load_job, resolve
+from periplus.job.unsupported import UNSUPPORTED
+
+ROOT = Path(__file__).parents[3]
+TOP_LEVEL = (
+    "name", "model", "algorithm", "data", "environment", "reward", "sampling", "optimizer", "train", "staleness",
+    "steps", "seed", "eval", "network", "plan", "regions", "failure", "checkpoint", "output", "trackers",
+)  # fmt: skip
+
+
+def job(**changes: Any) -> JobFile:
+    return validate(JobFile, {"name": "a", "environment": {"name": "chain_sum"}} | changes, "job")
+
+
+def test_the_top_level_keys_are_the_contract() -> None:
+    assert tuple(JobFile.model_fields) == TOP_LEVEL
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_each_example_is_a_job_and_points_editors_to_the_schema(path: Path) -> None:
+    load_job(path)
+    assert path.read_text().startswith("# yaml-language-server: $schema=job.schema.json\n")
+
+
+def test_each_field_says_what_it_means() -> None:
+    undescribed = []
+    for name, section in job_schema()["$defs"].items():
+        fields = section.get("properties", {})
+        undescribed += [f"{name}.{key}" for key, field in fields.items() if not field.get("description")]
+        undescribed += [name] if fields and not section.get("description") else []
+    assert not undescribed
+
+
+def test_every_suggestion_for_other_tools_names_a_key_of_ours_and_is_none_itself() -> None:
+    keys = dotted_keys(JobFile)
+    assert set(KNOWN_ELSEWHERE.values()) <= set(keys)
+    assert not set(KNOWN_ELSEWHERE) & set(JobFile.model_fields)
+
+
+def test_names_of_other_tools_are_refused_with_ours() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key num_generations; did you mean algorithm\.group_size\?"):
+        load_job(ROOT / "examples" / "arithmetic.yaml", ["num_generations=4"])
+
+
+def test_what_is_not_supported_is_no_key_of_ours_and_says_what_to_do() -> None:
+    keys = {part for key in dotted_keys(JobFile) for part in key.split(".")}
+    assert not set(UNSUPPORTED) & keys
+    assert not set(UNSUPPORTED) & set(KNOWN_ELSEWHERE)
+    for example in ("top_p", "top_k", "min_p", "lora", "vllm", "fsdp", "max_turns", "reward_model", "wandb", "bf16"):
+        with pytest.raises(ConfigError, match=rf"sampling\.{example} is not supported yet: \w+"):
+            load_job(ROOT / "examples" / "spelling.yaml", [f"sampling.{example}=1"])
+
+
+def test_every_number_has_a_lower_and_an_upper_bound() -> None:
+    unbounded = []
+    for name, section in (("job", job_schema()), *job_schema()["$defs"].items()):
+        for key, field in section.get("properties", {}).items():
+            for form in field.get("anyOf", [field]):
+                low, high = ({f"{end}imum", f"exclusive{end.title()}imum"} & form.keys() for end in ("min", "max"))
+                if form.get("type") in ("integer", "number") and not (low and high):
+                    unbounded.append(f"{name}.{key}")
+    assert not unbounded
+
+
+def test_a_run_s_own_configuration_is_a_job_file(tmp_path: Path) -> None:
+    original = load_job(ROOT / "examples" / "spelling.yaml")
+    (tmp_path / "config.yaml").write_text(original.to_json())
+    assert load_job(tmp_path / "config.yaml", ["steps=3"]).steps == 3
+
+
+def test_a_resolved_job_survives_json_and_yaml(tmp_path: Path) -> None:
+    original = load_job(ROOT / "examples" / "arithmetic.yaml", ["sampling.temperature=0.7", "regions.rollout=[a, b]"])
+    assert JobFile.from_json(original.to_json()) == original
+    assert json.loads(original.to_json())["schema"] == "periplus.job/1"
+    (tmp_path / "config.yaml").write_text(dump_yaml(original))
+    assert load_job(tmp_path / "config.yaml") == original
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": "periplus.job/2"}', '{"schema": "periplus.job/1", "x": 1}']
+)
+def test_what_is_no_job_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        JobFile.from_json(text)
+
+
+def test_resolving_twice_changes_nothing_more() -> None:
+    once = resolve(job())
+    assert once.data.size == 16_384
+    assert resolve(once) == once
+
+
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text("name: a\ndata: {path: sums.jsonl}\nmodel: {path: models/tiny}\n")
+    loaded = load_job(Path("job.yaml"))
+    assert loaded.data.path == str(tmp_path / "sums.jsonl")
+    assert loaded.model.path == str(tmp_path / "models" / "tiny")
+    assert load_job(Path("job.yaml"), ["model.path=builtin:qwen3-tiny"]).model.path == "builtin:qwen3-tiny"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"environment": None}, "exactly one of environment and data.path must be given, neither is"),
+        ({"data": {"path": "x"}}, "exactly one of environment and data.path must be given, both are"),
+        ({"environment": None, "data": {"path": "x", "size": 3}}, "data.size is 3, but data.path is given"),
+        ({"environment": {"name": "x", "config": {"seed": 1}}}, "environment.config.seed is set"),
+        ({"environment": {"name": "x", "config": {"a": [{"b": float("nan")}]}}}, "infinite or NaN"),
+        ({"algorithm": {"importance_correction": "none"}}, "the loss would be wrong for stale tokens"),
+        ({"regions": {"rollout": ["a", "a"]}}, "regions.rollout names a region twice"),
+        ({"regions": {"rollout": ["a"], "trainer": "b", "min": 3}}, "allow only 2"),
+        ({"regions": {"rollout": ["a"], "min": 3}}, "allow only 2"),
+        ({"data": {"size": 512}}, "problems are left to train on"),
+        ({"data": {"size": 600}, "train": {"warmup": {"num_examples": 100}}}, "already take 612"),
+    ],
+)
+def test_keys_that_disagree_are_refused(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(job(**changes))
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"staleness": 0, "algorithm": {"importance_correction": "none"}},
+        {"environment": None, "data": {"path": "x"}},
+        {"regions": {"rollout": ["a"], "min": 2}},
+        {"regions": {"rollout": ["a"], "trainer": "b", "min": 2}},
+    ],
+)
+def test_keys_that_agree_are_accepted(changes: dict[str, Any]) -> None:
+    resolve(job(**changes))
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("algorithm", {"group_size": 0}),
+        ("algorithm", {"name": "trpo"}),
+        ("algorithm", {"dual_clip": 1.0}),
+        ("sampling", {"temperature": 0}),
+        ("optimizer", {"betas": [0.9, 1.0]}),
+        ("network", {"zstd_level": 20}),
+        ("failure", {"lease_timeout_s": 0}),
+        ("trackers", ["wandb"]),
+        ("seed", -1),
+        ("name", "Not A Name"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(section: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"job: {section}"):
+        job(**{section: value})

@@ -1,0 +1,288 @@
+"""Errors over a real loopback connection, through every kind of call that the gateway's protocol has."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from periplus import errors
+from periplus.errors import MEANING, Conflict, NotFound, PeriplusError, TimedOut, Unreachable
+from periplus.net import rpc
+from periplus.net.rpc import first_of
+from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+
+Stub = Any  # the typed stub is known to type checkers only
+MESSAGE = "job 'größe' is at 7, not 3; ask again"
+ALL = sorted(MEANING, key=lambda cls: cls.__name__)
+
+
+async def missing(_: object, __: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+
+
+class Without(gateway_pb2_grpc.GatewayServicer):
+    """A peer of a build that has none of these methods."""
+
+    Rollout: Any = missing
+    Subscribe: Any = missing
+    Train: Any = missing
+    Publish: Any = missing
+    Probe: Any = missing
+    Traffic: Any = missing
+
+
+class Refusing(Without):
+    """Each call raises `error`, once it has had a message and, where it streams, answered one."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    async def Publish(self, request_iterator: Any, context: Any) -> Any:
+        async for _ in request_iterator:
+            raise self._error
+
+    async def Subscribe(self, request: Any, context: Any) -> None:  # type: ignore[override]
+        await context.write(gateway_pb2.PublicationRecord())
+        raise self._error
+
+    async def Probe(self, request_iterator: Any, context: Any) -> AsyncIterator[gateway_pb2.ProbeAck]:
+        async for chunk in request_iterator:
+            yield gateway_pb2.ProbeAck(sequence=chunk.sequence)
+            raise self._error
+
+    async def Rollout(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.Event().wait())
+            async for message in request_iterator:
+                await context.write(gateway_pb2.RolloutDown(worker_id=message.worker_id))
+                raise self._error
+
+
+async def publish(stub: Stub) -> None:
+    await stub.Publish(iter([gateway_pb2.PublicationRecord()]))
+
+
+async def subscribe(stub: Stub) -> None:
+    async for _ in stub.Subscribe(gateway_pb2.SubscribeRequest()):
+        pass
+
+
+async def probe(stub: Stub) -> None:
+    async for _ in stub.Probe(iter([gateway_pb2.ProbeChunk(sequence=1)])):
+        pass
+
+
+async def rollout(stub: Stub) -> None:
+    call = stub.Rollout()
+    await call.write(gateway_pb2.RolloutUp(worker_id="w"))
+    async for _ in call:
+        pass
+
+
+async def rollout_in_a_group(stub: Stub) -> None:
+    """As workers and gateways hold a stream: a writer beside the reader."""
+    call = stub.Rollout()
+    await call.write(gateway_pb2.RolloutUp(worker_id="w"))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.Event().wait())
+        async for _ in call:
+            pass
+
+
+CALLS = (publish, subscribe, probe, rollout, rollout_in_a_group)
+
+
+@asynccontextmanager
+async def serving(servicer: gateway_pb2_grpc.GatewayServicer) -> AsyncIterator[str]:
+    server = rpc.server()
+    address = rpc.bind(server, "127.0.0.1:0")
+    gateway_pb2_grpc.add_GatewayServicer_to_server(servicer, server)
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(None)
+
+
+async def error_of(call: Callable[[Stub], Awaitable[None]], address: str) -> PeriplusError:
+    async with rpc.channel(address) as channel:
+        with pytest.raises(PeriplusError) as caught, rpc.remote_errors(address):
+            await call(gateway_pb2_grpc.GatewayStub(channel))
+    return caught.value
+
+
+def over_loopback(call: Callable[[Stub], Awaitable[None]], error: BaseException) -> PeriplusError:
+    async def run() -> PeriplusError:
+        async with serving(Refusing(error)) as address:
+            return await error_of(call, address)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_error_crosses_a_call_with_its_class_and_message(call: Callable[[Stub], Awaitable[None]]) -> None:
+    async def run() -> None:
+        for cls in ALL:
+            async with serving(Refusing(cls(MESSAGE))) as address:
+                error = await error_of(call, address)
+                assert (type(error), str(error)) == (cls, MESSAGE)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_long_message_crosses_cut_but_with_its_class(call: Callable[[Stub], Awaitable[None]]) -> None:
+    """gRPC refuses large metadata, and would answer with an error of its own."""
+    message = "ü" * 20_000
+    error = over_loopback(call, errors.ConfigError(message))
+    assert type(error) is errors.ConfigError
+    assert str(error).endswith("...")
+    assert message.startswith(str(error).removesuffix("..."))
+    assert len(str(error).encode()) <= rpc.MAX_ERROR_BYTES
+
+
+def test_a_crash_of_the_handler_is_an_error_of_the_root_class() -> None:
+    error = over_loopback(publish, ZeroDivisionError("secret"))
+    assert type(error) is PeriplusError
+
+
+def test_a_crash_beside_an_error_of_ours_is_not_passed_off_as_ours() -> None:
+    group = BaseExceptionGroup("", [NotFound("x"), ZeroDivisionError()])
+    assert first_of(group) is None
+    assert type(over_loopback(publish, group)) is PeriplusError
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_crash_behind_a_task_group_is_told_without_the_group(call: Callable[[Stub], Awaitable[None]]) -> None:
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [ZeroDivisionError("by zero")])
+    assert str(over_loopback(call, group)) == "ZeroDivisionError: by zero"
+
+
+def test_the_first_of_several_errors_of_ours_is_the_one_that_counts() -> None:
+    first = NotFound("first")
+    nested = ExceptionGroup("", [ExceptionGroup("", [first]), Conflict("second")])
+    assert first_of(nested) is first
+
+
+@pytest.fixture
+def free_address() -> Iterator[str]:
+    """Of a server that is bound and does not answer, so that no other process takes the port."""
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_address_where_nobody_listens_is_unreachable_and_named(
+    call: Callable[[Stub], Awaitable[None]], free_address: str
+) -> None:
+    error = asyncio.run(error_of(call, free_address))
+    assert type(error) is Unreachable
+    assert free_address in str(error)
+
+
+def test_a_deadline_that_passes_is_timed_out() -> None:
+    class Silent(Without):
+        async def Publish(self, request_iterator: Any, context: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def late(stub: Stub) -> None:
+        await stub.Publish(iter([gateway_pb2.PublicationRecord()]), timeout=0.01)
+
+    async def run() -> PeriplusError:
+        async with serving(Silent()) as address:
+            return await error_of(late, address)
+
+    assert type(asyncio.run(run())) is TimedOut
+
+
+def test_a_server_that_goes_away_in_the_middle_of_a_stream_is_unreachable() -> None:
+    class Open(Without):
+        async def Rollout(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+            await context.write(gateway_pb2.RolloutDown())
+            await asyncio.Event().wait()
+
+    async def run() -> PeriplusError:
+        server = rpc.server()
+        address = rpc.bind(server, "127.0.0.1:0")
+        gateway_pb2_grpc.add_GatewayServicer_to_server(Open(), server)
+        await server.start()
+
+        async def cut(stub: Stub) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                async for _ in stub.Rollout():
+                    tasks.create_task(server.stop(None))
+
+        return await error_of(cut, address)
+
+    assert type(asyncio.run(run())) is Unreachable
+
+
+def test_a_task_that_is_cancelled_while_its_call_fails_ends_as_cancelled() -> None:
+    """Else a loop that calls again after every error would never hear that it is to stop."""
+
+    async def failing_when_cancelled() -> None:
+        with rpc.remote_errors("a:1"):
+            async with asyncio.TaskGroup():
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    raise Unreachable("the server went at the same moment") from None
+
+    async def run() -> None:
+        task = asyncio.create_task(failing_when_cancelled())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+
+    asyncio.run(run())
+
+
+def test_a_write_on_a_call_that_has_ended_is_unreachable() -> None:
+    async def write_late(stub: Stub) -> None:
+        call = stub.Rollout()
+        call.cancel()
+        await asyncio.sleep(0)
+        await call.write(gateway_pb2.RolloutUp())
+
+    async def run() -> BaseException:
+        async with serving(Refusing(NotFound("x"))) as address, rpc.channel(address) as channel:
+            with pytest.raises((Unreachable, asyncio.CancelledError)) as caught, rpc.remote_errors(address):
+                await write_late(gateway_pb2_grpc.GatewayStub(channel))
+            return caught.value
+
+    assert isinstance(asyncio.run(run()), Unreachable)
+
+
+def test_a_method_that_the_peer_does_not_have_is_an_error_of_the_root_class() -> None:
+    error = over_loopback(lambda stub: stub.Train().read(), NotFound("never raised"))
+    assert type(error) is PeriplusError
+
+
+def test_an_address_that_is_taken_is_a_conflict_that_names_it() -> None:
+    async def run() -> None:
+        async with serving(Without()) as address:
+            with pytest.raises(Conflict, match=address):
+                rpc.bind(rpc.server(), address)
+
+    asyncio.run(run())
+
+
+def test_a_call_that_is_dead_already_ends_as_a_cancelled_one() -> None:
+    class Dead:
+        async def abort(self, *_: object, **__: object) -> None:
+            raise grpc.aio.InternalError("failed to execute a batch")
+
+    async def act() -> None:
+        context: Any = Dead()
+        async with rpc._aborting(context):
+            raise NotFound("nobody will hear of it")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(act())

@@ -1,0 +1,87 @@
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
+from periplus.view.page.run_page import render_report
+from periplus.view.summary import summary_json
+from tests.support import sample_run
+
+SUMMARY = json.loads(summary_json(sample_run.summary()))
+PAGE = render_report(sample_run.CONFIG, sample_run.PLAN, sample_run.records(), SUMMARY, sample_run.last_fleet().links)
+
+
+class Balanced(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        pass
+
+
+def test_every_curve_and_table_is_there() -> None:
+    curves = ["Bytes between regions", "Reward", "Accuracy", "Loss", "KL from the behaviour policy", "Staleness"]
+    curves += ["Throughput", "Published weights", "Where a step&#x27;s time goes"]
+    for title in curves:
+        assert f'aria-label="{title}.' in PAGE, title
+    for title in ["Regions", "Links", "Summary", "Plan", "Configuration"]:
+        assert f"<h2>{title}</h2>" in PAGE, title
+    assert "no data was recorded" not in PAGE
+    assert "bound 4" in PAGE
+    assert "algorithm.group_size" in PAGE
+
+
+def test_the_page_needs_nothing_outside_itself() -> None:
+    assert not re.search(r"https?:|//[a-z]|<script|<link|@import|url\(", PAGE)
+    assert "prefers-color-scheme:dark" in PAGE
+
+
+def test_the_tags_are_balanced() -> None:
+    parser = Balanced()
+    parser.feed(PAGE)
+    assert parser.open == []
+
+
+def test_text_from_files_is_escaped() -> None:
+    evil = "<script>alert('x')</script>\"&"
+    links = [replace(link, src=evil) for link in sample_run.last_fleet().links]
+    page = render_report(
+        {"name": evil, evil: evil},
+        {"tasks": [{"region": evil, "role": evil}]},
+        sample_run.records(),
+        {"regions": [evil], evil: evil},
+        links,
+    )
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_an_empty_run_is_a_page_that_says_so() -> None:
+    page = render_report({}, {}, [], {}, [])
+    assert page.count("no data was recorded") >= 8
+    Balanced().feed(page)
+
+
+def test_values_that_are_not_finite_leave_a_gap() -> None:
+    values = {"reward_mean": float("nan"), "loss": float("inf"), "delta_bytes": 0.0, "full_weights_bytes": 1.0}
+    broken = [Record(kind=RecordKind.STEP, policy=Policy(0, v), time_s=v, values=values) for v in (1, 2)]
+    page = render_report({}, {}, [*sample_run.records(), *broken], {"accuracy_after": float("nan")}, [])
+    assert not re.search(r"[ L\"M](nan|inf)", page)
+
+
+def test_a_restored_run_shows_the_surviving_lineage() -> None:
+    records = [
+        Record(kind=RecordKind.STEP, policy=Policy(fork, version), time_s=0.0, values={"reward_mean": reward})
+        for fork, version, reward in [(0, 1, 0.1), (0, 2, 0.2), (1, 2, 0.9)]
+    ]
+    assert "mean of 1 steps from 0.1 to 0.9" in render_report({}, {}, records, {}, [])
