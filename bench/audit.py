@@ -50,7 +50,7 @@ from periplus.values.trajectory import (
     content_digest,
     read_only,
 )
-from periplus.values.weight_state import State, Tensor, write_safetensors
+from periplus.values.weight_state import Tensor, WeightState, write_safetensors
 
 MAX_S_PER_MILLION_LINES = 60.0
 JOB = "bench-1"
@@ -97,7 +97,7 @@ class Trainer:
         self._store = Spool.open(self._run.trajectories, durability=Durability.PROCESS, max_bytes=1 << 40)
         self._journal = AuditJournal.open(self._run.audit)
         self._say(
-            records.Open(
+            records.OpenEntry(
                 job_id=JOB, fork=0, parent=None, manifest=None, resumed_at=None, bound=BOUND,
                 group_size=config.group_size, groups_per_step=config.groups_per_step, seed=config.seed,
                 algorithm="grpo", settings=blake3(self._run.config.read_bytes()).digest(),
@@ -118,16 +118,16 @@ class Trainer:
                 self._checkpoint()
         for group in self._waiting:
             dropped = [records.DroppedSample(used.sample, used.digest, self._ages.pop(0)[1]) for used in group]
-            self._say(records.Drop(group=group[0].group, why="overdue", samples=tuple(dropped)))
+            self._say(records.DropEntry(group=group[0].group, why="overdue", samples=tuple(dropped)))
         self._waiting.clear()
         self._checkpoint()
         self._run.final.mkdir()
         write_safetensors(self._run.final / "model.safetensors", round_to_bf16(self._state))
-        self._say(records.End(how="succeeded"))
+        self._say(records.EndEntry(how="succeeded"))
         self._journal.close()
         self._store.close()
 
-    def _say(self, record: records.Record) -> None:
+    def _say(self, record: records.Entry) -> None:
         self._time_s += 0.001
         self._journal.append(record, self._time_s, self._sealer.seal if isinstance(record, SEALED) else None)
 
@@ -135,7 +135,7 @@ class Trainer:
         """Lease a group's samples, and take them in: one frame."""
         config, group = self._config, self._next_group
         leases = [
-            records.Lease(
+            records.LeaseEntry(
                 lease_id=self._next_lease + sample, group=group, sample=sample, item=group % 5000,
                 purpose=Purpose.TRAIN, worker_id=f"{JOB}/eu-west/rollout-{group % 8}", region="eu-west",
                 start_at=self._policy, consume_by_version=self._policy.version + BOUND,
@@ -151,8 +151,8 @@ class Trainer:
         for index, (lease, t) in enumerate(zip(leases, found, strict=True)):
             digest = content_digest(t)
             self._say(
-                records.Result(
-                    verdict=records.Verdict.ACCEPTED, why="", lease_id=lease.lease_id, group=group,
+                records.ResultEntry(
+                    verdict=records.AdmissionVerdict.ACCEPTED, why="", lease_id=lease.lease_id, group=group,
                     sample=lease.sample, worker_id=lease.worker_id, region="eu-west", digest=digest,
                     num_tokens=len(t.completion_ids), policies=t.policies, stop_reason=t.stop_reason,
                     frame=records.FrameId(position.epoch, position.sequence), index=index,
@@ -163,7 +163,7 @@ class Trainer:
         self._next_lease += config.group_size
         self._next_group += 1
 
-    def _trajectory(self, lease: records.Lease) -> Trajectory:
+    def _trajectory(self, lease: records.LeaseEntry) -> Trajectory:
         num_tokens = int(self._rng.integers(1, 2 * self._config.mean_tokens))
         return Trajectory(
             lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
@@ -185,7 +185,7 @@ class Trainer:
             age = self._policy.version - version
             ages[age] = ages.get(age, 0) + num_tokens
         root = records.batch_root([used.digest for used in samples])
-        self._say(records.Consume(policy=self._policy, trained=True, why="", samples=samples, root=root,
+        self._say(records.ConsumeEntry(policy=self._policy, trained=True, why="", samples=samples, root=root,
                                   staleness_tokens=ages))  # fmt: skip
         self._root = records.next_batches_root(self._root, root)
         self._policy = self._policy.next()
@@ -193,8 +193,8 @@ class Trainer:
 
     def _publish(self) -> None:
         values = self._rng.normal(size=64).astype(np.float32)
-        self._state: State = {"layer.weight": Tensor("F32", (8, 8), values)}
-        self._say(records.Publish(policy=self._policy, digest=state_digest(round_to_bf16(self._state))))
+        self._state: WeightState = {"layer.weight": Tensor("F32", (8, 8), values)}
+        self._say(records.PublishEntry(policy=self._policy, digest=state_digest(round_to_bf16(self._state))))
 
     def _checkpoint(self) -> None:
         if self._parent is not None and self._parent[0] == self._policy:
@@ -217,7 +217,7 @@ class Trainer:
         }  # fmt: skip
         (folder / "manifest.json").write_text(json.dumps(manifest))
         digest = blake3((folder / "manifest.json").read_bytes()).digest()
-        self._say(records.Checkpoint(policy=self._policy, manifest=digest, covers=position.n))
+        self._say(records.CheckpointEntry(policy=self._policy, manifest=digest, covers=position.n))
         self._parent = self._policy, digest
         self._kept.append(folder)
         for old in self._kept[: -self._config.kept_checkpoints]:

@@ -44,7 +44,7 @@ from planner.devices.calibration.held_out import Predicted
 from planner.devices.calibration.kin import Traits, completed
 from planner.devices.calibration.layer_memory import KEPT, LayerMemory, predicted_bytes
 from planner.devices.calibration.loaders import load_memory, load_profiles, load_traits
-from planner.devices.calibration.observations import LAYERS, Series, Term
+from planner.devices.calibration.observations import LAYERS, MeasuredTerm, Series
 from planner.devices.calibration.score import Score, score
 from planner.devices.calibration.table import efficiency_rows
 from planner.devices.catalogue import gpu_types
@@ -52,8 +52,8 @@ from planner.devices.catalogue import gpu_types
 MAX_TIME_ERROR = 0.10
 MAX_MEMORY_ERROR = 0.06
 QUICK_EVERY = 16
-_ATTENTION = frozenset({Term.PREFILL_ATTENTION, Term.DECODE_ATTENTION})
-_THINNED = _ATTENTION | {Term.MATMUL}
+_ATTENTION = frozenset({MeasuredTerm.PREFILL_ATTENTION, MeasuredTerm.DECODE_ATTENTION})
+_THINNED = _ATTENTION | {MeasuredTerm.MATMUL}
 IN_SAMPLE = "in sample"
 WITHOUT_MODEL = "without the model"
 WITHOUT_GPU = "without the device type"
@@ -81,7 +81,10 @@ def measure_times(series: Sequence[Series], fit: Fit, splits: Sequence[str]) -> 
     tables = {split: table_of(predicted) for split, predicted in found.items()}
     for split, table in tables.items():
         print_table(split, table)
-    means = {split: {"layers": mean_of(table, LAYERS), "all": mean_of(table, Term)} for split, table in tables.items()}
+    means = {
+        split: {"layers": mean_of(table, LAYERS), "all": mean_of(table, MeasuredTerm)}
+        for split, table in tables.items()
+    }
     return {
         "by_kind": {split: {term: as_row(one) for term, one in table.items()} for split, table in tables.items()},
         "by_gpu": {split: by_gpu(predicted) for split, predicted in found.items()},
@@ -100,15 +103,15 @@ def leave_out(split: str, series: Sequence[Series]) -> list[Predicted]:
 
 def table_of(predicted: Iterable[Predicted]) -> dict[str, Score]:
     """By kind of time."""
-    groups: dict[Term, list[Predicted]] = defaultdict(list)
+    groups: dict[MeasuredTerm, list[Predicted]] = defaultdict(list)
     for one in predicted:
         groups[one.series.term].append(one)
-    return {term.value: _score(groups[term]) for term in Term if term in groups}
+    return {term.value: _score(groups[term]) for term in MeasuredTerm if term in groups}
 
 
 def by_gpu(predicted: Iterable[Predicted]) -> dict[str, dict[str, float]]:
     """Mean error of each kind of time of each type."""
-    groups: dict[str, dict[Term, list[Predicted]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[MeasuredTerm, list[Predicted]]] = defaultdict(lambda: defaultdict(list))
     for one in predicted:
         groups[one.series.gpu][one.series.term].append(one)
     return {gpu: {t.value: _score(rows).mean_error for t, rows in of.items()} for gpu, of in sorted(groups.items())}
@@ -128,12 +131,12 @@ def _labels(series: Series) -> Iterator[str]:
         yield head + "".join(f" {name} {values[at]:.0f}" for name, values in series.columns.items())
 
 
-def mean_of(table: Mapping[str, Score], terms: Iterable[Term]) -> float:
+def mean_of(table: Mapping[str, Score], terms: Iterable[MeasuredTerm]) -> float:
     return float(np.mean([table[term.value].mean_error for term in terms if term.value in table]))
 
 
 def print_table(split: str, table: Mapping[str, Score]) -> None:
-    say(f"{split}: {mean_of(table, LAYERS):.4f} over layers, {mean_of(table, Term):.4f} over all kinds")
+    say(f"{split}: {mean_of(table, LAYERS):.4f} over layers, {mean_of(table, MeasuredTerm):.4f} over all kinds")
     say(f"  {'':20}{'rows':>7}{'mean':>8}{'worst':>8}{'Spearman':>10}  worst case")
     for term, one in table.items():
         say(f"  {term:20}{one.num_rows:7d}{one.mean_error:8.3f}{one.worst_error:8.2f}{one.spearman:10.4f}  {one.worst}")

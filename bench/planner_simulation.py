@@ -27,7 +27,7 @@ import numpy as np
 from bench import provenance
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.devices.catalogue import architecture, gpu_types
 from planner.files.importers.published import HetrlScenario, hetrl_fleet
 from planner.files.importers.published_workloads import HETRL_MODELS, hetrl_workload
@@ -95,7 +95,7 @@ def compare(cell: Cell) -> list[Compared]:
     problem = problem_of(cell)
     rng = np.random.default_rng(cell.seed)
     valid: list[tuple[Placement, Evaluation]] = []
-    prices = Prices(problem)
+    prices = CostTables(problem)
     for found in drawn(prices, rng, 400 * cell.num_plans):
         valid.append(found)
         if len(valid) == round(cell.num_plans / BEST_FRACTION):
@@ -109,7 +109,12 @@ def compare(cell: Cell) -> list[Compared]:
 
 
 def played(
-    cell: Cell, which: str, prices: Prices, chosen: Sequence[tuple[Placement, Evaluation]], *, is_twice: bool = False
+    cell: Cell,
+    which: str,
+    prices: CostTables,
+    chosen: Sequence[tuple[Placement, Evaluation]],
+    *,
+    is_twice: bool = False,
 ) -> Compared:
     """The placements' predicted seconds a step beside the simulated ones; each has a seed of its own.
 

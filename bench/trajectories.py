@@ -40,12 +40,12 @@ from periplus.codec.trajectory import LEVEL, decode_columns, encode, stored_byte
 from periplus.values.policy import Policy
 from periplus.values.trajectories import validate_all
 from periplus.values.trajectory import (
-    Limits,
     PolicyRun,
     Purpose,
     SamplingParams,
     StopReason,
     Trajectory,
+    TrajectoryLimits,
     content_digest,
     read_only,
     token_ids,
@@ -58,7 +58,7 @@ MIN_INGEST_TOKENS_PER_S = 10_000_000
 GROUP_SIZE = 8
 COLUMN_BYTES = 8.125
 MAX_CONTENT_BYTES = 64 << 20
-LIMITS = Limits(vocab_size=lm.VOCAB_SIZE, max_prompt_tokens=4096, max_completion_tokens=1 << 17)
+LIMITS = TrajectoryLimits(vocab_size=lm.VOCAB_SIZE, max_prompt_tokens=4096, max_completion_tokens=1 << 17)
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 REASONING = "response_lengths/reasoning_eval_lengths.csv"
 

@@ -44,7 +44,7 @@ from bench.weight_deltas.device import gpu_encode_vs_read
 from bench.weight_deltas.peers import check_known
 from bench.weight_deltas.sizes import HEADER, Chain, Row, of_chains, sizes
 from bench.weight_deltas.speeds import memory, peer_speeds, speeds
-from periplus.values.weight_state import State, content_bytes
+from periplus.values.weight_state import WeightState, content_bytes
 
 MAX_VS_CONDITIONAL = 1.08
 MAX_VS_IID = 0.75
@@ -131,7 +131,7 @@ def speed_at_one_percent(config: Config) -> Row:
     return {"content_bytes": content_bytes(new), **row, "peers": peers, "memory": memory(base, new)}
 
 
-def known_cases(config: Config) -> dict[str, tuple[State, State]]:
+def known_cases(config: Config) -> dict[str, tuple[WeightState, WeightState]]:
     """What the layouts have known figures on; of a quick run the one that takes no time."""
     elements = config.simulated_elements
     steps = (5,) if config.quick else (5, 200)

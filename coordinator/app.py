@@ -21,7 +21,7 @@ from periplus import clock
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.pb.v1 import control_pb2_grpc
-from periplus.process.lifecycle import StopReason, wait_for_stop, write_ready_file
+from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event as log_event
 from periplus.wan.client import WanRouter
 from planner.files.capabilities import load_capabilities
@@ -39,7 +39,7 @@ PLAN_BUDGET_S = 10.0
 """An operator waits for it with the command line open."""
 
 
-async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_eof: bool) -> StopReason:
+async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
     """Serve until asked to stop, and tell by what.
 
     Raises: Conflict if the port is taken, Unreachable if the emulator is not there, ConfigError if the key or the ready
@@ -61,7 +61,7 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
 
 async def _serve(
     config: CoordinatorConfig, server: grpc.aio.Server, address: str, ready_file: Path | None, stop_on_stdin_eof: bool
-) -> StopReason:
+) -> ShutdownReason:
     async with serving(config, server):
 
         def ready() -> None:

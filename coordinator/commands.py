@@ -13,7 +13,7 @@ from periplus import errors
 from periplus.cli.mounting import DefaultGroup
 from periplus.cli.option_types import HOST_PORT
 from periplus.process import telemetry
-from periplus.process.lifecycle import StopReason
+from periplus.process.lifecycle import ShutdownReason
 
 
 @click.group(cls=DefaultGroup, default="run")
@@ -69,4 +69,4 @@ def run(
     telemetry.configure(log_level, sys.stderr)
     config = resolve(CoordinatorConfig(listen=listen, region=region, wan=wan, authority_key=authority_key))
     reason = asyncio.run(app.run(config, ready_file, stop_on_stdin_eof))
-    return errors.EXIT_INTERRUPTED if reason is StopReason.SIGINT else errors.EXIT_OK
+    return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK

@@ -22,14 +22,14 @@ from coordinator.events import (
     TaskReported,
 )
 from coordinator.joblog import JobEvent
-from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, Link, Pair, Region, State
+from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, MeasuredLink, Pair, RegionState, State
 from periplus.errors import ConfigError, WireError
 from periplus.net.convert import certificate_to_pb, run_files_from_pb, run_files_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.publication import Certificate
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
-from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME, Role, Task, TaskReport, TaskState
+from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME, AssignedTask, Role, TaskReport, TaskState
 
 TASK_STATE_TO_PB = {
     TaskState.STARTING: control_pb2.TASK_STATE_STARTING,
@@ -195,7 +195,7 @@ def _certified_to_pb(
     return answer
 
 
-def _task_to_pb(task: Task) -> control_pb2.Task:
+def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
     return control_pb2.Task(
         task_id=task.task_id,
         job_id=task.job_id,
@@ -278,7 +278,7 @@ def _fleet_to_pb(state: State, sent_bytes: Mapping[Pair, int]) -> control_pb2.Fl
     )
 
 
-def _region_to_pb(region: Region) -> control_pb2.Region:
+def _region_to_pb(region: RegionState) -> control_pb2.Region:
     hello = region.hello
     return control_pb2.Region(
         name=hello.region,
@@ -310,7 +310,7 @@ def _region_to_pb(region: Region) -> control_pb2.Region:
 
 
 def _link_to_pb(state: State, pair: Pair, sent_bytes: int) -> control_pb2.Link:
-    link = state.links.get(pair) or Link(rtt_s=0.0, throughput_bits_per_s=0.0, measured_at_s=0.0)
+    link = state.links.get(pair) or MeasuredLink(rtt_s=0.0, throughput_bits_per_s=0.0, measured_at_s=0.0)
     return control_pb2.Link(
         src_region=pair[0],
         dst_region=pair[1],

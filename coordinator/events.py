@@ -6,10 +6,10 @@ Events of agents carry a `Stamp`, by which the machine drops what a fenced sessi
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.state import Hello, Job, JobRequest, Placement
+from coordinator.state import Hello, Job, JobRequest, PlacedRoles
 from periplus.values.record import Record
-from periplus.values.task import Task, TaskReport
-from planner.plan import Infeasible
+from periplus.values.task import AssignedTask, TaskReport
+from planner.plan import NoPlanExists
 
 # ---- events ----------------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class PlanFinished:
 
     job_id: str
     regions: frozenset[str]
-    outcome: Placement | Infeasible | PlannerFailed
+    outcome: PlacedRoles | NoPlanExists | PlannerFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class SendDesired:
     region: str
     epoch: int
     revision: int
-    tasks: tuple[Task, ...]
+    tasks: tuple[AssignedTask, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

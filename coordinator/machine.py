@@ -51,10 +51,10 @@ from coordinator.state import (
     Hello,
     Job,
     JobState,
-    Link,
-    Placement,
+    MeasuredLink,
+    PlacedRoles,
     Probe,
-    Region,
+    RegionState,
     SentBytes,
     State,
     TaskStatus,
@@ -73,7 +73,7 @@ from coordinator.state import (
 from periplus.errors import Conflict, StateError
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import ENDED, Role, TaskReport, TaskState, resume_command
-from planner.plan import Infeasible
+from planner.plan import NoPlanExists
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class _Draft:
         self.state = state
         self.effects: list[Effect] = []
 
-    def put_region(self, name: str, region: Region) -> None:
+    def put_region(self, name: str, region: RegionState) -> None:
         self.state = replace(self.state, regions={**self.state.regions, name: region})
 
     def put_job(self, job: Job) -> None:
@@ -161,7 +161,7 @@ def _join(draft: _Draft, event: RegionJoined, now_s: float) -> None:
     if before:
         draft.effects.append(FenceSession(hello.region, before.epoch))
         _forget_probe_of(draft, hello.region)
-    region = Region(
+    region = RegionState(
         hello=hello,
         epoch=before.epoch + 1 if before else 1,
         connected=True,
@@ -255,7 +255,7 @@ def _count_sent(draft: _Draft, name: str, event: HeartbeatSeen) -> None:
 
 def _measure(draft: _Draft, event: LinkMeasured, now_s: float) -> None:
     state, pair = draft.state, (event.stamp.region, event.dst_region)
-    link = Link(rtt_s=event.rtt_s, throughput_bits_per_s=event.throughput_bits_per_s, measured_at_s=now_s)
+    link = MeasuredLink(rtt_s=event.rtt_s, throughput_bits_per_s=event.throughput_bits_per_s, measured_at_s=now_s)
     under_way = state.probe if state.probe and (state.probe.src_region, state.probe.dst_region) != pair else None
     unmeasured = {other: at_s for other, at_s in state.unmeasured.items() if other != pair}
     draft.state = replace(state, links={**state.links, pair: link}, unmeasured=unmeasured, probe=under_way)
@@ -434,11 +434,11 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
         return
     free = free_regions(draft.state)
     match event.outcome:
-        case Placement() as placement:
+        case PlacedRoles() as placement:
             if placement.regions <= free:
                 draft.put_job(replace(job, placement=placement, tasks=_tasks(job.job_id, placement)))
                 draft.move_job(job.job_id, JobState.PLANNED)
-        case Infeasible(conflict=conflict):
+        case NoPlanExists(conflict=conflict):
             if event.regions != free:
                 return
             if free == ready_regions(draft.state):
@@ -451,7 +451,7 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             assert_never(event.outcome)
 
 
-def _tasks(job_id: str, placement: Placement) -> dict[str, TaskStatus]:
+def _tasks(job_id: str, placement: PlacedRoles) -> dict[str, TaskStatus]:
     rollouts = {
         rollout_task_id(job_id, region, index): TaskStatus(role=Role.ROLLOUT, region=region)
         for region, count in placement.num_rollout_workers.items()

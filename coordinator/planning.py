@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
-from coordinator.state import Placement, State
+from coordinator.state import PlacedRoles, State
 from periplus.errors import PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
-from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, TaskKind
+from planner.plan import NoPlanExists, Outcome, Plan, PlanningTimedOut, TaskKind
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Region
 from planner.propose import without_question
 
@@ -53,19 +53,19 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
     )
 
 
-def placement(outcome: Outcome) -> Placement | Infeasible | PlannerFailed:
+def placement(outcome: Outcome) -> PlacedRoles | NoPlanExists | PlannerFailed:
     """What the machine needs of the planner's answer."""
     match outcome:
         case Plan():
             rollouts = {a.region: a.num_workers for a in outcome.assignments if a.task is TaskKind.ROLLOUT}
-            return Placement(
+            return PlacedRoles(
                 trainer_region=outcome.trainer_region,
                 num_rollout_workers=rollouts,
                 plan_json=without_question(outcome).to_json(),
             )
-        case Infeasible():
+        case NoPlanExists():
             return outcome
-        case BudgetExhausted(incumbent=Plan() as incumbent):
+        case PlanningTimedOut(incumbent=Plan() as incumbent):
             return placement(incumbent)
-        case BudgetExhausted():
+        case PlanningTimedOut():
             return PlannerFailed("it found no plan in time; submit again, or allow fewer regions")

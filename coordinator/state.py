@@ -18,7 +18,7 @@ from enum import StrEnum
 from periplus.errors import Conflict, NotFound, StateError
 from periplus.values.policy import Policy
 from periplus.values.record import Record
-from periplus.values.task import ENDED, Role, RunFiles, Task, TaskReport
+from periplus.values.task import ENDED, AssignedTask, Role, RunFiles, TaskReport
 
 
 class JobState(StrEnum):
@@ -101,7 +101,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class RegionState:
     """A region and its newest session. `sent`: what was last sent down, None when this session got nothing yet."""
 
     hello: Hello
@@ -111,12 +111,12 @@ class Region:
     last_sequence: int = -1
     tasks: Mapping[str, TaskReport] = field(default_factory=dict)
     sent_bytes: Mapping[str, int] = field(default_factory=dict)
-    sent: tuple[Task, ...] | None = None
+    sent: tuple[AssignedTask, ...] | None = None
     revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class MeasuredLink:
     """A measurement from one region to another."""
 
     rtt_s: float
@@ -146,7 +146,7 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class PlacedRoles:
     """What the coordinator takes from a plan; the rest travels to the workers as `plan_json`."""
 
     trainer_region: str
@@ -206,7 +206,7 @@ class Job:
     policy: Policy | None = None
     last_record: Record | None = None
     phase: str = ""
-    placement: Placement | None = None
+    placement: PlacedRoles | None = None
     tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
     cancelling: bool = False
     trainer_key: bytes = b""
@@ -244,8 +244,8 @@ class State:
 
     settings: Settings
     authority_key: str
-    regions: Mapping[str, Region] = field(default_factory=dict)
-    links: Mapping[Pair, Link] = field(default_factory=dict)
+    regions: Mapping[str, RegionState] = field(default_factory=dict)
+    links: Mapping[Pair, MeasuredLink] = field(default_factory=dict)
     unmeasured: Mapping[Pair, float] = field(default_factory=dict)
     probe: Probe | None = None
     jobs: Mapping[str, Job] = field(default_factory=dict)
@@ -310,7 +310,7 @@ def occupants(state: State) -> dict[str, str]:
     return ending | placed
 
 
-def runs_unknown_job(state: State, region: Region) -> bool:
+def runs_unknown_job(state: State, region: RegionState) -> bool:
     """Whether something runs there that was started by a coordinator before this one."""
     return any(report.job_id not in state.jobs and report.state not in ENDED for report in region.tasks.values())
 
@@ -326,7 +326,7 @@ def unsettled_pairs(state: State, regions: frozenset[str]) -> list[Pair]:
     return [pair for pair in pairs if pair not in state.links and pair not in state.unmeasured]
 
 
-def desired_tasks(state: State, region: str) -> tuple[Task, ...]:
+def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
     """What this region should run now: the tasks of live jobs that are placed there and have not ended."""
     return tuple(
         _task(state, job, task_id, status.role)
@@ -336,10 +336,10 @@ def desired_tasks(state: State, region: str) -> tuple[Task, ...]:
     )
 
 
-def _task(state: State, job: Job, task_id: str, role: Role) -> Task:
+def _task(state: State, job: Job, task_id: str, role: Role) -> AssignedTask:
     assert job.placement is not None
     home = state.regions[job.placement.trainer_region].hello
-    return Task(
+    return AssignedTask(
         task_id=task_id, job_id=job.job_id, role=role, job_json=job.request.job_json, trainer_region=home.region,
         trainer_gateway=home.gateway_address, fork=job.fork, resume_from=job.request.resume_from,
         plan_json=job.placement.plan_json, stopping=job.cancelling and role is Role.TRAINER,

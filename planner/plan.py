@@ -42,7 +42,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class PlanEdge:
     """Directed use of the link between two regions."""
 
     src_region: str
@@ -68,7 +68,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class SimulatedFigures:
     """Result of simulating the plan: means over `num_steps` steps. `stalled` says why the run stalled, if it did."""
 
     step_s: float | None
@@ -88,8 +88,8 @@ class Plan:
     method: str
     trainer_region: str
     assignments: tuple[Assignment, ...]
-    weights_tree: tuple[Edge, ...]
-    trajectory_routes: tuple[Edge, ...]
+    weights_tree: tuple[PlanEdge, ...]
+    trajectory_routes: tuple[PlanEdge, ...]
     predictions: tuple[Prediction, ...]
     binding: str
     """Sentence on what keeps the plan from being better."""
@@ -102,7 +102,7 @@ class Plan:
     """Proved lower bound on what the goal minimises (`step_s`, or dollars per hour) over all placements."""
     gap: float | None = None
     """1 - bound / value: by which fraction the best placement may be better. None if nothing is proved."""
-    simulated: Played | None = None
+    simulated: SimulatedFigures | None = None
     """Result of simulating the plan. None if it was not simulated."""
     question: Problem | None = None
     """The problem that the plan answers. It is left out of plans that are sent to workers."""
@@ -172,8 +172,8 @@ def _plan_of(tree: Mapping[str, Any], source: str) -> Plan:
         method=str(tree["method"]),
         trainer_region=str(tree["trainer_region"]),
         assignments=tuple(Assignment(**{**a, "task": TaskKind(a["task"])}) for a in tree["assignments"]),
-        weights_tree=tuple(Edge(**edge) for edge in tree["weights_tree"]),
-        trajectory_routes=tuple(Edge(**edge) for edge in tree["trajectory_routes"]),
+        weights_tree=tuple(PlanEdge(**edge) for edge in tree["weights_tree"]),
+        trajectory_routes=tuple(PlanEdge(**edge) for edge in tree["trajectory_routes"]),
         predictions=tuple(Prediction(**prediction) for prediction in tree["predictions"]),
         binding=str(tree["binding"]),
         seed=of("seed", int),
@@ -183,13 +183,13 @@ def _plan_of(tree: Mapping[str, Any], source: str) -> Plan:
         rates=of("rates", lambda values: Rates(**values)),
         bound=of("bound", float),
         gap=of("gap", float),
-        simulated=of("simulated", lambda values: Played(**values)),
+        simulated=of("simulated", lambda values: SimulatedFigures(**values)),
         question=of("question", lambda values: plan_text.question_of(values, f"{source}: question")),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Infeasible:
+class NoPlanExists:
     """Proof that no plan exists. `conflict` is one sentence with the fewest facts that contradict each other."""
 
     conflict: str
@@ -202,12 +202,12 @@ class Infeasible:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetExhausted:
+class PlanningTimedOut:
     """Time ran out: the best plan so far, if any, and the bound that was proved by then, in the objective's unit."""
 
     incumbent: Plan | None
     bound: float | None
 
 
-Outcome = Plan | Infeasible | BudgetExhausted
+Outcome = Plan | NoPlanExists | PlanningTimedOut
 """Answer of the planner, one of three types, to be matched."""

@@ -6,14 +6,14 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
 from planner.cost.step.fixed_terms import trainer_region
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network, weights_s
 from planner.explain.binding import binding_sentence
-from planner.plan import Assignment, Edge, Plan, Prediction, Rates, TaskKind
+from planner.plan import Assignment, Plan, PlanEdge, Prediction, Rates, TaskKind
 from planner.problem.workload import Task
 
 
-def plan_of(prices: Prices, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:
+def plan_of(prices: CostTables, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:
     """Return the plan of a search's best placement. `incumbent.evaluation` must come from the oracle."""
     placement, evaluation, goal = incumbent.placement, incumbent.evaluation, prices.problem.goal
     home = trainer_region(prices, placement)
@@ -45,7 +45,7 @@ def plan_of(prices: Prices, incumbent: Incumbent, *, method: str, seed: int | No
     )
 
 
-def rollout_replicas(prices: Prices, placement: Placement) -> dict[str, int]:
+def rollout_replicas(prices: CostTables, placement: Placement) -> dict[str, int]:
     """Return the number of generating replicas by region, sorted by name."""
     found: dict[str, int] = {}
     for pool in placement.group_of(Task.GENERATION).pools:
@@ -74,18 +74,18 @@ def _gap(value: float, bound: float) -> float:
     return max(0.0, 1.0 - bound / value) if value > 0 else 0.0
 
 
-def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[Edge, ...]:
+def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[PlanEdge, ...]:
     """Return each hop of the routes between these pairs once, in the order of first use."""
-    hops: dict[Edge, None] = {}
+    hops: dict[PlanEdge, None] = {}
     for src, dst in pairs:
         route = network.route(src, dst)
         assert route is not None, f"a placement without a route from {src} to {dst}"
         for a, b in zip(route.hops, route.hops[1:], strict=False):
-            hops[Edge(src_region=a, dst_region=b)] = None
+            hops[PlanEdge(src_region=a, dst_region=b)] = None
     return tuple(hops)
 
 
-def _prediction(prices: Prices, evaluation: Evaluation, home: str, region: str) -> Prediction:
+def _prediction(prices: CostTables, evaluation: Evaluation, home: str, region: str) -> Prediction:
     route = prices.network.route(home, region)
     assert route is not None
     times = next((each for each in evaluation.regions if each.region == region), None)

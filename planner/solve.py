@@ -12,7 +12,7 @@ from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from planner.answer import outcome
 from planner.answer.outcome import Fact, Incumbent
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.capabilities import Capabilities
 from planner.jobs import hosts
 from planner.jobs.job_workload import workload_of_job
@@ -23,7 +23,7 @@ from planner.jobs.static import METHOD as STATIC
 from planner.jobs.static import plan_static
 from planner.methods.obstacles import obstacle
 from planner.methods.trim import trimmed
-from planner.plan import BudgetExhausted, Infeasible, Outcome
+from planner.plan import NoPlanExists, Outcome, PlanningTimedOut
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Problem
@@ -54,13 +54,13 @@ class Thinking:
 def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
     """Return the best plan in the plan space that keeps its limits with a margin. Raises: ValueError for an unknown
     method."""
-    prices = Prices(with_margin(problem))
+    prices = CostTables(with_margin(problem))
     if found := obstacle(prices):
         return _infeasible(found)
     return _as_plan(prices, searched(prices, thinking, method), method, thinking.seed)
 
 
-def searched(prices: Prices, thinking: Thinking, method: str) -> outcome.Outcome:
+def searched(prices: CostTables, thinking: Thinking, method: str) -> outcome.Outcome:
     """Return the outcome of a method.
 
     Raises: ValueError for an unknown method, ConfigError for one whose optional dependency is missing.
@@ -109,7 +109,7 @@ def plan_job(
     """
     needs = needs_of(job, model_bytes)
     if conflict := refusal(fleet, needs, capabilities):
-        return Infeasible(conflict=conflict)
+        return NoPlanExists(conflict=conflict)
     method = method or job.plan.method
     if architecture is None or method == STATIC:
         return plan_static(fleet, needs)
@@ -122,7 +122,7 @@ def plan_job(
 class _Answer:
     """Best placement with the trainer in one region. `bound` is None if nothing is proved."""
 
-    prices: Prices
+    prices: CostTables
     best: Incumbent
     bound: float | None
 
@@ -140,7 +140,7 @@ def _best_home(
     conflicts: list[outcome.Infeasible] = []
     complete, end_s = True, thinking.now_s() + thinking.budget_s
     for i, (home, problem) in enumerate(questions):
-        prices = Prices(problem)
+        prices = CostTables(problem)
         # Each problem gets an equal share of the time that is left.
         share_s = max(0.0, end_s - thinking.now_s()) / (len(questions) - i)
         found = searched(prices, replace(thinking, budget_s=share_s), method)
@@ -165,32 +165,32 @@ def _best_home(
     if not answers:
         if complete and conflicts:
             return _infeasible(min(conflicts, key=lambda each: len(each.conflict)))
-        return BudgetExhausted(incumbent=None, bound=None)
+        return PlanningTimedOut(incumbent=None, bound=None)
     chosen = min(answers, key=lambda pair: pair[0])[1]
     # The least bound holds over all regions, if each problem was searched to its end.
     bounds = [answer.bound for _, answer in answers]
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
     made = plan_of(chosen.prices, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
-    return made if complete else BudgetExhausted(incumbent=made, bound=bound)
+    return made if complete else PlanningTimedOut(incumbent=made, bound=bound)
 
 
-def _as_plan(prices: Prices, found: outcome.Outcome, method: str, seed: int) -> Outcome:
+def _as_plan(prices: CostTables, found: outcome.Outcome, method: str, seed: int) -> Outcome:
     match found:
         case outcome.Found():
             return plan_of(prices, trimmed(prices, found.best), method=found.method or method, seed=seed)
         case outcome.BudgetExhausted(best=None):
-            return BudgetExhausted(incumbent=None, bound=found.bound)
+            return PlanningTimedOut(incumbent=None, bound=found.bound)
         case outcome.BudgetExhausted(best=Incumbent() as best):
             made = plan_of(prices, trimmed(prices, best), method=found.method or method, seed=seed)
-            return BudgetExhausted(incumbent=made, bound=found.bound)
+            return PlanningTimedOut(incumbent=made, bound=found.bound)
         case outcome.Infeasible():
             return _infeasible(found)
         case _:
             raise AssertionError(f"a search answered {found}")
 
 
-def _infeasible(found: outcome.Infeasible) -> Infeasible:
-    return Infeasible(
+def _infeasible(found: outcome.Infeasible) -> NoPlanExists:
+    return NoPlanExists(
         conflict=sentence(found.conflict), facts=found.conflict, is_minimal=found.is_minimal, is_cut=found.is_cut
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from periplus import clock
 from periplus.errors import PeriplusError
 from periplus.net import rpc
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
-from periplus.process.lifecycle import StopReason, wait_for_stop, write_ready_file
+from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskReport, authority_key_of
@@ -27,7 +27,15 @@ from region_agent.control.conclusion import conclude
 from region_agent.control.convert import heartbeat_to_pb, report_to_pb, task_from_pb
 from region_agent.control.inventory import inventory
 from region_agent.control.links import probe
-from region_agent.control.reconcile import Limits, LocalTask, Process, reconcile, report, report_unstarted, task_of
+from region_agent.control.reconcile import (
+    LocalTask,
+    Process,
+    RestartLimits,
+    reconcile,
+    report,
+    report_unstarted,
+    task_of,
+)
 from region_agent.control.session import CoordinatorSession, SessionHandlers
 from region_agent.gateway.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
 from region_agent.gateway.hub import JobHub
@@ -37,7 +45,7 @@ from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.launchers.local import Supervisor, WorkerSettings
 from region_agent.weights.disk import folders
-from region_agent.weights.weight_cache import Keeper
+from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +56,7 @@ RECONCILE_S = 0.2
 """How often processes are looked at: soon enough for a person, cheap enough to forget."""
 
 
-async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> StopReason:
+async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
     """Serve one region until asked to stop, and tell by what. Raises: Conflict, ConfigError, Unreachable."""
     server = rpc.server()
     hubs, traffic = Hubs(config.region), Traffic()
@@ -99,7 +107,7 @@ def release(hub: JobHub) -> None:
         event(log, logging.ERROR, "spool_not_closed", job=hub.job_id, frames=frames, why=error)
 
 
-def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Keeper]:
+def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, WeightCache]:
     """What a job's gateway keeps on disk; for a thread: after a restart, what is there is read. Raises: Conflict,
     StorageError."""
     frames = open_frames(
@@ -108,7 +116,7 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Keepe
     try:
         key = authority_key_of(task)
         weights = folders.folder_of(config.state_dir, task.job_id, key)
-        return frames, Keeper.open(task.job_id, key, weights, chain_versions=task.chain_versions)
+        return frames, WeightCache.open(task.job_id, key, weights, chain_versions=task.chain_versions)
     except BaseException:
         frames.close()
         raise
@@ -142,7 +150,7 @@ class Agent:
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # home gateway, and what keeps the way open
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights cannot be opened
-        self._limits = Limits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
+        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
         self._supervisor = Supervisor(
             WorkerSettings(
                 region=config.region, gateway=address, work_dir=config.work_dir.absolute(),
@@ -157,7 +165,7 @@ class Agent:
         )  # fmt: skip
         self._session = CoordinatorSession(config.coordinator, router, handlers)
 
-    async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> StopReason:
+    async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> ShutdownReason:
         """Until a signal, or until the coordinator refuses this agent for good."""
         jitter: Callable[[], float] = random.Random().random
         async with self._tasks as tasks:

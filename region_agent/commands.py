@@ -14,7 +14,7 @@ from periplus.cli.mounting import DefaultGroup
 from periplus.cli.option_types import HOST_PORT, DirectoryToWrite
 from periplus.config.loading import validate
 from periplus.process import telemetry
-from periplus.process.lifecycle import StopReason
+from periplus.process.lifecycle import ShutdownReason
 from region_agent.config import AgentConfig, resolve
 from region_agent.gateway.frames import STATE
 
@@ -90,7 +90,7 @@ def run(
     )  # fmt: skip
     telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))
     reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
-    return errors.EXIT_INTERRUPTED if reason is StopReason.SIGINT else errors.EXIT_OK
+    return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK
 
 
 def _memory_bytes(gib: float | None) -> int:

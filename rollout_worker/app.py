@@ -30,17 +30,17 @@ from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.values.digest import payload_digest
-from periplus.values.trajectory import Limits, Trajectory
+from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import Loaded, load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
 from rollout_worker.episodes.per_sample_fallback import Failed, only_valid, sample_what_can_be
-from rollout_worker.episodes.queue import Lease, LeaseQueue
+from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
 from rollout_worker.outbox import Outbox
 from rollout_worker.weights.compile import compile_decoder
-from rollout_worker.weights.convert import Proof, lease_from_pb, proof_to_pb
+from rollout_worker.weights.convert import VersionReport, lease_from_pb, proof_to_pb
 from rollout_worker.weights.engine_writer import EngineWeights
-from rollout_worker.weights.incoming import Bundle
+from rollout_worker.weights.incoming import ReceivedBundle
 from rollout_worker.weights.reader import ReaderSettings, WeightReader
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class Worker:
                 await self._sample()
                 self._wake.set()
 
-    async def _load(self, bundle: Bundle, scratch: Path) -> None:
+    async def _load(self, bundle: ReceivedBundle, scratch: Path) -> None:
         payload = b"".join(bundle.parts)
         files = files_decoder(bundle.opening.codec)(payload, max_content_bytes=bundle.opening.content_bytes)
         self._loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
@@ -176,7 +176,7 @@ class Worker:
         self._bundle_ready.set()
         event(log, logging.INFO, "bundle_loaded", files=len(files))
 
-    async def _report_proof(self, proof: Proof) -> None:
+    async def _report_proof(self, proof: VersionReport) -> None:
         await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, proof=proof_to_pb(proof)))
 
     async def _sample(self) -> None:
@@ -189,7 +189,7 @@ class Worker:
             max_new_tokens=self._job.sampling.max_new_tokens, worker_id=self._worker_id,
         )  # fmt: skip
 
-        def sample(some: Sequence[Lease]) -> Sequence[Trajectory]:
+        def sample(some: Sequence[QueuedLease]) -> Sequence[Trajectory]:
             return sample_batch(some, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings)
 
         started = gateway_pb2.LeasesStarted(
@@ -216,9 +216,9 @@ class Worker:
                 "the engine or the environment of this worker is broken, see its log"
             )
 
-    def _limits(self, loaded: Loaded) -> Limits:
+    def _limits(self, loaded: Loaded) -> TrajectoryLimits:
         sampling = self._job.sampling
-        return Limits(
+        return TrajectoryLimits(
             vocab_size=loaded.engine.vocab_size, max_prompt_tokens=sampling.prompt_tokens,
             max_completion_tokens=sampling.max_new_tokens,
         )  # fmt: skip

@@ -152,7 +152,7 @@ async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
                 state = await running.loop.run(trainer.stop)
             except (NonFiniteLoss, Denied, TimedOut):
                 await running.publisher.drained()
-                await running.desk.close(audit.End(how="failed"))
+                await running.desk.close(audit.EndEntry(how="failed"))
                 raise
             finally:
                 for task in serving:
@@ -160,7 +160,7 @@ async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
         running.desk.refuse_messages()
         if state is TaskState.SUCCEEDED:
             await _export(trainer, prepared, running)
-        await running.desk.close(audit.End(how=state))
+        await running.desk.close(audit.EndEntry(how=state))
     return state
 
 
@@ -178,7 +178,7 @@ async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> No
         await disk.write_in_thread(lambda: export.final_model(prepared.model, prepared.model_files, final, digest))
     except (TrainingError, StorageError) as error:
         if not isinstance(error, DiskFull):
-            await running.desk.close(audit.End(how="failed"))
+            await running.desk.close(audit.EndEntry(how="failed"))
         raise
     await disk.write_in_thread(lambda: _write_summary(trainer.config, trainer.run_directory))
 

@@ -21,21 +21,21 @@ from periplus.publication import PublisherKey
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.probe_prompts import probe_prompts
-from periplus.values.trajectory import Limits
+from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
-from trainer.checkpointing.checkpointer import Keeper, replayable
+from trainer.checkpointing.checkpointer import Checkpointer, replayable
 from trainer.config import TrainerConfig
 from trainer.data.dataset import item_order
 from trainer.disk_wait import DiskWait
-from trainer.intake.frames import Intake
+from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import Desk
+from trainer.intake.ledger_service import LedgerService
 from trainer.intake.retention import Retention
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
-from trainer.reporting.run_recorder import Scribe
+from trainer.reporting.run_recorder import RunRecorder
 from trainer.setup import Prepared
 
 STORE_BYTES = 1 << 50
@@ -49,7 +49,7 @@ INTAKE_BATCHES = 2
 class Running:
     """What messages go to, and what trains."""
 
-    desk: Desk
+    desk: LedgerService
     publisher: Publisher
     loop: TrainingLoop
 
@@ -71,23 +71,23 @@ def assembled(
         checkpoint.sweep(run.checkpoints)  # the journal's lock says that nobody else writes here
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
-        limits = Limits(
+        limits = TrajectoryLimits(
             vocab_size=prepared.model.config.vocab_size, max_prompt_tokens=job.sampling.prompt_tokens,
             max_completion_tokens=job.sampling.max_new_tokens,
         )  # fmt: skip
-        desk = Desk(
-            ledger=ledger_of(job, prepared), intake=Intake(store, limits, disk), journal=journal, link=link,
+        desk = LedgerService(
+            ledger=ledger_of(job, prepared), intake=FrameIntake(store, limits, disk), journal=journal, link=link,
             disk=disk,
             retention=Retention(job.output.trajectories_mib << 20),
             bundle_digest=prepared.bundle.digest, home_region=config.task.region,
             syncs=durability is Durability.MACHINE, now=now, wall=clock.unix_s,
         )  # fmt: skip
-        scribe = Scribe(job, run, link, desk, disk, prepared.progress, now, started_s)
+        scribe = RunRecorder(job, run, link, desk, disk, prepared.progress, now, started_s)
         publisher = Publisher(
             job_id, prepared.model, prepared.policy, key=key, link=link, desk=desk, scribe=scribe,
             prompts_RP=probe_prompts(job.seed, limits.vocab_size), num_threads=config.task.num_threads, now=now,
         )  # fmt: skip
-        keeper = Keeper(job, job_id, run, prepared, journal=journal, store=store, desk=desk, disk=disk)
+        keeper = Checkpointer(job, job_id, run, prepared, journal=journal, store=store, desk=desk, disk=disk)
         _begin(config, prepared, run, desk)
         desk.replay(replayable(store, limits))
         loop = TrainingLoop(
@@ -119,15 +119,15 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
     )  # fmt: skip
 
 
-def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: Desk) -> None:
+def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: LedgerService) -> None:
     """The first line of a fork; before it, the line of a checkpoint whose trainer died before it could write it. The
     training loop flushes them before it does anything."""
     job, restored = config.job, prepared.restored
     known = restored if run.audit.stat().st_size else None  # else the parent's history is in another run's directory
     if known is not None and not any(known.digest.hex().encode() in line for line in read_lines(run.audit)):
-        desk.write(audit.Checkpoint(policy=known.policy, manifest=known.digest, covers=known.audit_line))
+        desk.write(audit.CheckpointEntry(policy=known.policy, manifest=known.digest, covers=known.audit_line))
     desk.write(
-        audit.Open(
+        audit.OpenEntry(
             job_id=config.task.job_id, fork=config.task.fork, parent=restored.policy if restored else None,
             manifest=known.digest if known else None, resumed_at=known.audit_line if known else None,
             bound=job.staleness, group_size=job.algorithm.group_size, groups_per_step=job.train.groups_per_step,

@@ -22,18 +22,18 @@ from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
 from periplus.values.trajectory import content_digest
-from trainer.checkpointing.checkpointer import Keeper
+from trainer.checkpointing.checkpointer import Checkpointer
 from trainer.config import TrainerConfig
-from trainer.intake.frames import Kept
+from trainer.intake.frames import KeptTrajectory
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import Batch, Desk
+from trainer.intake.ledger_service import LedgerBatch, LedgerService
 from trainer.learning.batch import sample_of
 from trainer.learning.gate import Inspection, admit, inspect
 from trainer.learning.learner import StepReport
 from trainer.publishing.publisher import Publisher
 from trainer.recipe import learning_rate_of
 from trainer.reporting.delivery import Sent
-from trainer.reporting.run_recorder import Scribe
+from trainer.reporting.run_recorder import RunRecorder
 from trainer.setup import Prepared
 
 
@@ -41,8 +41,8 @@ class TrainingLoop:
     """One run of one fork."""
 
     def __init__(
-        self, config: TrainerConfig, prepared: Prepared, *, link: GatewayLink, desk: Desk, keeper: Keeper,
-        publisher: Publisher, scribe: Scribe, now: Callable[[], float],
+        self, config: TrainerConfig, prepared: Prepared, *, link: GatewayLink, desk: LedgerService, keeper: Checkpointer,
+        publisher: Publisher, scribe: RunRecorder, now: Callable[[], float],
     ) -> None:  # fmt: skip
         self._config = config
         self._job = config.job
@@ -122,7 +122,7 @@ class TrainingLoop:
         values["step_s"] = self._now() - started_s  # the publisher has not run since
         return True
 
-    def _train(self, kept: Sequence[Kept], consumer: Policy, rate: float) -> StepReport | None:
+    def _train(self, kept: Sequence[KeptTrajectory], consumer: Policy, rate: float) -> StepReport | None:
         if not kept:
             return None
         rewards = [each.trajectory.reward for each in kept]
@@ -133,14 +133,14 @@ class TrainingLoop:
         return self._at.learner.step(samples, consumer=consumer, learning_rate=rate)
 
     async def _consumed(
-        self, batch: Batch, trained: Sequence[Kept], report: StepReport | None, found: Inspection
+        self, batch: LedgerBatch, trained: Sequence[KeptTrajectory], report: StepReport | None, found: Inspection
     ) -> None:
         """Write down what the optimizer was given, hashed anew, and let the version rise."""
         samples = tuple(
             audit.UsedSample(t.group, t.sample, content_digest(t)) for t in (each.trajectory for each in trained)
         )
         root = audit.batch_root([sample.digest for sample in samples])
-        line = audit.Consume(
+        line = audit.ConsumeEntry(
             policy=batch.policy, trained=report is not None, why="" if report is not None else "no_tokens",
             samples=samples, root=root, staleness_tokens=found.tokens_by_staleness,
         )  # fmt: skip

@@ -28,7 +28,7 @@ from planner.answer.outcome import objective_value
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.oracle import evaluate
 from planner.cost.tables import validity
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Problem
 from planner.problem.workload import TRAINING, Task
@@ -55,7 +55,7 @@ class Best:
 
 def best(problem: Problem, *, most: int, is_reduced: bool = False) -> Best | None:
     """None where there are more than `most` placements to try."""
-    prices = Prices(problem)
+    prices = CostTables(problem)
     every = placements(prices, most=most, is_reduced=is_reduced)
     if every is None:
         return None
@@ -68,7 +68,7 @@ def best(problem: Problem, *, most: int, is_reduced: bool = False) -> Best | Non
     return Best(value=value if found else None, placement=found, num_placements=count)
 
 
-def placements(prices: Prices, *, most: int, is_reduced: bool = False) -> Iterator[Placement] | None:
+def placements(prices: CostTables, *, most: int, is_reduced: bool = False) -> Iterator[Placement] | None:
     """All of them, some of which the oracle may refuse; None where there are more than `most`."""
     spaces = []
     count = 0
@@ -101,7 +101,7 @@ def partitions(tasks: tuple[Task, ...]) -> Iterator[tuple[tuple[Task, ...], ...]
 class _Space:
     """Placements of one partition."""
 
-    prices: Prices
+    prices: CostTables
     groups: tuple[tuple[Task, ...], ...]
     is_reduced: bool
     _options: dict[object, list[Pool]] = field(init=False, default_factory=dict)
@@ -328,6 +328,6 @@ def _sum(a: Cut, b: Cut) -> Cut:
 
 def usd_per_hour(problem: Problem, placement: Placement) -> float:
     """What a placement's devices and egress cost."""
-    evaluation = evaluate(Prices(problem), placement)
+    evaluation = evaluate(CostTables(problem), placement)
     assert isinstance(evaluation, Evaluation)
     return evaluation.usd_per_hour

@@ -23,7 +23,7 @@ from bench.planner_cases.real import DELTA, NUM_FLEETS
 from bench.planner_cases.solving import Solved, solve
 from planner.answer.placement import Placement
 from planner.cost.oracle import rent_usd_per_hour
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.generate import benchmark_fleets
 from planner.files.importers.loaders import load_fleet, load_tables, load_workload
 from planner.files.importers.published_workloads import areal_hex_workload, hetrl_workload
@@ -147,7 +147,7 @@ def _usd_per_hour(problem: Problem, placement: Placement, seen: Simulated, *, at
     """Rent, and the simulated egress at the simulated pace or a slower one that the plan keeps."""
     prices = {(link.src_region, link.dst_region): link.usd_per_gbyte for link in problem.fleet.links}
     usd = sum(use.num_bytes / 1e9 * prices.get((use.src_region, use.dst_region), 0.0) for use in seen.links)
-    return rent_usd_per_hour(Prices(problem), placement) + usd * 3600 / max(seen.step_s, at_least_s)
+    return rent_usd_per_hour(CostTables(problem), placement) + usd * 3600 / max(seen.step_s, at_least_s)
 
 
 def _fleet(data: Path, name: str) -> Fleet:

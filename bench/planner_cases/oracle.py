@@ -18,10 +18,10 @@ from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measur
 from bench.planner_cases.speed import problem_of
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.cost.batched.batch_tables import Book
+from planner.cost.batched.batch_tables import BatchTables
 from planner.cost.batched.evaluate_many import book_of, evaluate_many, evaluate_rows
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.layer_cuts import IntArray
 from planner.methods.baselines.sampling import drawn
 from planner.problem.workload import Task
@@ -50,7 +50,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measure(data: Path, seed: int, num_gpus: int, is_async: bool) -> Row:
-    prices = Prices(problem_of(data, seed, num_gpus, "grpo", is_async))
+    prices = CostTables(problem_of(data, seed, num_gpus, "grpo", is_async))
     placements = _of_one_grouping(prices)
     book = book_of(prices, tuple(group.tasks for group in placements[0].groups))
     _check(prices, book, placements)
@@ -68,7 +68,7 @@ def measure(data: Path, seed: int, num_gpus: int, is_async: bool) -> Row:
     }
 
 
-def _of_one_grouping(prices: Prices) -> list[Placement]:
+def _of_one_grouping(prices: CostTables) -> list[Placement]:
     found: dict[tuple[tuple[Task, ...], ...], list[Placement]] = defaultdict(list)
     for placement, _ in drawn(prices, np.random.default_rng(0), DRAWS):
         ordered = Placement(groups=tuple(sorted(placement.groups, key=lambda group: group.tasks)))
@@ -76,7 +76,7 @@ def _of_one_grouping(prices: Prices) -> list[Placement]:
     return max(found.values(), key=len)
 
 
-def _numbered(book: Book, placements: list[Placement]) -> tuple[IntArray, IntArray, IntArray]:
+def _numbered(book: BatchTables, placements: list[Placement]) -> tuple[IntArray, IntArray, IntArray]:
     numbers = [book.numbers(placement) for placement in placements]
     most = max(len(units) for units, _, _ in numbers)
     units = np.array([units + [-1] * (most - len(units)) for units, _, _ in numbers], dtype=np.int64)
@@ -84,7 +84,7 @@ def _numbered(book: Book, placements: list[Placement]) -> tuple[IntArray, IntArr
     return units, counts, np.array([meshes for _, _, meshes in numbers], dtype=np.int64)
 
 
-def _check(prices: Prices, book: Book, placements: list[Placement]) -> None:
+def _check(prices: CostTables, book: BatchTables, placements: list[Placement]) -> None:
     found = evaluate_rows(book, *_numbered(book, placements))
     for placement, step_s, verdict in zip(placements, found.step_s, found.verdict, strict=True):
         judged = evaluate(prices, placement)

@@ -34,7 +34,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import trainer_region
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Fleet, Machines, Region
@@ -118,7 +118,7 @@ def _inventory(solved: Solved, seed: int, sign: int, fresh_s: float) -> Row:
 
 def _home_lost(solved: Solved, prepare_s: float) -> Row:
     """The trainer's region goes, for which an answer was prepared in so many seconds."""
-    fleet, home = solved.problem.fleet, trainer_region(Prices(solved.problem), solved.placement)
+    fleet, home = solved.problem.fleet, trainer_region(CostTables(solved.problem), solved.placement)
     rest = replace(
         fleet, regions=tuple(region for region in fleet.regions if region.name != home),
         links=tuple(link for link in fleet.links if home not in (link.src_region, link.dst_region)),
@@ -133,13 +133,13 @@ def _changed(
     """What a planner answers that was kept ready, and the problem that it answers."""
     seconds = []
     for _ in range(REPEATED):
-        planner = Replanner(Prices(solved.problem), solved.placement, now_s=time.monotonic, bound=solved.bound)
+        planner = Replanner(CostTables(solved.problem), solved.placement, now_s=time.monotonic, bound=solved.bound)
         if prepare_s is not None:
             planner.prepare(budget_s=prepare_s)
         began_s = time.perf_counter()
         answer = change(planner)
         seconds.append(time.perf_counter() - began_s)
-    again = evaluate(Prices(planner.problem), answer.placement)
+    again = evaluate(CostTables(planner.problem), answer.placement)
     assert isinstance(again, Evaluation), f"a re-plan that the oracle refuses: {again}"
     row = {
         "seconds": median(seconds),
@@ -157,7 +157,7 @@ def _changed(
 
 def _used_links(problem: Problem, plan: Placement) -> list[tuple[str, str]]:
     """From the trainer's region."""
-    prices = Prices(problem)
+    prices = CostTables(problem)
     home = trainer_region(prices, plan)
     pools = [pool for group in plan.groups for pool in group.pools]
     regions = sorted({prices.classes[pool.device_class].region.name for pool in pools} - {home})

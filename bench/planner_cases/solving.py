@@ -9,7 +9,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.portfolio import METHODS
 from planner.problem.goal import Problem
 
@@ -73,14 +73,14 @@ def solve(problem: Problem, method: str, *, budget_s: float, seed: int = 0) -> S
 def run(problem: Problem, name: str, method: Callable[..., Outcome], *, budget_s: float, seed: int = 0) -> Solved:
     """Runs it, and has the oracle judge its answer once more, with nothing that the search computed."""
     began_s = time.monotonic()
-    prices = Prices(problem)
+    prices = CostTables(problem)
     before_s = time.monotonic() - began_s
     outcome = method(prices, seed=seed, budget_s=budget_s, now_s=time.monotonic)
     wall_s = time.monotonic() - began_s
     best = None if isinstance(outcome, Infeasible) else outcome.best
     trace = () if isinstance(outcome, Infeasible) else outcome.trace
     if best is not None:
-        again = evaluate(Prices(problem), best.placement)
+        again = evaluate(CostTables(problem), best.placement)
         assert isinstance(again, Evaluation), f"{name} answered what the oracle refuses: {again}"
         assert math.isclose(again.step_s, best.evaluation.step_s, rel_tol=1e-9)
     bound = outcome.bound if isinstance(outcome, BudgetExhausted) else best.bound if best else None

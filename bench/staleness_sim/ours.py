@@ -56,7 +56,7 @@ class Ours:
             case sim.StepDone():
                 return (values.StepDone(),)
             case sim.Ticked():
-                return (values.Ticked(),)
+                return (values.ClockTicked(),)
 
     def _starts(self, worker: str, begun: tuple[sim.Attempt, ...]) -> Sequence[values.Event]:
         if not begun or not self._knows(worker):
@@ -88,7 +88,7 @@ def _order_of(effect: values.Effect) -> sim.Order | None:
             return sim.Train(_attempts(results))
         case values.GroupDropped(_, _, results):
             return sim.Drop(_attempts(results))
-        case values.Judged(result, arrival) if arrival is not values.Arrival.ACCEPTED:
+        case values.JudgedResult(result, arrival) if arrival is not values.Arrival.ACCEPTED:
             return sim.Drop(_attempts((result,)))
     return None
 

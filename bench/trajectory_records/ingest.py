@@ -24,16 +24,16 @@ from periplus.publication import JobAuthority
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.policy import Lineage, Policy
-from periplus.values.trajectory import Limits, PolicyRun, Trajectory
+from periplus.values.trajectory import PolicyRun, Trajectory, TrajectoryLimits
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.service import GatewayService
 from region_agent.gateway.traffic import Traffic
-from region_agent.weights.weight_cache import Keeper
+from region_agent.weights.weight_cache import WeightCache
 from trainer.disk_wait import DiskWait
-from trainer.intake.frames import Intake
+from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import Desk
+from trainer.intake.ledger_service import LedgerService
 from trainer.intake.retention import Retention
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
@@ -59,7 +59,7 @@ def frames_of(groups: Sequence[Sequence[Trajectory]], num_frames: int) -> list[b
     return payloads
 
 
-def measure(groups: Sequence[Sequence[Trajectory]], num_frames: int, limits: Limits) -> dict[str, float]:
+def measure(groups: Sequence[Sequence[Trajectory]], num_frames: int, limits: TrajectoryLimits) -> dict[str, float]:
     """Seconds and bytes of one run; checks that every sample was accepted, kept and written down."""
     payloads = frames_of(groups, num_frames)
     num_tokens = sum(sum(len(t.mask) for t in groups[place % len(groups)]) for place in range(num_frames))
@@ -97,7 +97,7 @@ def _check(folder: Path, num_frames: int, num_samples: int) -> int:
 # ---- the trainer -----------------------------------------------------------------------------------------------------
 
 
-async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: int, limits: Limits) -> float:
+async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: int, limits: TrajectoryLimits) -> float:
     address = await asyncio.to_thread(pipe.recv)
     ledger_limits = LedgerLimits(
         groups_per_step=num_groups, group_size=group_size, bound=0, steps=1, lease_timeout_s=3600.0, max_hold_s=0.0,
@@ -108,8 +108,8 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:
-        desk = Desk(
-            ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0), intake=Intake(store, limits, disk),
+        desk = LedgerService(
+            ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0), intake=FrameIntake(store, limits, disk),
             disk=disk, journal=journal, retention=Retention(1 << 50), link=link, bundle_digest=b"", home_region="home",
             syncs=True, now=time.monotonic, wall=time.time,
         )  # fmt: skip
@@ -138,7 +138,7 @@ async def _serve(pipe: Connection, payloads: Sequence[bytes], folder: Path) -> N
     address = rpc.bind(server, "127.0.0.1:0")
     spool = FrameSpool.open(folder / "gateway", "home", durability=Durability.PROCESS, max_bytes=1 << 20)
     authority = JobAuthority.generate()
-    hub = hubs.open(JOB, spool, Keeper.open(JOB, authority.public_key, folder / "weights", chain_versions=8))
+    hub = hubs.open(JOB, spool, WeightCache.open(JOB, authority.public_key, folder / "weights", chain_versions=8))
 
     async def certify(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
         return control_pb2.CertificateAnswer(refused="nothing is published here")

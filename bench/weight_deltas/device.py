@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from periplus.codec.weights.layout import SPAN_BYTES, Layout, Line, Span
+from periplus.codec.weights.layout import SPAN_BYTES, Span, StateLayout, TensorLayout
 from trainer.publishing.device_snapshot import CHUNK_SPANS, ELEMENT_BYTES, replace_changed
 
 PASSES = 20
@@ -35,7 +35,7 @@ class Case:
 
 def case(num_elements: int, density: float, device: str) -> Case:
     """Random bits, of which a share differs."""
-    spans = Layout(lines=(Line(name="w", dtype="BF16", shape=(num_elements,)),)).spans()
+    spans = StateLayout(lines=(TensorLayout(name="w", dtype="BF16", shape=(num_elements,)),)).spans()
     generator = torch.Generator(device=device).manual_seed(0)
     base = torch.randint(-(1 << 15), 1 << 15, (num_elements,), dtype=torch.int16, device=device, generator=generator)
     chosen = torch.rand(num_elements, device=device, generator=generator) < density

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import zstandard
 
 from bench.weight_deltas.states import Bits, bits
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 
 Array = npt.NDArray[Any]
 MAX_BYTES = 1 << 33
@@ -38,8 +38,8 @@ class Peer:
     """One layout."""
 
     name: str
-    encode: Callable[[State, State], bytes]
-    decode: Callable[[State, bytes], State]
+    encode: Callable[[WeightState, WeightState], bytes]
+    decode: Callable[[WeightState, bytes], WeightState]
 
 
 def peers() -> tuple[Peer, ...]:
@@ -69,8 +69,8 @@ FromPositions = Callable[[dict[str, Any], tuple[int, ...], "_Reader"], npt.NDArr
 
 def _sparse_encoder(
     positions: Positions, values_of: Callable[[Bits, Bits], Bits], *, positions_first: bool = False
-) -> Callable[[State, State], bytes]:
-    def encode(base: State, new: State) -> bytes:
+) -> Callable[[WeightState, WeightState], bytes]:
+    def encode(base: WeightState, new: WeightState) -> bytes:
         head, places, values = [], [], []
         for name, tensor in new.items():
             old, now = bits(base[name]), bits(tensor)
@@ -90,8 +90,8 @@ def _sparse_encoder(
 
 def _sparse_decoder(
     positions: FromPositions, values_of: Callable[[Bits, Bits], Bits], *, positions_first: bool = False
-) -> Callable[[State, bytes], State]:
-    def decode(base: State, payload: bytes) -> State:
+) -> Callable[[WeightState, bytes], WeightState]:
+    def decode(base: WeightState, payload: bytes) -> WeightState:
         head, reader = _unheaded(payload)
         state, late = dict(base), []
         for said in head:
@@ -138,11 +138,11 @@ def _unheaded(payload: bytes) -> tuple[list[dict[str, Any]], _Reader]:
     return json.loads(payload[4 : 4 + length]), _Reader(memoryview(payload)[4 + length :])
 
 
-def _zstd(encode: Callable[[State, State], bytes]) -> Callable[[State, State], bytes]:
+def _zstd(encode: Callable[[WeightState, WeightState], bytes]) -> Callable[[WeightState, WeightState], bytes]:
     return lambda base, new: zstandard.ZstdCompressor(level=1).compress(encode(base, new))
 
 
-def _unzstd(decode: Callable[[State, bytes], State]) -> Callable[[State, bytes], State]:
+def _unzstd(decode: Callable[[WeightState, bytes], WeightState]) -> Callable[[WeightState, bytes], WeightState]:
     return lambda base, payload: decode(base, zstandard.ZstdDecompressor().decompress(payload))
 
 
@@ -248,11 +248,11 @@ def _from_gaps(said: dict[str, Any], shape: tuple[int, ...], reader: _Reader) ->
     return found
 
 
-def _encode_dense_xor(base: State, new: State) -> bytes:
+def _encode_dense_xor(base: WeightState, new: WeightState) -> bytes:
     return b"".join((bits(base[name]) ^ bits(tensor)).tobytes() for name, tensor in new.items())
 
 
-def _decode_dense_xor(base: State, payload: bytes) -> State:
+def _decode_dense_xor(base: WeightState, payload: bytes) -> WeightState:
     reader = _Reader(memoryview(payload))
     return {
         name: Tensor(old.dtype, old.shape, bits(old) ^ reader.take(np.uint16, old.num_elements))
@@ -282,7 +282,7 @@ TOLERANCE = {**dict.fromkeys(SIMULATED, 0.05), **dict.fromkeys(STRESS, 0.12)}
 """The simulation is the same; the stress is not known in all that matters (weights, amplitudes)."""
 
 
-def check_known(cases: dict[str, tuple[State, State]]) -> list[dict[str, Any]]:
+def check_known(cases: dict[str, tuple[WeightState, WeightState]]) -> list[dict[str, Any]]:
     """Each layout's bits a change beside the known figure, for those cases that are given. Raises: AssertionError."""
     rows = []
     for case, (base, new) in cases.items():

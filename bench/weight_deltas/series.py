@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from bench.weight_deltas import gsm8k, spelling
 from bench.weight_deltas.states import widened
-from periplus.values.weight_state import State, read_safetensors_file, write_safetensors
+from periplus.values.weight_state import WeightState, read_safetensors_file, write_safetensors
 from trainer.publishing.publish import bf16_state, load_float32
 
 Say = Callable[[str], None]
@@ -91,7 +91,7 @@ def dense_series() -> tuple[Series, ...]:
     )
 
 
-def read(folder: Path, series: Series, version: int) -> State:
+def read(folder: Path, series: Series, version: int) -> WeightState:
     """One version of a series that was made."""
     return read_safetensors_file(series.path(folder, version))
 

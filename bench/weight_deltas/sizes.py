@@ -13,7 +13,7 @@ from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.floors import floors
 from periplus.values.digest import state_digest
-from periplus.values.weight_state import State, content_bytes
+from periplus.values.weight_state import WeightState, content_bytes
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -24,12 +24,12 @@ class Chain:
     """Versions one step apart, and between which of them deltas are measured."""
 
     name: str
-    read: Callable[[int], State]
+    read: Callable[[int], WeightState]
     singles: tuple[tuple[int, int], ...]
     folds: tuple[tuple[int, int], ...]
 
 
-def checked_parts(base: State, new: State) -> list[bytes]:
+def checked_parts(base: WeightState, new: WeightState) -> list[bytes]:
     """The delta, after it was decoded and compared."""
     parts = encode(base, new)
     back = decode(base, parts, max_content_bytes=content_bytes(new))
@@ -37,7 +37,7 @@ def checked_parts(base: State, new: State) -> list[bytes]:
     return parts
 
 
-def sizes(name: str, base: State, new: State, say: Say, *, with_peers: bool = True) -> Row:
+def sizes(name: str, base: WeightState, new: WeightState, say: Say, *, with_peers: bool = True) -> Row:
     """One delta's figures; `*_bits` and the peers' are bits a changed element, `vs_*` are ratios of all its bits."""
     parts, floor = checked_parts(base, new), floors(base, new)
     payload_bytes, changed = sum(map(len, parts)), floor.num_changed
@@ -76,7 +76,7 @@ def line(row: Row) -> str:
     return f"{row['delta']:<44} {row['density']:>8.3%} {row['bits_per_change']:>6.2f} {figures}  {others}"
 
 
-def peer_bytes(base: State, new: State) -> dict[str, int]:
+def peer_bytes(base: WeightState, new: WeightState) -> dict[str, int]:
     """Each layout's payload, after it was decoded and compared."""
     found = {}
     for peer in peers():
@@ -86,7 +86,7 @@ def peer_bytes(base: State, new: State) -> dict[str, int]:
     return found
 
 
-def full_copy_bytes(state: State) -> int:
+def full_copy_bytes(state: WeightState) -> int:
     """zstd-1 of the whole state: of its bytes as they are, or of its low bytes and its high bytes, what is smaller."""
     raw = np.concatenate([tensor.data for tensor in state.values()])
     planes = np.concatenate([raw[::2], raw[1::2]])

@@ -17,12 +17,12 @@ from bench.weight_deltas.states import bits
 from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.encoder import Encoder, encode
 from periplus.codec.weights.layout import SPAN_BYTES
-from periplus.values.weight_state import State, content_bytes
+from periplus.values.weight_state import WeightState, content_bytes
 
 Arrays = dict[str, npt.NDArray[np.uint8]]
 
 
-def speeds(base: State, new: State, *, passes: int) -> Row:
+def speeds(base: WeightState, new: WeightState, *, passes: int) -> Row:
     """GB of the full state a second of wall time and of CPU time."""
     gbytes, parts, arrays = content_bytes(new) / 1e9, encode(base, new), writable(base)
     encode_s = _median_s(partial(_encode_and_drop, base, new), passes)
@@ -36,7 +36,7 @@ def speeds(base: State, new: State, *, passes: int) -> Row:
     }
 
 
-def peer_speeds(base: State, new: State, *, passes: int) -> Row:
+def peer_speeds(base: WeightState, new: WeightState, *, passes: int) -> Row:
     """The same of the other layouts, in numpy as they are in their systems; their decoders copy what they change."""
     gbytes, found = content_bytes(new) / 1e9, {}
     for peer in peers():
@@ -47,7 +47,7 @@ def peer_speeds(base: State, new: State, *, passes: int) -> Row:
     return {**found, "comparing_and_positions_alone": {"encode_gbytes_per_s": gbytes / positions_s}}
 
 
-def memory(base: State, new: State) -> Row:
+def memory(base: WeightState, new: WeightState) -> Row:
     """How far the resident set rises above both states, in spans of the codec; the payload is kept while decoding."""
     parts, arrays = encode(base, new), writable(base)
     return {
@@ -57,24 +57,24 @@ def memory(base: State, new: State) -> Row:
     }
 
 
-def writable(state: State) -> Arrays:
+def writable(state: WeightState) -> Arrays:
     """What a reader's weights are: arrays that a delta is applied to in place."""
     return {name: tensor.data.copy() for name, tensor in state.items()}
 
 
-def _encode_and_drop(base: State, new: State) -> None:
+def _encode_and_drop(base: WeightState, new: WeightState) -> None:
     for _ in Encoder(base, new, num_threads=1).parts():
         pass
 
 
-def _decode_and_apply(base: State, parts: Sequence[bytes], arrays: Arrays) -> None:
+def _decode_and_apply(base: WeightState, parts: Sequence[bytes], arrays: Arrays) -> None:
     decoder = Decoder(base, max_content_bytes=content_bytes(base), max_parts=len(parts))
     for part in parts:
         decoder.feed(part)
     decoder.staged().write_into(arrays)
 
 
-def _find_positions(base: State, new: State) -> None:
+def _find_positions(base: WeightState, new: WeightState) -> None:
     for name, tensor in new.items():
         np.flatnonzero(bits(base[name]) != bits(tensor))
 

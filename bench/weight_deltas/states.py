@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 
 Bits = npt.NDArray[np.uint16]
 
@@ -14,7 +14,7 @@ def bits(tensor: Tensor) -> Bits:
     return view
 
 
-def widened(state: State) -> dict[str, Tensor]:
+def widened(state: WeightState) -> dict[str, Tensor]:
     """The same values in float32."""
     return {name: Tensor("F32", tensor.shape, (bits(tensor).astype(np.uint32) << 16)) for name, tensor in state.items()}
 
@@ -25,7 +25,7 @@ def rounded(values: npt.NDArray[np.float32]) -> Bits:
     return ((raw + 0x7FFF + ((raw >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def density(base: State, new: State) -> float:
+def density(base: WeightState, new: WeightState) -> float:
     """Share of elements whose bits differ."""
     changed = sum(int(np.count_nonzero(bits(base[name]) != bits(tensor))) for name, tensor in new.items())
     return changed / sum(tensor.num_elements for tensor in new.values())

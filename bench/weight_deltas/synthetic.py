@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.weight_deltas.states import rounded
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 
 SIGMA = 0.02
 ROW = 1024
@@ -41,7 +41,7 @@ def weights(num_elements: int, rng: np.random.Generator) -> Floats:
 
 def simulated(
     rate: float, steps: tuple[int, ...], *, num_elements: int = SIMULATED_ELEMENTS, seed: int = 0
-) -> dict[int, tuple[State, State]]:
+) -> dict[int, tuple[WeightState, WeightState]]:
     """What a reader has before and after each of the steps asked for."""
     found, before = {}, None
     for step, state in enumerate(_adam(rate, max(steps), num_elements, seed)):
@@ -52,7 +52,7 @@ def simulated(
     return found
 
 
-def _adam(rate: float, steps: int, num_elements: int, seed: int) -> Iterator[State]:
+def _adam(rate: float, steps: int, num_elements: int, seed: int) -> Iterator[WeightState]:
     rng = np.random.default_rng(seed)
     master = (rounded(weights(num_elements, rng)).astype(np.uint32) << 16).view(np.float32)
     drift = np.where(rng.random(num_elements) < 1 / 3, DRIFT * rng.choice([-1, 1], num_elements), 0).astype(np.float32)
@@ -67,7 +67,7 @@ def _adam(rate: float, steps: int, num_elements: int, seed: int) -> Iterator[Sta
         yield _state(rounded(master))
 
 
-def one_step(num_elements: int, rate: float, seed: int = 0) -> tuple[State, State]:
+def one_step(num_elements: int, rate: float, seed: int = 0) -> tuple[WeightState, WeightState]:
     """Two states one step apart, in tensors of TENSOR_ELEMENTS."""
     rng = np.random.default_rng(seed)
     base, new = [], []
@@ -81,7 +81,7 @@ def one_step(num_elements: int, rate: float, seed: int = 0) -> tuple[State, Stat
     return _state(*base), _state(*new)
 
 
-def stress(density: float, *, num_elements: int = SIMULATED_ELEMENTS, seed: int = 0) -> tuple[State, State]:
+def stress(density: float, *, num_elements: int = SIMULATED_ELEMENTS, seed: int = 0) -> tuple[WeightState, WeightState]:
     """So large a share of the weights changed, anywhere."""
     rng = np.random.default_rng(seed)
     old = (rounded(weights(num_elements, rng)).astype(np.uint32) << 16).view(np.float32)
@@ -90,5 +90,5 @@ def stress(density: float, *, num_elements: int = SIMULATED_ELEMENTS, seed: int 
     return _state(rounded(old)), _state(rounded(new))
 
 
-def _state(*tensors: npt.NDArray[np.uint16]) -> State:
+def _state(*tensors: npt.NDArray[np.uint16]) -> WeightState:
     return {f"layers.{i:02d}.weight": Tensor("BF16", (t.size // ROW, ROW), t) for i, t in enumerate(tensors)}

@@ -181,7 +181,7 @@ def logs(
         folders = _log_folders(found, runs_dir)
         if not any(folder.is_dir() for folder in folders):
             raise NotFound(await _elsewhere(remote, found, folders[-1]))
-        tail = runs.Tail({} if all_forks else runs.newest_fork_starts(runs.log_files(folders, found.job_id, "")))
+        tail = runs.RunTail({} if all_forks else runs.newest_fork_starts(runs.log_files(folders, found.job_id, "")))
         while True:
             found = await remote.job(found.job_id) if follow else found
             files = runs.log_files(folders, found.job_id, task)

@@ -6,13 +6,13 @@ from pathlib import Path
 import click
 
 from periplus.job.job_file import JobFile, load_job
-from periplus.job.resumption import Checkpoint, resumption
+from periplus.job.resumption import ResumePoint, resumption
 from periplus.pb.v1 import common_pb2, control_pb2
 
 
 def job_to_submit(
     file: Path | None, overrides: Sequence[str], resume: Path | None, *, may_change: bool
-) -> tuple[JobFile, Checkpoint | None]:
+) -> tuple[JobFile, ResumePoint | None]:
     """Return the job, and the checkpoint from which it goes on if it resumes a run; what is new is said on stderr.
 
     Raises: click.UsageError if the words make no sense together; NotFound, Conflict, ConfigError.
@@ -30,7 +30,7 @@ def job_to_submit(
 
 def _resumed(
     run_dir: Path, file: Path | None, overrides: Sequence[str], *, may_change: bool
-) -> tuple[JobFile, Checkpoint]:
+) -> tuple[JobFile, ResumePoint]:
     found = resumption(run_dir, file, overrides, may_change=may_change)
     click.echo(f"resumes {found.checkpoint.job_id} from its checkpoint {found.checkpoint.policy}", err=True)
     for change in found.changes:
@@ -38,7 +38,7 @@ def _resumed(
     return found.job, found.checkpoint
 
 
-def set_resumption(request: control_pb2.SubmitJobRequest, checkpoint: Checkpoint) -> None:
+def set_resumption(request: control_pb2.SubmitJobRequest, checkpoint: ResumePoint) -> None:
     """Let the request go on from this checkpoint."""
     policy = checkpoint.resume_policy
     request.resume_from = str(checkpoint.run_dir)

@@ -45,7 +45,7 @@ def _fork_starts(file: Path) -> dict[int, int]:
     return starts
 
 
-class Tail:
+class RunTail:
     """Whole lines as they are added to a set of growing files, each from where `begin_bytes` says."""
 
     def __init__(self, begin_bytes: Mapping[Path, int]) -> None:

@@ -27,7 +27,7 @@ from periplus.audit.read import audit_run
 from periplus.config import finite_json
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut, explained_error
 from periplus.job.job_file import JobFile
-from periplus.job.resumption import Checkpoint, newest_checkpoint
+from periplus.job.resumption import ResumePoint, newest_checkpoint
 from periplus.job.run_directory import RunDirectory, append_line, read_lines, write_atomically
 from periplus.pb.v1 import control_pb2
 from periplus.values.record import RecordKind
@@ -57,7 +57,7 @@ class DemoSettings:
     """What the command line says. `launched_s` is on the monotonic clock."""
 
     job: JobFile
-    resume: Checkpoint | None
+    resume: ResumePoint | None
     wan: str
     regions: tuple[str, ...]
     work_dir: Path

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Fork, Leased, SampleKey
-from periplus.audit.records import Verdict
+from periplus.audit.records import AdmissionVerdict
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
 
@@ -148,13 +148,13 @@ def _results(total: Account, fork: Fork, limit: int) -> None:
             total.replayed += 1
             continue
         total.completed += 1
-        counts_as_sampled = result.verdict in (Verdict.ACCEPTED, Verdict.ABANDONED)
+        counts_as_sampled = result.verdict in (AdmissionVerdict.ACCEPTED, AdmissionVerdict.ABANDONED)
         match result.verdict:
-            case Verdict.DUPLICATE:
+            case AdmissionVerdict.DUPLICATE:
                 total.duplicates += 1
-            case Verdict.ABANDONED:
+            case AdmissionVerdict.ABANDONED:
                 total.abandoned_tokens.append(result.num_tokens)
-            case Verdict.REFUSED:
+            case AdmissionVerdict.REFUSED:
                 total.refused[result.why] += 1
                 if result.why == "late":  # its group had been given up while it was produced
                     total.abandoned_tokens.append(result.num_tokens)

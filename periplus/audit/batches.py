@@ -8,22 +8,22 @@ from collections import Counter
 from collections.abc import Sequence
 
 from periplus.audit.findings import Code, Findings
-from periplus.audit.history import Accepted, Batch, Fork, History, OldestFrame, SampleKey
-from periplus.audit.records import Consume, Drop, Eval, UsedSample, batch_root, next_batches_root
+from periplus.audit.history import Accepted, ConsumedBatch, Fork, History, OldestFrame, SampleKey
+from periplus.audit.records import ConsumeEntry, DropEntry, EvalEntry, UsedSample, batch_root, next_batches_root
 from periplus.values.policy import Lineage, Policy, staleness
 
 SHOWN = 20
 """Numbers of samples that a finding names."""
 
 
-def consume(history: History, fork: Fork, at: int, record: Consume, findings: Findings, place: str) -> None:
+def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, findings: Findings, place: str) -> None:
     """One batch left the ledger."""
     if record.policy != fork.head:
         findings.add(
             Code.VERSION_GAP, place, f"a step starts from {record.policy}, but the fork is at {fork.head}",
             found=str(record.policy), expected=str(fork.head),
         )  # fmt: skip
-    batch = Batch(at, record)
+    batch = ConsumedBatch(at, record)
     seen: set[SampleKey] = set()
     for used in record.samples:
         accepted = _trained(history, fork, used, seen, findings, place)
@@ -44,7 +44,7 @@ def consume(history: History, fork: Fork, at: int, record: Consume, findings: Fi
     _extend_root(fork, record)
 
 
-def drop(fork: Fork, at: int, record: Drop, findings: Findings, place: str) -> None:
+def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str) -> None:
     """A group was given up."""
     group = record.group
     accepted = dict(fork.pending.get(group, {}))
@@ -74,7 +74,7 @@ def drop(fork: Fork, at: int, record: Drop, findings: Findings, place: str) -> N
         fork.end_group(group, at)
 
 
-def evaluate(fork: Fork, at: int, record: Eval, findings: Findings, place: str) -> None:
+def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: str) -> None:
     """Samples were measured."""
     for used in record.samples:
         sample = (used.group, used.sample)
@@ -166,7 +166,7 @@ def _trained(
     return None
 
 
-def _count(batch: Batch, lineage: Lineage, accepted: Accepted) -> None:
+def _count(batch: ConsumedBatch, lineage: Lineage, accepted: Accepted) -> None:
     policy = batch.consume.policy
     batch.num_tokens.append(accepted.result.num_tokens)
     batch.by_frame += accepted.by_frame
@@ -180,7 +180,7 @@ def _count(batch: Batch, lineage: Lineage, accepted: Accepted) -> None:
                 batch.dead_branch += run.num_tokens
 
 
-def _keep_oldest(batch: Batch, sample: SampleKey, accepted: Accepted) -> None:
+def _keep_oldest(batch: ConsumedBatch, sample: SampleKey, accepted: Accepted) -> None:
     frame = accepted.result.frame
     if frame is not None and (batch.oldest is None or frame < batch.oldest.frame):
         batch.oldest = OldestFrame(frame, sample)
@@ -190,7 +190,7 @@ def _is_future(consumer: Policy, sampled_by: Policy, lineage: Lineage) -> bool:
     return sampled_by.fork > consumer.fork or (sampled_by in lineage and sampled_by.version > consumer.version)
 
 
-def _violations(fork: Fork, batch: Batch, findings: Findings, place: str) -> None:
+def _violations(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) -> None:
     bound = fork.opened.bound
     old = {age: tokens for age, tokens in sorted(batch.ages.items()) if age > bound}
     batch.stale = sum(old.values())
@@ -224,7 +224,7 @@ def _whole_groups(fork: Fork, samples: Sequence[UsedSample], findings: Findings,
         findings.add(Code.BATCH_SIZE, place, message, found=len(groups), expected=per_step)
 
 
-def _claims(fork: Fork, batch: Batch, findings: Findings, place: str) -> None:
+def _claims(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) -> None:
     record = batch.consume
     root = batch_root([used.digest for used in record.samples])
     if record.root != root:
@@ -238,7 +238,7 @@ def _claims(fork: Fork, batch: Batch, findings: Findings, place: str) -> None:
         findings.add(Code.STALENESS_CLAIMED, place, message, found=found, expected=expected)
 
 
-def _extend_root(fork: Fork, record: Consume) -> None:
+def _extend_root(fork: Fork, record: ConsumeEntry) -> None:
     before = fork.roots.get(record.policy.version)
     if before is not None:
         fork.roots[record.policy.version + 1] = next_batches_root(before, record.root)

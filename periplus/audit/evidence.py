@@ -31,7 +31,7 @@ class Witness(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class AuditedManifest:
     """What a checkpoint's manifest says. `covers` and `prev`: its `audit.n` and `audit.prev`; `progress`: sums over the
     run, whatever JSON has under their names."""
 
@@ -58,7 +58,7 @@ class KeptCheckpoint:
 
     name: str
     digest: bytes
-    manifest: Manifest | None
+    manifest: AuditedManifest | None
     problem: str = ""
     bad_parts: Mapping[str, str] = field(default_factory=dict)
     rounded: bytes | None = None

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
-from periplus.audit.records import Checkpoint, Consume, Drop, Eval, FrameId, Lease, Open, Result
+from periplus.audit.records import (
+    CheckpointEntry,
+    ConsumeEntry,
+    DropEntry,
+    EvalEntry,
+    FrameId,
+    LeaseEntry,
+    OpenEntry,
+    ResultEntry,
+)
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import Purpose
 
@@ -40,7 +49,7 @@ class Leased:
     """
 
     at: int
-    lease: Lease
+    lease: LeaseEntry
     returned_at: int = -1
     lost_at: int = -1
     lost_why: str = ""
@@ -53,7 +62,7 @@ class Accepted:
     """`by_frame`: its bytes were there and were what the line says."""
 
     at: int
-    result: Result
+    result: ResultEntry
     by_frame: bool
 
 
@@ -62,7 +71,7 @@ class Returned:
     """Any result. `purpose`: None if nothing tells. `is_replay`: an earlier fork judged the same bytes first."""
 
     at: int
-    result: Result
+    result: ResultEntry
     purpose: Purpose | None
     is_replay: bool
 
@@ -75,14 +84,14 @@ class OldestFrame(NamedTuple):
 
 
 @dataclass(slots=True)
-class Batch:
+class ConsumedBatch:
     """A consume line, with what was recomputed for it; all but `by_frame` (samples) and `num_tokens` count tokens.
 
     `oldest`: of the frames of its samples.
     """
 
     at: int
-    consume: Consume
+    consume: ConsumeEntry
     ages: Counter[int] = field(default_factory=Counter)
     stale: int = 0
     from_future: int = 0
@@ -131,7 +140,7 @@ class Fork:
     `newest_ended`: the largest number of a group that ended in this fork or an ancestor.
     """
 
-    opened: Open
+    opened: OpenEntry
     at: int
     parent: "Fork | None"
     branch_at: int
@@ -155,11 +164,11 @@ class Fork:
     measured_at: dict[SampleKey, int] = field(default_factory=dict)
     results: list[Returned] = field(default_factory=list)
     judged: dict[FramePlace, int] = field(default_factory=dict)
-    drops: list[tuple[int, Drop]] = field(default_factory=list)
-    evals: list[tuple[int, Eval]] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
-    checkpoints: list[tuple[int, Checkpoint]] = field(default_factory=list)
-    checkpointed: dict[Policy, Checkpoint] = field(default_factory=dict)
+    drops: list[tuple[int, DropEntry]] = field(default_factory=list)
+    evals: list[tuple[int, EvalEntry]] = field(default_factory=list)
+    batches: list[ConsumedBatch] = field(default_factory=list)
+    checkpoints: list[tuple[int, CheckpointEntry]] = field(default_factory=list)
+    checkpointed: dict[Policy, CheckpointEntry] = field(default_factory=dict)
     published: dict[Policy, bytes] = field(default_factory=dict)
     next_published: int = 0
     open_evals: set[int] = field(default_factory=set)
@@ -270,7 +279,7 @@ class Fork:
                     self._batch_frames.add(batch.consume.policy.version, batch.oldest)
         return self._batch_frames.since(version)
 
-    def add_batch(self, batch: Batch) -> None:
+    def add_batch(self, batch: ConsumedBatch) -> None:
         """One more step."""
         self.batches.append(batch)
         if self._batch_frames is not None:

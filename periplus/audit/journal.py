@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
-from periplus.audit.records import MAX_LINE_BYTES, START_OF_CHAIN, Record, chain_hash, from_line, to_line
+from periplus.audit.records import MAX_LINE_BYTES, START_OF_CHAIN, Entry, chain_hash, from_line, to_line
 from periplus.errors import ConfigError, Conflict, CorruptFrame, StorageError
 from periplus.job.run_directory import append_whole, explained, sync_folder
 
@@ -69,7 +69,7 @@ class AuditJournal:
         """Where the next line goes."""
         return self._position
 
-    def append(self, record: Record, time_s: float, seal: Callable[[int, bytes], Record] | None = None) -> int:
+    def append(self, record: Entry, time_s: float, seal: Callable[[int, bytes], Entry] | None = None) -> int:
         """Add a line; returns its number. `time_s`: seconds since 1970; `seal`: makes a second line, given its number
         and the hash before it, that reaches the operating system in one piece with the first."""
         n = self._add(record, time_s)
@@ -77,7 +77,7 @@ class AuditJournal:
             self._add(seal(*self._position), time_s)
         return n
 
-    def _add(self, record: Record, time_s: float) -> int:
+    def _add(self, record: Entry, time_s: float) -> int:
         n, prev = self._position
         line = to_line(n, prev, time_s, record)
         self._position = ChainEnd(n + 1, chain_hash(line))

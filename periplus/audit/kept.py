@@ -27,7 +27,7 @@ MAX_DIGITS = 20
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptEvidence:
     """Counts of what was compared. `uncommitted`: trajectories in frames that no line points at, and may be there."""
 
     uncommitted: int = 0
@@ -36,9 +36,9 @@ class Kept:
     notes: list[str] = field(default_factory=list)
 
 
-def check(walk: Walk, evidence: Evidence, findings: Findings) -> Kept:
+def check(walk: Walk, evidence: Evidence, findings: Findings) -> KeptEvidence:
     """Everything below, in order."""
-    kept = Kept()
+    kept = KeptEvidence()
     for place, problem in evidence.damaged.items():
         findings.add(Code.FRAME_UNREADABLE, place, problem)
     _frames_that_lines_point_at(walk, evidence, findings, kept)
@@ -55,7 +55,7 @@ def check(walk: Walk, evidence: Evidence, findings: Findings) -> Kept:
 # ---- frames ----------------------------------------------------------------------------------------------------------
 
 
-def _frames_that_lines_point_at(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+def _frames_that_lines_point_at(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     if evidence.store_damaged:
         return  # said once: nothing can be known of the frames behind the damage
     for at, frame in walk.missing.items():
@@ -66,7 +66,7 @@ def _frames_that_lines_point_at(walk: Walk, evidence: Evidence, findings: Findin
             findings.add(Code.FRAME_MISSING, f"{AUDIT_FILE}:{at + 1}", message, frame=str(frame))
 
 
-def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     for frame, witnesses in evidence.frames.items():
         for index, seen in enumerate(witnesses):
             place = (frame, index)
@@ -88,7 +88,7 @@ def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Fin
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     lines = {c.policy: (fork, at, c) for fork in walk.history.forks for at, c in fork.checkpoints}
     present = {k.manifest.policy for k in evidence.checkpoints if k.manifest} | {
         _named(k) for k in evidence.checkpoints
@@ -140,7 +140,7 @@ def _settings(walk: Walk, evidence: Evidence, findings: Findings) -> None:
                              before=expected, after=found)  # fmt: skip
 
 
-def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     """The whole of config.yaml, by its hash in the newest fork's first line."""
     fork = walk.history.forks[-1] if walk.history.forks else None
     if fork is None or fork.opened.settings is None or evidence.config == fork.opened.settings:
@@ -155,7 +155,7 @@ def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> N
                      after=evidence.config.hex())  # fmt: skip
 
 
-def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     """The exported model is the last version of the newest fork that succeeded."""
     done = next((fork for fork in reversed(walk.history.forks) if fork.ended == "succeeded"), None)
     published = done.published.get(done.head) if done else None
@@ -174,7 +174,7 @@ def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> No
                      expected=published.hex() if published else None)  # fmt: skip
 
 
-def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> None:
+def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     if evidence.metrics_problem:
         kept.notes.append(f"metrics.jsonl is no witness of steps: {evidence.metrics_problem}")
     if evidence.num_later_lines:
@@ -194,7 +194,7 @@ def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: Kept) -> 
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", message, policy=str(policy))
 
 
-def _unsealed_forks(walk: Walk, evidence: Evidence, kept: Kept) -> None:
+def _unsealed_forks(walk: Walk, evidence: Evidence, kept: KeptEvidence) -> None:
     older = [fork.number for fork in walk.history.forks if fork.opened.schema != SCHEMA]
     if older:
         which = ", ".join(map(str, older[:SHOWN])) + (" ..." if len(older) > SHOWN else "")

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from periplus.audit.evidence import KeptCheckpoint, Manifest
+from periplus.audit.evidence import AuditedManifest, KeptCheckpoint
 from periplus.audit.findings import Code, Findings
-from periplus.audit.history import Batch, Fork
-from periplus.audit.records import Checkpoint
+from periplus.audit.history import ConsumedBatch, Fork
+from periplus.audit.records import CheckpointEntry
 from periplus.audit.walk import Walk
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
@@ -28,10 +28,10 @@ class CheckedManifest:
     findings: Findings
     groups: "GroupsAt"
     kept: KeptCheckpoint
-    manifest: Manifest
+    manifest: AuditedManifest
     place: str
 
-    def check(self, line: tuple[Fork, int, Checkpoint] | None) -> str:
+    def check(self, line: tuple[Fork, int, CheckpointEntry] | None) -> str:
         """Compare. `line`: the journal's own on this checkpoint. Returns a note that is no fault, or nothing."""
         manifest, walk = self.manifest, self.walk
         if self.kept.name != str(manifest.policy):
@@ -170,7 +170,7 @@ class _Sweep:
         while self._done < len(self._events) and self._events[self._done][0] < line:
             _, kind, value = self._events[self._done]
             self._done += 1
-            if isinstance(value, Batch):
+            if isinstance(value, ConsumedBatch):
                 self._trained(value)
             elif kind is _Kind.ENDED:
                 self.ended.add(value)
@@ -180,7 +180,7 @@ class _Sweep:
                 if kind is _Kind.LEASED and value not in self.ended:
                     self.waiting[value] = None
 
-    def _trained(self, batch: Batch) -> None:
+    def _trained(self, batch: ConsumedBatch) -> None:
         self.progress["steps"] += 1
         self.progress["completion_tokens"] += sum(batch.num_tokens)
         self.progress["staleness_max"] = max(self.progress["staleness_max"], *batch.ages, 0)
@@ -194,7 +194,7 @@ class _Kind(Enum):
     TRAINED = auto()
 
 
-def _events(fork: Fork) -> Iterator[tuple[int, _Kind, int | Batch]]:
+def _events(fork: Fork) -> Iterator[tuple[int, _Kind, int | ConsumedBatch]]:
     for segment, limit in fork.segments():
         for group, at in segment.group_leased_at.items():
             if at < limit and segment.items[group][1] is Purpose.TRAIN:

@@ -16,9 +16,9 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from periplus.audit.auditor import Report, audit
-from periplus.audit.evidence import Evidence, KeptCheckpoint, KeptSpool, Manifest, Witness, witness
+from periplus.audit.evidence import AuditedManifest, Evidence, KeptCheckpoint, KeptSpool, Witness, witness
 from periplus.audit.journal import read_lines
-from periplus.audit.records import FrameId, Prune, from_line
+from periplus.audit.records import FrameId, PruneEntry, from_line
 from periplus.codec.frame import Frame, unpack
 from periplus.codec.registry import trajectory_decoder
 from periplus.config.yaml_text import parse
@@ -34,8 +34,8 @@ from periplus.values.transport_keys import unpack_keyed
 from periplus.values.weight_state import (
     INDEX_FILE,
     SINGLE_FILE,
-    State,
     Tensor,
+    WeightState,
     content_bytes,
     read_safetensors,
     read_safetensors_file,
@@ -153,7 +153,7 @@ def _pruned_before(lines: Sequence[bytes]) -> FrameId | None:
                 record = from_line(line[:-1], "audit.jsonl").record
             except WireError:
                 continue  # the next audit will say so
-            if isinstance(record, Prune):
+            if isinstance(record, PruneEntry):
                 found.append(record.kept_from)
     return max(found, default=None)
 
@@ -311,9 +311,9 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
     return KeptCheckpoint(name=folder.name, digest=digest, manifest=manifest, bad_parts=bad, rounded=rounded)
 
 
-def _manifest(data: Any) -> Manifest:
+def _manifest(data: Any) -> AuditedManifest:
     audit, parent, parent_manifest = data["audit"], data["parent"], data.get("parent_manifest")
-    return Manifest(
+    return AuditedManifest(
         job_id=str(data["job_id"]),
         policy=Policy(_count(data["fork"]), _count(data["version"])),
         covers=_count(audit["n"]),
@@ -359,7 +359,7 @@ def _rounded(path: Path) -> bytes | None:
         return None
 
 
-def published_digest(state: State) -> bytes:
+def published_digest(state: WeightState) -> bytes:
     """The digest of round_to_bf16(state), for models of any size: one block of a tensor is rounded at a time."""
     return digest_of(_published_tensor(name, tensor) for name, tensor in state.items())
 
@@ -374,7 +374,7 @@ def _published_tensor(name: str, tensor: Tensor) -> tuple[str, str, tuple[int, .
     return name, "BF16", tensor.shape, root(leaves)
 
 
-def round_to_bf16(state: State) -> State:
+def round_to_bf16(state: WeightState) -> WeightState:
     """Float32 tensors rounded to the nearest bfloat16, ties to even, as torch does; others as they are."""
     return {name: _round(tensor) if tensor.dtype == "F32" else tensor for name, tensor in state.items()}
 

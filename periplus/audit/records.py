@@ -77,7 +77,7 @@ _MAX_INT = (1 << 64) - 1
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
-class Verdict(StrEnum):
+class AdmissionVerdict(StrEnum):
     """What became of a result."""
 
     ACCEPTED = "accepted"
@@ -113,7 +113,7 @@ class DroppedSample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
+class OpenEntry:
     job_id: str
     fork: int
     parent: Policy | None
@@ -129,7 +129,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class LeaseEntry:
     lease_id: int
     group: int
     sample: int
@@ -142,10 +142,10 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ResultEntry:
     """`why`: empty when accepted or abandoned; `num_tokens`: of the completion."""
 
-    verdict: Verdict
+    verdict: AdmissionVerdict
     why: str
     lease_id: int
     group: int
@@ -161,7 +161,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class LostEntry:
     lease_id: int
     group: int
     sample: int
@@ -170,20 +170,20 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
+class DropEntry:
     group: int
     why: str
     samples: tuple[DroppedSample, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eval:
+class EvalEntry:
     policy: Policy
     samples: tuple[UsedSample, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consume:
+class ConsumeEntry:
     """`policy`: what the step started from; `why`: empty when it trained; `samples`: in the order of training."""
 
     policy: Policy
@@ -195,68 +195,86 @@ class Consume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publish:
+class PublishEntry:
     policy: Policy
     digest: bytes  # 32 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class CheckpointEntry:
     policy: Policy
     manifest: bytes  # 32 bytes
     covers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prune:
+class PruneEntry:
     kept_from: FrameId
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class EndEntry:
     how: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
+class SealEntry:
     key: bytes  # 32 bytes
     certificate: bytes  # 64 bytes
     signature: bytes  # 64 bytes
 
 
-Record = Open | Lease | Result | Lost | Drop | Eval | Consume | Publish | Checkpoint | Prune | End | Seal
+Entry = (
+    OpenEntry
+    | LeaseEntry
+    | ResultEntry
+    | LostEntry
+    | DropEntry
+    | EvalEntry
+    | ConsumeEntry
+    | PublishEntry
+    | CheckpointEntry
+    | PruneEntry
+    | EndEntry
+    | SealEntry
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class JournalLine:
     """One record in its place in the chain."""
 
     n: int
     prev: bytes
     time_s: float
-    record: Record
+    record: Entry
 
 
-def to_line(n: int, prev: bytes, time_s: float, record: Record) -> bytes:
+def to_line(n: int, prev: bytes, time_s: float, record: Entry) -> bytes:
     """The line's bytes without newline."""
     kind, fields = _UNSEALED_OPEN if _is_unsealed_open(record) else _TABLES[type(record)]
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
     return f'{{"n":{n},"prev":"{prev.hex()}","t":{time_s:.6f},"kind":"{kind}"{body}}}'.encode()
 
 
-def from_line(line: bytes, where: str) -> Line:
+def kind_of(entry: Entry) -> str:
+    """Return the kind of an entry as its line has it, such as `lease`."""
+    return _TABLES[type(entry)][0]
+
+
+def from_line(line: bytes, where: str) -> JournalLine:
     """The inverse of to_line. Raises: CorruptFrame that begins with `where`, such as `audit.jsonl:7`."""
     try:
         data = json.loads(line)
         record_type, fields = _KINDS[_label(data["kind"])]
-        if record_type is Open and data["schema"] == UNSEALED_SCHEMA:
+        if record_type is OpenEntry and data["schema"] == UNSEALED_SCHEMA:
             fields = _UNSEALED_OPEN[1]
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
         if len(data) != len(fields) + len(_HEAD):
             odd = sorted(data.keys() - {f.key for f in fields} - set(_HEAD))
             raise ValueError(f"keys {odd!r:.60} are unknown to {SCHEMA}")
-        found = Line(
+        found = JournalLine(
             n=_integer(data["n"]), prev=_digest16(data["prev"]), time_s=_number(data["t"]), record=record_type(**values)
         )
         is_as_written = _rendered(data, fields) == line
@@ -295,8 +313,8 @@ def next_batches_root(root: bytes, batch: bytes) -> bytes:
     return blake3(root + batch).digest(length=CHAIN_BYTES)
 
 
-def _is_unsealed_open(record: Record) -> bool:
-    return type(record) is Open and record.schema == UNSEALED_SCHEMA
+def _is_unsealed_open(record: Entry) -> bool:
+    return type(record) is OpenEntry and record.schema == UNSEALED_SCHEMA
 
 
 # ---- fields ----------------------------------------------------------------------------------------------------------
@@ -469,7 +487,7 @@ _WORKER, _REGION = _str("worker", "worker_id"), _str("region")
 _USED = _Field("samples", "samples", _used_text, _list(_used))
 
 _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
-    Open: (
+    OpenEntry: (
         "open",
         (
             _str("schema", of_json=_schema),
@@ -486,7 +504,7 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _Field("settings", "settings", _digest_text, _digest32),
         ),
     ),
-    Lease: (
+    LeaseEntry: (
         "lease",
         (
             _LEASE,
@@ -500,10 +518,10 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _int("consume_by", "consume_by_version"),
         ),
     ),
-    Result: (
+    ResultEntry: (
         "result",
         (
-            _str("verdict", of_json=Verdict),
+            _str("verdict", of_json=AdmissionVerdict),
             _WHY,
             _LEASE,
             _GROUP,
@@ -518,10 +536,10 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _int("index"),
         ),
     ),
-    Lost: ("lost", (_LEASE, _GROUP, _SAMPLE, _WORKER, _WHY)),
-    Drop: ("drop", (_GROUP, _WHY, _Field("samples", "samples", _dropped_text, _list(_dropped)))),
-    Eval: ("eval", (_pol("policy"), _USED)),
-    Consume: (
+    LostEntry: ("lost", (_LEASE, _GROUP, _SAMPLE, _WORKER, _WHY)),
+    DropEntry: ("drop", (_GROUP, _WHY, _Field("samples", "samples", _dropped_text, _list(_dropped)))),
+    EvalEntry: ("eval", (_pol("policy"), _USED)),
+    ConsumeEntry: (
         "consume",
         (
             _pol("policy"),
@@ -532,17 +550,17 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _Field("staleness", "staleness_tokens", _ages_text, _ages),
         ),
     ),
-    Publish: ("publish", (_pol("policy"), _Field("digest", "digest", _digest_text, _digest32))),
-    Checkpoint: (
+    PublishEntry: ("publish", (_pol("policy"), _Field("digest", "digest", _digest_text, _digest32))),
+    CheckpointEntry: (
         "checkpoint",
         (_pol("policy"), _Field("manifest", "manifest", _digest_text, _digest32), _int("covers")),
     ),
-    Prune: (
+    PruneEntry: (
         "prune",
         (_Field("kept_from", "kept_from", _frame_text, lambda value: FrameId(*_pair(value))), _pol("policy")),
     ),
-    End: ("end", (_str("how", of_json=_ending),)),
-    Seal: (
+    EndEntry: ("end", (_str("how", of_json=_ending),)),
+    SealEntry: (
         "seal",
         (
             _Field("key", "key", _digest_text, _digest32),
@@ -551,5 +569,5 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
         ),
     ),
 }
-_UNSEALED_OPEN = ("open", _TABLES[Open][1][:-1])
+_UNSEALED_OPEN = ("open", _TABLES[OpenEntry][1][:-1])
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

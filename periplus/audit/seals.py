@@ -21,15 +21,16 @@ from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Fork
 from periplus.audit.records import (
     SCHEMA,
-    Checkpoint,
-    Consume,
-    End,
-    Eval,
-    Open,
-    Prune,
-    Publish,
-    Record,
-    Seal,
+    CheckpointEntry,
+    ConsumeEntry,
+    EndEntry,
+    Entry,
+    EvalEntry,
+    OpenEntry,
+    PruneEntry,
+    PublishEntry,
+    SealEntry,
+    kind_of,
 )
 from periplus.publication.signing import JobAuthority, PublisherKey, is_signed_by
 from periplus.publication.values import Certificate
@@ -37,10 +38,10 @@ from periplus.publication.values import Certificate
 _CONTEXT = b"periplus.audit/2 seal\0"
 _MAX_FORK = (1 << 32) - 1
 
-SEALED = (Eval, Consume, Publish, Checkpoint, Prune, End)
+SEALED = (EvalEntry, ConsumeEntry, PublishEntry, CheckpointEntry, PruneEntry, EndEntry)
 """Kinds of lines that a seal follows."""
 
-_CERTIFIED_ONLY = (Eval, Consume, Publish, Prune)
+_CERTIFIED_ONLY = (EvalEntry, ConsumeEntry, PublishEntry, PruneEntry)
 """Kinds of lines that only a trainer with a certified key writes. One that is refused still saves its warm-up."""
 
 
@@ -54,11 +55,11 @@ class Sealer:
         self._key = key
         self._certificate = certificate
 
-    def seal(self, n: int, prev: bytes) -> Seal:
+    def seal(self, n: int, prev: bytes) -> SealEntry:
         """The seal that is line `n`, behind a line of hash `prev`."""
         of = self._certificate
         signature = self._key.sign(_signed_bytes(of, n, prev))
-        return Seal(key=of.public_key, certificate=of.signature, signature=signature)
+        return SealEntry(key=of.public_key, certificate=of.signature, signature=signature)
 
 
 def _signed_bytes(certificate: Certificate, n: int, prev: bytes) -> bytes:
@@ -77,7 +78,7 @@ class SealCheck:
         self._findings = findings
         self._certified: dict[Certificate, str] = {}
         self._key_of: dict[Fork, bytes] = {}
-        self._awaited: Record | None = None
+        self._awaited: Entry | None = None
         self._is_left = False  # by a trainer that died between a line and its seal: the next fork opens
         self._loose: tuple[int, str] | None = None
         self._num_loose = 0
@@ -94,20 +95,20 @@ class SealCheck:
             self._findings.add(Code.SEAL_MISSING, place, message, fork=fork.number)
         self._has_sealed_forks = self._has_sealed_forks or is_sealed
 
-    def before(self, record: Record, place: str) -> None:
+    def before(self, record: Entry, place: str) -> None:
         """Any record comes next: a line that awaits its seal has it now, or never."""
         awaited, self._awaited = self._awaited, None
-        if awaited is None or isinstance(record, Seal | Open):
+        if awaited is None or isinstance(record, SealEntry | OpenEntry):
             self._is_left = False
             return
-        if isinstance(record, Checkpoint) and not self._is_left:
+        if isinstance(record, CheckpointEntry) and not self._is_left:
             self._is_left = True  # written by the next trainer before it opens its fork
             return
         self._is_left = False
-        message = f"a line of kind {type(awaited).__name__.lower()} has no seal behind it"
+        message = f"a line of kind {kind_of(awaited)} has no seal behind it"
         self._findings.add(Code.SEAL_MISSING, place, message)
 
-    def line(self, fork: Fork, at: int, record: Record, place: str) -> None:
+    def line(self, fork: Fork, at: int, record: Entry, place: str) -> None:
         """A record of a fork."""
         if not isinstance(record, SEALED):
             return
@@ -119,10 +120,10 @@ class SealCheck:
         if fork in self._key_of:
             self._awaited = record
         elif isinstance(record, _CERTIFIED_ONLY):
-            message = f"a line of kind {type(record).__name__.lower()} comes before any seal of fork {fork.number}"
+            message = f"a line of kind {kind_of(record)} comes before any seal of fork {fork.number}"
             self._findings.add(Code.SEAL_MISSING, place, message, fork=fork.number)
 
-    def seal(self, fork: Fork, at: int, prev: bytes, seal: Seal, place: str) -> None:
+    def seal(self, fork: Fork, at: int, prev: bytes, seal: SealEntry, place: str) -> None:
         """A seal; `prev`: the hash of the line before, as it lies in the file."""
         why = self._why_not(fork, at, prev, seal)
         if why:
@@ -139,7 +140,7 @@ class SealCheck:
     def end(self, place: str, *, is_torn: bool) -> None:
         """The journal ends here. A trainer that died while it wrote may have left a line without its seal."""
         if self._awaited is not None and not is_torn:
-            message = f"the last line, of kind {type(self._awaited).__name__.lower()}, has no seal behind it"
+            message = f"the last line, of kind {kind_of(self._awaited)}, has no seal behind it"
             self._findings.add(Code.SEAL_MISSING, place, message)
         elif self._authorities and self._loose is not None:
             message = f"{self._num_loose} lines that must be signed are not covered by any seal that holds"
@@ -147,7 +148,7 @@ class SealCheck:
         elif self._authorities and not self.num_seals:
             self._findings.add(Code.SEAL_MISSING, place, "the journal has no seal that holds")
 
-    def _why_not(self, fork: Fork, at: int, prev: bytes, seal: Seal) -> str:
+    def _why_not(self, fork: Fork, at: int, prev: bytes, seal: SealEntry) -> str:
         """Empty for a seal that holds."""
         if fork.number > _MAX_FORK:
             return f"there is no fork {fork.number}"

@@ -18,23 +18,24 @@ from periplus.audit.records import (
     MAX_LINE_BYTES,
     START_OF_BATCHES,
     START_OF_CHAIN,
-    Checkpoint,
-    Consume,
-    Drop,
-    End,
-    Eval,
+    AdmissionVerdict,
+    CheckpointEntry,
+    ConsumeEntry,
+    DropEntry,
+    EndEntry,
+    Entry,
+    EvalEntry,
     FrameId,
-    Lease,
-    Lost,
-    Open,
-    Prune,
-    Publish,
-    Record,
-    Result,
-    Seal,
-    Verdict,
+    LeaseEntry,
+    LostEntry,
+    OpenEntry,
+    PruneEntry,
+    PublishEntry,
+    ResultEntry,
+    SealEntry,
     chain_hash,
     from_line,
+    kind_of,
 )
 from periplus.audit.seals import SealCheck
 from periplus.errors import CorruptFrame
@@ -115,50 +116,50 @@ class Walk:
             self._say(Code.NUMBER_BROKEN, f"line {at} says that it is line {line.n}", found=line.n, expected=at)
         self._record(line.record, expected)
 
-    def _record(self, record: Record, before: bytes) -> None:
+    def _record(self, record: Entry, before: bytes) -> None:
         self.seals.before(record, self.place)
-        if isinstance(record, Open):
+        if isinstance(record, OpenEntry):
             self._open(record)
             return
         fork = self.history.forks[-1] if self.history.forks else None
-        if fork is None or (fork.ended and not isinstance(record, Seal)):
+        if fork is None or (fork.ended and not isinstance(record, SealEntry)):
             where = f"after the end of fork {fork.number}" if fork else "before any open"
-            self._say(Code.NOT_OPENED, f"a record of kind {type(record).__name__.lower()} {where}")
+            self._say(Code.NOT_OPENED, f"a record of kind {kind_of(record)} {where}")
             if fork is None:
                 return
         at = self.num_lines
         self.seals.line(fork, at, record, self.place)
-        if not isinstance(record, Lease):
+        if not isinstance(record, LeaseEntry):
             self._check_lease_numbers(fork)
         match record:
-            case Lease():
+            case LeaseEntry():
                 self._lease(fork, record)
-            case Result():
+            case ResultEntry():
                 self._result(fork, record)
-            case Lost():
+            case LostEntry():
                 self._lost(fork, record)
-            case Drop():
+            case DropEntry():
                 batches.drop(fork, at, record, self._findings, self.place)
-            case Eval():
+            case EvalEntry():
                 batches.evaluate(fork, at, record, self._findings, self.place)
-            case Consume():
+            case ConsumeEntry():
                 batches.consume(self.history, fork, at, record, self._findings, self.place)
-            case Publish():
+            case PublishEntry():
                 self._publish(fork, record)
-            case Checkpoint():
+            case CheckpointEntry():
                 self._checkpoint(fork, record)
-            case Prune():
+            case PruneEntry():
                 self._prune(fork, record)
-            case End():
+            case EndEntry():
                 self._end(fork, record)
-            case Seal():
+            case SealEntry():
                 self.seals.seal(fork, at, before, record, self.place)
             case _:
                 assert_never(record)
 
     # ---- forks ----------------------------------------------------------------------------------------------------
 
-    def _open(self, opened: Open) -> None:
+    def _open(self, opened: OpenEntry) -> None:
         forks = self.history.forks
         if len(forks) >= MAX_FORKS:
             self._say(Code.TOO_MANY_FORKS, f"fork {opened.fork} is one more than the {MAX_FORKS} that are judged")
@@ -181,7 +182,7 @@ class Walk:
         self.history.add(fork)
         self.seals.opened(fork, self.place)
 
-    def _parent(self, opened: Open) -> Fork | None:
+    def _parent(self, opened: OpenEntry) -> Fork | None:
         if opened.parent is None:
             return None
         parent = self.history.by_number(opened.parent.fork)
@@ -207,7 +208,7 @@ class Walk:
             )
         return parent
 
-    def _settings(self, before: Open, opened: Open) -> None:
+    def _settings(self, before: OpenEntry, opened: OpenEntry) -> None:
         for name in SETTINGS:
             old, new = getattr(before, name), getattr(opened, name)
             if old != new:
@@ -218,7 +219,7 @@ class Walk:
 
     # ---- leases and results ---------------------------------------------------------------------------------------
 
-    def _lease(self, fork: Fork, lease: Lease) -> None:
+    def _lease(self, fork: Fork, lease: LeaseEntry) -> None:
         key, sample = (lease.lease_id, lease.group, lease.sample), (lease.group, lease.sample)
         if lease.lease_id in fork.lease_ids:
             self._say(Code.LEASE_REPEATED, f"lease {lease.lease_id} was given out before", lease=lease.lease_id)
@@ -250,7 +251,7 @@ class Walk:
             fork.open_evals.add(lease.group)
         fork.group_leased_at.setdefault(lease.group, self.num_lines)
 
-    def _check_lease(self, fork: Fork, lease: Lease) -> None:
+    def _check_lease(self, fork: Fork, lease: LeaseEntry) -> None:
         """A lease starts at its group's version, or at the fork's first, and must be used `bound` versions later."""
         opened, start, first, head = fork.opened, lease.start_at, fork.lineage.first_version, fork.head.version
         problem = ""
@@ -278,7 +279,7 @@ class Walk:
             self._say(Code.LEASE_MISSING, f"{message}{fork.next_lease}", lease=fork.next_lease, missing=gap)
         fork.num_missing_leases = max(gap, fork.num_missing_leases)
 
-    def _lost(self, fork: Fork, lost: Lost) -> None:
+    def _lost(self, fork: Fork, lost: LostEntry) -> None:
         key = (lost.lease_id, lost.group, lost.sample)
         leased = next((f.leases[key] for f in reversed(self.history.forks) if key in f.leases), None)
         if leased is None or leased.lost_at >= 0 or (leased.returned_at >= 0 and not leased.abandoned):
@@ -288,12 +289,12 @@ class Walk:
         leased.lost_at, leased.lost_why = self.num_lines, lost.why
         _end_live(fork, leased)
 
-    def _result(self, fork: Fork, result: Result) -> None:
+    def _result(self, fork: Fork, result: ResultEntry) -> None:
         leased = fork.find_lease((result.lease_id, result.group, result.sample))
         own = leased is not None and leased.returned_at < 0
         if leased is not None and own:
             leased.returned_at = self.num_lines
-            leased.abandoned = result.verdict is Verdict.ABANDONED
+            leased.abandoned = result.verdict is AdmissionVerdict.ABANDONED
             _end_live(fork, leased)
         region = fork.regions.get(result.worker_id, result.region)
         if region != result.region:
@@ -313,16 +314,16 @@ class Walk:
         fork.results.append(Returned(self.num_lines, result, purpose, is_replay))
         self._verdict(fork, result, leased, found)
 
-    def _verdict(self, fork: Fork, result: Result, leased: Leased | None, found: Witness | None) -> None:
+    def _verdict(self, fork: Fork, result: ResultEntry, leased: Leased | None, found: Witness | None) -> None:
         sample = (result.group, result.sample)
         names = {"lease": result.lease_id, "group": result.group, "sample": result.sample}
         ended = fork.has_ended(sample)
-        if result.verdict in (Verdict.ACCEPTED, Verdict.ABANDONED) and leased is None:
+        if result.verdict in (AdmissionVerdict.ACCEPTED, AdmissionVerdict.ABANDONED) and leased is None:
             message = f"sample {result.sample} of group {result.group} was {result.verdict} but never leased"
             self._say(Code.RESULT_WITHOUT_LEASE, message, **names)
-        if result.verdict is Verdict.DUPLICATE and not ended and fork.waiting(sample) is None:
+        if result.verdict is AdmissionVerdict.DUPLICATE and not ended and fork.waiting(sample) is None:
             self._say(Code.DUPLICATE_OF_NOTHING, f"no result of sample {sample} was ever accepted", **names)
-        if result.verdict is not Verdict.ACCEPTED:
+        if result.verdict is not AdmissionVerdict.ACCEPTED:
             return
         if sample in fork.accepted or ended:
             self._say(Code.ACCEPTED_TWICE, f"sample {result.sample} of group {result.group} was in before", **names)
@@ -345,14 +346,14 @@ class Walk:
         fork.accepted[sample] = accepted
         fork.wait(sample, accepted)
 
-    def _is_early(self, lease: Lease, result: Result) -> bool:
+    def _is_early(self, lease: LeaseEntry, result: ResultEntry) -> bool:
         """A worker starts a lease with the policy that it names, or a newer one. Numbers of leases may repeat from fork
         to fork, so only policies of the lease's own fork are compared.
         """
         start = lease.start_at
         return any(run.policy.fork == start.fork and run.policy.version < start.version for run in result.policies)
 
-    def _witness(self, fork: Fork, result: Result) -> Witness | None:
+    def _witness(self, fork: Fork, result: ResultEntry) -> Witness | None:
         if result.frame is None:
             return None
         before = fork.judged.setdefault((result.frame, result.index), self.num_lines)
@@ -372,7 +373,7 @@ class Walk:
             return None
         return frame[result.index]
 
-    def _compare(self, result: Result, leased: Leased | None, found: Witness) -> None:
+    def _compare(self, result: ResultEntry, leased: Leased | None, found: Witness) -> None:
         pairs = [
             ("digest", result.digest.hex(), found.digest.hex()),
             ("lease", result.lease_id, found.lease_id),
@@ -382,7 +383,7 @@ class Walk:
             ("tokens", result.num_tokens, found.num_tokens),
             ("stop", result.stop_reason, found.stop_reason),
         ]
-        if leased is not None and result.verdict is Verdict.ACCEPTED:
+        if leased is not None and result.verdict is AdmissionVerdict.ACCEPTED:
             pairs.append(("item", leased.lease.item, found.item))
             pairs.append(("purpose", leased.lease.purpose, found.purpose))
         if result.policies != found.policies:
@@ -397,7 +398,7 @@ class Walk:
 
     # ---- weights --------------------------------------------------------------------------------------------------
 
-    def _publish(self, fork: Fork, published: Publish) -> None:
+    def _publish(self, fork: Fork, published: PublishEntry) -> None:
         policy, digest = published.policy, fork.published.setdefault(published.policy, published.digest)
         if digest != published.digest:
             message = f"{policy} was published before with another digest"
@@ -416,14 +417,14 @@ class Walk:
                 message = f"{policy} has another digest than {parent}, from which it was restored"
                 self._say(Code.PUBLISH_CONTRADICTS, message, found=published.digest.hex(), expected=restored.hex())
 
-    def _end(self, fork: Fork, end: End) -> None:
+    def _end(self, fork: Fork, end: EndEntry) -> None:
         fork.ended = end.how
         if fork.batches or fork.published:
             batches.published(fork, fork.head.version, self._findings, self.place)
         if end.how == "succeeded":
             batches.evaluations_ended(fork, self._findings, self.place)
 
-    def _checkpoint(self, fork: Fork, checkpoint: Checkpoint) -> None:
+    def _checkpoint(self, fork: Fork, checkpoint: CheckpointEntry) -> None:
         expected = fork.head_at(checkpoint.covers)
         if fork.batches:
             batches.published(fork, expected.version, self._findings, self.place)
@@ -437,7 +438,7 @@ class Walk:
         fork.checkpoints.append((self.num_lines, checkpoint))
         fork.checkpointed.setdefault(checkpoint.policy, checkpoint)
 
-    def _prune(self, fork: Fork, prune: Prune) -> None:
+    def _prune(self, fork: Fork, prune: PruneEntry) -> None:
         self.kept_from = max(prune.kept_from, self.kept_from) if self.kept_from else prune.kept_from
         for needed in (fork.oldest_waiting(), fork.oldest_since(prune.policy.version)):
             if needed is None or needed.frame >= prune.kept_from:
@@ -456,7 +457,7 @@ class Walk:
         self._findings.add(code, self.place, message, **values)
 
 
-def _lineage(opened: Open, parent: Fork | None) -> Lineage:
+def _lineage(opened: OpenEntry, parent: Fork | None) -> Lineage:
     try:
         if opened.parent is not None and parent is not None:
             return parent.lineage.restored(opened.fork, opened.parent)

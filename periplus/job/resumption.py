@@ -41,7 +41,7 @@ FIXED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class ResumePoint:
     """The newest that a run directory holds. `highest_fork`: of any trainer that ever wrote there, whether or not it
     lived to save a checkpoint; the next one needs a higher one, also from a coordinator that remembers none."""
 
@@ -57,7 +57,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JobChange:
     """A key of the job whose value differs from the run's own; a value is written as JSON."""
 
     key: str
@@ -70,8 +70,8 @@ class Resumption:
     """The job with which a run goes on, from which checkpoint, and what of the job is new."""
 
     job: JobFile
-    checkpoint: Checkpoint
-    changes: tuple[Change, ...]
+    checkpoint: ResumePoint
+    changes: tuple[JobChange, ...]
 
 
 def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, may_change: bool) -> Resumption:
@@ -97,13 +97,13 @@ def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, ma
     return Resumption(job=job, checkpoint=checkpoint, changes=changes)
 
 
-def in_directory_of(checkpoint: Checkpoint, job: JobFile) -> JobFile:
+def in_directory_of(checkpoint: ResumePoint, job: JobFile) -> JobFile:
     """Return the job with all its output where its run lies, whatever directory its processes start in."""
     output = job.output.model_copy(update={"dir": str(checkpoint.run_dir.parent)})
     return job.model_copy(update={"output": output})
 
 
-def newest_checkpoint(run_dir: Path) -> Checkpoint:
+def newest_checkpoint(run_dir: Path) -> ResumePoint:
     """Return the checkpoint with the highest (fork, version): only whole ones have a manifest.
 
     Raises: NotFound if there is none, ConfigError if a manifest says nothing sensible, or of another run.
@@ -126,16 +126,16 @@ def newest_checkpoint(run_dir: Path) -> Checkpoint:
     return replace(newest, highest_fork=max([newest.policy.fork, *_forks_of_records(run)]))
 
 
-def changes_between(before: JobFile, after: JobFile) -> tuple[Change, ...]:
+def changes_between(before: JobFile, after: JobFile) -> tuple[JobChange, ...]:
     """Return every key whose value differs, in the order of the job file."""
     old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
     keys = dict.fromkeys((*old, *new))
     return tuple(
-        Change(key, old.get(key, "nothing"), new.get(key, "nothing")) for key in keys if old.get(key) != new.get(key)
+        JobChange(key, old.get(key, "nothing"), new.get(key, "nothing")) for key in keys if old.get(key) != new.get(key)
     )
 
 
-def _check_changes(run_dir: Path, changes: Sequence[Change], *, may_change: bool) -> None:
+def _check_changes(run_dir: Path, changes: Sequence[JobChange], *, may_change: bool) -> None:
     refused = [(change, reason) for change in changes if (reason := _fixed(change.key))]
     if refused:
         lines = [f"  {each.key}: {each.before} in the run, {each.after} now: {reason}" for each, reason in refused]
@@ -171,7 +171,7 @@ def _is_summed_up(run: RunDirectory, steps: int) -> bool:
     return done and any(run.final.glob("*.safetensors"))
 
 
-def _read(run_dir: Path, manifest: Path) -> Checkpoint:
+def _read(run_dir: Path, manifest: Path) -> ResumePoint:
     try:
         data = json.loads(manifest.read_text(encoding="utf-8"))
         if data.get("schema", CHECKPOINT_SCHEMA) != CHECKPOINT_SCHEMA:
@@ -180,7 +180,7 @@ def _read(run_dir: Path, manifest: Path) -> Checkpoint:
                 "version of Periplus that wrote it"
             )
         policy = Policy(int(data["fork"]), int(data["version"]))
-        return Checkpoint(run_dir=run_dir, job_id=str(data["job_id"]), policy=policy, highest_fork=policy.fork)
+        return ResumePoint(run_dir=run_dir, job_id=str(data["job_id"]), policy=policy, highest_fork=policy.fork)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{manifest} is no checkpoint manifest ({error!r}); remove that checkpoint") from error
 

@@ -19,7 +19,7 @@ _STDIN_FD = 0
 _DISCARD_BYTES = 1 << 16
 
 
-class StopReason(StrEnum):
+class ShutdownReason(StrEnum):
     """Why a process was asked to stop."""
 
     SIGTERM = "SIGTERM"
@@ -43,7 +43,7 @@ def write_ready_file(path: str | Path, mapping: Mapping[str, str | int]) -> None
         ) from error
 
 
-async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] | None = None) -> StopReason:
+async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] | None = None) -> ShutdownReason:
     """Wait for SIGTERM, SIGINT or, if asked for, the end of stdin, and tell which came.
 
     The handlers are set only while this waits: a second Ctrl-C during a graceful stop interrupts it. Say that you are
@@ -51,14 +51,14 @@ async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] 
     A stdin that is closed, or that cannot be waited for (a file, /dev/null), counts as ended.
     """
     loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[StopReason] = loop.create_future()
+    stopped: asyncio.Future[ShutdownReason] = loop.create_future()
 
-    def stop(reason: StopReason) -> None:
+    def stop(reason: ShutdownReason) -> None:
         if not stopped.done():
             stopped.set_result(reason)
 
-    loop.add_signal_handler(signal.SIGTERM, stop, StopReason.SIGTERM)
-    loop.add_signal_handler(signal.SIGINT, stop, StopReason.SIGINT)
+    loop.add_signal_handler(signal.SIGTERM, stop, ShutdownReason.SIGTERM)
+    loop.add_signal_handler(signal.SIGINT, stop, ShutdownReason.SIGINT)
     try:
         if stop_on_stdin_eof:
             _watch_stdin(loop, stop)
@@ -72,7 +72,7 @@ async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] 
             loop.remove_reader(_STDIN_FD)
 
 
-def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[StopReason], None]) -> None:
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[ShutdownReason], None]) -> None:
     def read() -> None:
         try:
             ended = not os.read(_STDIN_FD, _DISCARD_BYTES)
@@ -82,9 +82,9 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[StopReason], N
             ended = True
         if ended:
             loop.remove_reader(_STDIN_FD)
-            stop(StopReason.STDIN_CLOSED)
+            stop(ShutdownReason.STDIN_CLOSED)
 
     try:
         loop.add_reader(_STDIN_FD, read)
     except OSError:  # epoll takes pipes, sockets and terminals only
-        stop(StopReason.STDIN_CLOSED)
+        stop(ShutdownReason.STDIN_CLOSED)

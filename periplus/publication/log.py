@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from periplus.errors import CorruptFrame, Fenced
-from periplus.publication.order import Admission, Intake, admit, check_fork, check_repeat
+from periplus.publication.order import Admission, StreamChecker, admit, check_fork, check_repeat
 from periplus.publication.signing import Trust
 from periplus.publication.values import (
     Chunk,
@@ -118,7 +118,7 @@ class PublicationLog:
     """One job's signed publications in one gateway; the module's docstring states the rules. `next` changes nothing."""
 
     def __init__(self, trust: Trust, *, max_bytes: int, max_content_bytes: int) -> None:
-        self._intake = Intake(trust, max_content_bytes=max_content_bytes)
+        self._intake = StreamChecker(trust, max_content_bytes=max_content_bytes)
         self._max_bytes = max_bytes
         self._coming: _Entry | None = None
         self._bundle: _Entry | None = None

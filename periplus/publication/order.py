@@ -120,7 +120,7 @@ def check_repeat(opening: Opening, closing: Closing, held_digest: bytes) -> None
         )
 
 
-class Intake:
+class StreamChecker:
     """Checks one stream of records: order, sizes, signatures and root. It keeps no chunk.
 
     After an error the intake is unchanged, but the stream is of no use: end it and subscribe anew.
@@ -203,7 +203,7 @@ class Assembler:
     """Turns records into publications: an intake that keeps the chunks."""
 
     def __init__(self, trust: Trust, *, max_content_bytes: int) -> None:
-        self._intake = Intake(trust, max_content_bytes=max_content_bytes)
+        self._intake = StreamChecker(trust, max_content_bytes=max_content_bytes)
         self._chunks: list[Chunk] = []
 
     def feed(self, record: PublicationRecord) -> Publication | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from periplus.errors import NotFound
 from periplus.spool.files import FileLayer, OsFiles
 from periplus.spool.format import MAX_SEGMENT_BYTES, Position
-from periplus.spool.segment import Record, Survey, TornTail, read_record, read_segment, survey
+from periplus.spool.segment import SpoolRecord, Survey, TornTail, read_record, read_segment, survey
 
 
 class SpoolReader:
@@ -41,7 +41,7 @@ class SpoolReader:
     def num_records(self) -> int:
         return sum(segment.num_records for segment in self._segments)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[SpoolRecord]:
         """Every record in order of position. Raises: CorruptSpool, StorageError."""
         for segment in self._segments:
             yield from read_segment(self._layer, self._folder, segment)

@@ -28,7 +28,7 @@ from periplus.spool.format import (
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SpoolRecord:
     """What was appended, and where it lies."""
 
     position: Position
@@ -129,7 +129,7 @@ def survey(layer: FileLayer, folder: Path, max_segment_bytes: int = MAX_SEGMENT_
     )
 
 
-def read_segment(layer: FileLayer, folder: Path, segment: Segment, start: int = 0) -> Iterator[Record]:
+def read_segment(layer: FileLayer, folder: Path, segment: Segment, start: int = 0) -> Iterator[SpoolRecord]:
     """The records from index `start` on that are not retired. Raises: CorruptSpool, StorageError."""
     path = folder / segment.name
     num_records = segment.num_records  # later ones may not be in what is read now
@@ -153,13 +153,13 @@ def read_record(layer: FileLayer, folder: Path, segment: Segment, position: Posi
     return _record(path, data, 0, position, start).data
 
 
-def _record(path: Path, data: bytes, offset: int, position: Position, file_offset: int = 0) -> Record:
+def _record(path: Path, data: bytes, offset: int, position: Position, file_offset: int = 0) -> SpoolRecord:
     header = read_header(data, offset, position.epoch)
     start = offset + RECORD_HEADER_BYTES
     if header is not None and header.sequence == position.sequence and not header.is_seal:
         found = data[start : start + header.length]
         if is_whole(found, header):
-            return Record(position, found)
+            return SpoolRecord(position, found)
     raise _corrupt(path, file_offset + offset, position)
 
 

@@ -44,7 +44,7 @@ from periplus.spool.format import (
     segment_header,
 )
 from periplus.spool.note import Run, note_name, pack_note, read_notes, runs_of
-from periplus.spool.segment import Record, Segment, TornTail, read_record, read_segment, survey
+from periplus.spool.segment import Segment, SpoolRecord, TornTail, read_record, read_segment, survey
 
 SEGMENT_BYTES = 64 << 20
 """A new file is begun beyond: large enough that making and removing files costs nothing, small enough to free space."""
@@ -130,7 +130,7 @@ class Spool:
         with self._lock:
             return position.epoch < self.epoch or position.sequence < self._promised
 
-    def records(self, start: Position | None = None) -> Iterator[Record]:
+    def records(self, start: Position | None = None) -> Iterator[SpoolRecord]:
         """Every record from `start` on that is not retired, in order of position; appends meanwhile may be seen.
 
         Raises: CorruptSpool, StorageError.

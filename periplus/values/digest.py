@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 
 from blake3 import blake3
 
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 
 BLOCK_BYTES = 1 << 20
 """Size of a block of a tensor's bytes."""
@@ -44,7 +44,7 @@ def tensor_digest(tensor: Tensor) -> bytes:
     return root([blake3(view[start : start + BLOCK_BYTES]).digest() for start in starts])
 
 
-def state_digest(state: State) -> bytes:
+def state_digest(state: WeightState) -> bytes:
     """Return the digest of the names, dtypes, shapes and bytes of all tensors."""
     return digest_of((name, tensor.dtype, tensor.shape, tensor_digest(tensor)) for name, tensor in state.items())
 

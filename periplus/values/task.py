@@ -1,8 +1,8 @@
 """What an agent is asked to run, and what it hands to the process that runs it.
 
-`Task` is the coordinator's wish. `TaskSpec` is the file that the agent writes for one process: the task, and where its
-gateway, run directory and status file are. The process ends by writing a `TaskOutcome` into the status file; the exit
-code alone says which of the three it was, for a process that could not write.
+`AssignedTask` is the coordinator's wish. `TaskSpec` is the file that the agent writes for one process: the task, and
+where its gateway, run directory and status file are. The process ends by writing a `TaskOutcome` into the status file;
+the exit code alone says which of the three it was, for a process that could not write.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class AssignedTask:
     """One process that the coordinator wants in a region. `stopping`: save your state and end. `authority_key`: the
     coordinator's job authority, in hexadecimal; readers of the job's weights accept the trainers that it certified."""
 
@@ -125,7 +125,7 @@ class TaskSpec:
             ) from error
 
 
-def authority_key_of(task: Task | TaskSpec) -> bytes:
+def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
     """The task's authority key as raw bytes. Raises: ConfigError if it is none."""
     try:
         key = bytes.fromhex(task.authority_key)

@@ -25,10 +25,10 @@ from periplus.values.trajectory import (
     MAX_WORKER_ID_BYTES,
     PURPOSES,
     STOP_REASONS,
-    Limits,
     PolicyRun,
     SamplingParams,
     Trajectory,
+    TrajectoryLimits,
     is_metadata,
     is_reward,
     validate,
@@ -107,7 +107,7 @@ class Trajectories:
         return tuple(views)
 
 
-def validate_all(trajectories: Trajectories, limits: Limits) -> None:
+def validate_all(trajectories: Trajectories, limits: TrajectoryLimits) -> None:
     """`validate` for every row, and for prompts that no row has.
 
     Raises: CorruptFrame, as `validate` does for the first row that is not fit.
@@ -120,7 +120,7 @@ def validate_all(trajectories: Trajectories, limits: Limits) -> None:
     raise CorruptFrame("a prompt that no sample has holds ids beyond the vocabulary; drop the frame")
 
 
-def _tokens_are_fit(t: Trajectories, limits: Limits) -> bool:
+def _tokens_are_fit(t: Trajectories, limits: TrajectoryLimits) -> bool:
     if len(t.ids) and t.ids.view(np.uint32).max() >= limits.vocab_size:  # a negative id is a large one
         return False
     if not len(t.logprobs) or t.logprobs.view(np.int32).max() <= LEAST_FINITE_BITS:  # one pass is cheaper than two
@@ -131,7 +131,7 @@ def _tokens_are_fit(t: Trajectories, limits: Limits) -> bool:
     return bool(t.mask.all()) or not t.logprobs.view(np.int32)[~t.mask].any()
 
 
-def _rows_are_fit(t: Trajectories, limits: Limits) -> bool:
+def _rows_are_fit(t: Trajectories, limits: TrajectoryLimits) -> bool:
     rows = t.rows
     if not len(t):
         return True

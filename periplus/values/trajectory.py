@@ -123,7 +123,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TrajectoryLimits:
     """What a job's model and sampling allow."""
 
     vocab_size: int
@@ -173,7 +173,7 @@ def content_digest(trajectory: Trajectory) -> bytes:
     return hashed.digest(length=DIGEST_BYTES)
 
 
-def validate(trajectory: Trajectory, limits: Limits) -> None:
+def validate(trajectory: Trajectory, limits: TrajectoryLimits) -> None:
     """Check everything about a trajectory that needs no history.
 
     Raises: CorruptFrame, naming what is wrong and the value.

@@ -84,7 +84,7 @@ class Tensor:
         return hash((self.dtype, self.shape, self.data.tobytes()))
 
 
-State = Mapping[str, Tensor]
+WeightState = Mapping[str, Tensor]
 """A state: tensors by checkpoint name."""
 
 
@@ -97,7 +97,7 @@ def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return ELEMENT_BYTES[dtype] * math.prod(shape)
 
 
-def content_bytes(state: State) -> int:
+def content_bytes(state: WeightState) -> int:
     """Return the bytes of all tensors."""
     return sum(tensor.data.size for tensor in state.values())
 
@@ -201,7 +201,7 @@ def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata
     return struct.pack("<Q", len(text)) + text
 
 
-def write_safetensors(path: Path, state: State) -> None:
+def write_safetensors(path: Path, state: WeightState) -> None:
     """Write one file. After a crash or an error it is there whole or not at all.
 
     Raises: ValueError for the one name that the format reserves; OSError.

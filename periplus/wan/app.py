@@ -7,8 +7,8 @@ from collections.abc import Callable
 from periplus.net import rpc
 from periplus.pb.v1 import wan_pb2_grpc
 from periplus.process import lifecycle
-from periplus.process.lifecycle import StopReason
-from periplus.wan.grid import Network
+from periplus.process.lifecycle import ShutdownReason
+from periplus.wan.grid import EmulatedNetwork
 from periplus.wan.relay import Relay
 from periplus.wan.service import WanService
 
@@ -20,8 +20,8 @@ caller."""
 
 
 async def run(
-    network: Network, control: str, *, stop_on_stdin_eof: bool, on_ready: Callable[[str], None]
-) -> StopReason:
+    network: EmulatedNetwork, control: str, *, stop_on_stdin_eof: bool, on_ready: Callable[[str], None]
+) -> ShutdownReason:
     """Emulate `network` until SIGTERM, SIGINT or, with `stop_on_stdin_eof`, the end of stdin.
 
     `on_ready` gets the bound control address. Raises: Conflict if `control` cannot be bound.

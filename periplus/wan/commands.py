@@ -80,7 +80,7 @@ def run(grid_: str, control: str, regions: str, ready_file: Path | None, stop_on
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         reason = runner.run(app.run(network, control, stop_on_stdin_eof=stop_on_stdin_eof, on_ready=ready))
-    return errors.EXIT_INTERRUPTED if reason is lifecycle.StopReason.SIGINT else errors.EXIT_OK
+    return errors.EXIT_INTERRUPTED if reason is lifecycle.ShutdownReason.SIGINT else errors.EXIT_OK
 
 
 @wan.command("set")
@@ -129,7 +129,7 @@ def _ask(control: str, call: Callable[[WanControl], Awaitable[T]]) -> T:
         ) from error
 
 
-def _describe(name: str, network: grid.Network) -> str:
+def _describe(name: str, network: grid.EmulatedNetwork) -> str:
     total_gbit_per_s = sum(spec.rate_bits_per_s for spec in network.links.values()) / 1e9
     rates = "unlimited" if total_gbit_per_s == math.inf else f"sum {total_gbit_per_s:.3f} Gbit/s"
     return (

@@ -44,7 +44,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class GridMeasurement:
     """One row of the grid; None for a figure that was not measured."""
 
     rate_bits_per_s: float | None
@@ -52,7 +52,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class EmulatedNetwork:
     """The links in use with scaled rates, and the caps of their nodes."""
 
     regions: tuple[str, ...]
@@ -76,7 +76,7 @@ def unknown_region(region: str, known: Iterable[str]) -> str:
     return f"region {region!r} is not in the network; {hint}"
 
 
-def parse(text: str, source: str) -> dict[Pair, Measurement]:
+def parse(text: str, source: str) -> dict[Pair, GridMeasurement]:
     """Return the measured pairs of a CSV text. `source` names the text in messages.
 
     Raises: ConfigError that names the line.
@@ -86,7 +86,7 @@ def parse(text: str, source: str) -> dict[Pair, Measurement]:
     missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
     if missing:
         raise errors.ConfigError(f"{source} has no column {missing[0]!r}; a grid needs {', '.join(_COLUMNS)}")
-    pairs: dict[Pair, Measurement] = {}
+    pairs: dict[Pair, GridMeasurement] = {}
     for (number, _), row in zip(lines[1:], reader, strict=True):
         where = f"{source} line {number}"
         pair = (row["src_region"] or "", row["dst_region"] or "")
@@ -98,7 +98,7 @@ def parse(text: str, source: str) -> dict[Pair, Measurement]:
             raise errors.ConfigError(f"{where}: {pair[0]} to {pair[1]} is there twice; remove one row")
         rate_gbit_per_s = _figure(row["throughput_gbps"], "throughput_gbps", where, above_zero=True)
         rtt_ms = _figure(row["rtt_ms"], "rtt_ms", where, above_zero=False)
-        pairs[pair] = Measurement(
+        pairs[pair] = GridMeasurement(
             rate_bits_per_s=None if rate_gbit_per_s is None else rate_gbit_per_s * 1e9,
             rtt_s=None if rtt_ms is None else rtt_ms / 1e3,
         )
@@ -119,7 +119,7 @@ def _figure(text: str | None, column: str, where: str, *, above_zero: bool) -> f
     return value
 
 
-def choose(pairs: Mapping[Pair, Measurement], regions: Sequence[str], source: str) -> Network:
+def choose(pairs: Mapping[Pair, GridMeasurement], regions: Sequence[str], source: str) -> EmulatedNetwork:
     """Return the scaled network of `regions` (of all regions of the grid if empty).
 
     Raises: ConfigError for a region that is not in the grid, and for a pair without a rate or a round-trip time.
@@ -136,7 +136,7 @@ def choose(pairs: Mapping[Pair, Measurement], regions: Sequence[str], source: st
         if src != dst
     }
     factor = scale(spec.rate_bits_per_s for spec in measured.values())
-    return Network(
+    return EmulatedNetwork(
         regions=chosen,
         links={
             pair: LinkSpec(rate_bits_per_s=spec.rate_bits_per_s * factor, rtt_s=spec.rtt_s)
@@ -148,10 +148,10 @@ def choose(pairs: Mapping[Pair, Measurement], regions: Sequence[str], source: st
     )
 
 
-def unlimited(regions: Sequence[str]) -> Network:
+def unlimited(regions: Sequence[str]) -> EmulatedNetwork:
     """Return the network of the preset `off`. `regions` may have any names."""
     chosen = _distinct(regions) or DEFAULT_REGIONS[OFF]
-    return Network(
+    return EmulatedNetwork(
         regions=chosen,
         links={(src, dst): LinkSpec() for src in chosen for dst in chosen if src != dst},
         egress_bits_per_s=dict.fromkeys(chosen, math.inf),
@@ -160,7 +160,7 @@ def unlimited(regions: Sequence[str]) -> Network:
     )
 
 
-def load(grid: str, regions: Sequence[str]) -> Network:
+def load(grid: str, regions: Sequence[str]) -> EmulatedNetwork:
     """Return the network of a preset or of a CSV file.
 
     Raises: ConfigError if the file cannot be read or lacks something.
@@ -186,7 +186,7 @@ def _distinct(regions: Sequence[str]) -> tuple[str, ...]:
     return tuple(regions)
 
 
-def _measured(measurement: Measurement | None, pair: Pair, source: str) -> LinkSpec:
+def _measured(measurement: GridMeasurement | None, pair: Pair, source: str) -> LinkSpec:
     name = f"{pair[0]} to {pair[1]}"
     if measurement is None:
         raise errors.ConfigError(f"{source} has no row for {name}; add it, or choose other --regions")

@@ -26,7 +26,7 @@ from dataclasses import replace
 from enum import Enum
 
 from periplus import errors
-from periplus.wan.grid import Network, unknown_region
+from periplus.wan.grid import EmulatedNetwork, unknown_region
 from periplus.wan.shaping import DirectedLink, LinkCount, LinkProperty, LinkSpec, NodeCap
 
 log = logging.getLogger(__name__)
@@ -402,7 +402,7 @@ class Relay:
     Every method runs on the loop that the relay was built for.
     """
 
-    def __init__(self, network: Network, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, network: EmulatedNetwork, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.factor = network.factor
         self.ends: set[_End] = set()

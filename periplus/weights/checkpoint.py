@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from periplus.codec.weights.layout import Layout, Line, layout_of
+from periplus.codec.weights.layout import StateLayout, TensorLayout, layout_of
 from periplus.errors import CorruptFrame, NotFound
 from periplus.values.weight_state import (
     INDEX_FILE,
@@ -40,13 +40,13 @@ OTHER_WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class CheckpointDirectory:
     """One checkpoint directory with its tensors memory-mapped."""
 
     directory: Path
     files: tuple[SafetensorsFile, ...]
     state: Mapping[str, Tensor]
-    layout: Layout
+    layout: StateLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class PlannedFile:
 
     name: str
     head: bytes
-    lines: tuple[Line, ...]
+    lines: tuple[TensorLayout, ...]
 
     @property
     def num_bytes(self) -> int:
@@ -63,7 +63,7 @@ class PlannedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DirectoryContent:
     """The planned content of a directory: files with tensors, the index (or None), relative paths of other files.
 
     `left_out` are files of the old directory that are not copied, because they hold other weights.
@@ -75,17 +75,17 @@ class Plan:
     left_out: tuple[Path, ...]
 
 
-def open_checkpoint(directory: Path) -> Checkpoint:
+def open_checkpoint(directory: Path) -> CheckpointDirectory:
     """Open a checkpoint directory. Raises: NotFound, CorruptFrame."""
     if not directory.is_dir():
         reason = "is no directory" if directory.exists() else "does not exist"
         raise NotFound(f"{directory} {reason}; give a checkpoint's directory, with {SINGLE_FILE} or {INDEX_FILE}")
     files = checkpoint_files(directory)
     state = {name: tensor for file in files for name, tensor in file.tensors.items()}
-    return Checkpoint(directory=directory, files=files, state=state, layout=layout_of(state))
+    return CheckpointDirectory(directory=directory, files=files, state=state, layout=layout_of(state))
 
 
-def plan(old: Checkpoint, layout: Layout) -> Plan:
+def plan(old: CheckpointDirectory, layout: StateLayout) -> DirectoryContent:
     """Plan the directory of `old` with a state of this layout.
 
     Raises: CorruptFrame for a name that no file can hold.
@@ -95,15 +95,15 @@ def plan(old: Checkpoint, layout: Layout) -> Plan:
     index_path = old.directory / INDEX_FILE
     is_single = [file.path.name for file in old.files] == [SINGLE_FILE] or not layout.lines
     index = None if is_single else _index(index_path.read_bytes(), old, files, layout)
-    return Plan(files=files, index=index, others=others, left_out=left_out)
+    return DirectoryContent(files=files, index=index, others=others, left_out=left_out)
 
 
-def single_file(layout: Layout) -> PlannedFile:
+def single_file(layout: StateLayout) -> PlannedFile:
     """Plan one file for all tensors. Raises: CorruptFrame for a name that no file can hold."""
     return _ordered(SINGLE_FILE, layout.lines, {"format": "pt"})
 
 
-def _planned_files(old: Checkpoint, layout: Layout) -> tuple[PlannedFile, ...]:
+def _planned_files(old: CheckpointDirectory, layout: StateLayout) -> tuple[PlannedFile, ...]:
     if not layout.lines:
         return (single_file(layout),)
     home = {name: file.path.name for file in old.files for name in file.tensors}
@@ -111,7 +111,7 @@ def _planned_files(old: Checkpoint, layout: Layout) -> tuple[PlannedFile, ...]:
     planned = []
     for file in old.files:
         lines = tuple(line for line in layout.lines if home.get(line.name, last) == file.path.name)
-        kept = tuple(Line(name=name, dtype=t.dtype, shape=t.shape) for name, t in file.tensors.items())
+        kept = tuple(TensorLayout(name=name, dtype=t.dtype, shape=t.shape) for name, t in file.tensors.items())
         if set(lines) == set(kept):
             planned.append(PlannedFile(name=file.path.name, head=file.head, lines=kept))
         elif lines:
@@ -119,7 +119,7 @@ def _planned_files(old: Checkpoint, layout: Layout) -> tuple[PlannedFile, ...]:
     return tuple(planned)
 
 
-def _ordered(name: str, lines: tuple[Line, ...], metadata: Mapping[str, str]) -> PlannedFile:
+def _ordered(name: str, lines: tuple[TensorLayout, ...], metadata: Mapping[str, str]) -> PlannedFile:
     if any(line.name == METADATA for line in lines):
         raise CorruptFrame(f"the delta's layout has a tensor {METADATA!r}, which no safetensors file can hold")
     by_name = {line.name: line for line in lines}
@@ -128,7 +128,7 @@ def _ordered(name: str, lines: tuple[Line, ...], metadata: Mapping[str, str]) ->
     return PlannedFile(name=name, head=head, lines=tuple(by_name[name] for name, _, _ in ordered))
 
 
-def _index(raw: bytes, old: Checkpoint, files: tuple[PlannedFile, ...], layout: Layout) -> bytes:
+def _index(raw: bytes, old: CheckpointDirectory, files: tuple[PlannedFile, ...], layout: StateLayout) -> bytes:
     if layout == old.layout:
         return raw
     tree: dict[str, Any] = json.loads(raw)
@@ -142,7 +142,7 @@ def _index(raw: bytes, old: Checkpoint, files: tuple[PlannedFile, ...], layout: 
     return (json.dumps(tree, indent=2) + "\n").encode()
 
 
-def _other_files(old: Checkpoint) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+def _other_files(old: CheckpointDirectory) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     own = {INDEX_FILE, *(file.path.name for file in old.files)}
     others: list[Path] = []
     left_out: list[Path] = []
@@ -214,7 +214,7 @@ class Target:
             os.fsync(descriptor)
 
 
-def copy_others(old: Checkpoint, planned: Plan, folder: Path) -> None:
+def copy_others(old: CheckpointDirectory, planned: DirectoryContent, folder: Path) -> None:
     """Write the index and the other files into `folder`, synced."""
     if planned.index is not None:
         (folder / INDEX_FILE).write_bytes(planned.index)

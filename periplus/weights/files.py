@@ -33,7 +33,7 @@ from typing import Any, BinaryIO
 from blake3 import blake3
 
 from periplus.codec.frame import CodecId
-from periplus.codec.weights.layout import MAX_SPAN_BYTES, Layout, Line
+from periplus.codec.weights.layout import MAX_SPAN_BYTES, StateLayout, TensorLayout
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame, NotFound, StorageError, UnknownCodec
 from periplus.values.digest import DIGEST_BYTES
@@ -57,13 +57,13 @@ _U32 = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class FileHead:
     """What is known of a delta before encoding."""
 
     base_digest: bytes
     result_digest: bytes
     num_parts: int
-    layout: Layout
+    layout: StateLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class FloorBits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
+class FileTail:
     """Figures that the writer counted. They are claims, and no reader's safety depends on them."""
 
     num_elements: int
@@ -89,7 +89,7 @@ class Tail:
 class DeltaWriter:
     """Writes one file in order: head, parts, tail."""
 
-    def __init__(self, file: BinaryIO, head: Head) -> None:
+    def __init__(self, file: BinaryIO, head: FileHead) -> None:
         self._file = file
         self._hasher = blake3()
         self._parts_left = head.num_parts
@@ -106,7 +106,7 @@ class DeltaWriter:
         self._write(_U32.pack(len(part)) + blake3(part).digest())
         self._write(part)
 
-    def finish(self, tail: Tail) -> None:
+    def finish(self, tail: FileTail) -> None:
         assert not self._parts_left
         self._write_frame(asdict(tail))
         self._write(self._hasher.digest())
@@ -148,13 +148,13 @@ class DeltaReader:
         self._file = file
         self._hasher = blake3()
         self.file_bytes = 0
-        self._tail: Tail | None = None
+        self._tail: FileTail | None = None
         if (magic := self._read(len(MAGIC), "its first bytes")) != MAGIC:
             raise CorruptFrame(f"{path} is not a delta's file: it begins with {magic.hex()}, expected {MAGIC.hex()}")
         self.head = self._checked(_head, self._read_frame("head"), "head")
 
     @property
-    def tail(self) -> Tail:
+    def tail(self) -> FileTail:
         """The tail, available after the last part."""
         assert self._tail is not None, "parts() comes first"
         return self._tail
@@ -218,7 +218,7 @@ class DeltaReader:
 # ---- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def _head_tree(head: Head) -> dict[str, Any]:
+def _head_tree(head: FileHead) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "codec": int(CodecId.WEIGHTS),
@@ -229,7 +229,7 @@ def _head_tree(head: Head) -> dict[str, Any]:
     }
 
 
-def _head(tree: Any) -> Head:
+def _head(tree: Any) -> FileHead:
     if tree["schema"] != SCHEMA:
         raise ValueError(f"schema {tree['schema']!r}")
     if tree["codec"] != int(CodecId.WEIGHTS):
@@ -241,28 +241,28 @@ def _head(tree: Any) -> Head:
     names = [line.name for line in lines]
     if names != sorted(set(names)):
         raise ValueError("names of the layout repeat or are not sorted")
-    return Head(
+    return FileHead(
         base_digest=_digest(tree, "base_digest"),
         result_digest=_digest(tree, "result_digest"),
         num_parts=num_parts,
-        layout=Layout(lines=lines),
+        layout=StateLayout(lines=lines),
     )
 
 
-def _line(name: Any, dtype: Any, shape: Any) -> Line:
+def _line(name: Any, dtype: Any, shape: Any) -> TensorLayout:
     if type(name) is not str or type(dtype) is not str or type(shape) is not list:
         raise ValueError(f"no line of a layout: {name!r}, {dtype!r}, {shape!r}")
     name.encode()
     layout_bytes(dtype, tuple(shape))
-    return Line(name=name, dtype=dtype, shape=tuple(shape))
+    return TensorLayout(name=name, dtype=dtype, shape=tuple(shape))
 
 
-def _tail(tree: Any) -> Tail:
+def _tail(tree: Any) -> FileTail:
     floors = tree["floors"]
     num_elements, num_changed = _count(tree, "num_elements"), _count(tree, "num_changed")
     if num_changed > num_elements:
         raise ValueError(f"{num_changed} of {num_elements} elements changed")
-    return Tail(
+    return FileTail(
         num_elements=num_elements,
         num_changed=num_changed,
         payload_bytes=_count(tree, "payload_bytes"),

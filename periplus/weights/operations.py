@@ -17,16 +17,16 @@ from pathlib import Path
 
 from periplus.codec.weights.encoder import Encoder
 from periplus.codec.weights.floors import floors
-from periplus.codec.weights.layout import Layout, layout_of
+from periplus.codec.weights.layout import StateLayout, layout_of
 from periplus.errors import CorruptFrame, StorageError, WrongBase
-from periplus.values.weight_state import State, content_bytes
+from periplus.values.weight_state import WeightState, content_bytes
 from periplus.view import units
-from periplus.weights.checkpoint import Checkpoint, copy_others, open_checkpoint, open_target, plan
-from periplus.weights.files import DeltaReader, DeltaWriter, FloorBits, Head, Tail, open_delta
+from periplus.weights.checkpoint import CheckpointDirectory, copy_others, open_checkpoint, open_target, plan
+from periplus.weights.files import DeltaReader, DeltaWriter, FileHead, FileTail, FloorBits, open_delta
 from periplus.weights.output import making_directory, making_file
 from periplus.weights.progress import Progress, Watched
 from periplus.weights.reading import Delta, digest, finished, inspect, opened
-from periplus.weights.replay import Scratch, copy_tensors, overwrite
+from periplus.weights.replay import ReplayedState, copy_tensors, overwrite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def fold(
         work = stack.enter_context(making_file(output, force=force))
         _check_base(before, deltas[0], progress)
         _check_room(deltas[-1].head.layout, work.folder)
-        scratch = Scratch(work.folder, before.state)
+        scratch = ReplayedState(work.folder, before.state)
         for delta in deltas:
             scratch.advance(delta, progress)
         _check_result(scratch.state, deltas[-1], progress)
@@ -99,8 +99,8 @@ def fold(
 
 
 def _encode(
-    base: State,
-    new: State,
+    base: WeightState,
+    new: WeightState,
     digests: tuple[bytes, bytes],
     path: Path,
     destination: Path,
@@ -108,14 +108,16 @@ def _encode(
     progress: Progress,
 ) -> Delta:
     encoder = Encoder(base, new, num_threads=os.cpu_count() or 1)
-    head = Head(base_digest=digests[0], result_digest=digests[1], num_parts=encoder.num_parts, layout=layout_of(new))
+    head = FileHead(
+        base_digest=digests[0], result_digest=digests[1], num_parts=encoder.num_parts, layout=layout_of(new)
+    )
     total_bytes = content_bytes(new)
     with path.open("xb") as file:
         writer = DeltaWriter(file, head)
         for index, part in enumerate(encoder.parts()):
             writer.part(part)
             progress("encoding", total_bytes * index // head.num_parts, total_bytes)
-        tail = Tail(
+        tail = FileTail(
             num_elements=sum(math.prod(line.shape) for line in head.layout.lines),
             num_changed=encoder.stats.num_changed,
             payload_bytes=writer.payload_bytes,
@@ -127,7 +129,7 @@ def _encode(
     return Delta(path=destination, file_bytes=writer.file_bytes, head=head, tail=tail)
 
 
-def _floors(base: State, new: State, progress: Progress) -> FloorBits:
+def _floors(base: WeightState, new: WeightState, progress: Progress) -> FloorBits:
     done_bytes, total_bytes = 0, content_bytes(new)
 
     def read(num_bytes: int) -> None:
@@ -157,7 +159,7 @@ def _read_through(files: Sequence[Path], progress: Progress) -> None:
             inspect(file, progress)
 
 
-def _check_base(base: Checkpoint, delta: DeltaReader, progress: Progress) -> None:
+def _check_base(base: CheckpointDirectory, delta: DeltaReader, progress: Progress) -> None:
     found = digest(base.state, f"hashing {base.directory}", progress)
     if found == delta.head.base_digest:
         return
@@ -178,7 +180,7 @@ def _check_chain(deltas: Sequence[DeltaReader]) -> None:
             )
 
 
-def _check_room(layout: Layout, folder: Path) -> None:
+def _check_room(layout: StateLayout, folder: Path) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if layout.content_bytes > free_bytes:
         raise StorageError(
@@ -187,7 +189,7 @@ def _check_room(layout: Layout, folder: Path) -> None:
         )
 
 
-def _check_result(state: State, delta: DeltaReader, progress: Progress) -> None:
+def _check_result(state: WeightState, delta: DeltaReader, progress: Progress) -> None:
     found = digest(state, "checking the result", progress)
     if found != delta.head.result_digest:
         raise CorruptFrame(

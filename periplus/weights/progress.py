@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from periplus import clock
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 from periplus.view import units
 
 Progress = Callable[[str, int, int], None]
@@ -62,7 +62,7 @@ def progress_of(can_redraw: bool, write: Callable[[str], None], now_s: Callable[
 class Watched(Mapping[str, Tensor]):
     """A state that reports the bytes of each tensor that is read from it, to show progress."""
 
-    def __init__(self, state: State, read: Callable[[int], None]) -> None:
+    def __init__(self, state: WeightState, read: Callable[[int], None]) -> None:
         self._state = state
         self._read = read
 

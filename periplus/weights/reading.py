@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from periplus.values.digest import digest_of, tensor_digest
-from periplus.values.weight_state import State, content_bytes
-from periplus.weights.checkpoint import Checkpoint, open_checkpoint
-from periplus.weights.files import DeltaReader, Head, Tail, open_delta
+from periplus.values.weight_state import WeightState, content_bytes
+from periplus.weights.checkpoint import CheckpointDirectory, open_checkpoint
+from periplus.weights.files import DeltaReader, FileHead, FileTail, open_delta
 from periplus.weights.output import disk_errors
 from periplus.weights.progress import Progress
 
@@ -19,12 +19,12 @@ class Delta:
 
     path: Path
     file_bytes: int
-    head: Head
-    tail: Tail
+    head: FileHead
+    tail: FileTail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class DirectoryVerdict:
     """Whether a directory holds the state that a delta leads to.
 
     `found` is its digest, `why_not` is empty if it matches.
@@ -48,7 +48,7 @@ def inspect(file: Path, progress: Progress) -> Delta:
         return finished(delta)
 
 
-def verify(directory: Path, file: Path, progress: Progress) -> Verdict:
+def verify(directory: Path, file: Path, progress: Progress) -> DirectoryVerdict:
     """Check whether the weights in `directory` are those that the delta in `file` leads to.
 
     Raises: NotFound, CorruptFrame, UnknownCodec, StorageError.
@@ -56,10 +56,10 @@ def verify(directory: Path, file: Path, progress: Progress) -> Verdict:
     delta = inspect(file, progress)
     found = opened(directory)
     state_digest = digest(found.state, f"hashing {directory}", progress)
-    return Verdict(delta=delta, found=state_digest, why_not=_why_not(found, state_digest, delta.head))
+    return DirectoryVerdict(delta=delta, found=state_digest, why_not=_why_not(found, state_digest, delta.head))
 
 
-def opened(directory: Path) -> Checkpoint:
+def opened(directory: Path) -> CheckpointDirectory:
     """Open a checkpoint. Raises: NotFound, CorruptFrame, StorageError."""
     with disk_errors(f"cannot read {directory}"):
         return open_checkpoint(directory)
@@ -70,7 +70,7 @@ def finished(delta: DeltaReader) -> Delta:
     return Delta(path=delta.path, file_bytes=delta.file_bytes, head=delta.head, tail=delta.tail)
 
 
-def digest(state: State, what: str, progress: Progress) -> bytes:
+def digest(state: WeightState, what: str, progress: Progress) -> bytes:
     """Return the state digest, computed on all cores."""
     done_bytes, total_bytes, digests = 0, content_bytes(state), []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -86,7 +86,7 @@ def digest(state: State, what: str, progress: Progress) -> bytes:
     return digest_of((*line, digest) for line, digest in zip(lines, digests, strict=True))
 
 
-def _why_not(found: Checkpoint, digest: bytes, head: Head) -> str:
+def _why_not(found: CheckpointDirectory, digest: bytes, head: FileHead) -> str:
     if digest == head.result_digest:
         return ""
     if digest == head.base_digest:

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from periplus.codec.weights.decoder import Decoder
-from periplus.codec.weights.layout import Layout, layout_of
+from periplus.codec.weights.layout import StateLayout, layout_of
 from periplus.codec.weights.staged import Update
 from periplus.errors import CorruptFrame
-from periplus.values.weight_state import State, read_safetensors_file
+from periplus.values.weight_state import WeightState, read_safetensors_file
 from periplus.weights.checkpoint import Target, open_target, single_file
 from periplus.weights.files import DeltaReader
 from periplus.weights.progress import Progress
@@ -21,7 +21,7 @@ WRITE_BYTES = 16 << 20
 """Bytes written at a time. Progress is shown and Ctrl-C handled between two writes."""
 
 
-def copy_tensors(base: State, layout: Layout, target: Target, progress: Progress) -> None:
+def copy_tensors(base: WeightState, layout: StateLayout, target: Target, progress: Progress) -> None:
     """Copy the base's bytes of each tensor that the layout has too, with the same dtype and shape."""
     done_bytes = 0
     for line in layout.lines:
@@ -35,7 +35,7 @@ def copy_tensors(base: State, layout: Layout, target: Target, progress: Progress
             progress("copying the base", done_bytes, layout.content_bytes)
 
 
-def overwrite(base: State, delta: DeltaReader, target: Target, progress: Progress) -> None:
+def overwrite(base: WeightState, delta: DeltaReader, target: Target, progress: Progress) -> None:
     """Write what the delta changes. Raises: CorruptFrame, WrongBase; the target then holds some of the changes."""
     head = delta.head
     total_bytes = head.layout.content_bytes
@@ -61,10 +61,10 @@ def _write(update: Update, target: Target) -> None:
         target.write(update.name, first * width, memoryview(held))
 
 
-class Scratch:
+class ReplayedState:
     """A state to which deltas are applied one after another, in a file in `folder`. The caller removes the folder."""
 
-    def __init__(self, folder: Path, base: State) -> None:
+    def __init__(self, folder: Path, base: WeightState) -> None:
         self._folder = folder
         self._path: Path | None = None
         self._num_files = 0

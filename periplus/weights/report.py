@@ -9,7 +9,7 @@ from typing import Any
 from periplus.values.weight_state import ELEMENT_BYTES
 from periplus.view import units
 from periplus.view.state import printable
-from periplus.weights.reading import Delta, Verdict
+from periplus.weights.reading import Delta, DirectoryVerdict
 
 Tree = dict[str, Any]
 
@@ -52,7 +52,7 @@ def delta_tree(delta: Delta) -> Tree:
     }
 
 
-def verdict_tree(verdict: Verdict, directory: str) -> Tree:
+def verdict_tree(verdict: DirectoryVerdict, directory: str) -> Tree:
     head = verdict.delta.head
     return {
         "schema": VERDICT_SCHEMA,

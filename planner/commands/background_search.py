@@ -111,7 +111,7 @@ def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end
 
 
 @dataclass(slots=True)
-class Progress:
+class SearchProgress:
     """How a search goes, on standard error: one line that is drawn over, or a line now and then elsewhere."""
 
     goal: Goal | None

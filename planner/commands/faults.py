@@ -25,7 +25,7 @@ MAX_FACTOR = 1000.0
 MAX_AT_S = 100 * MAX_STEP_S
 
 
-class Played:
+class FaultTarget:
     """The fleet and the plan that faults are about. `idle`: places of generating pools that make nothing."""
 
     def __init__(self, fleet: Fleet, placement: Placement, idle: frozenset[int]) -> None:

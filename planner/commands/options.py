@@ -36,7 +36,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class PlanOptions:
     """What the options say beside the files."""
 
     goal: Goal
@@ -72,7 +72,7 @@ def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def options_of(values: dict[str, Any]) -> Options:
+def options_of(values: dict[str, Any]) -> PlanOptions:
     """The options as the planner's values. Raises: click.UsageError for those that contradict each other."""
     objective = Objective(values["objective"])
     goal = Goal(objective=objective, max_step_s=values["max_step_s"], max_usd_per_hour=values["max_usd_per_hour"])
@@ -91,7 +91,7 @@ def options_of(values: dict[str, Any]) -> Options:
         max_regions=values["max_regions"],
         spot_for_rollouts_only=not values["allow_spot_everywhere"],
     )
-    return Options(goal=goal, rules=rules, study=values["study"], method=values["method"] or "")
+    return PlanOptions(goal=goal, rules=rules, study=values["study"], method=values["method"] or "")
 
 
 def _pairs(flag: str, texts: Sequence[str]) -> tuple[tuple[Task, frozenset[str]], ...]:
@@ -130,7 +130,7 @@ class Question:
         )  # fmt: skip
 
 
-def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Options) -> Question:
+def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: PlanOptions) -> Question:
     """What the files and options ask. Raises: ConfigError, PlanInfeasible, click.UsageError."""
     fleet = load_fleet(fleet_path)
     _check_regions(fleet, options.rules, str(fleet_path))
@@ -173,7 +173,7 @@ def executable(fleet: Fleet, capabilities: Capabilities) -> Fleet:
     return replace(fleet, regions=regions)
 
 
-def _job_question(job: JobFile, fleet: Fleet, options: Options, source: str) -> Question:
+def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str) -> Question:
     """The options of a job that is to be executed are its own keys."""
     rules, changes = options.rules, []
     if options.goal != Goal():

@@ -15,8 +15,8 @@ from periplus.errors import ConfigError, PlanInfeasible, StorageError, TimedOut
 from planner.answer.evaluation import Violation
 from planner.answer.outcome import Incumbent
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
-from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, Played
+from planner.cost.tables.cost_tables import CostTables
+from planner.plan import NoPlanExists, Outcome, Plan, PlanningTimedOut, SimulatedFigures
 from planner.propose import plan_of
 from planner.simulate.run_record import Simulated
 
@@ -76,7 +76,7 @@ def _judged(plan: Plan, path: Path) -> Plan:
     """A plan whose placement its own question allows, and whose numbers are those of its placement."""
     assert plan.question is not None
     assert plan.placement is not None
-    prices = Prices(plan.question)
+    prices = CostTables(plan.question)
     found = evaluate(prices, plan.placement)
     if isinstance(found, Violation):
         raise ConfigError(
@@ -129,27 +129,27 @@ def committed(outcome: Outcome) -> Plan:
     match outcome:
         case Plan():
             return outcome
-        case Infeasible():
+        case NoPlanExists():
             remedy = "; at least one of these has to change" if outcome.facts[1:] else ""
             if outcome.facts and not outcome.is_minimal:
                 remedy += f" ({_doubt(outcome)})"
             raise PlanInfeasible(f"no plan: {outcome.conflict}{remedy}")
-        case BudgetExhausted():
+        case PlanningTimedOut():
             if outcome.incumbent is None:
                 raise TimedOut("no plan was found in time, and none was proved impossible; allow more with --budget-s")
             return outcome.incumbent
 
 
-def _doubt(found: Infeasible) -> str:
+def _doubt(found: NoPlanExists) -> str:
     """What is not known of a conflict. That its facts contradict each other is always proved."""
     if found.is_cut:
         return "time ended before this was known to be the smallest such set"
     return "it is proved that these contradict each other, but not that each of them is needed for that"
 
 
-def played(simulated: Simulated, num_steps: int, seed: int) -> Played:
+def played(simulated: Simulated, num_steps: int, seed: int) -> SimulatedFigures:
     """What a plan keeps of its simulation."""
-    return Played(
+    return SimulatedFigures(
         step_s=simulated.step_s if math.isfinite(simulated.step_s) else None, samples_per_s=simulated.samples_per_s,
         max_age=max(simulated.max_age, 0), num_steps=num_steps, seed=seed, stalled=simulated.stalled,
     )  # fmt: skip

@@ -12,16 +12,16 @@ from periplus import clock
 from periplus.errors import ConfigError, PlanInfeasible, TimedOut
 from planner.answer import outcome
 from planner.answer.outcome import objective_value
-from planner.commands.background_search import OVERRUN_S, Interrupt, Progress, is_search_left_alone, thought
+from planner.commands.background_search import OVERRUN_S, Interrupt, SearchProgress, is_search_left_alone, thought
 from planner.commands.options import Question
 from planner.commands.output import committed, played, say
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.explain import comparison
 from planner.explain.comparison import Compared, compared, failed
 from planner.explain.counterfactuals import Effect, effect, lifts, unanswered, unused_regions
 from planner.explain.effects import effects_text, effects_tree
 from planner.explain.pictures.quality import quality_svg
-from planner.plan import BudgetExhausted, Plan
+from planner.plan import Plan, PlanningTimedOut
 from planner.problem.goal import Goal, Problem
 from planner.propose import idle_pools, limited_pools, plan_of
 from planner.solve import Thinking, searched, sentence
@@ -43,17 +43,17 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
 
     Raises: PlanInfeasible, TimedOut, click.exceptions.Exit.
     """
-    progress = Progress(goal=asked.goal, what=asked.method)
+    progress = SearchProgress(goal=asked.goal, what=asked.method)
     call = partial(asked.answer, progress.thinking(budget_s, seed, interrupt))
     try:
         found = _watched(call, progress, interrupt, budget_s + OVERRUN_S)
     except TimedOut:
         if asked.problem is not None and progress.best is not None:
             say("the search did not end in time and was left alone; this is the best that it had found")
-            return plan_of(Prices(asked.problem), progress.best, method=asked.method, seed=seed)
+            return plan_of(CostTables(asked.problem), progress.best, method=asked.method, seed=seed)
         _leave_without(interrupt)
         raise
-    if isinstance(found, BudgetExhausted) and found.incumbent is None:
+    if isinstance(found, PlanningTimedOut) and found.incumbent is None:
         _leave_without(interrupt)
         if (took_s := clock.monotonic_s() - progress.began_s) < _WHOLE * budget_s:
             raise TimedOut(
@@ -61,7 +61,7 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
                 "prove that there is none; ask --method auto or exact"
             )
     made = committed(found)
-    if isinstance(found, BudgetExhausted) and not interrupt.is_set:
+    if isinstance(found, PlanningTimedOut) and not interrupt.is_set:
         if clock.monotonic_s() - progress.began_s < _WHOLE * budget_s:
             say("the search gave up before more was proved; ask another --method, or plan explain what binds")
         else:
@@ -75,7 +75,7 @@ def _leave_without(interrupt: Interrupt) -> None:
     interrupt.leave()
 
 
-def _watched(call: Callable[[], T], progress: Progress, interrupt: Interrupt, limit_s: float) -> T:
+def _watched(call: Callable[[], T], progress: SearchProgress, interrupt: Interrupt, limit_s: float) -> T:
     try:
         return thought(call, progress.show, interrupt, limit_s)
     finally:
@@ -89,7 +89,7 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
     problem, placement = made.question, made.placement
     if problem is None or placement is None or is_search_left_alone():
         return made
-    progress = Progress(goal=None, what="simulation")
+    progress = SearchProgress(goal=None, what="simulation")
     call = partial(
         simulate, problem, placement, seed=seed, num_steps=SIMULATED_STEPS, idle=idle_pools(made),
         at_most=limited_pools(made), should_stop=interrupt.should_stop,
@@ -161,7 +161,7 @@ def explained(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> E
                 effects.append(unanswered(change))
                 continue
             share_s, left = max(_SHARE_S, (end_s - clock.monotonic_s()) / left), left - 1
-            progress = Progress(goal=goal, what=change.what)
+            progress = SearchProgress(goal=goal, what=change.what)
             thinking = progress.thinking(share_s, seed, interrupt)
             call = partial(effect, change, placement, base, _solver(thinking))
             try:
@@ -175,7 +175,7 @@ def explained(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> E
 
 
 def _solver(thinking: Thinking) -> Callable[[Problem], outcome.Outcome]:
-    return lambda problem: searched(Prices(problem), thinking, "auto")
+    return lambda problem: searched(CostTables(problem), thinking, "auto")
 
 
 # ---- methods ---------------------------------------------------------------------------------------------------------
@@ -238,11 +238,11 @@ def runs_of(
     for method in methods:
         if interrupt.is_set:
             break
-        progress = Progress(goal=problem.goal, what=method)
+        progress = SearchProgress(goal=problem.goal, what=method)
         thinking, began_s = progress.thinking(budget_s, seed, interrupt), clock.monotonic_s()
         try:
             found = _watched(
-                partial(searched, Prices(problem), thinking, method), progress, interrupt, budget_s + OVERRUN_S
+                partial(searched, CostTables(problem), thinking, method), progress, interrupt, budget_s + OVERRUN_S
             )
             elapsed_s = clock.monotonic_s() - began_s
             run = compared(method, found, elapsed_s)
@@ -257,7 +257,7 @@ def runs_of(
             cut_short = (method,)
             run = run if run.best else replace(run, note="interrupted before it had a placement")
         if with_play and run.best is not None and not interrupt.is_set:
-            made = plan_of(Prices(problem), run.best, method=method, seed=seed)
+            made = plan_of(CostTables(problem), run.best, method=method, seed=seed)
             run = replace(run, simulated=simulated(made, seed, interrupt).simulated)
         runs.append(run)
     return Runs(

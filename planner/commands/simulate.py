@@ -9,12 +9,12 @@ import click
 
 from periplus.view import units
 from planner.answer.evaluation import Violation
-from planner.commands.background_search import Interrupt, Progress, thought
-from planner.commands.faults import Played
+from planner.commands.background_search import Interrupt, SearchProgress, thought
+from planner.commands.faults import FaultTarget
 from planner.commands.numbers import MAX_SPREAD, Number
 from planner.commands.output import form_option, read_whole_plan, say, show, svg_option, write_svg
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.explain.columns import columns
 from planner.explain.pictures.gantt import gantt_svg
 from planner.files.importers.loaders import load_fleet
@@ -66,13 +66,13 @@ def simulate(
     if fleet is not None:
         problem = replace(question, fleet=load_fleet(fleet))
         _check_fleet(made, problem, str(fleet))
-    faults = Played(problem.fleet, placement, idle_pools(made)).faults(lose, rate, trace, trace_of)
+    faults = FaultTarget(problem.fleet, placement, idle_pools(made)).faults(lose, rate, trace, trace_of)
     if wander:
         assert made.evaluation is not None
         until_s = _DRIFTS * (steps + 1) * made.evaluation.step_s
         faults = replace(faults, rates=(*faults.rates, *wandering_rates(problem.fleet, seed, until_s, spread=wander)))
     interrupt = Interrupt(follows="what was played so far follows")
-    progress = Progress(goal=None, what="simulation")
+    progress = SearchProgress(goal=None, what="simulation")
     try:
         found = thought(
             lambda: play(
@@ -120,7 +120,7 @@ def _check_fleet(made: Plan, problem: Problem, source: str) -> None:
                 f"--fleet {source} has too few of {key}: {at.num_machines:,} machines of {at.gpus_per_machine} devices "
                 f"cannot hold the plan's {asked}; plan anew for that fleet"
             )
-    judged = evaluate(Prices(problem), made.placement, goal=Goal())
+    judged = evaluate(CostTables(problem), made.placement, goal=Goal())
     if isinstance(judged, Violation):
         raise click.UsageError(f"--fleet {source} cannot run the plan: {judged.what}; plan anew for that fleet")
 

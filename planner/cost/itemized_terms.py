@@ -11,10 +11,10 @@ from enum import StrEnum
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.oracle import rent_usd_per_hour
-from planner.cost.step.fixed_terms import Placed, place
-from planner.cost.step.step_estimate import Judged, judge
+from planner.cost.step.fixed_terms import FixedTerms, fixed_terms
+from planner.cost.step.step_estimate import StepEstimate, estimate_step
 from planner.cost.tables import network
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tasks import layer_cuts, memory, training
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -31,7 +31,7 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class CostTerm:
     """One number of a prediction."""
 
     subject: str
@@ -61,13 +61,13 @@ _DEFINITION = "definition"
 """Marks a term that follows from the meaning of its words."""
 
 
-def terms(prices: Prices, placement: Placement) -> tuple[Term, ...] | Violation:
+def terms(prices: CostTables, placement: Placement) -> tuple[CostTerm, ...] | Violation:
     """Return all terms of a placement: by group and pool, then by region, then of the whole; or why it is invalid."""
-    placed = place(prices, placement)
+    placed = fixed_terms(prices, placement)
     if isinstance(placed, Violation):
         return placed
-    best = judge(prices, placed)
-    found: list[Term] = []
+    best = estimate_step(prices, placed)
+    found: list[CostTerm] = []
     for group in placement.groups:
         found += _of_group(prices, group, placed, best)
         for pool in group.pools:
@@ -75,7 +75,7 @@ def terms(prices: Prices, placement: Placement) -> tuple[Term, ...] | Violation:
     return (*found, *_of_regions(prices, best), *_of_plan(prices, placed, best))
 
 
-def _of_group(prices: Prices, group: Group, placed: Placed, best: Judged) -> Iterator[Term]:
+def _of_group(prices: CostTables, group: Group, placed: FixedTerms, best: StepEstimate) -> Iterator[CostTerm]:
     subject = "group:" + "+".join(group.tasks)
     if group.trains:
         for task, each in prices.mesh(group.tasks, group.pools).times.items():
@@ -91,7 +91,7 @@ def _of_group(prices: Prices, group: Group, placed: Placed, best: Judged) -> Ite
             yield _seconds(subject, f"{task}: busy", best.generation_s, words, _RENEWAL)
 
 
-def _of_training(subject: str, task: Task, times: training.MeshTime) -> Iterator[Term]:
+def _of_training(subject: str, task: Task, times: training.MeshTime) -> Iterator[CostTerm]:
     parts = (
         (
             "compute",
@@ -107,10 +107,10 @@ def _of_training(subject: str, task: Task, times: training.MeshTime) -> Iterator
         yield _seconds(subject, f"{task}: {name}", value, words, source)
 
 
-def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
+def _of_pool(prices: CostTables, group: Group, pool: Pool) -> Iterator[CostTerm]:
     subject, workload = f"pool:{pool.device_class}", prices.problem.workload
     price, at = prices.pool(group.tasks, pool), prices.classes[pool.device_class]
-    assert isinstance(price, PoolPrice)
+    assert isinstance(price, UnitCost)
     # Memory of each task: what stays, and what it needs while it runs.
     for task, layout in pool.layouts:
         rows = layer_cuts.of_layout(layout, pool.num_units)
@@ -128,7 +128,7 @@ def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
     # Rates of tasks that do not train.
     for task, rate in price.rates.items():
         words = "replicas of a unit / seconds per sample"
-        yield Term(
+        yield CostTerm(
             subject=subject,
             name=f"{task}: rate of a unit",
             value=rate,
@@ -138,7 +138,7 @@ def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
         )
     if Task.GENERATION in group.tasks:
         words = "the layout's batch, or as many as fit beside everything that is resident"
-        yield Term(
+        yield CostTerm(
             subject=subject,
             name="sequences of a replica",
             value=price.batch,
@@ -150,7 +150,7 @@ def _of_pool(prices: Prices, group: Group, pool: Pool) -> Iterator[Term]:
         yield _seconds(subject, "load and group", price.group_s, words, _RENEWAL)
 
 
-def _of_regions(prices: Prices, best: Judged) -> Iterator[Term]:
+def _of_regions(prices: CostTables, best: StepEstimate) -> Iterator[CostTerm]:
     for each in best.regions:
         subject = f"region:{each.region}"
         words = "version / link's rate, or all remote regions' versions / the trainer's uplink; half a round trip"
@@ -168,7 +168,7 @@ def _of_regions(prices: Prices, best: Judged) -> Iterator[Term]:
     )
 
 
-def _of_plan(prices: Prices, placed: Placed, best: Judged) -> Iterator[Term]:
+def _of_plan(prices: CostTables, placed: FixedTerms, best: StepEstimate) -> Iterator[CostTerm]:
     words = "longest over groups of the sum of their training tasks, transfer of samples included"
     yield _seconds("plan", "training", placed.training_s, words, _DEFINITION)
     words = "longest over groups of the sum of their scoring tasks, transfer of samples there and back included"
@@ -180,7 +180,7 @@ def _of_plan(prices: Prices, placed: Placed, best: Judged) -> Iterator[Term]:
         ("rent", rent, Unit.USD_PER_HOUR, "devices x price"),
         ("egress", best.usd_per_step, Unit.USD, "versions, samples, critic's weights and gradients x price, per step"),
     ):
-        yield Term(subject="plan", name=name, value=dollars, unit=unit, formula=formula, source=_DEFINITION)
+        yield CostTerm(subject="plan", name=name, value=dollars, unit=unit, formula=formula, source=_DEFINITION)
 
 
 def _need_in_words(name: str, eta: int) -> str:
@@ -193,9 +193,9 @@ def _need_in_words(name: str, eta: int) -> str:
     return "a version's bytes / the rate"
 
 
-def _seconds(subject: str, name: str, value: float, formula: str, source: str) -> Term:
-    return Term(subject=subject, name=name, value=value, unit=Unit.SECONDS, formula=formula, source=source)
+def _seconds(subject: str, name: str, value: float, formula: str, source: str) -> CostTerm:
+    return CostTerm(subject=subject, name=name, value=value, unit=Unit.SECONDS, formula=formula, source=source)
 
 
-def _bytes(subject: str, name: str, value: float, formula: str, source: str) -> Term:
-    return Term(subject=subject, name=name, value=value, unit=Unit.BYTES, formula=formula, source=source)
+def _bytes(subject: str, name: str, value: float, formula: str, source: str) -> CostTerm:
+    return CostTerm(subject=subject, name=name, value=value, unit=Unit.BYTES, formula=formula, source=source)

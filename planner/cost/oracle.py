@@ -23,23 +23,23 @@ import numpy as np
 
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.placement import Placement
-from planner.cost.step.fixed_terms import place
-from planner.cost.step.step_estimate import judge
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.step.fixed_terms import fixed_terms
+from planner.cost.step.step_estimate import estimate_step
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.goal import Goal, Objective
 from planner.problem.workload import Task
 
 
-def evaluate(prices: Prices, placement: Placement, *, goal: Goal | None = None) -> Evaluation | Violation:
+def evaluate(prices: CostTables, placement: Placement, *, goal: Goal | None = None) -> Evaluation | Violation:
     """Return the evaluation of one placement, or the first constraint that it violates.
 
     `goal` replaces the problem's goal; its deadline and budget count as constraints.
     """
-    placed = place(prices, placement)
+    placed = fixed_terms(prices, placement)
     if isinstance(placed, Violation):
         return placed
     goal = goal or prices.problem.goal
-    best = judge(prices, placed)
+    best = estimate_step(prices, placed)
     rent = rent_usd_per_hour(prices, placement)
     binding, step_s = best.binding, best.step_s
     most_s, most_usd = goal.planned_step_s, goal.planned_usd_per_hour
@@ -83,7 +83,7 @@ def throttle_s(max_usd_per_hour: float, rent: float, usd_per_step: float) -> flo
     return usd_per_step * 3600 / left if usd_per_step > 0 else 0.0
 
 
-def rent_usd_per_hour(prices: Prices, placement: Placement) -> float:
+def rent_usd_per_hour(prices: CostTables, placement: Placement) -> float:
     """Return the rent of all devices of the placement; devices without a price count as free."""
     return sum(
         pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0)

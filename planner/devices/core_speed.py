@@ -45,7 +45,7 @@ _LEAST_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSpeed:
     """Least seconds of each kind of work over several repetitions."""
 
     product_s: tuple[tuple[int, float], ...]
@@ -66,7 +66,7 @@ def probe(limit_s: float, now_s: Clock, *, cpu_s: Clock | None = None, memory_by
     return cpu_of(measure(limit_s, now_s, cpu_s or now_s), memory_bytes=memory_bytes)
 
 
-def cpu_of(measured: Measured, *, memory_bytes: int) -> GpuType:
+def cpu_of(measured: MeasuredSpeed, *, memory_bytes: int) -> GpuType:
     """Return the device type whose predictions match these times."""
     flop = 2.0 * _SIDE * _SIDE
     rates = [(rows, flop * rows / seconds) for rows, seconds in measured.product_s]
@@ -108,7 +108,7 @@ def _attention(times: tuple[tuple[int, float], ...], peak: float) -> tuple[float
     return min(1.0, fraction), min(start / slope, 8.0 * long)
 
 
-def measure(limit_s: float, now_s: Clock, cpu_s: Clock) -> Measured:
+def measure(limit_s: float, now_s: Clock, cpu_s: Clock) -> MeasuredSpeed:
     """Run each kind of work several times for its share of the limit."""
     draw = np.random.default_rng(0)
 
@@ -127,7 +127,7 @@ def measure(limit_s: float, now_s: Clock, cpu_s: Clock) -> Measured:
     attention = tuple((long, best_s(_attend(array(3, _HEADS, long, _WIDTH)), each)) for long in _SEQUENCES)
     small = array(8)
     operation = best_s(lambda: [np.add(small, small) for _ in range(1000)], _SHARES["operations"] * limit_s) / 1000
-    return Measured(
+    return MeasuredSpeed(
         product_s=products,
         stream_bytes_per_s=whole.nbytes / stream,
         attention_s=attention,

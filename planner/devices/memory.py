@@ -13,7 +13,7 @@ BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptActivations:
     """Tensors that a program keeps of one layer's forward pass for the backward pass, as numbers of copies.
 
     A float32 copy next to half-precision ones counts twice.
@@ -34,11 +34,11 @@ class Kept:
     """Copies of the attention scores; 0 if attention is fused."""
 
 
-TRANSFORMERS = Kept(hidden=8.0, normed=3.0)
+TRANSFORMERS = KeptActivations(hidden=8.0, normed=3.0)
 """Tensors that the layers of `transformers` keep. Source: counted by autograd's saved-tensor hooks in its Qwen3 and
 Llama layers in bf16, which a test repeats. A normalisation keeps its input in float32, the normalised copy and the
 scaled copy."""
-FUSED = Kept(hidden=4.0)
+FUSED = KeptActivations(hidden=4.0)
 """Tensors that fused kernels keep. Source: Korthikanti et al., arXiv 2205.05198, without the scores. A normalisation
 keeps its input and its result."""
 
@@ -50,7 +50,7 @@ def activation_bytes_per_layer(
     tokens: float,
     recompute: bool,
     element_bytes: int = BYTES,
-    kept: Kept = TRANSFORMERS,
+    kept: KeptActivations = TRANSFORMERS,
     sequence: float = 0.0,
 ) -> float:
     """Return the bytes that one layer keeps of `tokens` tokens for its backward pass, on one device.

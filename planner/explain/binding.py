@@ -6,14 +6,14 @@ from typing import assert_never
 from periplus.view import units
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
-from planner.cost.step.fixed_terms import Placed, place
+from planner.cost.step.fixed_terms import FixedTerms, fixed_terms
 from planner.cost.step.step_estimate import others_s
 from planner.cost.tables import network
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.goal import Goal, Objective
 
 
-def binding_sentence(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:
+def binding_sentence(prices: CostTables, placement: Placement, evaluation: Evaluation) -> str:
     """Return a sentence on what equals the step time, with its terms, and on the goal's limit if there is one."""
     kind, _, subject = evaluation.binding.partition(":")
     match kind:
@@ -61,9 +61,9 @@ def names(tasks: str) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _path(prices: Prices, placement: Placement, evaluation: Evaluation, region: str) -> str:
-    placed = place(prices, placement)
-    assert isinstance(placed, Placed)
+def _path(prices: CostTables, placement: Placement, evaluation: Evaluation, region: str) -> str:
+    placed = fixed_terms(prices, placement)
+    assert isinstance(placed, FixedTerms)
     at = next(each for each in evaluation.regions if each.region == region)
     eta = prices.problem.workload.eta
     terms = [
@@ -77,9 +77,9 @@ def _path(prices: Prices, placement: Placement, evaluation: Evaluation, region: 
     return f"the path of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 
-def _critic_path(prices: Prices, placement: Placement, evaluation: Evaluation) -> str:
-    placed = place(prices, placement)
-    assert isinstance(placed, Placed)
+def _critic_path(prices: CostTables, placement: Placement, evaluation: Evaluation) -> str:
+    placed = fixed_terms(prices, placement)
+    assert isinstance(placed, FixedTerms)
     eta = prices.problem.workload.eta
     weights_s = evaluation.step_s * (eta + 1) - placed.training_s - placed.critic_scoring_s
     terms = [("training", placed.training_s), ("the critic's weights", weights_s)]
@@ -105,14 +105,14 @@ def _group(evaluation: Evaluation, subject: str) -> str:
     return f"{names(subject)} {verb} the devices busy all the time" + (f": {parts}" if len(tasks) > 1 else "")
 
 
-def _link(prices: Prices, evaluation: Evaluation, src: str, dst: str) -> str:
+def _link(prices: CostTables, evaluation: Evaluation, src: str, dst: str) -> str:
     route = prices.network.route(src, dst)
     assert route is not None
     size, rate = evaluation.step_s * route.bytes_per_s, units.quantity(route.bytes_per_s * 8, "bit/s")
     return f"the link from {src} to {dst}: {units.size(size)} of weights a version at {rate}"
 
 
-def _up(prices: Prices, evaluation: Evaluation, region: str) -> str:
+def _up(prices: CostTables, evaluation: Evaluation, region: str) -> str:
     size = network.payload_bytes(prices.problem.workload)
     num = sum(each.region != region for each in evaluation.regions)
     rate = prices.network.up_bytes_per_s(region)
@@ -120,7 +120,7 @@ def _up(prices: Prices, evaluation: Evaluation, region: str) -> str:
     return f"the uplink of {region}: {units.size(size)} of weights a version to {num} regions{cap}"
 
 
-def _limit(prices: Prices, evaluation: Evaluation) -> str:
+def _limit(prices: CostTables, evaluation: Evaluation) -> str:
     goal = prices.problem.goal
     match goal.objective:
         case Objective.THROUGHPUT:

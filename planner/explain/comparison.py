@@ -9,7 +9,7 @@ from planner.answer import outcome
 from planner.answer.outcome import Incumbent
 from planner.explain.columns import columns
 from planner.explain.money import known_usd, num_unpriced
-from planner.plan import Played
+from planner.plan import SimulatedFigures
 from planner.problem.goal import Goal, Objective, Problem
 
 
@@ -25,7 +25,7 @@ class Compared:
     num_evaluations: int
     note: str = ""
     """Why there is no placement, or why the method did not finish."""
-    simulated: Played | None = None
+    simulated: SimulatedFigures | None = None
     """The simulator's result for the best placement. None if it was not requested."""
 
 

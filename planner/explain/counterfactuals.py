@@ -15,7 +15,7 @@ from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import trainer_region
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.explain.binding import seconds
 from planner.methods.obstacles import allowed
@@ -36,7 +36,7 @@ UNANSWERED = "no placement was found in time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class WhatIf:
     """One change: the problem with one thing changed."""
 
     kind: str
@@ -68,7 +68,7 @@ class Effect:
     """1 - bound / the plan's value: an upper bound on the gain."""
 
 
-def lifts(problem: Problem, placement: Placement) -> tuple[Change, ...]:
+def lifts(problem: Problem, placement: Placement) -> tuple[WhatIf, ...]:
     """Return changes that add a little of each thing that may bind."""
     return (
         *_machines(problem, placement),
@@ -77,7 +77,7 @@ def lifts(problem: Problem, placement: Placement) -> tuple[Change, ...]:
     )
 
 
-def unused_regions(problem: Problem, placement: Placement) -> tuple[Change, ...]:
+def unused_regions(problem: Problem, placement: Placement) -> tuple[WhatIf, ...]:
     """Return, for each region that the placement leaves out, the change in which it must generate."""
     regions = {each.key: each.region.name for each in classes_of(problem.fleet)}
     used = {regions[pool.device_class] for group in placement.groups for pool in group.pools}
@@ -85,7 +85,7 @@ def unused_regions(problem: Problem, placement: Placement) -> tuple[Change, ...]
     for name in sorted({region.name for region in problem.fleet.regions} - used)[:MAX_REGIONS]:
         rules = replace(problem.rules, generating=problem.rules.generating | {name})
         changes.append(
-            Change(
+            WhatIf(
                 kind="region",
                 subject=name,
                 what=f"generating in {name} too",
@@ -96,12 +96,12 @@ def unused_regions(problem: Problem, placement: Placement) -> tuple[Change, ...]
     return tuple(changes)
 
 
-def effect(change: Change, placement: Placement, base: float, solve: Solve) -> Effect:
+def effect(change: WhatIf, placement: Placement, base: float, solve: Solve) -> Effect:
     """Return the effect of a change on a plan whose objective value is `base`."""
     goal = change.problem.goal
     values = []
     if change.keeps:
-        judged = evaluate(Prices(change.problem), placement)
+        judged = evaluate(CostTables(change.problem), placement)
         values += [objective_value(goal, judged)] if isinstance(judged, Evaluation) else []
     why, bound = _forbidden(change, placement) if change.kind == "region" else "", None
     if not why:
@@ -143,7 +143,7 @@ def _bound(found: outcome.Outcome) -> float | None:
             return None
 
 
-def unanswered(change: Change) -> Effect:
+def unanswered(change: WhatIf) -> Effect:
     """Return the effect of a change whose search did not end."""
     return Effect(
         kind=change.kind,
@@ -155,7 +155,7 @@ def unanswered(change: Change) -> Effect:
     )
 
 
-def _forbidden(change: Change, placement: Placement) -> str:
+def _forbidden(change: WhatIf, placement: Placement) -> str:
     """Return what keeps a region from generating in any case: a rule, a missing price or a missing link; else empty."""
     problem, name = change.problem, change.subject
     classes = [each for each in classes_of(problem.fleet) if each.region.name == name]
@@ -163,7 +163,7 @@ def _forbidden(change: Change, placement: Placement) -> str:
         return "generation is not allowed there"
     if not any(each.region.name == name for each in allowed(problem, Task.GENERATION)):
         return "its machines have no price (add usd_per_gpu_hour)"
-    return _unlinked(problem, trainer_region(Prices(problem), placement), name)
+    return _unlinked(problem, trainer_region(CostTables(problem), placement), name)
 
 
 def _unlinked(problem: Problem, home: str, name: str) -> str:
@@ -179,7 +179,7 @@ def _unlinked(problem: Problem, home: str, name: str) -> str:
     return f"no link was measured {' nor '.join(ways)}"
 
 
-def _machines(problem: Problem, placement: Placement) -> Iterator[Change]:
+def _machines(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
     """Yield one more machine of each class, classes in use first."""
     used = {pool.device_class for group in placement.groups for pool in group.pools}
     classes = sorted(classes_of(problem.fleet), key=lambda at: (at.key not in used, at.key))
@@ -193,7 +193,7 @@ def _machines(problem: Problem, placement: Placement) -> Iterator[Change]:
             usd_per_gpu_hour=at.usd_per_gpu_hour,
             network_bytes_per_s=at.fabric_bytes_per_s,
         )
-        yield Change(
+        yield WhatIf(
             kind="machine",
             subject=at.key,
             what=f"one more machine of {_machine_words(at)} in {at.region.name}",
@@ -218,9 +218,9 @@ def with_machine(fleet: Fleet, region: str, machines: Machines) -> Fleet:
     return replace(fleet, regions=tuple(regions))
 
 
-def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
+def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
     """Yield each used link and the trainer's uplink at twice the rate."""
-    prices = Prices(problem)
+    prices = CostTables(problem)
     home = trainer_region(prices, placement)
     away = {region for region in rollout_replicas(prices, placement) if region != home}
     for src, dst in sorted([*((home, region) for region in away), *((region, home) for region in away)])[:MAX_LINKS]:
@@ -231,7 +231,7 @@ def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
             for link in problem.fleet.links
         )
         if links != problem.fleet.links:
-            yield Change(
+            yield WhatIf(
                 kind="link",
                 subject=f"{src}>{dst}",
                 what=f"twice the rate from {src} to {dst}",
@@ -245,7 +245,7 @@ def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
             else each
             for each in problem.fleet.regions
         )
-        yield Change(
+        yield WhatIf(
             kind="link",
             subject=f"{home}>",
             what=f"twice the uplink of {home}",
@@ -254,12 +254,12 @@ def _links(problem: Problem, placement: Placement) -> Iterator[Change]:
         )
 
 
-def _looser(problem: Problem) -> Iterator[Change]:
+def _looser(problem: Problem) -> Iterator[WhatIf]:
     """Yield a larger staleness bound, and each limit of the goal loosened by 10 %."""
     eta, goal = problem.workload.eta, problem.goal
     if eta < problem.limits.max_eta:
         later = replace(problem, workload=replace(problem.workload, eta=eta + 1))
-        yield Change(
+        yield WhatIf(
             kind="eta",
             subject=str(eta + 1),
             what=f"a staleness bound of {eta + 1}",
@@ -269,10 +269,10 @@ def _looser(problem: Problem) -> Iterator[Change]:
     if goal.max_step_s is not None:
         looser: Goal = replace(goal, max_step_s=1.1 * goal.max_step_s)
         what = f"{seconds(looser.max_step_s or 0.0)} a step allowed"
-        yield Change(kind="limit", subject="max_step_s", what=what, problem=replace(problem, goal=looser), keeps=True)
+        yield WhatIf(kind="limit", subject="max_step_s", what=what, problem=replace(problem, goal=looser), keeps=True)
     if goal.max_usd_per_hour is not None:
         richer: Goal = replace(goal, max_usd_per_hour=1.1 * goal.max_usd_per_hour)
         what = f"{richer.max_usd_per_hour:,.2f} dollars an hour allowed"
-        yield Change(
+        yield WhatIf(
             kind="limit", subject="max_usd_per_hour", what=what, problem=replace(problem, goal=richer), keeps=True
         )

@@ -6,7 +6,7 @@ from planner.answer.placement import Group, Layout, Pool, Sharding
 from planner.explain.binding import names, seconds
 from planner.explain.effects import percent
 from planner.explain.money import has_prices, num_unpriced, rounded_up, usd_words
-from planner.plan import Assignment, Plan, Played, TaskKind
+from planner.plan import Assignment, Plan, SimulatedFigures, TaskKind
 from planner.problem.margins import regime_words
 from planner.problem.workload import TRAINING, Task
 from planner.propose import idle_pools
@@ -90,7 +90,7 @@ def _cheaper(plan: Plan, evaluation: Evaluation) -> list[str]:
     return [f"{text}, of devices with a price only" if num_unpriced(question.fleet, placement) else text]
 
 
-def _disagreement(evaluation: Evaluation, played: Played) -> list[str]:
+def _disagreement(evaluation: Evaluation, played: SimulatedFigures) -> list[str]:
     if played.step_s is None or abs(error := played.step_s / evaluation.step_s - 1) <= _DISAGREES:
         return []
     how = f"{abs(error) * 100:.0f} % {'longer' if error > 0 else 'shorter'}"

@@ -50,7 +50,7 @@ class Parallelism(Config):
     data: int
 
 
-class Engine(Config):
+class EngineCapability(Config):
     """An inference engine and the devices on which it runs."""
 
     name: str
@@ -66,7 +66,7 @@ class CapabilitiesFile(Config):
     parallelism: Parallelism
     max_staleness: int
     topologies: tuple[str, ...]
-    engines: tuple[Engine, ...]
+    engines: tuple[EngineCapability, ...]
     weight_codecs: tuple[str, ...]
 
 

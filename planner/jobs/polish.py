@@ -12,16 +12,16 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.oracle import evaluate
-from planner.cost.step.fixed_terms import Placed, place
+from planner.cost.step.fixed_terms import FixedTerms, fixed_terms
 from planner.cost.step.step_estimate import alone_s
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.problem.workload import Task
 
 _TOLERANCE = 1e-9
 """Relative tolerance within which two steps count as equally long."""
 
 
-def polished(prices: Prices, found: Incumbent, workers_per_region: int) -> Incumbent:
+def polished(prices: CostTables, found: Incumbent, workers_per_region: int) -> Incumbent:
     """Return a placement that is at least as good and has all workers in each region that generates."""
     rules = prices.problem.rules
     for at in sorted(prices.classes.values(), key=lambda at: at.key):
@@ -39,23 +39,23 @@ def polished(prices: Prices, found: Incumbent, workers_per_region: int) -> Incum
     return found
 
 
-def needs_s(prices: Prices, placement: Placement) -> Mapping[str, float]:
+def needs_s(prices: CostTables, placement: Placement) -> Mapping[str, float]:
     """Return, for each region that generates, the least step in seconds in which it makes samples in time."""
-    placed = place(prices, placement)
-    assert isinstance(placed, Placed), placed
+    placed = fixed_terms(prices, placement)
+    assert isinstance(placed, FixedTerms), placed
     found: dict[str, float] = {}
     for making in placed.making:
         found[making.region] = max(alone_s(prices, placed, making), found.get(making.region, 0.0))
     return found
 
 
-def _with_all_workers(prices: Prices, placement: Placement, key: str, num_workers: int) -> Placement | None:
+def _with_all_workers(prices: CostTables, placement: Placement, key: str, num_workers: int) -> Placement | None:
     """Return the placement with so many workers of one class; None if they do not fit."""
     group = placement.group_of(Task.GENERATION)
     others = tuple(pool for pool in group.pools if pool.device_class != key)
     layouts = ((Task.GENERATION, Layout(tensor=1)),)
     pool = Pool(device_class=key, unit_gpus=1, num_units=num_workers, layouts=layouts)
-    if not isinstance(prices.pool(group.tasks, pool), PoolPrice):
+    if not isinstance(prices.pool(group.tasks, pool), UnitCost):
         return None
     changed = Group(tasks=group.tasks, pools=tuple(sorted((*others, pool), key=lambda each: each.device_class)))
     return Placement(groups=tuple(changed if each is group else each for each in placement.groups))

@@ -11,9 +11,9 @@ from dataclasses import replace
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, objective_value
 from planner.answer.placement import Placement
-from planner.cost.batched.evaluate_many import Verdict, evaluate_many
+from planner.cost.batched.evaluate_many import PlacementVerdict, evaluate_many
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.goal import Objective
 
 INFEASIBLE = float("inf")
@@ -32,7 +32,7 @@ def never() -> bool:
     return False
 
 
-class Judge:
+class EvaluationBudget:
     """Budget and incumbent of one search.
 
     The budget is a number of evaluations if `max_evals` is given, otherwise seconds.
@@ -40,7 +40,7 @@ class Judge:
 
     def __init__(
         self,
-        prices: Prices,
+        prices: CostTables,
         *,
         budget_s: float,
         now_s: Callable[[], float],
@@ -136,13 +136,13 @@ class Judge:
 
     def _loss(self, placement: Placement, step_s: float, usd_per_hour: float, verdict: int) -> float:
         match verdict:
-            case Verdict.VALID:
+            case PlacementVerdict.VALID:
                 pays = self.goal.objective is Objective.COST_AT_THROUGHPUT
                 loss = usd_per_hour if pays else step_s
                 if loss < self.best_loss and isinstance(judged := evaluate(self.prices, placement), Evaluation):
                     self._keep(placement, judged)
                 return loss
-            case Verdict.DEADLINE | Verdict.BUDGET:
+            case PlacementVerdict.DEADLINE | PlacementVerdict.BUDGET:
                 return _MISSED * self._missed(step_s, usd_per_hour)
             case _:
                 return INFEASIBLE

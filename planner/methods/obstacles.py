@@ -13,7 +13,7 @@ from typing import Any
 from planner.answer.outcome import Fact, Infeasible
 from planner.answer.placement import Layout
 from planner.cost.candidates.columns import mesh_columns, unit_columns
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.cost.tasks.memory import resident_bytes, usable_bytes
 from planner.problem.device_classes import DeviceClass, classes_of
@@ -31,7 +31,7 @@ _Liftable = tuple[Fact, Callable[[Problem], Problem]]
 """A fact, with a function that returns the problem without it."""
 
 
-def obstacle(prices: Prices) -> Infeasible | None:
+def obstacle(prices: CostTables) -> Infeasible | None:
     """Return the first conflict that is found; None if there is none of these kinds.
 
     Each conflict is proved. A conflict over memory may name more rules than are needed: it is not tested without each.
@@ -50,7 +50,7 @@ def _is_homeless(task: Task, problem: Problem) -> bool:
     return not allowed(problem, task)
 
 
-def memory_obstacle(prices: Prices) -> _Conflict:
+def memory_obstacle(prices: CostTables) -> _Conflict:
     """Return the conflict of a task that by itself fits on no devices that it may use, or of all tasks together."""
     problem = prices.problem
     for task in problem.workload.tasks:
@@ -67,15 +67,15 @@ def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
     They are those of single classes, or of all together if no single class is enough.
     """
     lifts = list(unpriced(problem))
-    enough = [fact for fact, lift in lifts if _fits(Prices(lift(problem)), task)]
+    enough = [fact for fact, lift in lifts if _fits(CostTables(lift(problem)), task)]
     if enough or len(lifts) < 2:
         return enough
     for _, lift in lifts:
         problem = lift(problem)
-    return [fact for fact, _ in lifts] if _fits(Prices(problem), task) else []
+    return [fact for fact, _ in lifts] if _fits(CostTables(problem), task) else []
 
 
-def _crowd(prices: Prices) -> _Conflict:
+def _crowd(prices: CostTables) -> _Conflict:
     """Return the fewest tasks, largest first, of which one copy each exceeds the memory of all devices together."""
     workload, held = prices.problem.workload, 0.0
     usable = sum(at.num_gpus * max(0.0, usable_bytes(at.gpu)) for at in prices.classes.values())
@@ -93,7 +93,7 @@ def _crowd(prices: Prices) -> _Conflict:
     return ()
 
 
-def _fits(prices: Prices, task: Task) -> bool:
+def _fits(prices: CostTables, task: Task) -> bool:
     if task not in TRAINING:
         return bool(unit_columns(prices, (task,)))
     # If tasks may not share devices freely, the trainer's roles still share its devices. Each must fit by itself.

@@ -17,13 +17,13 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.areal_hex.method import search as areal_hex
 from planner.methods.baselines.genetic import search as genetic
 from planner.methods.baselines.random_search import search as random
 from planner.methods.baselines.streamrl_like import search as streamrl
 from planner.methods.baselines.verl_like import search as verl
-from planner.methods.evaluation_budget import INFEASIBLE, Judge, ignore, never
+from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget, ignore, never
 from planner.methods.exact.method import DEFAULT_GAP
 from planner.methods.exact.method import search as exact
 from planner.methods.hetrl.method import search as hetrl
@@ -53,7 +53,7 @@ class Method(Protocol):
 
     def __call__(
         self,
-        prices: Prices,
+        prices: CostTables,
         *,
         seed: int,
         budget_s: float,
@@ -67,7 +67,7 @@ class Method(Protocol):
 class _Known:
     """Trace of accepted placements of all methods, each better or with a better bound than the one before."""
 
-    prices: Prices
+    prices: CostTables
     now_s: Callable[[], float]
     report: Callable[[Incumbent], None]
     began_s: float
@@ -120,7 +120,7 @@ class _Known:
 
 
 def auto(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -142,7 +142,7 @@ def auto(
         )
 
     def descend(budget_s: float, **more: int) -> int:
-        judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop)
+        judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop)
         descent.run(judge, known.value, **more)
         return judge.num_evaluations
 

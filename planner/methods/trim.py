@@ -6,14 +6,14 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.workload import Task
 
 _TOLERANCE = 1e-12
 """Relative tolerance within which a value counts as no worse."""
 
 
-def trimmed(prices: Prices, found: Incumbent) -> Incumbent:
+def trimmed(prices: CostTables, found: Incumbent) -> Incumbent:
     """Return the incumbent without pools that idle in generation's windows, if its objective value is no worse then.
 
     Methods that only look at seconds keep such pools: they slow nothing down, but they cost money.

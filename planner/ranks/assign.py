@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.memory import stage_params
 from planner.problem.workload import TRAINING, Workload
 from planner.ranks import mesh, metis
 from planner.ranks.links import UNMEASURED, MachineLinks, inside_rate
-from planner.ranks.packing import Machines, Seat
+from planner.ranks.packing import PackedMachines, Seat
 
 Ints = npt.NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class RankAssignment:
     """Seats of all units.
 
     In a pool that trains with p stages, unit u is stage u mod p of pipeline u div p.
@@ -48,10 +48,12 @@ class Ranks:
     """Ring of each group that trains."""
 
 
-def assign(prices: Prices, placement: Placement, links: MachineLinks = UNMEASURED, *, seed: int = 0) -> Ranks:
+def assign(
+    prices: CostTables, placement: Placement, links: MachineLinks = UNMEASURED, *, seed: int = 0
+) -> RankAssignment:
     """Return seats and ranks of a placement that the oracle accepts."""
     rng = np.random.default_rng(seed)
-    machines = {key: Machines(at) for key, at in sorted(prices.classes.items())}
+    machines = {key: PackedMachines(at) for key, at in sorted(prices.classes.items())}
     kept = {key: _kept_free(prices, placement, links, key) for key in _classes_in(placement)}
     seats: dict[tuple[int, int, int], Seat] = {}
     for g, p, group, pool in _in_order(placement):
@@ -64,7 +66,7 @@ def assign(prices: Prices, placement: Placement, links: MachineLinks = UNMEASURE
         for unit, seat in enumerate(of_class.take(pool.unit_gpus, chosen)):
             seats[g, p, unit] = seat
     rings = tuple(_ring(prices, g, group, seats, links) for g, group in enumerate(placement.groups) if group.trains)
-    return Ranks(seats=seats, rings=rings)
+    return RankAssignment(seats=seats, rings=rings)
 
 
 def _in_order(placement: Placement) -> Iterator[tuple[int, int, Group, Pool]]:
@@ -77,7 +79,7 @@ def _classes_in(placement: Placement) -> list[str]:
     return sorted({pool.device_class for group in placement.groups for pool in group.pools})
 
 
-def _kept_free(prices: Prices, placement: Placement, links: MachineLinks, key: str) -> Ints:
+def _kept_free(prices: CostTables, placement: Placement, links: MachineLinks, key: str) -> Ints:
     """Return each machine's priority for training, 0 first: if links differ, the best connected part of the class."""
     at = prices.classes[key]
     plain = np.arange(at.num_machines, dtype=np.int64)
@@ -99,7 +101,7 @@ def _kept_free(prices: Prices, placement: Placement, links: MachineLinks, key: s
 
 
 def _ordered(
-    workload: Workload, pool: Pool, machines: Machines, links: MachineLinks, rng: np.random.Generator
+    workload: Workload, pool: Pool, machines: PackedMachines, links: MachineLinks, rng: np.random.Generator
 ) -> list[int]:
     """Return the machine of each unit of a mesh, chosen among all machines that have room."""
     room = machines.room(pool.unit_gpus)
@@ -133,7 +135,7 @@ def demand(workload: Workload, pool: Pool) -> mesh.Demand:
 
 
 def _ring(
-    prices: Prices, g: int, group: Group, seats: Mapping[tuple[int, int, int], Seat], links: MachineLinks
+    prices: CostTables, g: int, group: Group, seats: Mapping[tuple[int, int, int], Seat], links: MachineLinks
 ) -> Ring:
     """Return the ring of one group, with the slowest links of the chosen seats."""
     tables = []
@@ -172,7 +174,7 @@ def _crossing(rates: npt.NDArray[np.float64], a: Ints, b: Ints) -> float:
     return float(rates[a[at * len(a) // deep], b[at * len(b) // deep]].min())
 
 
-def _rates(prices: Prices, a: Pool, b: Pool, links: MachineLinks) -> npt.NDArray[np.float64]:
+def _rates(prices: CostTables, a: Pool, b: Pool, links: MachineLinks) -> npt.NDArray[np.float64]:
     """Return the rates between machines of two pools' classes, `[num_machines_a, num_machines_b]`."""
     first, second = prices.classes[a.device_class], prices.classes[b.device_class]
     between = links.between(prices, first, second)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.device_classes import DeviceClass
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ class MachineLinks:
         """Return the rates between machines of one class. None if all are equal."""
         return self.measured.get((at.key, at.key))
 
-    def between(self, prices: Prices, a: DeviceClass, b: DeviceClass) -> Floats | float:
+    def between(self, prices: CostTables, a: DeviceClass, b: DeviceClass) -> Floats | float:
         """Return the rates between machines of `a` and machines of `b`, or one number if all are equal."""
         if (a.key, b.key) in self.measured:
             return self.measured[a.key, b.key]
@@ -42,7 +42,7 @@ def inside_rate(at: DeviceClass) -> float:
     return at.gpu.link_bytes_per_s * at.gpu.efficiency.link_fraction
 
 
-def fleet_rate(prices: Prices, a: DeviceClass, b: DeviceClass) -> float:
+def fleet_rate(prices: CostTables, a: DeviceClass, b: DeviceClass) -> float:
     """Return the bytes per second between machines of two classes, or of one class, as the fleet states them.
 
     Between regions it is that of the slower direction; 0 without routes.

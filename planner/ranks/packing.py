@@ -23,7 +23,7 @@ class Seat:
     devices: tuple[int, ...]
 
 
-class Machines:
+class PackedMachines:
     """Occupancy of one class's machines. Devices are handed out from the lowest on, so units stay aligned."""
 
     def __init__(self, at: DeviceClass) -> None:

@@ -15,11 +15,11 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.methods.exact.program.linear_model import INFINITE, Solution
 from planner.methods.exact.program.ortools_solver import solve_whole
-from planner.methods.exact.relaxation.relaxation import Node, Relaxation
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.relaxation.relaxation import Relaxation, Subproblem
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
-from planner.replan.change import Change, judged
+from planner.replan.change import ReplanStart, judged
 from planner.replan.program import add_moves
 
 _TIMES = (1.25, 2.0, 8.0, 1000.0)
@@ -36,20 +36,25 @@ _LEAST_S = 0.01
 
 
 def placements(
-    change: Change, data: Blocks, home: str, most_moved: float | None, limit_s: float, now_s: Callable[[], float]
+    change: ReplanStart,
+    data: ProblemArrays,
+    home: str,
+    most_moved: float | None,
+    limit_s: float,
+    now_s: Callable[[], float],
 ) -> Iterator[Placement]:
     """Yield placements of the running plan's grouping, trained in region `home`, from the columns in `data`.
 
     At most `most_moved` devices move. Nothing is yielded if nothing better than the running plan by the policy's
     hysteresis was found in time. The time is `limit_s` seconds, or twice as long while no placement that runs is known.
     """
-    node = Node(grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[home])
+    node = Subproblem(grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[home])
     began_s = now_s()
 
     def left_s(is_known: bool) -> float:
         return began_s + (limit_s if is_known else 2 * limit_s) - now_s()
 
-    def solved(part: Node, most: tuple[float, float], is_known: bool) -> tuple[Relaxation, Solution] | None:
+    def solved(part: Subproblem, most: tuple[float, float], is_known: bool) -> tuple[Relaxation, Solution] | None:
         built = Relaxation(data, part, *most)
         if built.is_empty:
             return None
@@ -66,10 +71,10 @@ def placements(
 
 
 def _branched(
-    change: Change,
-    node: Node,
+    change: ReplanStart,
+    node: Subproblem,
     most: tuple[float, float],
-    solved: Callable[[Node, tuple[float, float], bool], tuple[Relaxation, Solution] | None],
+    solved: Callable[[Subproblem, tuple[float, float], bool], tuple[Relaxation, Solution] | None],
     left_s: Callable[[bool], float],
 ) -> Iterator[Placement]:
     """Search the intervals of windows best first, within `most` (seconds per step, dollars per hour)."""
@@ -96,7 +101,7 @@ def _branched(
                 num += 1
 
 
-def _ranges(change: Change) -> Iterator[tuple[float, float]]:
+def _ranges(change: ReplanStart) -> Iterator[tuple[float, float]]:
     """Yield limits (most seconds per step, most dollars per hour); narrow limits make tight programs."""
     target = INFINITE if change.value is None else change.value / (1 + change.policy.hysteresis)
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
@@ -107,7 +112,7 @@ def _ranges(change: Change) -> Iterator[tuple[float, float]]:
         yield from ((times * change.last.step_s, INFINITE) for times in _TIMES)
 
 
-def _better(change: Change, most: tuple[float, float], than: Evaluation) -> tuple[float, float]:
+def _better(change: ReplanStart, most: tuple[float, float], than: Evaluation) -> tuple[float, float]:
     """Return limits that exclude placements no better than `than`."""
     most_s, most_usd = most
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
@@ -115,7 +120,7 @@ def _better(change: Change, most: tuple[float, float], than: Evaluation) -> tupl
     return min(most_s, than.step_s * (1 - _GAP)), most_usd
 
 
-def _windows(change: Change) -> list[tuple[float, float]]:
+def _windows(change: ReplanStart) -> list[tuple[float, float]]:
     """Return intervals of generation's window, that of the running plan first."""
     if change.running.group_of(Task.GENERATION).trains:
         return [(0.0, INFINITE)]

@@ -20,14 +20,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network, Route
 from planner.problem.fleet import Fleet, Machines, Region
 from planner.problem.goal import Objective
 from planner.replan.stretch import stretch
 
 
-def carried(bound: float | None, was: Prices, now: Prices) -> float | None:
+def carried(bound: float | None, was: CostTables, now: CostTables) -> float | None:
     """Return a lower bound on the objective value on `now`'s fleet, if `bound` holds on `was`'s fleet.
 
     None means that nothing is known.
@@ -75,7 +75,7 @@ def _is_within(few: Mapping[Machines, int], many: Mapping[Machines, int]) -> boo
     return all(num <= many.get(machines, 0) for machines, num in few.items())
 
 
-def _ratios(was: Prices, now: Prices, names: set[str]) -> Iterator[float]:
+def _ratios(was: CostTables, now: CostTables, names: set[str]) -> Iterator[float]:
     """Yield by which factor each route and gateway between regions got better."""
     for src in sorted(names):
         yield _cap(was.network.up_bytes_per_s(src), now.network.up_bytes_per_s(src))

@@ -7,32 +7,32 @@ from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.placement import Group, Placement
 from planner.cost.candidates.columns import mesh_columns
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.program.linear_model import INFINITE
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.problem.goal import Goal
 from planner.replan.columns import units_for
 from planner.replan.meshes import others, pairs, repairs, with_others
-from planner.replan.migration import Policy
+from planner.replan.migration import MigrationPolicy
 from planner.replan.moves import Uses
 
 
-def judged(prices: Prices, placement: Placement) -> Evaluation | Violation:
+def judged(prices: CostTables, placement: Placement) -> Evaluation | Violation:
     """Return the oracle's result for a placement, computed once."""
     return prices.known(("judged", placement), lambda: evaluate(prices, placement))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class ReplanStart:
     """State that a re-plan starts from."""
 
-    prices: Prices
+    prices: CostTables
     """Cost tables of the fleet as it is now."""
     running: Placement
     """The running placement. Some of its machines may be gone."""
     stays: Uses
     """Devices of the running plan that still run, by class and use."""
-    policy: Policy
+    policy: MigrationPolicy
     value: float | None
     """Objective value of the running plan if it continues. None if it cannot run, or only if too many devices move."""
     last: Evaluation
@@ -51,7 +51,7 @@ class Change:
         return int(self.policy.max_moved * self.running.num_gpus)
 
     @cached_property
-    def blocks(self) -> Blocks:
+    def blocks(self) -> ProblemArrays:
         """Columns with few moves: units, and meshes for which few devices move."""
         few = {
             group.tasks: with_others(
@@ -60,10 +60,10 @@ class Change:
             for group in self._trained
         }
         units = {group.tasks: units_for(self.prices, group) for group in self.running.groups if not group.trains}
-        return Blocks(self.prices, INFINITE, 1).of(units=units, meshes=few)
+        return ProblemArrays(self.prices, INFINITE, 1).of(units=units, meshes=few)
 
     @cached_property
-    def paired_blocks(self) -> Blocks | None:
+    def paired_blocks(self) -> ProblemArrays | None:
         """Columns with meshes of two pools for which few devices move. None if they run only where others run as well.
 
         If the second pool of such a mesh is left out, the rest needs no more memory and moves no more devices. It only
@@ -80,7 +80,7 @@ class Change:
         return self.blocks.of(units={}, meshes=meshes)
 
     @cached_property
-    def all_blocks(self) -> Blocks:
+    def all_blocks(self) -> ProblemArrays:
         """Columns with all meshes of one class."""
         meshes = {
             group.tasks: with_others(repairs(self.prices, group), mesh_columns(self.prices, group.tasks, blocks=1))

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from planner.answer.placement import Group, Pool
 from planner.cost.candidates.columns import UnitColumn, unit_columns
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.validity import of_group
 
 
-def units_for(prices: Prices, group: Group) -> tuple[UnitColumn, ...]:
+def units_for(prices: CostTables, group: Group) -> tuple[UnitColumn, ...]:
     """Return the units of a group without training, sorted by class."""
     listed = unit_columns(prices, group.tasks)
     known = {(each.unit.device_class, each.unit.unit_gpus, each.unit.layouts) for each in listed}
@@ -20,12 +20,12 @@ def units_for(prices: Prices, group: Group) -> tuple[UnitColumn, ...]:
     return tuple(sorted(found, key=lambda column: column.unit.device_class))
 
 
-def _unit(prices: Prices, group: Group, pool: Pool) -> UnitColumn | None:
+def _unit(prices: CostTables, group: Group, pool: Pool) -> UnitColumn | None:
     at, one = prices.classes.get(pool.device_class), replace(pool, num_units=1)
     if at is None or any(of_group(prices, replace(group, pools=(one,)))):
         return None
     price = prices.pool(group.tasks, one)
-    if not isinstance(price, PoolPrice):
+    if not isinstance(price, UnitCost):
         return None
     return UnitColumn(
         unit=one,

@@ -19,22 +19,22 @@ import numpy as np
 
 from planner.answer.placement import Group, Pool
 from planner.cost.candidates.columns import offers, ordered_pairs, pairing, part
-from planner.cost.candidates.mesh_lists import MeshColumn, MeshPart
-from planner.cost.candidates.meshes import Found, Room, Side, alone, side
-from planner.cost.candidates.pool_layouts import Options
+from planner.cost.candidates.mesh_lists import ClassMeshes, MeshColumn
+from planner.cost.candidates.meshes import MeshSet, MeshTimeLimits, PairablePools, alone, side
+from planner.cost.candidates.pool_layouts import PoolOptions
 from planner.cost.step.generation_window import makes
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.transfers import home
 from planner.cost.tables.validity import of_group
 from planner.cost.tasks.phase_tables import end_s
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import SCORING, TRAINING, Task
 
-_ANY = Room()
+_ANY = MeshTimeLimits()
 """No limit on the seconds of a mesh."""
 
 
-def repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
+def repairs(prices: CostTables, group: Group) -> tuple[MeshColumn, ...]:
     """Return the running mesh of a group with training, if it still fits memory, and then its repairs."""
     at = tuple(prices.classes.get(pool.device_class) for pool in group.pools)
     if len({each.region.name for each in at if each is not None}) != 1 or None in at:
@@ -49,7 +49,7 @@ def repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
     return prices.known(key, lambda: _repairs(prices, group), lasts=True)
 
 
-def _repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
+def _repairs(prices: CostTables, group: Group) -> tuple[MeshColumn, ...]:
     tasks, running = group.tasks, _mesh(prices, group)
     classes = [at for at in offers(prices, tasks).usable if _pool(group, at)]
     parts = [part(prices, tasks, _alone(prices, group, at), (at,), _ANY) for at in classes]
@@ -59,7 +59,7 @@ def _repairs(prices: Prices, group: Group) -> tuple[MeshColumn, ...]:
     return _columns(parts, () if running is None else (running,))
 
 
-def others(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int) -> tuple[MeshColumn, ...]:
+def others(prices: CostTables, group: Group, homes: Iterable[str], most_gpus: int) -> tuple[MeshColumn, ...]:
     """Return meshes of one pool with at most `most_gpus` devices.
 
     A group that trains the actor has them only in the regions `homes`.
@@ -75,12 +75,14 @@ def others(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int) -
     return prices.known(("others", tasks, at, most_gpus), found, lasts=True)
 
 
-def pairs(prices: Prices, group: Group, homes: Iterable[str], most_gpus: int, max_s: float) -> tuple[MeshColumn, ...]:
+def pairs(
+    prices: CostTables, group: Group, homes: Iterable[str], most_gpus: int, max_s: float
+) -> tuple[MeshColumn, ...]:
     """Return meshes of two pools that take at most `max_s` seconds.
 
     Each pool has at most `most_gpus` devices, or the cuts of the running mesh.
     """
-    tasks, room = group.tasks, Room(busy_s=max_s)
+    tasks, room = group.tasks, MeshTimeLimits(busy_s=max_s)
     if prices.problem.limits.max_train_blocks < 2:
         return ()
     usable = offers(prices, tasks).usable
@@ -100,7 +102,7 @@ def with_others(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tupl
     return (*known, *(each for each in more if each.group not in had))
 
 
-def _columns(parts: Iterable[MeshPart], first: Sequence[MeshColumn]) -> tuple[MeshColumn, ...]:
+def _columns(parts: Iterable[ClassMeshes], first: Sequence[MeshColumn]) -> tuple[MeshColumn, ...]:
     return with_others(first, (each.column(row) for each in parts for row in range(len(each))))
 
 
@@ -112,7 +114,7 @@ def _pool(group: Group, at: DeviceClass) -> Pool | None:
     return next((pool for pool in group.pools if pool.device_class == at.key), None)
 
 
-def _own(prices: Prices, group: Group, at: DeviceClass) -> Options:
+def _own(prices: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
     """Return pools of that class whose devices do what the running mesh's devices do."""
     pool, found = _pool(group, at), offers(prices, group.tasks).options(at)
     if pool is None:
@@ -126,35 +128,35 @@ def _own(prices: Prices, group: Group, at: DeviceClass) -> Options:
     return found.take(rows)
 
 
-def _alone(prices: Prices, group: Group, at: DeviceClass) -> Found:
+def _alone(prices: CostTables, group: Group, at: DeviceClass) -> MeshSet:
     key = ("own alone", *_key(prices, group, at))
     return prices.known(key, lambda: alone(prices, group.tasks, at, _own(prices, group, at)), lasts=True)
 
 
-def _sides(prices: Prices, group: Group, at: DeviceClass, most_gpus: int) -> list[Side]:
+def _sides(prices: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
     """Return the pools of one class for meshes of two pools: with the running cuts, and with few devices."""
     key = ("own sides", *_key(prices, group, at), most_gpus)
     return prices.known(key, lambda: _sides_of(prices, group, at, most_gpus), lasts=True)
 
 
-def _sides_of(prices: Prices, group: Group, at: DeviceClass, most_gpus: int) -> list[Side]:
+def _sides_of(prices: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
     whole = offers(prices, group.tasks).options(at)
     both = (_own(prices, group, at), whole.take(whole.num_gpus <= most_gpus))
     return [side(prices, at, each) for each in both if not each.is_full.all()]
 
 
-def _key(prices: Prices, group: Group, at: DeviceClass) -> tuple[object, ...]:
+def _key(prices: CostTables, group: Group, at: DeviceClass) -> tuple[object, ...]:
     pool, kind = _pool(group, at), prices.kind(at)
     return group.tasks, kind, offers(prices, group.tasks).most[kind], pool and (pool.unit_gpus, pool.layouts)
 
 
 def _paired(
-    prices: Prices,
+    prices: CostTables,
     tasks: tuple[Task, ...],
     asked: Iterable[tuple[DeviceClass, DeviceClass]],
-    sides: Mapping[str, Sequence[Side]],
-    room: Room,
-) -> Iterator[MeshPart]:
+    sides: Mapping[str, Sequence[PairablePools]],
+    room: MeshTimeLimits,
+) -> Iterator[ClassMeshes]:
     for at in asked:
         for both in product(sides[at[0].key], sides[at[1].key]):
             yield part(prices, tasks, pairing(prices, tasks, at, both, (None, None)).found(room), at, room)
@@ -163,12 +165,12 @@ def _paired(
 # ---- the running mesh itself -----------------------------------------------------------------------------------------
 
 
-def _mesh(prices: Prices, group: Group) -> MeshColumn | None:
+def _mesh(prices: CostTables, group: Group) -> MeshColumn | None:
     """Return the running mesh as a column. None if the fleet, the rules or memory do not allow it."""
     if any(of_group(prices, group)):
         return None
     priced = [prices.pool(group.tasks, pool) for pool in group.pools]
-    fitting = [each for each in priced if isinstance(each, PoolPrice)]
+    fitting = [each for each in priced if isinstance(each, UnitCost)]
     if len(fitting) < len(priced):
         return None
     at = [prices.classes[pool.device_class] for pool in group.pools]
@@ -189,7 +191,7 @@ def _mesh(prices: Prices, group: Group) -> MeshColumn | None:
     )
 
 
-def _idle(priced: Sequence[PoolPrice], regions: Sequence[str], times: Mapping[Task, float]) -> frozenset[str]:
+def _idle(priced: Sequence[UnitCost], regions: Sequence[str], times: Mapping[Task, float]) -> frozenset[str]:
     """Return the regions whose pools complete no sample in generation's phase."""
     phase_s = times.get(Task.GENERATION, np.inf)
     made = {
@@ -200,7 +202,7 @@ def _idle(priced: Sequence[PoolPrice], regions: Sequence[str], times: Mapping[Ta
     return frozenset(regions) - made
 
 
-def _times(prices: Prices, group: Group, priced: Sequence[PoolPrice], regions: Sequence[str]) -> dict[Task, float]:
+def _times(prices: CostTables, group: Group, priced: Sequence[UnitCost], regions: Sequence[str]) -> dict[Task, float]:
     """Return the seconds per step of each task of the running mesh."""
     samples = float(prices.problem.workload.samples_per_step)
     found = {task: each.total_s for task, each in prices.mesh(group.tasks, group.pools).times.items()}

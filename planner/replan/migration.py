@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.step.fixed_terms import trainer_region
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.problem.workload import TRAINING, Task
 from planner.replan.moves import Lost, Uses, staying, use_of, uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class MigrationPolicy:
     """When a change is worth its cost, and how much of the job it may touch. The defaults are chosen by hand."""
 
     horizon_s: float = 3600.0
@@ -46,7 +46,9 @@ class Migration:
         return self.reload_s + self.lost_s + self.restart_s
 
 
-def migration(prices: Prices, a: Placement, b: Placement, policy: Policy, lost: Lost | None = None) -> Migration:
+def migration(
+    prices: CostTables, a: Placement, b: Placement, policy: MigrationPolicy, lost: Lost | None = None
+) -> Migration:
     """Return the cost of going from `a` to `b`.
 
     Both belong to the problem of `prices`, but `a` may need machines that are gone. `lost` names devices that are gone.
@@ -61,7 +63,7 @@ def migration(prices: Prices, a: Placement, b: Placement, policy: Policy, lost: 
     )
 
 
-def unit_start_s(prices: Prices, tasks: tuple[Task, ...], pool: Pool, home: str, policy: Policy) -> float:
+def unit_start_s(prices: CostTables, tasks: tuple[Task, ...], pool: Pool, home: str, policy: MigrationPolicy) -> float:
     """Return the seconds until a new unit of that pool works."""
     region = prices.classes[pool.device_class].region.name
     route = prices.network.route(home, region)
@@ -70,27 +72,27 @@ def unit_start_s(prices: Prices, tasks: tuple[Task, ...], pool: Pool, home: str,
     return policy.unit_start_s + (size / route.bytes_per_s if route else 0.0)
 
 
-def unit_rate(prices: Prices, tasks: tuple[Task, ...], pool: Pool) -> float:
+def unit_rate(prices: CostTables, tasks: tuple[Task, ...], pool: Pool) -> float:
     """Return the samples per second of one unit, for the slowest of the group's tasks.
 
     It is 0 for a class that the fleet does not have.
     """
     price = prices.pool(tasks, pool) if pool.device_class in prices.classes else None
-    return min(price.rates[task] for task in tasks) if isinstance(price, PoolPrice) else 0.0
+    return min(price.rates[task] for task in tasks) if isinstance(price, UnitCost) else 0.0
 
 
-def group_rate(prices: Prices, group: Group) -> float:
+def group_rate(prices: CostTables, group: Group) -> float:
     """Return the samples per second of all units of a group without training."""
     return sum(pool.num_units * unit_rate(prices, group.tasks, pool) for pool in group.pools)
 
 
-def unit_stop_s(prices: Prices, tasks: tuple[Task, ...], pool: Pool) -> float:
+def unit_stop_s(prices: CostTables, tasks: tuple[Task, ...], pool: Pool) -> float:
     """Return the seconds of work that a generating unit loses when it stops: half a group's time."""
     price = prices.pool(tasks, pool) if pool.device_class in prices.classes else None
-    return price.group_s / 2 if isinstance(price, PoolPrice) else 0.0
+    return price.group_s / 2 if isinstance(price, UnitCost) else 0.0
 
 
-def restart_s(prices: Prices, a: Placement, stays: Uses, group: Group, policy: Policy) -> float:
+def restart_s(prices: CostTables, a: Placement, stays: Uses, group: Group, policy: MigrationPolicy) -> float:
     """Return the seconds for which the trainer stands still if its devices become `group`; 0 if nothing changes."""
     before = next((each for each in a.groups if each.tasks == group.tasks), None)
     if before == group and all(_had(stays, group, pool) >= pool.num_gpus for pool in group.pools):
@@ -108,7 +110,7 @@ def restart_s(prices: Prices, a: Placement, stays: Uses, group: Group, policy: P
     return policy.trainer_restart_s + bytes_ / max(rate, 1e-9)
 
 
-def _reload_s(prices: Prices, stays: Uses, group: Group, home: str, policy: Policy) -> float:
+def _reload_s(prices: CostTables, stays: Uses, group: Group, home: str, policy: MigrationPolicy) -> float:
     """Return the missing share of a group's rate while new units start, times the seconds that they need."""
     lacking = 0.0
     for pool in group.pools:
@@ -120,7 +122,7 @@ def _reload_s(prices: Prices, stays: Uses, group: Group, home: str, policy: Poli
     return lacking / max(group_rate(prices, group), 1e-12)
 
 
-def _lost_s(prices: Prices, stays: Uses, group: Group, b: Placement) -> float:
+def _lost_s(prices: CostTables, stays: Uses, group: Group, b: Placement) -> float:
     """Return the share of generation's rate in stopping units, times the seconds that they lose."""
     will, lost = uses(b), 0.0
     for pool in group.pools:
@@ -135,6 +137,6 @@ def _had(stays: Uses, group: Group, pool: Pool) -> int:
     return stays.get(pool.device_class, {}).get(use_of(group.tasks, pool), 0)
 
 
-def _region(prices: Prices, pool: Pool) -> str | None:
+def _region(prices: CostTables, pool: Pool) -> str | None:
     at = prices.classes.get(pool.device_class)
     return at.region.name if at else None

@@ -9,18 +9,18 @@ from collections.abc import Iterator, Mapping
 
 from planner.answer.outcome import objective_value
 from planner.answer.placement import Group, Pool
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.program.linear_model import INFINITE
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.problem.goal import Objective
 from planner.problem.groupings import Tasks
 from planner.problem.workload import Task
-from planner.replan.change import Change
+from planner.replan.change import ReplanStart
 from planner.replan.migration import group_rate, restart_s, unit_rate, unit_start_s, unit_stop_s
 from planner.replan.moves import Use, use_of
 
 
-def add_moves(change: Change, built: Relaxation, home: str, most_moved: float | None) -> None:
+def add_moves(change: ReplanStart, built: Relaxation, home: str, most_moved: float | None) -> None:
     """Add the rows and the costs of moving to a program. Costs are in units of the program's objective.
 
     `most_moved` None means that any number of devices may move.
@@ -33,7 +33,9 @@ def add_moves(change: Change, built: Relaxation, home: str, most_moved: float | 
         built.model.row(moved, high=most)
 
 
-def _add_units(change: Change, built: Relaxation, home: str, cost: float, most: float) -> Iterator[tuple[int, float]]:
+def _add_units(
+    change: ReplanStart, built: Relaxation, home: str, cost: float, most: float
+) -> Iterator[tuple[int, float]]:
     """Add variables for devices of units that move, and yield each with its coefficient in the limit on moves."""
     model, prices, makes = built.model, change.prices, Task.GENERATION
     pools: dict[tuple[str, Use], Pool] = {}
@@ -67,7 +69,7 @@ def _add_units(change: Change, built: Relaxation, home: str, cost: float, most: 
         model.row([(longest, 1.0), *((new, -seconds) for new, seconds in terms)], low=0.0)
 
 
-def _whole_rate(prices: Prices, group: Group, rates: Mapping[tuple[str, Use], float]) -> float:
+def _whole_rate(prices: CostTables, group: Group, rates: Mapping[tuple[str, Use], float]) -> float:
     """Return the rate of a running group.
 
     If all its classes are gone, it is the rate of as many of the best devices that there are.
@@ -76,7 +78,7 @@ def _whole_rate(prices: Prices, group: Group, rates: Mapping[tuple[str, Use], fl
     return group_rate(prices, group) or best * sum(pool.num_gpus for pool in group.pools)
 
 
-def _add_meshes(change: Change, built: Relaxation, cost: float, most: float) -> Iterator[tuple[int, float]]:
+def _add_meshes(change: ReplanStart, built: Relaxation, cost: float, most: float) -> Iterator[tuple[int, float]]:
     """Forbid meshes that move too many devices, and add the cost of restarts. Yield (variable, devices that move)."""
     restart_of: dict[Tasks, list[tuple[int, float]]] = {}
     for x, group in built.mesh_choices():

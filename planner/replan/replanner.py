@@ -1,7 +1,7 @@
 """Re-planner of one running plan: it keeps cost tables and columns, so that only what changed is computed again.
 
 A change is answered within the running plan's grouping and trainer's region. An integer program of few columns
-(`columns`, `meshes`, `program`, `branching`) allows at most `Policy.max_moved` of the used devices to move. It
+(`columns`, `meshes`, `program`, `branching`) allows at most `MigrationPolicy.max_moved` of the used devices to move. It
 minimises the goal's objective plus the cost of moving, spread over the policy's horizon. The answer is taken only if it
 beats the running plan by the policy's hysteresis, with the time of moving included, or if the running plan cannot run.
 
@@ -21,17 +21,17 @@ from planner.answer.outcome import BudgetExhausted, Found, Outcome, objective_va
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import trainer_region
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.method import search
 from planner.methods.exact.program.linear_model import INFINITE
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.problem.fleet import Fleet, Link
 from planner.problem.goal import Problem
 from planner.problem.workload import Task
 from planner.replan.branching import placements
 from planner.replan.certificate import carried
-from planner.replan.change import Change, judged
-from planner.replan.migration import Migration, Policy, migration
+from planner.replan.change import ReplanStart, judged
+from planner.replan.migration import Migration, MigrationPolicy, migration
 from planner.replan.moves import Lost, Move, diff, num_moved, staying
 from planner.replan.stretch import tables
 
@@ -53,7 +53,8 @@ class Replan:
     num_moved: int
     """Number of devices that start another use, as `planner.replan.moves` counts them."""
     is_within_limit: bool
-    """Whether that number is within `Policy.max_moved` of the running plan's devices. If not, nothing within it
+    """Whether that number is within `MigrationPolicy.max_moved` of the running plan's devices. If not, nothing within
+    it
     runs."""
     migration: Migration
     gain: float
@@ -81,11 +82,11 @@ class Replanner:
 
     def __init__(
         self,
-        prices: Prices,
+        prices: CostTables,
         incumbent: Placement,
         *,
         now_s: Callable[[], float],
-        policy: Policy | None = None,
+        policy: MigrationPolicy | None = None,
         bound: float | None = None,
     ) -> None:
         """Prepare to re-plan `incumbent`.
@@ -93,7 +94,7 @@ class Replanner:
         `bound` is a lower bound on the objective value, proved for the problem of `prices`. Raises: ValueError if the
         oracle rejects `incumbent`.
         """
-        self.policy = policy or Policy()
+        self.policy = policy or MigrationPolicy()
         self.incumbent = incumbent
         self.contingencies: dict[str, Placement] = {}
         """Placements found in advance, by the trainer's region that is lost."""
@@ -179,8 +180,8 @@ class Replanner:
             deque(tables(self._prices, at), 0)
         deque(self._within(self._option(self.incumbent, None), None, _LINK_LIMIT_S), 0)
 
-    def _change(self, kept: _Option | None, lost: Lost | None) -> Change:
-        return Change(
+    def _change(self, kept: _Option | None, lost: Lost | None) -> ReplanStart:
+        return ReplanStart(
             prices=self._prices,
             running=self.incumbent,
             stays=staying(self.incumbent, lost or {}),
@@ -205,7 +206,9 @@ class Replanner:
         change = self._change(None, lost)
         yield from self._of(change, change.all_blocks, None, _LIMIT_S)
 
-    def _of(self, change: Change, data: Blocks, most_moved: float | None, limit_s: float) -> list[Placement]:
+    def _of(
+        self, change: ReplanStart, data: ProblemArrays, most_moved: float | None, limit_s: float
+    ) -> list[Placement]:
         """Return placements from these columns, for each region in which the running plan trains."""
         found: list[Placement] = []
         for home in change.homes:
@@ -215,7 +218,7 @@ class Replanner:
     def _from_scratch(self) -> Iterator[Placement]:
         yield from self._searched(self._prices, _SEARCH_S, 0)
 
-    def _searched(self, prices: Prices, budget_s: float, seed: int) -> Iterator[Placement]:
+    def _searched(self, prices: CostTables, budget_s: float, seed: int) -> Iterator[Placement]:
         until_s = self._now_s() + budget_s  # limits the search for a smallest conflict too, which is not used here
         found: Outcome = search(
             prices, seed=seed, budget_s=budget_s, now_s=self._now_s, should_stop=lambda: self._now_s() >= until_s

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner.cost.tables import network
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks import layer_cuts
 from planner.cost.tasks.layer_cuts import FloatArray
 from planner.cost.tasks.version_overlap import NONE, Overlap, overlaps_of
@@ -21,7 +21,7 @@ _SPANS = 1024
 """Number of intervals on which the factor is bounded where more than two versions share engines. Chosen by hand."""
 
 
-def stretch(was: Prices, now: Prices) -> float:
+def stretch(was: CostTables, now: CostTables) -> float:
     """Return the factor, at least 1.
 
     It is inf if `now`'s grid is not a subset of `was`'s knots with the same ends, or if nothing can be said.
@@ -42,7 +42,7 @@ def stretch(was: Prices, now: Prices) -> float:
     return max((_factor(old, *each, new, gone) for each in distinct.values()), default=1.0)
 
 
-def tables(prices: Prices, at: DeviceClass) -> Iterator[tuple[FloatArray, Overlap]]:
+def tables(prices: CostTables, at: DeviceClass) -> Iterator[tuple[FloatArray, Overlap]]:
     """Yield (table `[num_slot_counts, num_knots]`, overlap) for everything that one device of a class may count as."""
     for tensor in (size for size in layer_cuts.TENSOR if size <= at.gpus_per_machine):
         meshes = (None, at.gpus_per_machine, at.gpus_per_machine + 1)

@@ -11,15 +11,15 @@ from functools import partial
 from planner.answer.placement import Group, Placement, Pool
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import SCORING, TRAINING, Task, Workload
-from planner.simulate.generation.engine import Engine
+from planner.simulate.generation.engine import SimulatedEngine
 from planner.simulate.generation.group_shares import Curve, curve
 from planner.simulate.generation.replica_speed import Speed, cache_tokens, running_tokens
 from planner.simulate.generation.resident_memory import resident_bytes, trained_fraction, whole_params
-from planner.simulate.generation.rollouts import GenPool, Worker
+from planner.simulate.generation.rollouts import GenPool, PlacedEngine
 from planner.simulate.generation.time_sharing import Turns
 from planner.simulate.learning.learner import Crew
 from planner.simulate.learning.scoring import ScoringSpeed, deal
-from planner.simulate.learning.training import Block, Mesh
+from planner.simulate.learning.training import PoolPipelines, SimulatedMesh
 from planner.simulate.network.links import Links
 
 MAX_RUNNING = 256
@@ -113,8 +113,8 @@ class Builder:
             credit=quota * (self._workload.eta + 1),
         )
         for i in range(pool.num_units * replicas):
-            engine = Engine(speed, max_running=most, cache_tokens=tokens)
-            made.workers.append(Worker(engine=engine, pool=made, unit=i // replicas, is_shown=i % replicas == 0))
+            engine = SimulatedEngine(speed, max_running=most, cache_tokens=tokens)
+            made.workers.append(PlacedEngine(engine=engine, pool=made, unit=i // replicas, is_shown=i % replicas == 0))
         return made
 
     def _load_s(self, pool: Pool) -> float:
@@ -157,11 +157,11 @@ class Builder:
 
         return seconds
 
-    def _mesh(self, group: Group, task: Task) -> Mesh:
-        blocks = [Block(self._workload, task, self._classes[pool.device_class], pool) for pool in group.pools]
+    def _mesh(self, group: Group, task: Task) -> SimulatedMesh:
+        blocks = [PoolPipelines(self._workload, task, self._classes[pool.device_class], pool) for pool in group.pools]
         rings = max(block.layout.tensor * block.layout.pipeline for block in blocks)
         around = list(zip(blocks, [*blocks[1:], blocks[0]], strict=True)) if len(blocks) > 1 else []
-        return Mesh(self._workload, blocks, lambda: [self._between(a.at, b.at, rings) for a, b in around])
+        return SimulatedMesh(self._workload, blocks, lambda: [self._between(a.at, b.at, rings) for a, b in around])
 
     def _between(self, a: DeviceClass, b: DeviceClass, rings: int) -> tuple[float, float]:
         """Return (bytes per second, latency) of each of so many rings between two pools."""

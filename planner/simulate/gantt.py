@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.simulate.run_record import MAX_SPANS, Span
+from planner.simulate.run_record import MAX_SPANS, BusySpan
 
 
 class Gantt:
@@ -14,14 +14,14 @@ class Gantt:
     def __init__(self, first: int, last: int) -> None:
         self._first = first
         self._last = last
-        self._spans: list[Span] = []
+        self._spans: list[BusySpan] = []
         self._begin_s = 0.0
         self._end_s = float("inf")
 
     def add(self, *, region: str, place: str, what: str, begin_s: float, end_s: float, step: int) -> None:
         """Record a bar of `place` in `region`, if it may be visible."""
         if end_s > begin_s and end_s >= self._begin_s and begin_s <= self._end_s and len(self._spans) < 4 * MAX_SPANS:
-            self._spans.append(Span(region=region, place=place, what=what, begin_s=begin_s, end_s=end_s, step=step))
+            self._spans.append(BusySpan(region=region, place=place, what=what, begin_s=begin_s, end_s=end_s, step=step))
 
     def trained(self, step: int, ended_s: float) -> None:
         """Note the end of a training step, from which the first and last instant of the picture follow."""
@@ -31,7 +31,7 @@ class Gantt:
         elif step == self._last:
             self._end_s = ended_s
 
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[BusySpan, ...]:
         """Return the bars, cut to the time that is shown and sorted by time."""
         begin_s, end_s = self._begin_s, self._end_s
         shown = [

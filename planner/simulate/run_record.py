@@ -9,7 +9,7 @@ MAX_SPANS = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class BusySpan:
     """One bar of a Gantt chart."""
 
     region: str
@@ -34,7 +34,7 @@ class LinkUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionSeen:
+class MeasuredRegion:
     """Measured seconds of one region that generates, as means over the measured steps.
 
     It is the counterpart of `planner.answer.evaluation.RegionTimes`.
@@ -60,7 +60,7 @@ class Simulated:
     task_busy_s: tuple[tuple[Task, float], ...]
     """Seconds per step in which the task's devices worked on it; the mean over replicas, or the seconds of the mesh."""
     links: tuple[LinkUse, ...]
-    regions: tuple[RegionSeen, ...]
+    regions: tuple[MeasuredRegion, ...]
     tokens_by_age: tuple[int, ...]
     """Completion tokens trained on, by the number of versions between sampling and training."""
     hold_s: float
@@ -71,7 +71,7 @@ class Simulated:
     """Samples that were started again because their devices vanished."""
     samples_put_back: float
     """Sequences per step that full caches put back, and whose tokens were read again."""
-    spans: tuple[Span, ...]
+    spans: tuple[BusySpan, ...]
     """Bars of a Gantt chart."""
     num_played: int
     """Number of measured steps after the warm-up. It is below the requested number if the run stalled or was

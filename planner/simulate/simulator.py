@@ -24,10 +24,10 @@ from planner.simulate.generation.draws import Draws
 from planner.simulate.generation.rollouts import GenPool, Rollouts, Run
 from planner.simulate.generation.staleness_window import Window
 from planner.simulate.generation.time_sharing import Turns
-from planner.simulate.learning.learner import Crew, Learner
+from planner.simulate.learning.learner import Crew, SimulatedLearner
 from planner.simulate.network.links import Links
-from planner.simulate.network.publisher import Publisher
-from planner.simulate.run_record import LinkUse, RegionSeen, Simulated
+from planner.simulate.network.publisher import SimulatedPublisher
+from planner.simulate.run_record import LinkUse, MeasuredRegion, Simulated
 
 SHOWN_STEPS = 2
 """Number of steps in the Gantt chart."""
@@ -120,7 +120,7 @@ class _Simulation:
         self._rollouts = Rollouts(
             workload, self._agenda, Draws(workload, seed), window, self._pools, self._deliver, self._gantt
         )
-        self._learner = Learner(
+        self._learner = SimulatedLearner(
             self._agenda,
             window,
             self._crews(placement),
@@ -129,7 +129,7 @@ class _Simulation:
             self._rollouts.feed,
             self._gantt,
         )
-        self._publisher = Publisher(
+        self._publisher = SimulatedPublisher(
             self._agenda,
             self._builder,
             placement,
@@ -267,10 +267,10 @@ class _Simulation:
         why = f", while no data flows from {down}" if down else ""
         return f"no event is left after {num_trained} steps{why}"
 
-    def _seen(self, region: str, before: _Snapshot) -> RegionSeen:
+    def _seen(self, region: str, before: _Snapshot) -> MeasuredRegion:
         arrivals = self._publisher.took_s[region][before.num_arrivals[region] :] or [0.0]
         groups = self._rollouts.group_s[region][before.num_groups[region] :] or [0.0]
-        return RegionSeen(
+        return MeasuredRegion(
             region=region,
             weights_s=sum(arrivals) / len(arrivals),
             group_p99_s=float(np.percentile(groups, 99)),

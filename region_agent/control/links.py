@@ -18,7 +18,7 @@ PROBE_DEADLINE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class LinkMeasurement:
     """What a probe measured on the directed path to one region; `sent_bytes` counts message bytes."""
 
     rtt_s: float
@@ -26,7 +26,7 @@ class Measurement:
     sent_bytes: int
 
 
-async def probe(address: str, region: str, payload_bytes: int, now: Callable[[], float]) -> Measurement:
+async def probe(address: str, region: str, payload_bytes: int, now: Callable[[], float]) -> LinkMeasurement:
     """Measure the path to the gateway at `address`. Raises: Unreachable, TimedOut."""
     async with rpc.channel(address) as channel:
         with rpc.remote_errors(address):
@@ -53,7 +53,7 @@ async def probe(address: str, region: str, payload_bytes: int, now: Callable[[],
     rtt_s = min(round_trips)
     sent_bytes = num_chunks * PROBE_CHUNK_BYTES
     transfer_s = max(elapsed_s - rtt_s, elapsed_s * 0.01)
-    return Measurement(rtt_s=rtt_s, throughput_bits_per_s=8 * sent_bytes / transfer_s, sent_bytes=sent_bytes)
+    return LinkMeasurement(rtt_s=rtt_s, throughput_bits_per_s=8 * sent_bytes / transfer_s, sent_bytes=sent_bytes)
 
 
 async def _next(acks: AsyncIterator[gateway_pb2.ProbeAck], address: str) -> gateway_pb2.ProbeAck:

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from periplus.spool.format import Durability
-from periplus.values.task import Role, Task, TaskOutcome, TaskReport, TaskState
+from periplus.values.task import AssignedTask, Role, TaskOutcome, TaskReport, TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalTask(Task):
+class LocalTask(AssignedTask):
     """A task, with what its job says to the agent: where its run lies, how often to start a dead worker again, and how
     frames and weights are kept for it."""
 
@@ -42,7 +42,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RestartLimits:
     """`grace_s`: from SIGTERM to SIGKILL. `backoff_s`: pause before the first restart, doubled each time."""
 
     grace_s: float
@@ -81,7 +81,7 @@ def task_of(action: Action) -> str:
 
 
 def reconcile(
-    desired: Mapping[str, LocalTask], observed: Mapping[str, Process], now_s: float, limits: Limits
+    desired: Mapping[str, LocalTask], observed: Mapping[str, Process], now_s: float, limits: RestartLimits
 ) -> tuple[Action, ...]:
     """The actions that bring `observed` to `desired`, in the order in which to perform them."""
     actions: list[Action] = []
@@ -121,7 +121,7 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
     )  # fmt: skip
 
 
-def report_unstarted(task: Task) -> TaskReport:
+def report_unstarted(task: AssignedTask) -> TaskReport:
     """For a task that was to stop before it ever ran here."""
     return TaskReport(
         task_id=task.task_id, job_id=task.job_id, state=TaskState.STOPPED, message="never started", restarts=0,
@@ -129,7 +129,7 @@ def report_unstarted(task: Task) -> TaskReport:
     )  # fmt: skip
 
 
-def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: Limits) -> list[Action]:
+def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: RestartLimits) -> list[Action]:
     if wanted is not None and not wanted.stopping and not _superseded(process, wanted):
         return []
     if process.asked_to_stop_at_s is None:
@@ -150,7 +150,7 @@ def _mends(process: Process, wanted: LocalTask) -> bool:
     return failed and not wanted.stopping and wanted.role is Role.ROLLOUT and process.restarts < wanted.max_restarts
 
 
-def _may_restart(process: Process, wanted: LocalTask, now_s: float, limits: Limits) -> bool:
+def _may_restart(process: Process, wanted: LocalTask, now_s: float, limits: RestartLimits) -> bool:
     assert process.ended_at_s is not None
     pause_s: float = limits.backoff_s * 2.0**process.restarts
     return _mends(process, wanted) and now_s - process.ended_at_s >= pause_s

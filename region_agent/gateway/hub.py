@@ -35,7 +35,7 @@ from periplus.values.transport_keys import FrameKey
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.outgoing import Outgoing
 from region_agent.weights.disk.restore import MAX_CONTENT_BYTES
-from region_agent.weights.weight_cache import Keeper
+from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ sends on without reading what it is told is not read any more."""
 
 
 @dataclass(slots=True, eq=False)
-class Route:
+class StreamRoute:
     """The way down to the workers that one stream carries."""
 
     peer_region: str
@@ -104,7 +104,7 @@ class Trainer:
 class JobHub:
     """State shared by the handlers and the upstream client of one job in one gateway."""
 
-    def __init__(self, job_id: str, region: str, frames: FrameSpool, keeper: Keeper) -> None:
+    def __init__(self, job_id: str, region: str, frames: FrameSpool, keeper: WeightCache) -> None:
         self.job_id = job_id
         self.region = region
         self.frames = frames
@@ -115,8 +115,8 @@ class JobHub:
         self.dropped = False
         self.job_is_done = False
         self.num_changes = 0
-        self._route_of: dict[str, Route] = {}
-        self._routes: list[Route] = []
+        self._route_of: dict[str, StreamRoute] = {}
+        self._routes: list[StreamRoute] = []
         self._had_trainer = False
         self._changed = asyncio.Event()
         self.wants_signed = False  # of the anchor that is asked for: the trainer's own
@@ -132,13 +132,13 @@ class JobHub:
 
     # ---- rollout streams ------------------------------------------------------------------------------------------
 
-    def open_route(self, peer_region: str) -> Route:
+    def open_route(self, peer_region: str) -> StreamRoute:
         """A stream from below has opened."""
-        route = Route(peer_region)
+        route = StreamRoute(peer_region)
         self._routes.append(route)
         return route
 
-    async def take_up(self, route: Route, message: gateway_pb2.RolloutUp) -> None:
+    async def take_up(self, route: StreamRoute, message: gateway_pb2.RolloutUp) -> None:
         """A message came from below: learn the route, pass it on. Raises: WireError for an impossible worker id."""
         if message.HasField("hello"):
             _check_worker_id(message.worker_id)
@@ -164,13 +164,13 @@ class JobHub:
             return  # nobody speaks for a worker that did not say hello here; frames of those that have gone come late
         await self._put_up(message)
 
-    async def _spool(self, route: Route, message: gateway_pb2.RolloutUp) -> None:
+    async def _spool(self, route: StreamRoute, message: gateway_pb2.RolloutUp) -> None:
         key, frame = keyed_frame_from_pb(message)
         if await self.frames.take(key, frame):
             self.up.put_frame(key)
         await route.took(key)
 
-    async def close_route(self, route: Route, reason: str) -> None:
+    async def close_route(self, route: StreamRoute, reason: str) -> None:
         """The stream has ended: its workers are gone until they say hello again."""
         self._routes.remove(route)
         gone_ids = sorted(route.workers)

@@ -3,7 +3,7 @@
 from periplus.errors import NotFound
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
-from region_agent.weights.weight_cache import Keeper
+from region_agent.weights.weight_cache import WeightCache
 
 
 class Hubs:
@@ -20,7 +20,7 @@ class Hubs:
             raise NotFound(f"job {job_id!r} is not known to the gateway of {self._region}; is it planned there?")
         return hub
 
-    def open(self, job_id: str, frames: FrameSpool, keeper: Keeper) -> JobHub:
+    def open(self, job_id: str, frames: FrameSpool, keeper: WeightCache) -> JobHub:
         """A hub for a job that has none. Whoever opens it runs its keeper."""
         assert job_id not in self._hubs
         hub = self._hubs[job_id] = JobHub(job_id, self._region, frames, keeper)

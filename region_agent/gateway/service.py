@@ -18,7 +18,7 @@ from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.publication import Closing, Cursor, Derive, NeedsAnchor, Opening, PublicationRecord, Send, Wait
 from periplus.values.task import PUBLIC_KEY_BYTES
-from region_agent.gateway.hub import JobHub, Route, Trainer, policy_of
+from region_agent.gateway.hub import JobHub, StreamRoute, Trainer, policy_of
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.traffic import Traffic
 from region_agent.weights.weight_cache import Along
@@ -66,12 +66,12 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         finally:
             await hub.close_route(route, "its stream ended")
 
-    async def _take_up(self, hub: JobHub, route: Route, message: gateway_pb2.RolloutUp) -> None:
+    async def _take_up(self, hub: JobHub, route: StreamRoute, message: gateway_pb2.RolloutUp) -> None:
         if route.peer_region:
             self._traffic.received(route.peer_region, message.ByteSize(), hub.job_id)
         await hub.take_up(route, message)
 
-    async def _write_down(self, job_id: str, route: Route, context: Context) -> None:
+    async def _write_down(self, job_id: str, route: StreamRoute, context: Context) -> None:
         while True:
             message = await route.queue.get()
             if route.peer_region:
@@ -256,7 +256,7 @@ def _region(context: Context) -> str:
     return ""
 
 
-async def _acknowledge(hub: JobHub, route: Route) -> None:
+async def _acknowledge(hub: JobHub, route: StreamRoute) -> None:
     while True:
         keys = await route.next_taken()
         await hub.frames.durable()
@@ -264,7 +264,7 @@ async def _acknowledge(hub: JobHub, route: Route) -> None:
             await route.queue.put(message)
 
 
-async def _until_closed(hub: JobHub, route: Route) -> None:
+async def _until_closed(hub: JobHub, route: StreamRoute) -> None:
     await route.closed.wait()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FLUSH_S):

@@ -11,10 +11,10 @@ from periplus.publication import Attestation, Chunk, Closing, Opening, Publicati
 from periplus.values.policy import Policy
 from region_agent.weights.disk import stored_publication as kept_
 from region_agent.weights.disk.files import WeightFiles
-from region_agent.weights.disk.stored_publication import Kept
+from region_agent.weights.disk.stored_publication import StoredPublication
 
 
-class Link(Protocol):
+class ChainLink(Protocol):
     """One delta, or an anchor."""
 
     @property
@@ -56,7 +56,7 @@ class OnDisk:
     """A link that is kept in a file."""
 
     layer: WeightFiles
-    kept: Kept
+    kept: StoredPublication
 
     @property
     def opening(self) -> Opening:
@@ -73,18 +73,18 @@ class OnDisk:
         return kept_.records(self.layer, self.kept)
 
 
-def attestation_of(link: Link) -> Attestation:
+def attestation_of(link: ChainLink) -> Attestation:
     """Return the trainer's signed opening and closing of the state to which the link leads."""
     return link.opening.attested or Attestation(opening=link.opening, closing=link.closing)
 
 
-def base_of(link: Link) -> Policy:
+def base_of(link: ChainLink) -> Policy:
     """Return the base of a delta."""
     assert link.opening.base is not None
     return link.opening.base
 
 
-def publication_of(link: Link) -> Publication:
+def publication_of(link: ChainLink) -> Publication:
     """Load the whole publication into memory. Raises: CorruptSpool, StorageError."""
     chunks = tuple(record for record in link.records() if isinstance(record, Chunk))
     return Publication(opening=link.opening, chunks=chunks, closing=link.closing)

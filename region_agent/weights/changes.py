@@ -8,34 +8,34 @@ from collections.abc import Iterator, Sequence
 from periplus.codec.weights import head
 from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.encoder import Encoder
-from periplus.codec.weights.layout import Layout
+from periplus.codec.weights.layout import StateLayout
 from periplus.errors import CorruptFrame, WrongBase
 from periplus.values.policy import Policy
-from region_agent.weights.chain import Link, base_of
-from region_agent.weights.disk.full_state import Copy
-from region_agent.weights.disk.placement import Placement, Scratch
+from region_agent.weights.chain import ChainLink, base_of
+from region_agent.weights.disk.full_state import FullState
+from region_agent.weights.disk.placement import FilePlacement, SpanScratch
 from region_agent.weights.disk.redo_log import SpanChanges, span_changes
 
 
-def head_of(link: Link, base: Layout | None) -> head.Head:
+def head_of(link: ChainLink, base: StateLayout | None) -> head.Head:
     """Return the head of a link's payload (its first part). Raises: CorruptFrame, WrongBase, StorageError."""
     opening = link.opening
     return head.read(link.part(0), base, max_content_bytes=opening.content_bytes, max_spans=link.closing.num_chunks - 1)
 
 
-def anchor_changes(link: Link, layout: Layout, span_bytes: int) -> Iterator[SpanChanges | None]:
+def anchor_changes(link: ChainLink, layout: StateLayout, span_bytes: int) -> Iterator[SpanChanges | None]:
     """Yield the content of a full state, span by span. Raises: CorruptFrame, StorageError."""
-    placement = Placement(layout, span_bytes)
+    placement = FilePlacement(layout, span_bytes)
     yield from _changes(link, placement, _decoder(link, None))
 
 
-def delta_changes(link: Link, copy: Copy) -> Iterator[SpanChanges | None]:
+def delta_changes(link: ChainLink, copy: FullState) -> Iterator[SpanChanges | None]:
     """Yield what a delta changes in the copy, which is its base; None for an unchanged span.
 
     Raises: CorruptFrame, WrongBase, StorageError.
     """
-    placement = Placement(copy.layout, _same_layout(link, copy.layout))
-    scratch = Scratch(placement)
+    placement = FilePlacement(copy.layout, _same_layout(link, copy.layout))
+    scratch = SpanScratch(placement)
     decoder = _decoder(link, scratch)
     for index in range(len(placement.spans)):
         # The decoder needs only the base's bytes of the span that it decodes.
@@ -44,7 +44,7 @@ def delta_changes(link: Link, copy: Copy) -> Iterator[SpanChanges | None]:
         scratch.drop(index)
 
 
-def fold(copy: Copy, links: Sequence[Link], have: Policy) -> Iterator[bytes]:
+def fold(copy: FullState, links: Sequence[ChainLink], have: Policy) -> Iterator[bytes]:
     """Yield the parts of one delta from the state `have` to the state to which `links` lead.
 
     `links` lead from the copy through `have`. Raises: WrongBase if the layout changes on the way, CorruptFrame,
@@ -54,9 +54,9 @@ def fold(copy: Copy, links: Sequence[Link], have: Policy) -> Iterator[bytes]:
     if len(sizes) > 1:
         raise WrongBase(f"deltas up to {links[-1].opening.policy} have spans of {sorted(sizes)} bytes; send them apart")
     span_bytes = sizes.pop()
-    placement = Placement(copy.layout, span_bytes)
+    placement = FilePlacement(copy.layout, span_bytes)
     # `now` runs through all links, `before` stays at `have`. The encoder compares the two, one span at a time.
-    before, now = Scratch(placement), Scratch(placement)
+    before, now = SpanScratch(placement), SpanScratch(placement)
     decoders = [_decoder(link, now) for link in links]
     parts = iter(Encoder(before.state, now.state, span_bytes=span_bytes).parts())
     yield next(parts)
@@ -74,10 +74,10 @@ def fold(copy: Copy, links: Sequence[Link], have: Policy) -> Iterator[bytes]:
         now.drop(index)
 
 
-def full(copy: Copy) -> Iterator[bytes]:
+def full(copy: FullState) -> Iterator[bytes]:
     """Yield the parts of an anchor of the copy. Raises: StorageError."""
     placement = copy.placement
-    scratch = Scratch(placement)
+    scratch = SpanScratch(placement)
     parts = iter(Encoder(None, scratch.state).parts())
     yield next(parts)
     for index in range(len(placement.spans)):
@@ -86,7 +86,7 @@ def full(copy: Copy) -> Iterator[bytes]:
         scratch.drop(index)
 
 
-def _decoder(link: Link, base: Scratch | None) -> Decoder:
+def _decoder(link: ChainLink, base: SpanScratch | None) -> Decoder:
     opening = link.opening
     decoder = Decoder(
         None if base is None else base.state,
@@ -97,7 +97,7 @@ def _decoder(link: Link, base: Scratch | None) -> Decoder:
 
 
 def _changes(
-    link: Link, placement: Placement, decoder: Decoder, first: int = 0, end: int | None = None
+    link: ChainLink, placement: FilePlacement, decoder: Decoder, first: int = 0, end: int | None = None
 ) -> Iterator[SpanChanges | None]:
     for index in range(first, len(placement.spans) if end is None else end):
         staged = decoder.feed(link.part(index + 1), index=index + 1)
@@ -107,7 +107,7 @@ def _changes(
         yield span_changes(start, placement.layout, placement.spans[index], staged.updates())
 
 
-def _same_layout(link: Link, layout: Layout) -> int:
+def _same_layout(link: ChainLink, layout: StateLayout) -> int:
     """Return the link's span size, after checking that it keeps the copy's layout. Raises: WrongBase, CorruptFrame."""
     found = head_of(link, layout)
     if found.layout != layout:

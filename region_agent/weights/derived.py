@@ -27,7 +27,7 @@ disk.
 _PART = b"PART"
 
 
-class Made:
+class DerivedPublication:
     """Opening, chunks and closing of a derived publication, as far as they are made.
 
     `make` runs in its own thread; all other methods are called from the event loop. `failure` says why the publication

@@ -29,7 +29,7 @@ FOLD_EXPONENT = -0.25
 """Exponent of the expected size of a fold; the module's docstring has its source."""
 
 
-class Way(StrEnum):
+class RouteKind(StrEnum):
     """Route by which a reader gets to the newest state."""
 
     CHAIN = "chain"
@@ -38,7 +38,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class RouteRates:
     """Rates of this gateway in bytes per second.
 
     Defaults: one slow core at the codec's promised speeds, a link of 1 Gbit/s.
@@ -75,27 +75,27 @@ class Situation:
 class Cost:
     """Expected bytes and seconds of one route."""
 
-    way: Way
+    way: RouteKind
     num_bytes: int
     seconds: float
 
 
-def costs(situation: Situation, rates: Rates) -> tuple[Cost, ...]:
+def costs(situation: Situation, rates: RouteRates) -> tuple[Cost, ...]:
     """Return the cost of each available route, cheapest first.
 
     Among equal ones the route that the trainer signed comes first.
     """
     found = []
     if situation.chain is not None:
-        found.append(_cost(Way.CHAIN, sum(situation.chain), 0.0, rates))
+        found.append(_cost(RouteKind.CHAIN, sum(situation.chain), 0.0, rates))
     if situation.chain and situation.num_folded is not None and situation.copy_content is not None:
         make_s = 0.0 if situation.made_fold is not None else _fold_s(situation, rates)
-        found.append(_cost(Way.FOLD, situation.made_fold or fold_bytes(situation.chain), make_s, rates))
+        found.append(_cost(RouteKind.FOLD, situation.made_fold or fold_bytes(situation.chain), make_s, rates))
     if situation.copy_content is not None and situation.is_behind_copy:
         full = situation.made_full or int(FULL_SHARE * situation.copy_content)
         make_s = 0.0 if situation.made_full is not None else situation.copy_content / rates.encode_bytes_per_s
-        found.append(_cost(Way.FULL, full + sum(situation.after_copy), make_s, rates))
-    return tuple(sorted(found, key=lambda cost: (cost.seconds, list(Way).index(cost.way))))
+        found.append(_cost(RouteKind.FULL, full + sum(situation.after_copy), make_s, rates))
+    return tuple(sorted(found, key=lambda cost: (cost.seconds, list(RouteKind).index(cost.way))))
 
 
 def fold_bytes(deltas: Sequence[int]) -> int:
@@ -103,11 +103,11 @@ def fold_bytes(deltas: Sequence[int]) -> int:
     return int(sum(deltas) * len(deltas) ** FOLD_EXPONENT) if deltas else 0
 
 
-def _fold_s(situation: Situation, rates: Rates) -> float:
+def _fold_s(situation: Situation, rates: RouteRates) -> float:
     content, num_folded = situation.copy_content or 0, situation.num_folded or 0
     return content / rates.encode_bytes_per_s + num_folded * content / rates.decode_bytes_per_s
 
 
-def _cost(way: Way, num_bytes: int, make_s: float, rates: Rates) -> Cost:
+def _cost(way: RouteKind, num_bytes: int, make_s: float, rates: RouteRates) -> Cost:
     send_s = num_bytes / rates.link_bytes_per_s
     return Cost(way=way, num_bytes=num_bytes, seconds=max(send_s, make_s) + min(send_s, make_s) / 10)

@@ -34,13 +34,13 @@ from periplus.publication import (
 )
 from periplus.values.policy import Policy
 from region_agent.weights import routes
-from region_agent.weights.chain import Link, attestation_of
+from region_agent.weights.chain import ChainLink, attestation_of
 from region_agent.weights.changes import fold, full
-from region_agent.weights.derived import Made
+from region_agent.weights.derived import DerivedPublication
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.disk.restore import MAX_CONTENT_BYTES, restored_log
 from region_agent.weights.disk.weight_store import WeightStore
-from region_agent.weights.routes import Rates, Situation, Way
+from region_agent.weights.routes import RouteKind, RouteRates, Situation
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,9 @@ hand.
 DOUBT_AGAIN_S = 60.0
 """Seconds between proofs of a copy that readers distrust. Each proof reads all of it. Chosen by hand."""
 
-LOCAL = Rates(link_bytes_per_s=1e9)
+LOCAL = RouteRates(link_bytes_per_s=1e9)
 """Assumed rates to readers in this region."""
-REMOTE = Rates()
+REMOTE = RouteRates()
 """Assumed rates to readers in other regions. Measuring links is the coordinator's task, not this gateway's."""
 
 
@@ -75,7 +75,7 @@ class Stream:
     policy: Policy
 
 
-class Keeper:
+class WeightCache:
     """The weight cache of one job in one gateway."""
 
     def __init__(self, job_id: str, authority_key: bytes, store: WeightStore, publications: PublicationLog) -> None:
@@ -83,18 +83,18 @@ class Keeper:
         self.authority_key = authority_key
         self.trust = Trust(authority_key, job_id)
         self.log = publications
-        self.num_derived = dict.fromkeys(Way, 0)
+        self.num_derived = dict.fromkeys(RouteKind, 0)
         self._store = store
         self._store_lock = asyncio.Lock()  # taken before the disk lock if both are held
         self._disk_lock = asyncio.Lock()
         self._work = asyncio.Event()
         self._incoming: deque[Publication] = deque()
-        self._made: dict[tuple[Way, Policy | None, Policy], Made] = {}
-        self._orders: deque[tuple[Made, tuple[Way, Policy | None, Policy]]] = deque()
+        self._made: dict[tuple[RouteKind, Policy | None, Policy], DerivedPublication] = {}
+        self._orders: deque[tuple[DerivedPublication, tuple[RouteKind, Policy | None, Policy]]] = deque()
         self._num_full_readers = 0
-        self._failed: set[tuple[Way, Policy | None, Policy]] = set()
-        self._making: Made | None = None
-        self._damaged: tuple[Link, str] | None = None  # a link of the chain, found by its reader, and why
+        self._failed: set[tuple[RouteKind, Policy | None, Policy]] = set()
+        self._making: DerivedPublication | None = None
+        self._damaged: tuple[ChainLink, str] | None = None  # a link of the chain, found by its reader, and why
         self._why_unsaved = ""
         self._asked_s = -COPY_AGAIN_S
         self._doubted_s = -DOUBT_AGAIN_S
@@ -251,12 +251,12 @@ class Keeper:
                     if self._damaged is not None or (self._store.is_waiting and not self._why_unsaved):
                         await self._settle()
             for each in routes.costs(self._situation(have, chain_bytes), REMOTE if is_remote else LOCAL):
-                if each.way is Way.CHAIN and chain_bytes is not None:
+                if each.way is RouteKind.CHAIN and chain_bytes is not None:
                     return Along()
                 links = self._store.links_from(have)
-                if each.way is Way.CHAIN and links:
+                if each.way is RouteKind.CHAIN and links:
                     return Stream(self._signed(links), links[-1].opening.policy)
-                made = None if each.way is Way.CHAIN else self._ordered(each.way, have)
+                made = None if each.way is RouteKind.CHAIN else self._ordered(each.way, have)
                 if made is not None:
                     return Stream(self._read(made, self._key(each.way, have)), made.policy)
         return None
@@ -270,23 +270,25 @@ class Keeper:
         return Situation(
             chain=chain or None, num_folded=len(store.chain) if copy is not None and links else None,
             copy_content=None if copy is None else copy.layout.content_bytes, is_behind_copy=is_older,
-            after_copy=store.chain_bytes, made_fold=self._made_bytes(Way.FOLD, have),
-            made_full=self._made_bytes(Way.FULL, None),
+            after_copy=store.chain_bytes, made_fold=self._made_bytes(RouteKind.FOLD, have),
+            made_full=self._made_bytes(RouteKind.FULL, None),
         )  # fmt: skip
 
-    def _made_bytes(self, way: Way, have: Policy | None) -> int | None:
+    def _made_bytes(self, way: RouteKind, have: Policy | None) -> int | None:
         made = self._made.get(self._key(way, have))
         return made.num_bytes if made is not None and made.closing is not None else None
 
-    def _key(self, way: Way, have: Policy | None) -> tuple[Way, Policy | None, Policy]:
+    def _key(self, way: RouteKind, have: Policy | None) -> tuple[RouteKind, Policy | None, Policy]:
         """Return the key of a derived publication: route, start (of a fold) and target.
 
         Equal requests share one publication.
         """
-        target = self._store.copy.policy if way is Way.FULL and self._store.copy is not None else self._store.newest
-        return way, have if way is Way.FOLD else None, target or Policy(0, 0)
+        target = (
+            self._store.copy.policy if way is RouteKind.FULL and self._store.copy is not None else self._store.newest
+        )
+        return way, have if way is RouteKind.FOLD else None, target or Policy(0, 0)
 
-    def _ordered(self, way: Way, have: Policy | None) -> Made | None:
+    def _ordered(self, way: RouteKind, have: Policy | None) -> DerivedPublication | None:
         """Return the derived publication for this route, ordering it if nobody has. None if it cannot be made."""
         key, copy = self._key(way, have), self._store.copy
         made = self._made.get(key)
@@ -294,7 +296,7 @@ class Keeper:
             return made
         if copy is None or key in self._failed:
             return None
-        if way is Way.FULL:
+        if way is RouteKind.FULL:
             writer = DerivedWriter(
                 copy.attestation, kind=PublicationKind.ANCHOR, max_chunks=1 + len(copy.placement.spans)
             )
@@ -305,20 +307,20 @@ class Keeper:
                 base_digest=links[0].opening.base_digest, max_chunks=links[-1].closing.num_chunks,
             )  # fmt: skip
         self._forget_made()
-        made = self._made[key] = Made(writer, self._store.layer, self._store.new_path("derived"))
+        made = self._made[key] = DerivedPublication(writer, self._store.layer, self._store.new_path("derived"))
         self._orders.append((made, key))
         self._work.set()
         return made
 
-    async def _make(self, made: Made, key: tuple[Way, Policy | None, Policy]) -> None:
+    async def _make(self, made: DerivedPublication, key: tuple[RouteKind, Policy | None, Policy]) -> None:
         way, have, target = key
         copy = self._store.copy
         if self._made.get(key) is not made:
             return  # no reader waits for it any more
-        if copy is None or not copy.usable or (way is Way.FULL and copy.policy != target):
+        if copy is None or not copy.usable or (way is RouteKind.FULL and copy.policy != target):
             made.give_up("the copy has moved on")
             return
-        if way is Way.FULL:
+        if way is RouteKind.FULL:
             parts = full(copy)
         else:
             links = [link for link in self._store.chain if link.opening.policy <= target]
@@ -345,9 +347,9 @@ class Keeper:
               make_s=round(clock.monotonic_s() - started_s, 3))  # fmt: skip
 
     async def _read(
-        self, made: Made, key: tuple[Way, Policy | None, Policy]
+        self, made: DerivedPublication, key: tuple[RouteKind, Policy | None, Policy]
     ) -> AsyncGenerator[PublicationRecord]:  # fmt: skip
-        is_full = key[0] is Way.FULL
+        is_full = key[0] is RouteKind.FULL
         made.num_readers += 1
         self._num_full_readers += is_full
         try:
@@ -367,11 +369,11 @@ class Keeper:
                 made.remove()
             self._work.set()  # the copy may advance again
 
-    async def _links_from(self, have: Policy) -> Sequence[Link]:
+    async def _links_from(self, have: Policy) -> Sequence[ChainLink]:
         async with self._store_lock:
             return self._store.links_from(have) or ()
 
-    async def _signed(self, links: Sequence[Link]) -> AsyncGenerator[PublicationRecord]:
+    async def _signed(self, links: Sequence[ChainLink]) -> AsyncGenerator[PublicationRecord]:
         for link in links:
             records = link.records()
             try:

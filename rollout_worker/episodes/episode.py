@@ -22,7 +22,7 @@ from periplus.values.trajectory import (
     token_ids,
 )
 from rollout_worker.engines.engine import Completion, Engine, SampleRequest
-from rollout_worker.episodes.queue import Lease
+from rollout_worker.episodes.queue import QueuedLease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class EpisodeSettings:
 
 
 def sample_batch(
-    leases: Sequence[Lease], engine: Engine, tokenizer: Any, environment: Environment, policy: Policy,
+    leases: Sequence[QueuedLease], engine: Engine, tokenizer: Any, environment: Environment, policy: Policy,
     settings: EpisodeSettings,
 ) -> tuple[Trajectory, ...]:  # fmt: skip
     """One trajectory a lease, in order, all of `policy`. `generation_s` is left 0: the caller holds the clock."""
@@ -56,7 +56,7 @@ def sample_batch(
 
 
 def _trajectory(
-    lease: Lease, prompt: tuple[int, ...], completion: Completion, tokenizer: Any, environment: Environment,
+    lease: QueuedLease, prompt: tuple[int, ...], completion: Completion, tokenizer: Any, environment: Environment,
     policy: Policy, settings: EpisodeSettings,
 ) -> Trajectory:  # fmt: skip
     text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from periplus.errors import WireError, explained_error
-from periplus.values.trajectory import Limits, Trajectory, validate
-from rollout_worker.episodes.queue import Lease
+from periplus.values.trajectory import Trajectory, TrajectoryLimits, validate
+from rollout_worker.episodes.queue import QueuedLease
 
 WHY_CHARACTERS = 500
 
@@ -20,12 +20,12 @@ WHY_CHARACTERS = 500
 class Failed:
     """This lease yields nothing, here and now."""
 
-    lease: Lease
+    lease: QueuedLease
     why: str
 
 
 def sample_what_can_be(
-    leases: Sequence[Lease], sample: Callable[[Sequence[Lease]], Sequence[Trajectory]]
+    leases: Sequence[QueuedLease], sample: Callable[[Sequence[QueuedLease]], Sequence[Trajectory]]
 ) -> tuple[tuple[Trajectory, ...], tuple[Failed, ...]]:
     """The trajectories in the order of their leases, and the leases that have none."""
     try:
@@ -40,7 +40,7 @@ def sample_what_can_be(
 
 
 def only_valid(
-    leases: Sequence[Lease], trajectories: Sequence[Trajectory], limits: Limits
+    leases: Sequence[QueuedLease], trajectories: Sequence[Trajectory], limits: TrajectoryLimits
 ) -> tuple[tuple[Trajectory, ...], tuple[Failed, ...]]:
     """The trajectories that the trainer will accept, and the leases of the others."""
     by_id = {lease.lease_id: lease for lease in leases}

@@ -14,7 +14,7 @@ from periplus.values.trajectory import Purpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class QueuedLease:
     """The right to produce one sample; `alone`: in a batch of its own. See trainer/ledger/values.py."""
 
     lease_id: int
@@ -36,12 +36,12 @@ class LeaseQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, tuple[int, int]]] = []
-        self._leases: dict[tuple[int, int], Lease] = {}  # by (fork, lease id)
+        self._leases: dict[tuple[int, int], QueuedLease] = {}  # by (fork, lease id)
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: QueuedLease) -> None:
         first, key = 0 if lease.purpose is Purpose.EVAL else 1, (lease.start_at.fork, lease.lease_id)
         if key not in self._leases:
             self._leases[key] = lease
@@ -51,9 +51,9 @@ class LeaseQueue:
     def has_startable(self, policy: Policy | None) -> bool:
         return policy is not None and any(self._may_start(lease, policy) for lease in self._leases.values())
 
-    def take(self, policy: Policy, at_most: int) -> tuple[Lease, ...]:
+    def take(self, policy: Policy, at_most: int) -> tuple[QueuedLease, ...]:
         """Remove and return up to `at_most` leases that may start at `policy` together."""
-        taken: list[Lease] = []
+        taken: list[QueuedLease] = []
         held: list[tuple[int, int, int, tuple[int, int]]] = []
         while self._heap and len(taken) < at_most:
             entry = heapq.heappop(self._heap)
@@ -87,5 +87,5 @@ class LeaseQueue:
         self._leases.clear()
 
     @staticmethod
-    def _may_start(lease: Lease, policy: Policy) -> bool:
+    def _may_start(lease: QueuedLease, policy: Policy) -> bool:
         return lease.start_at.fork == policy.fork and lease.start_at <= policy

@@ -9,7 +9,7 @@ import numpy as np
 
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 
 SIZES = ((1 << 10, 1 << 4), (1 << 20, 1 << 4), (1 << 20, 1 << 15))
 """(elements, changes), as the trainer compiles its encoder with."""
@@ -26,5 +26,5 @@ def compile_decoder() -> None:
         decode(base, encode(base, _state(changed)), max_content_bytes=bits.nbytes)
 
 
-def _state(bits: "np.ndarray[tuple[int], np.dtype[np.uint16]]") -> State:
+def _state(bits: "np.ndarray[tuple[int], np.dtype[np.uint16]]") -> WeightState:
     return {"w": Tensor("BF16", bits.shape, bits)}

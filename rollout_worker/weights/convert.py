@@ -6,13 +6,13 @@ from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
-from rollout_worker.episodes.queue import Lease
-from rollout_worker.weights.engine_writer import Finding
+from rollout_worker.episodes.queue import QueuedLease
+from rollout_worker.weights.engine_writer import EngineCheck
 from rollout_worker.weights.pending_versions import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class VersionReport:
     """What became of one version in this worker; fields as in WeightProof."""
 
     policy: Policy
@@ -27,7 +27,7 @@ class Proof:
     fallback: bool = False
 
     @classmethod
-    def of(cls, version: Version, *, pause_s: float = 0.0, finding: Finding | None = None) -> "Proof":
+    def of(cls, version: Version, *, pause_s: float = 0.0, finding: EngineCheck | None = None) -> "VersionReport":
         """A version that the engine holds, or skipped on its way to a newer one."""
         return cls(
             policy=version.signed.policy, state_digest=version.signed.state_digest, ok=True,
@@ -36,7 +36,7 @@ class Proof:
         )  # fmt: skip
 
     @classmethod
-    def of_fault(cls, policy: Policy, finding: Finding) -> "Proof":
+    def of_fault(cls, policy: Policy, finding: EngineCheck) -> "VersionReport":
         """An engine that failed its check."""
         return cls(
             policy=policy, state_digest=finding.digest, ok=False, why=finding.why, engine_checked=True,
@@ -44,11 +44,11 @@ class Proof:
         )  # fmt: skip
 
 
-def _difference(finding: Finding | None) -> float:
+def _difference(finding: EngineCheck | None) -> float:
     return 0.0 if finding is None or finding.max_difference is None else finding.max_difference
 
 
-def proof_to_pb(proof: Proof) -> gateway_pb2.WeightProof:
+def proof_to_pb(proof: VersionReport) -> gateway_pb2.WeightProof:
     """One proof."""
     return gateway_pb2.WeightProof(
         policy=policy_to_pb(proof.policy), state_digest=proof.state_digest, ok=proof.ok, why=proof.why,
@@ -57,9 +57,9 @@ def proof_to_pb(proof: Proof) -> gateway_pb2.WeightProof:
     )  # fmt: skip
 
 
-def lease_from_pb(message: gateway_pb2.Lease) -> Lease:
+def lease_from_pb(message: gateway_pb2.Lease) -> QueuedLease:
     """One lease."""
-    return Lease(
+    return QueuedLease(
         lease_id=message.lease_id,
         group=message.group,
         sample=message.sample,

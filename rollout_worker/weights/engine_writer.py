@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from periplus.codec.weights.layout import Layout
+from periplus.codec.weights.layout import StateLayout
 from periplus.codec.weights.staged import Update
 from periplus.errors import CorruptFrame, WrongBase
 from periplus.values.digest import state_digest
@@ -28,12 +28,12 @@ from periplus.values.probe_prompts import (
     max_difference,
     probe_prompts,
 )
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 from rollout_worker.engines.engine import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class EngineCheck:
     """What a check saw; `why` is empty where all is well. `max_difference`: None where the probe had no reference."""
 
     digest: bytes
@@ -54,10 +54,10 @@ class EngineWeights:
         self._prompts = probe_prompts(probe_seed, engine.vocab_size)
         in_bf16 = any(tensor.dtype == torch.bfloat16 for tensor in self._tensors.values())
         self._tolerance_nats = PROBE_TOLERANCE_BF16_NATS if in_bf16 else PROBE_TOLERANCE_NATS
-        self._fits: Layout | None = None
+        self._fits: StateLayout | None = None
         self.policy: Policy | None = None
 
-    def check_fits(self, layout: Layout) -> None:
+    def check_fits(self, layout: StateLayout) -> None:
         """Raises: WrongBase if names, dtypes or shapes of the layout are not the engine's."""
         if layout == self._fits:
             return
@@ -84,37 +84,37 @@ class EngineWeights:
                 else:
                     words[torch.from_numpy(update.positions).to(words.device)] = values
 
-    def write_all(self, state: State) -> None:
+    def write_all(self, state: WeightState) -> None:
         """Overwrite everything. The state's layout must fit (`check_fits`)."""
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 _words(tensor).copy_(_as_words(state[name].data.view(np.uint16), tensor))
 
-    def read(self) -> State:
+    def read(self) -> WeightState:
         """What the engine holds, converted as it is asked for.
 
         Its items raise: CorruptFrame for an element that no publication can have written.
         """
         return _ReadBack(self._tensors)
 
-    def check(self, state_digest_: bytes, probe_logprobs: Sequence[float]) -> Finding:
+    def check(self, state_digest_: bytes, probe_logprobs: Sequence[float]) -> EngineCheck:
         """Whether the engine holds the state of this digest, and computes with it what the trainer does."""
         try:
             digest = state_digest(self.read())
         except CorruptFrame as error:
-            return Finding(digest=b"", max_difference=None, why=str(error))
+            return EngineCheck(digest=b"", max_difference=None, why=str(error))
         if digest != state_digest_:
             why = f"the engine's tensors have digest {digest.hex()}, the published version has {state_digest_.hex()}"
-            return Finding(digest=digest, max_difference=None, why=why)
+            return EngineCheck(digest=digest, max_difference=None, why=why)
         if not probe_logprobs:
-            return Finding(digest=digest, max_difference=None, why="")
+            return EngineCheck(digest=digest, max_difference=None, why="")
         found = self._engine.logprobs(self._prompts).reshape(-1).tolist()
         difference = max_difference(probe_logprobs, found)
         why = "" if difference <= self._tolerance_nats else (
             f"the engine's log-probabilities of the probe differ by {difference:.3g} nats from the trainer's, at most "
             f"{self._tolerance_nats} may be, though its tensors are right: it computes with others"
         )  # fmt: skip
-        return Finding(digest=digest, max_difference=difference, why=why)
+        return EngineCheck(digest=digest, max_difference=difference, why=why)
 
 
 class _ReadBack(Mapping[str, Tensor]):

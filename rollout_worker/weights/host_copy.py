@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from periplus.codec.registry import state_decoder
 from periplus.codec.weights.decoder import Decoder
-from periplus.codec.weights.layout import Layout
+from periplus.codec.weights.layout import StateLayout
 from periplus.codec.weights.staged import Staged
 from periplus.publication import Closing, Opening
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class HostCopy:
     """One state, and the version that it is proven to be (None: not proven)."""
 
     def __init__(self) -> None:
-        self.layout = Layout(lines=())
+        self.layout = StateLayout(lines=())
         self._arrays: dict[str, npt.NDArray[np.uint8]] = {}
         self.version: Signed | None = None
 
@@ -51,7 +51,7 @@ class HostCopy:
         return b"" if self.version is None else self.version.state_digest
 
     @property
-    def state(self) -> State:
+    def state(self) -> WeightState:
         """Views of the copy, which `take` will write into."""
         return {line.name: Tensor(line.dtype, line.shape, self._arrays[line.name]) for line in self.layout.lines}
 
@@ -82,7 +82,7 @@ class HostCopy:
         """It is not trusted any more; the memory stays for the full state that will be asked for."""
         self.version = None
 
-    def _fit(self, layout: Layout) -> None:
+    def _fit(self, layout: StateLayout) -> None:
         if layout == self.layout:
             return
         known = set(self.layout.lines)

@@ -15,10 +15,10 @@ from periplus.publication import (
     Admission,
     Chunk,
     Closing,
-    Intake,
     Opening,
     PublicationKind,
     PublicationRecord,
+    StreamChecker,
     Trust,
     admit,
     check_repeat,
@@ -29,7 +29,7 @@ from rollout_worker.weights.pending_versions import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class ReceivedBundle:
     """What a worker needs beside weights; `parts` are its payload."""
 
     opening: Opening
@@ -37,7 +37,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
+class WeightMismatch:
     """Everything was as it was sent, and yet the weights are not those that the trainer signed."""
 
     policy: Policy
@@ -45,7 +45,7 @@ class Mismatch:
     why: str
 
 
-Outcome = Bundle | Version | Mismatch | None
+Outcome = ReceivedBundle | Version | WeightMismatch | None
 
 
 class Incoming:
@@ -54,7 +54,7 @@ class Incoming:
     def __init__(
         self, trust: Trust, host: HostCopy, *, highest_fork: int, distrust: bool, max_content_bytes: int
     ) -> None:
-        self._intake = Intake(trust, max_content_bytes=max_content_bytes)
+        self._intake = StreamChecker(trust, max_content_bytes=max_content_bytes)
         self._host = host
         self._distrust = distrust
         self._opening: Opening | None = None
@@ -98,7 +98,7 @@ class Incoming:
         parts, decoder = tuple(self._parts), self._decoder
         self._parts, self._decoder = [], None
         if opening.kind is PublicationKind.BUNDLE:
-            return Bundle(opening=opening, parts=parts)
+            return ReceivedBundle(opening=opening, parts=parts)
         if decoder is None:
             check_repeat(opening, closing, self._host.state_digest)
             return None
@@ -110,7 +110,7 @@ class Incoming:
         signed = self._host.version
         if signed is None:
             why = f"the weights have digest {digest.hex()}, the published version has {closing.state_digest.hex()}"
-            return Mismatch(policy=opening.policy, digest=digest, why=why)
+            return WeightMismatch(policy=opening.policy, digest=digest, why=why)
         moved = before is None or before.fork != opening.policy.fork
         fallback = opening.is_derived or self._distrust
         return Version(signed=signed, staged=staged, recovers=moved or fallback, fallback=fallback)

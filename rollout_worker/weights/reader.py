@@ -28,10 +28,10 @@ from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.publication import Trust
 from periplus.values.policy import Policy
-from rollout_worker.weights.convert import Proof
-from rollout_worker.weights.engine_writer import EngineWeights, Finding
+from rollout_worker.weights.convert import VersionReport
+from rollout_worker.weights.engine_writer import EngineCheck, EngineWeights
 from rollout_worker.weights.host_copy import HostCopy, Signed
-from rollout_worker.weights.incoming import Bundle, Incoming, Mismatch, Outcome
+from rollout_worker.weights.incoming import Incoming, Outcome, ReceivedBundle, WeightMismatch
 from rollout_worker.weights.pending_versions import Backlog, Swap, Version, check_is_due
 from rollout_worker.weights.subscription import Standing
 
@@ -56,7 +56,7 @@ class WeightReader:
     """One worker's. `report` takes proofs; `wake` is called when `bundle` or `swap` has something new."""
 
     def __init__(
-        self, settings: ReaderSettings, report: Callable[[Proof], Awaitable[None]], wake: Callable[[], None]
+        self, settings: ReaderSettings, report: Callable[[VersionReport], Awaitable[None]], wake: Callable[[], None]
     ) -> None:
         self._settings = settings
         self._trust = Trust(settings.authority_key, settings.job_id)
@@ -70,7 +70,7 @@ class WeightReader:
         self._engine: EngineWeights | None = None
         self._num_since_check = 0
         self._highest_fork = 0
-        self.bundle: Bundle | None = None
+        self.bundle: ReceivedBundle | None = None
         self.num_refused: Counter[str] = Counter()  # by class
 
     @property
@@ -119,10 +119,10 @@ class WeightReader:
                 busy_s += clock.monotonic_s() - began_s
                 if isinstance(outcome, Version):
                     self._proven(replace(outcome, transfer_s=came_s - opened_s, apply_s=busy_s))
-            if isinstance(outcome, Bundle) and self.bundle is None:
+            if isinstance(outcome, ReceivedBundle) and self.bundle is None:
                 self.bundle = outcome
                 self._wake()
-            elif isinstance(outcome, Mismatch):
+            elif isinstance(outcome, WeightMismatch):
                 await self._mismatched(outcome)
 
     async def _take(self, message: gateway_pb2.PublicationRecord, incoming: Incoming) -> Outcome:
@@ -163,11 +163,13 @@ class WeightReader:
         self._backlog.add(version)
         self._wake()
 
-    async def _mismatched(self, mismatch: Mismatch) -> None:
+    async def _mismatched(self, mismatch: WeightMismatch) -> None:
         self._standing = self._standing.mismatched()
         self._backlog.host_is_lost()
         event(log, logging.ERROR, "weights_differ", policy=mismatch.policy, why=mismatch.why)
-        await self._report(Proof(policy=mismatch.policy, state_digest=mismatch.digest, ok=False, why=mismatch.why))
+        await self._report(
+            VersionReport(policy=mismatch.policy, state_digest=mismatch.digest, ok=False, why=mismatch.why)
+        )
         self._wake()
         raise CorruptFrame(f"{mismatch.policy}: {mismatch.why}; the trainer's own full state is needed")
 
@@ -191,7 +193,7 @@ class WeightReader:
             return
         written_s = clock.monotonic_s()
         self._num_since_check += len(swap.versions)
-        finding: Finding | None = None
+        finding: EngineCheck | None = None
         signed: Signed | None = swap.newest.signed
         if check_is_due(swap, self._num_since_check, self._settings.check_every_versions):
             finding, signed = await self._check(engine, swap.newest.signed)
@@ -206,14 +208,14 @@ class WeightReader:
             return
         skipped = swap.versions[:-1] if signed is swap.newest.signed else ()
         for version in skipped:
-            await self._tell(Proof.of(version))
-        await self._tell(Proof.of(replace(swap.newest, signed=signed), pause_s=pause_s, finding=finding))
+            await self._tell(VersionReport.of(version))
+        await self._tell(VersionReport.of(replace(swap.newest, signed=signed), pause_s=pause_s, finding=finding))
 
     def _end_if_hopeless(self) -> None:
         if why := self._standing.hopeless:
             raise PeriplusError(f"{why}; memory or build are broken, of this machine or of the trainer's: see the log")
 
-    async def _tell(self, proof: Proof) -> None:
+    async def _tell(self, proof: VersionReport) -> None:
         event(
             log, logging.INFO, "weights_proven", policy=proof.policy, digest=proof.state_digest.hex(),
             fallback=proof.fallback,
@@ -240,7 +242,7 @@ class WeightReader:
             await asyncio.to_thread(engine.write_all, self._host.state)
             return replace(swap, whole=True, recovers=recovers)
 
-    async def _check(self, engine: EngineWeights, signed: Signed) -> tuple[Finding, Signed | None]:
+    async def _check(self, engine: EngineWeights, signed: Signed) -> tuple[EngineCheck, Signed | None]:
         """What was found in the end, and the version that the engine holds then."""
         self._num_since_check = 0
         finding = await asyncio.to_thread(engine.check, signed.state_digest, signed.probe_logprobs)
@@ -248,7 +250,7 @@ class WeightReader:
             self._standing = self._standing.engine_sound()
             return finding, signed
         event(log, logging.ERROR, "engine_differs", policy=signed.policy, why=finding.why)
-        await self._report(Proof.of_fault(signed.policy, finding))
+        await self._report(VersionReport.of_fault(signed.policy, finding))
         async with self._host_lock:
             if await asyncio.to_thread(self._host.is_proven):
                 again = self._host.version

@@ -23,19 +23,12 @@ from coordinator.events import (
     StepRecorded,
     Ticked,
 )
-from coordinator.state import (
-    TRANSITIONS,
-    JobState,
-    Placement,
-    check_transition,
-    desired_tasks,
-    doing,
-)
+from coordinator.state import TRANSITIONS, JobState, PlacedRoles, check_transition, desired_tasks, doing
 from periplus.errors import Conflict, NotFound, StateError
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import ENDED, Role, RunFiles, TaskState
-from planner.plan import Infeasible
+from planner.plan import NoPlanExists
 from tests.support.coordinator_run import AUTHORITY_KEY, KEYS, REGIONS, Run, hello, record, report, request
 
 SAVED = RunFiles(run_dir="/r/j", log="/r/j/logs/trainer.log", checkpoint=Policy(0, 6), report="/r/j/report.html")
@@ -512,7 +505,7 @@ def test_infeasible_on_the_whole_fleet_fails_the_job() -> None:
     run = Run()
     run.join("eu")
     run.do(JobSubmitted("r", "j", request()))
-    run.do(PlanFinished("j", frozenset({"eu"}), Infeasible(conflict="eu has 4 cores, 8 wanted")))
+    run.do(PlanFinished("j", frozenset({"eu"}), NoPlanExists(conflict="eu has 4 cores, 8 wanted")))
     assert run.job().state is JobState.FAILED
     assert run.job().reason == "infeasible: eu has 4 cores, 8 wanted"
 
@@ -521,7 +514,7 @@ def test_infeasible_on_a_part_of_the_fleet_waits_for_the_rest(run: Run) -> None:
     run.join("ap")
     run.measure_all()
     run.do(JobSubmitted("r2", "k", request()))
-    run.do(PlanFinished("k", frozenset({"ap"}), Infeasible(conflict="ap is small")))
+    run.do(PlanFinished("k", frozenset({"ap"}), NoPlanExists(conflict="ap is small")))
     assert run.job("k").state is JobState.PENDING
     assert "ap is small" in run.job("k").reason
     assert not any(isinstance(effect, RunPlanner) for effect in run.do(Ticked()))
@@ -535,7 +528,7 @@ def test_infeasible_for_a_fleet_of_the_past_is_asked_again() -> None:
     run.do(JobSubmitted("r", "j", request()))
     run.join("us")
     run.measure_all()
-    effects = run.do(PlanFinished("j", frozenset({"eu"}), Infeasible(conflict="needs two")))
+    effects = run.do(PlanFinished("j", frozenset({"eu"}), NoPlanExists(conflict="needs two")))
     assert RunPlanner("j", frozenset({"eu", "us"})) in effects
 
 
@@ -545,7 +538,7 @@ def test_a_plan_with_a_region_that_left_is_made_anew() -> None:
     run.measure_all()
     run.do(JobSubmitted("r", "j", request()))
     run.do(RegionLeft("us", 1))
-    placement = Placement(trainer_region="us", num_rollout_workers={"eu": 1}, plan_json="{}")
+    placement = PlacedRoles(trainer_region="us", num_rollout_workers={"eu": 1}, plan_json="{}")
     effects = run.do(PlanFinished("j", frozenset({"eu", "us"}), placement))
     assert run.job().state is JobState.PENDING
     assert RunPlanner("j", frozenset({"eu"})) in effects

@@ -27,19 +27,11 @@ from coordinator.events import (
     Ticked,
 )
 from coordinator.machine import step
-from coordinator.state import (
-    ENDED_STATES,
-    TRANSITIONS,
-    Job,
-    JobState,
-    Placement,
-    desired_tasks,
-    free_regions,
-)
+from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, PlacedRoles, desired_tasks, free_regions
 from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.task import Role, TaskState
-from planner.plan import Infeasible
+from planner.plan import NoPlanExists
 from tests.support.coordinator_run import KEYS, REGIONS, Run, hello, record, report, request
 
 _names = st.sampled_from(REGIONS)
@@ -152,13 +144,13 @@ class AnyHistory(RuleBasedStateMachine):
             case "place":
                 known = st.sampled_from(sorted(self.run.state.regions))
                 rollouts = data.draw(st.sets(known, min_size=1))
-                answer: Any = Placement(
+                answer: Any = PlacedRoles(
                     trainer_region=data.draw(known),
                     num_rollout_workers=dict.fromkeys(rollouts, data.draw(st.integers(1, 2))),
                     plan_json="{}",
                 )
             case "infeasible":
-                answer = Infeasible(conflict="too small")
+                answer = NoPlanExists(conflict="too small")
             case _:
                 answer = PlannerFailed("bug")
         self.do(PlanFinished(job_id, offered, answer))

@@ -5,27 +5,37 @@ import pytest
 
 from coordinator.events import PlannerFailed, RunPlanner
 from coordinator.planning import fleet_of, placement, planned
-from coordinator.state import Hello, Inventory, Job, JobRequest, Link, Placement, Region, Settings, State
+from coordinator.state import (
+    Hello,
+    Inventory,
+    Job,
+    JobRequest,
+    MeasuredLink,
+    PlacedRoles,
+    RegionState,
+    Settings,
+    State,
+)
 from periplus.errors import ConfigError
-from planner.plan import BudgetExhausted, Infeasible, Outcome
+from planner.plan import NoPlanExists, Outcome, PlanningTimedOut
 from planner.problem.fleet import Fleet
 from planner.propose import without_question
 from tests.support.gpu_plan import gpu_plan
 from tests.support.static_plan import PLAN
 
 
-def region(name: str) -> Region:
+def region(name: str) -> RegionState:
     inventory = Inventory(num_cores=4, memory_bytes=8 << 30, hostname="h")
     hello = Hello(region=name, boot_id="b", gateway_address=f"{name}:1", inventory=inventory, agent_version="0")
-    return Region(hello=hello, epoch=1, connected=True, last_seen_s=0.0)
+    return RegionState(hello=hello, epoch=1, connected=True, last_seen_s=0.0)
 
 
 STATE = State(
     settings=Settings(silent_after_s=1, probe_payload_bytes=1, probe_timeout_s=1, probe_retry_s=1),
     authority_key="ab",
     regions={name: region(name) for name in "cab"},
-    links={("a", "b"): Link(rtt_s=0.1, throughput_bits_per_s=8e8, measured_at_s=0.0),
-           ("a", "c"): Link(rtt_s=0.2, throughput_bits_per_s=8e7, measured_at_s=0.0)},
+    links={("a", "b"): MeasuredLink(rtt_s=0.1, throughput_bits_per_s=8e8, measured_at_s=0.0),
+           ("a", "c"): MeasuredLink(rtt_s=0.2, throughput_bits_per_s=8e7, measured_at_s=0.0)},
     jobs={"j": Job(job_id="j", request=JobRequest(name="j", min_regions=1, job_json="{}"), fork=0, submitted_at_s=0.0)},
 )  # fmt: skip
 
@@ -43,15 +53,15 @@ def test_the_planner_sees_the_hosts_of_the_free_regions_and_what_was_measured_am
 def test_a_plan_becomes_a_placement_that_travels_without_its_question() -> None:
     made = gpu_plan()
     found = placement(made)
-    assert isinstance(found, Placement)
+    assert isinstance(found, PlacedRoles)
     assert (found.trainer_region, found.num_rollout_workers) == ("us", {"eu": 8})
     assert json.loads(found.plan_json) == without_question(made).to_tree()
 
 
 def test_an_incumbent_is_as_good_as_a_plan_and_none_is_a_failure() -> None:
-    assert placement(BudgetExhausted(incumbent=PLAN, bound=None)) == placement(PLAN)
-    assert isinstance(placement(BudgetExhausted(incumbent=None, bound=None)), PlannerFailed)
-    assert placement(Infeasible(conflict="x")) == Infeasible(conflict="x")
+    assert placement(PlanningTimedOut(incumbent=PLAN, bound=None)) == placement(PLAN)
+    assert isinstance(placement(PlanningTimedOut(incumbent=None, bound=None)), PlannerFailed)
+    assert placement(NoPlanExists(conflict="x")) == NoPlanExists(conflict="x")
 
 
 def test_what_the_planner_raises_is_a_failure_of_this_job_alone() -> None:
@@ -67,4 +77,4 @@ def test_what_the_planner_raises_is_a_failure_of_this_job_alone() -> None:
 def test_the_answer_says_on_which_regions_it_was_made(outcome: Outcome) -> None:
     answer = planned(STATE, RunPlanner("j", frozenset({"a", "b"})), lambda fleet, job_json: outcome)
     assert answer.regions == {"a", "b"}
-    assert isinstance(answer.outcome, Placement)
+    assert isinstance(answer.outcome, PlacedRoles)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from planner.answer.outcome import Found
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.portfolio import METHODS
 from planner.problem.goal import Problem
 from planner.problem.workload import Task
@@ -28,7 +28,7 @@ def test_a_small_host_in_one_region_does_not_stand_for_all(method: str) -> None:
     for name, hosts in (("y", (SMALL, LARGE)), ("x", (LARGE, SMALL))):
         clock = iter(range(10**6))
         now_s = still if method in ("verl", "streamrl") else lambda clock=clock: next(clock) * 1e-3
-        found = METHODS[method](Prices(asked(*hosts)), seed=0, budget_s=0.3, now_s=now_s)
+        found = METHODS[method](CostTables(asked(*hosts)), seed=0, budget_s=0.3, now_s=now_s)
         assert isinstance(found, Found)
         generating = found.best.placement.group_of(Task.GENERATION)
         assert {pool.device_class.split("/")[0] for pool in generating.pools} == {name}

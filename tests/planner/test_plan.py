@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from periplus.errors import ConfigError
-from planner.plan import Plan, Played
+from planner.plan import Plan, SimulatedFigures
 from planner.problem.goal import Goal, Objective, Rules
 from planner.problem.workload import Task
 from planner.propose import without_question
@@ -26,7 +26,7 @@ def test_a_plan_survives_json_and_one_without_placement_is_written_as_ever() -> 
 
 
 def test_a_plan_with_everything_survives_json() -> None:
-    played = Played(step_s=None, samples_per_s=0.0, max_age=1, num_steps=8, seed=3, stalled="no weights")
+    played = SimulatedFigures(step_s=None, samples_per_s=0.0, max_age=1, num_steps=8, seed=3, stalled="no weights")
     rules = Rules(
         pins=((Task.GENERATION, frozenset({"us", "eu"})),), forbidden=((Task.REWARD, frozenset({"ap"})),),
         forbidden_regions=frozenset({"ap"}), max_regions=2, min_regions=2, generating=frozenset({"eu"}),

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.plan import Edge, TaskKind
+from planner.plan import PlanEdge, TaskKind
 from planner.propose import plan_of
 from tests.support.gpu_plan import FLEET, PROBLEM, gpu_plan, judged
 
@@ -14,15 +14,15 @@ def test_a_plan_says_who_runs_where_and_which_way_bytes_go() -> None:
         (TaskKind.TRAINER, "us", 1),
         (TaskKind.ROLLOUT, "eu", 8),
     ]
-    assert made.weights_tree == (Edge(src_region="us", dst_region="eu"),)
-    assert made.trajectory_routes == (Edge(src_region="eu", dst_region="us"),)
+    assert made.weights_tree == (PlanEdge(src_region="us", dst_region="eu"),)
+    assert made.trajectory_routes == (PlanEdge(src_region="eu", dst_region="us"),)
     assert [(p.region, p.rtt_s) for p in made.predictions] == [("eu", 0.08)]
 
 
 def test_a_relayed_region_has_two_hops_each_once() -> None:
     walled = tuple(replace(region, is_public=region.name == "ap") for region in FLEET.regions)
     made = gpu_plan(replace(PROBLEM, fleet=replace(FLEET, regions=walled)))
-    assert made.weights_tree == (Edge(src_region="us", dst_region="ap"), Edge(src_region="ap", dst_region="eu"))
+    assert made.weights_tree == (PlanEdge(src_region="us", dst_region="ap"), PlanEdge(src_region="ap", dst_region="eu"))
 
 
 def test_rates_and_gap_follow_from_the_evaluation_and_the_bound() -> None:

@@ -15,13 +15,13 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.oracle import evaluate
 from planner.cost.tables import validity
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.devices.catalogue import architecture
 from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import needs_of
-from planner.plan import BudgetExhausted, Infeasible, Outcome, Plan, TaskKind
+from planner.plan import NoPlanExists, Outcome, Plan, PlanningTimedOut, TaskKind
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
@@ -97,7 +97,7 @@ def test_a_missing_link_moves_the_trainer() -> None:
 def test_an_unmeasured_link_that_is_needed_is_named() -> None:
     job = tiny_job(regions={"trainer": "a", "rollout": ["a", "c"]})
     made = ask(without_link(ABC, "c", "a"), job)
-    assert made == Infeasible(conflict="no link was measured from c to a")
+    assert made == NoPlanExists(conflict="no link was measured from c to a")
 
 
 def test_a_model_that_cannot_be_seen_is_placed_by_links_and_memory_alone() -> None:
@@ -108,13 +108,13 @@ def test_a_model_that_cannot_be_seen_is_placed_by_links_and_memory_alone() -> No
 
 
 def test_time_that_runs_out_leaves_what_was_found_or_nothing() -> None:
-    def late(prices: Prices, **_: object) -> outcome.Outcome:
+    def late(prices: CostTables, **_: object) -> outcome.Outcome:
         return outcome.BudgetExhausted(best=None, bound=None)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "method_of", lambda name: late)
-        assert ask(ABC, tiny_job()) == BudgetExhausted(incumbent=None, bound=None)
-        assert plan(PROBLEM, Thinking(budget_s=1, now_s=Clock())) == BudgetExhausted(incumbent=None, bound=None)
+        assert ask(ABC, tiny_job()) == PlanningTimedOut(incumbent=None, bound=None)
+        assert plan(PROBLEM, Thinking(budget_s=1, now_s=Clock())) == PlanningTimedOut(incumbent=None, bound=None)
 
 
 def test_an_unknown_method_is_the_callers_error() -> None:
@@ -158,14 +158,14 @@ QUICKLY = settings(max_examples=12, deadline=None, suppress_health_check=list(He
 @given(fleets(), JOBS, st.randoms(use_true_random=False))
 def test_a_jobs_plan_keeps_every_rule_in_any_order_of_the_fleet(fleet: Fleet, job: JobFile, shuffler: Random) -> None:
     made = ask(fleet, job)
-    assert not isinstance(made, BudgetExhausted)
+    assert not isinstance(made, PlanningTimedOut)
     regions, links = list(fleet.regions), list(fleet.links)
     shuffler.shuffle(regions)
     shuffler.shuffle(links)
     again = ask(Fleet(regions=tuple(regions), links=tuple(links), gpu_types={}), job)
-    if isinstance(made, Infeasible):
+    if isinstance(made, NoPlanExists):
         assert made.conflict
-        assert isinstance(again, Infeasible)
+        assert isinstance(again, NoPlanExists)
         return
     assert isinstance(again, Plan)
     assert replace(again, question=None) == replace(made, question=None)
@@ -185,7 +185,7 @@ def best_by_enumeration(fleet: Fleet, job: JobFile) -> float | None:
     best = None
     workload = workload_of_job(job, TINY)
     for _, problem in problems(fleet, needs_of(job), workload, load_capabilities().limits):
-        prices = Prices(problem)
+        prices = CostTables(problem)
         for placement in _placements(prices, job.plan.workers_per_region):
             judged = evaluate(prices, placement)
             if isinstance(judged, Evaluation):
@@ -193,7 +193,7 @@ def best_by_enumeration(fleet: Fleet, job: JobFile) -> float | None:
     return best
 
 
-def _placements(prices: Prices, workers: int) -> list[Placement]:
+def _placements(prices: CostTables, workers: int) -> list[Placement]:
     keys = sorted(prices.classes)
     tasks = tuple(task for task in prices.problem.workload.tasks if task is not Task.GENERATION)
     found = []

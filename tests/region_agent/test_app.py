@@ -18,7 +18,7 @@ from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.net.convert import certificate_to_pb
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.process.lifecycle import StopReason
+from periplus.process.lifecycle import ShutdownReason
 from periplus.publication import JobAuthority, PublisherKey
 from periplus.spool.format import Durability
 from periplus.values.task import Role
@@ -48,7 +48,7 @@ def small_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task[StopReason]"]:
+async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task[ShutdownReason]"]:
     config = AgentConfig(
         region="us", coordinator=coordinator, listen="127.0.0.1:0", advertise="", work_dir=tmp_path,
         state_dir=tmp_path / "state", wan="", num_cores=2,
@@ -105,7 +105,7 @@ def test_tasks_go_on_while_the_coordinator_is_away_and_are_told_to_the_next_one(
             assert second.hellos[0].boot_id == first.hellos[0].boot_id
 
             os.kill(os.getpid(), signal.SIGTERM)
-            assert await stopped is StopReason.SIGTERM
+            assert await stopped is ShutdownReason.SIGTERM
             assert states(second) == [control_pb2.TASK_STATE_STOPPED], "the last word did not arrive"
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)

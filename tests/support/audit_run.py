@@ -45,14 +45,14 @@ from periplus.values.trajectory import (
     token_ids,
 )
 from periplus.values.transport_keys import FrameKey, pack_keyed
-from periplus.values.weight_state import State, Tensor, write_safetensors
+from periplus.values.weight_state import Tensor, WeightState, write_safetensors
 from tests.support.keys import AUTHORITY
 
 JOB = "sums-1"
 FORGER = JobAuthority.from_private_bytes(bytes(range(1, 33)))
 """One that somebody made who has no key of this run."""
 
-_NO_SEAL = audit.Seal(key=bytes(32), certificate=bytes(64), signature=bytes(64))
+_NO_SEAL = audit.SealEntry(key=bytes(32), certificate=bytes(64), signature=bytes(64))
 """In place of a seal that is signed later."""
 
 EVAL_GROUPS_START = 1 << 40
@@ -62,14 +62,14 @@ EVAL_GROUPS_START = 1 << 40
 class Held:
     """A lease that was given out."""
 
-    lease: audit.Lease
+    lease: audit.LeaseEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A result that was written."""
 
-    result: audit.Result
+    result: audit.ResultEntry
     purpose: Purpose
 
 
@@ -85,7 +85,7 @@ class Snapshot:
     waiting: dict[int, dict[int, Kept]]
     open_groups: tuple[int, ...]
     batches_root: bytes
-    state: State
+    state: WeightState
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class AuditRun:
     batches_root: bytes = audit.START_OF_BATCHES
     checkpoints: dict[Policy, Snapshot] = field(default_factory=dict)
     previous: Snapshot | None = None
-    state: State = field(default_factory=dict)
+    state: WeightState = field(default_factory=dict)
     is_sealed: bool = True  # as versions before seals wrote runs, if not
     sealer: Sealer | None = None
     journal: AuditJournal = field(init=False)
@@ -136,7 +136,7 @@ class AuditRun:
             self.next_eval_group, self.next_lease = EVAL_GROUPS_START, 1
         self.previous = snapshot
         self.say(
-            audit.Open(
+            audit.OpenEntry(
                 job_id=JOB, fork=self.policy.fork, parent=parent, manifest=snapshot.manifest if snapshot else None,
                 resumed_at=snapshot.covers if snapshot else None, bound=self.bound, group_size=self.group_size,
                 groups_per_step=self.groups_per_step, seed=3, algorithm="grpo",
@@ -160,14 +160,14 @@ class AuditRun:
         self.store.close()
 
     def end(self, how: str = "succeeded") -> None:
-        self.say(audit.End(how=how))
+        self.say(audit.EndEntry(how=how))
         if how == "succeeded":
             final = RunDirectory(self.root).final
             final.mkdir(exist_ok=True)
             write_safetensors(final / "model.safetensors", round_to_bf16(self.state))
         self.kill()
 
-    def say(self, record: audit.Record) -> int:
+    def say(self, record: audit.Entry) -> int:
         self.time_s += 0.01
         seal = self.sealer.seal if self.sealer and isinstance(record, SEALED) else None
         return self.journal.append(record, self.time_s, seal)
@@ -186,7 +186,7 @@ class AuditRun:
         """`version`: of the group's class, the present one by default."""
         is_eval = group >= EVAL_GROUPS_START
         version = self.policy.version if version is None else version
-        lease = audit.Lease(
+        lease = audit.LeaseEntry(
             lease_id=self.next_lease, group=group, sample=sample, item=group % 97,
             purpose=Purpose.EVAL if is_eval else Purpose.TRAIN, worker_id=worker, region="eu-west",
             start_at=Policy(self.policy.fork, max(version, self.lineage.first_version)),
@@ -199,7 +199,7 @@ class AuditRun:
     def lose(self, held: Held, why: str = "expired") -> None:
         lease = held.lease
         self.say(
-            audit.Lost(
+            audit.LostEntry(
                 lease_id=lease.lease_id, group=lease.group, sample=lease.sample, worker_id=lease.worker_id, why=why
             )
         )
@@ -225,20 +225,25 @@ class AuditRun:
         position = self.store.append(pack(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload)))
         return audit.FrameId(position.epoch, position.sequence)
 
-    def arrive(self, *trajectories: Trajectory, verdict: audit.Verdict = audit.Verdict.ACCEPTED, why: str = "") -> None:
+    def arrive(
+        self,
+        *trajectories: Trajectory,
+        verdict: audit.AdmissionVerdict = audit.AdmissionVerdict.ACCEPTED,
+        why: str = "",
+    ) -> None:
         """A frame comes in and is judged."""
         frame = self.keep(trajectories)
         for index, t in enumerate(trajectories):
-            result = audit.Result(
+            result = audit.ResultEntry(
                 verdict=verdict, why=why, lease_id=t.lease_id, group=t.group, sample=t.sample, worker_id=t.worker_id,
                 region="eu-west", digest=content_digest(t), num_tokens=len(t.completion_ids), policies=t.policies,
                 stop_reason=t.stop_reason, frame=frame, index=index,
             )  # fmt: skip
             self._judged(result)
-            if verdict is audit.Verdict.ACCEPTED:
+            if verdict is audit.AdmissionVerdict.ACCEPTED:
                 self.waiting.setdefault(t.group, {})[t.sample] = Kept(result, t.purpose)
 
-    def _judged(self, result: audit.Result) -> None:
+    def _judged(self, result: audit.ResultEntry) -> None:
         self.say(result)
 
     def fill(self, group: int, **how: Any) -> None:
@@ -255,7 +260,7 @@ class AuditRun:
     def drop(self, group: int, why: str) -> None:
         kept = self.waiting.pop(group, {})
         samples = [audit.DroppedSample(s, k.result.digest, k.result.num_tokens) for s, k in sorted(kept.items())]
-        self.say(audit.Drop(group=group, why=why, samples=tuple(samples)))
+        self.say(audit.DropEntry(group=group, why=why, samples=tuple(samples)))
         self.open_groups.discard(group)
 
     def consume(self, groups: Iterable[int], *, trained: bool = True, why: str = "", blind: bool = False) -> None:
@@ -266,7 +271,7 @@ class AuditRun:
         samples = tuple(audit.UsedSample(k.result.group, k.result.sample, k.result.digest) for k in kept)
         root = audit.batch_root([used.digest for used in samples])
         self.say(
-            audit.Consume(policy=self.policy, trained=trained, why=why, samples=samples, root=root,
+            audit.ConsumeEntry(policy=self.policy, trained=trained, why=why, samples=samples, root=root,
                           staleness_tokens=ages)
         )  # fmt: skip
         for group in groups:
@@ -282,14 +287,14 @@ class AuditRun:
             self.arrive(self.trajectory(self.lease(group, 0)))
         kept = [self.waiting.pop(group)[0] for group in groups]
         samples = tuple(audit.UsedSample(k.result.group, k.result.sample, k.result.digest) for k in kept)
-        self.say(audit.Eval(policy=self.policy, samples=samples))
+        self.say(audit.EvalEntry(policy=self.policy, samples=samples))
 
     # ---- weights --------------------------------------------------------------------------------------------------
 
-    def publish(self, restored: State | None = None) -> None:
+    def publish(self, restored: WeightState | None = None) -> None:
         values = np.random.default_rng((self.policy.fork, self.policy.version)).normal(size=8).astype(np.float32)
         self.state = restored or {"layer.weight": Tensor("F32", (2, 4), values)}
-        self.say(audit.Publish(policy=self.policy, digest=state_digest(round_to_bf16(self.state))))
+        self.say(audit.PublishEntry(policy=self.policy, digest=state_digest(round_to_bf16(self.state))))
         if self.policy.version > self.lineage.first_version:
             RunDirectory(self.root).append(Record(kind=RecordKind.STEP, policy=self.policy, time_s=self.time_s))
 
@@ -314,7 +319,7 @@ class AuditRun:
         }  # fmt: skip
         (folder / "manifest.json").write_text(json.dumps(manifest))
         digest = blake3((folder / "manifest.json").read_bytes()).digest()
-        self.say(audit.Checkpoint(policy=self.policy, manifest=digest, covers=position.n))
+        self.say(audit.CheckpointEntry(policy=self.policy, manifest=digest, covers=position.n))
         self.previous = self.checkpoints[self.policy] = Snapshot(
             policy=self.policy, lineage=self.lineage, manifest=digest, covers=position.n, next_group=self.next_group,
             waiting={group: dict(samples) for group, samples in self.waiting.items()},
@@ -325,7 +330,7 @@ class AuditRun:
         """Let go of the frames that nothing waits for."""
         frames = [k.result.frame for group in self.waiting.values() for k in group.values() if k.result.frame]
         floor = min(frames)
-        self.say(audit.Prune(kept_from=floor, policy=self.policy))
+        self.say(audit.PruneEntry(kept_from=floor, policy=self.policy))
         self.journal.flush()
         self.store.trim(SpoolPosition(floor.epoch, floor.sequence))
 
@@ -375,7 +380,7 @@ def _fork(run: AuditRun, *, steps: int, checkpoint_after: int, prune: bool = Fal
             on_their_way.append(last)
         else:
             run.drop(half, ("failed", "overdue", "filtered")[step % 3])
-            run.arrive(run.trajectory(last), verdict=audit.Verdict.REFUSED, why="late")
+            run.arrive(run.trajectory(last), verdict=audit.AdmissionVerdict.REFUSED, why="late")
         run.consume(whole[: run.groups_per_step], trained=step != 3, why="no_token" if step == 3 else "")
         if step == checkpoint_after:
             run.checkpoint()
@@ -394,13 +399,13 @@ def _troubled(run: AuditRun, group: int, step: int) -> None:
     lost = run.lease(group, 0, "rollout-ap-0")
     run.lose(lost, ("expired", "worker_gone", "failed")[step % 3])
     given_up = run.lease(group, 0)
-    run.arrive(run.trajectory(given_up, stop=StopReason.ABANDONED), verdict=audit.Verdict.ABANDONED)
+    run.arrive(run.trajectory(given_up, stop=StopReason.ABANDONED), verdict=audit.AdmissionVerdict.ABANDONED)
     run.lose(given_up, "failed")
     refused = run.lease(group, 0)
-    run.arrive(run.trajectory(refused), verdict=audit.Verdict.REFUSED, why="unfit")
+    run.arrive(run.trajectory(refused), verdict=audit.AdmissionVerdict.REFUSED, why="unfit")
     first = run.lease(group, 0)
     run.arrive(run.trajectory(first))
-    run.arrive(run.trajectory(lost), verdict=audit.Verdict.DUPLICATE, why="duplicate")
+    run.arrive(run.trajectory(lost), verdict=audit.AdmissionVerdict.DUPLICATE, why="duplicate")
 
 
 def _swapped(run: AuditRun) -> tuple[Policy, ...]:
@@ -422,7 +427,7 @@ class Entry:
     """A line to be written again. Equal only to itself, so that it can be found after others were moved."""
 
     time_s: float
-    record: audit.Record
+    record: audit.Entry
     was: int
 
 
@@ -443,7 +448,7 @@ class Forger:
     def edit(self, place: int, /, **changes: Any) -> None:
         self.entries[place].record = replace(self.entries[place].record, **changes)
 
-    def insert(self, index: int, record: audit.Record) -> None:
+    def insert(self, index: int, record: audit.Entry) -> None:
         self.entries.insert(index, Entry(self.entries[index - 1].time_s, record, -1))
 
     def write_unsealed(self) -> None:
@@ -480,25 +485,25 @@ class Forger:
         lineage = Lineage(0)
         for n, entry in enumerate(self.entries):
             record = entry.record
-            if isinstance(record, audit.Open) and authority is not None:
+            if isinstance(record, audit.OpenEntry) and authority is not None:
                 fork = record.fork
                 sealers[fork] = sealer_of(authority, fork, record.job_id, secret=200)
             match record:
-                case audit.Seal() if fork in sealers:
+                case audit.SealEntry() if fork in sealers:
                     record = sealers[fork].seal(n, chain[-1])
-                case audit.Open(parent=Policy() as parent):
+                case audit.OpenEntry(parent=Policy() as parent):
                     lineage = lineage.restored(record.fork, parent) if parent in lineage else Lineage(record.fork)
                     record = replace(record, manifest=manifests.get(parent), resumed_at=covers.get(parent))
                     roots[Policy(record.fork, parent.version)] = roots.get(parent, audit.START_OF_BATCHES)
-                case audit.Open():
+                case audit.OpenEntry():
                     roots[Policy(record.fork, 0)] = audit.START_OF_BATCHES
-                case audit.Result():
+                case audit.ResultEntry():
                     policies[record.group, record.sample, record.digest] = record.policies
-                case audit.Consume():
+                case audit.ConsumeEntry():
                     record = _restated(record, lineage, policies)
                     before = roots.get(record.policy, audit.START_OF_BATCHES)
                     roots[record.policy.next()] = audit.next_batches_root(before, record.root)
-                case audit.Checkpoint():
+                case audit.CheckpointEntry():
                     at = self._new_place(record.covers, now_at, n)
                     digest = self._forge_manifest(record, at, chain[at], roots, manifests)
                     record = replace(record, covers=at, manifest=digest)
@@ -518,12 +523,12 @@ class Forger:
         is_certified = False
         for entry in self.entries:
             follows = bool(placed) and isinstance(placed[-1].record, SEALED)
-            is_seal = isinstance(entry.record, audit.Seal)
+            is_seal = isinstance(entry.record, audit.SealEntry)
             if is_seal and is_certified and not follows:
                 continue
-            if is_certified and follows and not is_seal and not isinstance(entry.record, audit.Open):
+            if is_certified and follows and not is_seal and not isinstance(entry.record, audit.OpenEntry):
                 placed.append(Entry(entry.time_s, _NO_SEAL, -1))
-            is_certified = (is_certified or is_seal) and not isinstance(entry.record, audit.Open)
+            is_certified = (is_certified or is_seal) and not isinstance(entry.record, audit.OpenEntry)
             placed.append(entry)
         if is_certified and isinstance(placed[-1].record, SEALED):
             placed.append(Entry(placed[-1].time_s, _NO_SEAL, -1))
@@ -534,7 +539,12 @@ class Forger:
         return min([*later, at_most])
 
     def _forge_manifest(
-        self, record: audit.Checkpoint, at: int, prev: bytes, roots: dict[Policy, bytes], manifests: dict[Policy, bytes]
+        self,
+        record: audit.CheckpointEntry,
+        at: int,
+        prev: bytes,
+        roots: dict[Policy, bytes],
+        manifests: dict[Policy, bytes],
     ) -> bytes:
         path = self.root / "checkpoints" / str(record.policy) / "manifest.json"
         if not path.exists():
@@ -579,13 +589,13 @@ class Forger:
         for entry in self.entries:
             record_ = entry.record
             match record_:
-                case audit.Result(frame=audit.FrameId() as frame):
+                case audit.ResultEntry(frame=audit.FrameId() as frame):
                     renamed[record_.digest] = new[frame, record_.index]
                     entry.record = replace(record_, digest=new[frame, record_.index])
-                case audit.Consume() | audit.Eval():
+                case audit.ConsumeEntry() | audit.EvalEntry():
                     used = tuple(u._replace(digest=renamed[u.digest]) for u in record_.samples)
                     entry.record = replace(record_, samples=used)
-                case audit.Drop():
+                case audit.DropEntry():
                     dropped = tuple(d._replace(digest=renamed[d.digest]) for d in record_.samples)
                     entry.record = replace(record_, samples=dropped)
                 case _:
@@ -598,8 +608,8 @@ class Forger:
 
 
 def _restated(
-    record: audit.Consume, lineage: Lineage, policies: dict[tuple[int, int, bytes], tuple[PolicyRun, ...]]
-) -> audit.Consume:
+    record: audit.ConsumeEntry, lineage: Lineage, policies: dict[tuple[int, int, bytes], tuple[PolicyRun, ...]]
+) -> audit.ConsumeEntry:
     runs = [run for u in record.samples for run in policies.get((u.group, u.sample, u.digest), ())]
     ages = _ages(runs, record.policy, lineage, blind=True)
     root = audit.batch_root([used.digest for used in record.samples])

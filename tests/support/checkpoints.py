@@ -10,8 +10,8 @@ from periplus.values.weight_state import (
     ELEMENT_BYTES,
     INDEX_FILE,
     SINGLE_FILE,
-    State,
     Tensor,
+    WeightState,
     layout_bytes,
     safetensors_head,
 )
@@ -52,12 +52,12 @@ def model(seed: int) -> dict[str, Tensor]:
     }
 
 
-def next_model(state: State, seed: int) -> dict[str, Tensor]:
+def next_model(state: WeightState, seed: int) -> dict[str, Tensor]:
     return {name: moved(each, seed + number) for number, (name, each) in enumerate(state.items())}
 
 
 def write_checkpoint(
-    directory: Path, state: State, num_shards: int = 1, others: Mapping[str, bytes] | None = None
+    directory: Path, state: WeightState, num_shards: int = 1, others: Mapping[str, bytes] | None = None
 ) -> Path:
     """With `others` by relative path; tensors go round the shards in the order of the state."""
     directory.mkdir(parents=True)
@@ -76,7 +76,7 @@ def write_checkpoint(
     return directory
 
 
-def _write_file(path: Path, state: State) -> None:
+def _write_file(path: Path, state: WeightState) -> None:
     head = safetensors_head(
         ((name, each.dtype, each.shape) for name, each in state.items()), {"format": "pt", "a": "ä"}
     )

@@ -18,7 +18,7 @@ from coordinator.state import (
     Inventory,
     Job,
     JobRequest,
-    Placement,
+    PlacedRoles,
     Settings,
     State,
     desired_tasks,
@@ -104,7 +104,7 @@ class Run:
         return answer
 
     def place(self, job_id: str, trainer: str, *rollouts: str, workers: int = 1) -> None:
-        placement = Placement(
+        placement = PlacedRoles(
             trainer_region=trainer, num_rollout_workers=dict.fromkeys(rollouts, workers), plan_json="{}"
         )
         self.do(PlanFinished(job_id, free_regions(self.state), placement))

@@ -25,7 +25,7 @@ from periplus.publication import (
 from periplus.values.digest import payload_digest, state_digest
 from periplus.values.policy import Policy
 from periplus.values.record import Record
-from periplus.values.weight_state import State
+from periplus.values.weight_state import WeightState
 from rollout_worker.engines.model import load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
 from rollout_worker.episodes.queue import LeaseQueue
@@ -47,7 +47,7 @@ class FakeLink(GatewayLink):
         self._job, self._folder, self._random = job, folder, random.Random(seed)
         self._fork, self.key = fork, PublisherKey.generate()
         self._assembler = Assembler(Trust(AUTHORITY.public_key, JOB), max_content_bytes=MAX_BYTES)
-        self._state: State | None = None
+        self._state: WeightState | None = None
         self.policy: Policy | None = None
         self.published: list[Publication] = []
         self._queues = {f"w{number}": LeaseQueue() for number in range(num_workers)}

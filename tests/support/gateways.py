@@ -41,7 +41,7 @@ from periplus.spool.format import Durability
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.transport_keys import FrameKey
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 from periplus.wan.client import WanRouter
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
@@ -50,7 +50,7 @@ from region_agent.gateway.service import REGION_KEY, GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.weights.disk.files import WeightFiles
-from region_agent.weights.weight_cache import Keeper
+from region_agent.weights.weight_cache import WeightCache
 from tests.support.faulty_files import FaultyFiles
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.keys import AUTHORITY
@@ -79,7 +79,7 @@ async def until(true: Callable[[], bool], *, deadline_s: float = DEADLINE_S) -> 
 # ---- publications ----------------------------------------------------------------------------------------------------
 
 
-def state_of(version: int, fork: int = 0, num_bytes: int = 300) -> State:
+def state_of(version: int, fork: int = 0, num_bytes: int = 300) -> WeightState:
     """Noise of an own, so that a delta costs what a full state does; one layout for one `num_bytes`."""
     noise = np.random.default_rng([fork, version]).integers(0, 1 << 16, num_bytes // 2, dtype=np.uint16)
     return {"w": Tensor("BF16", (num_bytes // 2,), noise)}
@@ -161,16 +161,16 @@ async def certified(job_id: str, fork: int, public_key: bytes) -> control_pb2.Ce
     return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, certificate=certificate)
 
 
-def keeper(disk: WeightFiles | None = None, *, chain_versions: int = 8) -> Keeper:
+def keeper(disk: WeightFiles | None = None, *, chain_versions: int = 8) -> WeightCache:
     """In memory, unless `disk` says where."""
     disk = disk or FaultyWeightFiles()
-    return Keeper.open(JOB, AUTHORITY.public_key, Path("/weights"), chain_versions=chain_versions, layer=disk)
+    return WeightCache.open(JOB, AUTHORITY.public_key, Path("/weights"), chain_versions=chain_versions, layer=disk)
 
 
 @asynccontextmanager
 async def gateway(
     region: str = "home", address: str = "127.0.0.1:0", frames: FrameSpool | None = None,
-    weights: Keeper | None = None,
+    weights: WeightCache | None = None,
 ) -> AsyncIterator[Gateway]:  # fmt: skip
     hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
     bound = rpc.bind(server, address)
@@ -192,7 +192,7 @@ async def gateway(
 @asynccontextmanager
 async def remote_gateway(
     home_address: str, region: str = "far", control: str | None = None, *, address: str = "127.0.0.1:0",
-    frames: FrameSpool | None = None, weights: Keeper | None = None,
+    frames: FrameSpool | None = None, weights: WeightCache | None = None,
 ) -> AsyncIterator[Gateway]:  # fmt: skip
     """A gateway with an upstream to the one at `home_address`."""
     async with gateway(region, address, frames, weights) as it, WanRouter(region, control) as router:
@@ -377,9 +377,9 @@ class Reader(_Client):
     def names(self) -> list[str]:
         return [name(each) for each in self.got]
 
-    def state(self) -> State:
+    def state(self) -> WeightState:
         """What the publications led to, each proven by its digest."""
-        state: State | None = None
+        state: WeightState | None = None
         for each in self.got:
             if each.opening.kind is not PublicationKind.BUNDLE:
                 is_delta = each.opening.kind is PublicationKind.DELTA

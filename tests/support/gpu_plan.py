@@ -6,7 +6,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.devices.catalogue import architecture, gpu_types
 from planner.plan import Plan
 from planner.problem.fleet import Fleet, Link, Machines, Region
@@ -73,9 +73,9 @@ PLACEMENT = Placement(
 )
 
 
-def judged(problem: Problem = PROBLEM, placement: Placement = PLACEMENT) -> tuple[Prices, Incumbent]:
+def judged(problem: Problem = PROBLEM, placement: Placement = PLACEMENT) -> tuple[CostTables, Incumbent]:
     """The placement as a search's answer, with a bound that is a tenth below."""
-    prices = Prices(problem)
+    prices = CostTables(problem)
     evaluation = evaluate(prices, placement)
     assert isinstance(evaluation, Evaluation), evaluation
     return prices, Incumbent(placement=placement, evaluation=evaluation, bound=0.9 * evaluation.step_s, elapsed_s=1.0)

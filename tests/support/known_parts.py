@@ -13,12 +13,12 @@ import numpy as np
 
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.cost.batched.evaluate_many import Verdict, evaluate_many
+from planner.cost.batched.evaluate_many import PlacementVerdict, evaluate_many
 from planner.cost.step.fixed_terms import trainer_region
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.validity import MICRO_BATCH, PIPELINE, TENSOR, of_group
-from planner.methods.baselines.genome import Genome
-from planner.methods.evaluation_budget import Judge
+from planner.methods.baselines.genome import PlacementGenome
+from planner.methods.evaluation_budget import EvaluationBudget
 from planner.methods.exact.method import search
 from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem
@@ -48,7 +48,7 @@ class Known:
 class KnownParts:
     """What is known of one problem."""
 
-    prices: Prices
+    prices: CostTables
     best: dict[Part, Known] = field(init=False, default_factory=dict)
     _groupings: dict[frozenset[tuple[Task, ...]], Grouping] = field(init=False)
 
@@ -62,7 +62,7 @@ class KnownParts:
     def add(self, placements: Sequence[Placement]) -> None:
         goal = self.prices.problem.goal
         batch = evaluate_many(self.prices, placements)
-        for i in np.flatnonzero(batch.verdict == Verdict.VALID).tolist():
+        for i in np.flatnonzero(batch.verdict == PlacementVerdict.VALID).tolist():
             placement, step_s, usd = placements[i], float(batch.step_s[i]), float(batch.usd_per_hour[i])
             value = usd if goal.objective is Objective.COST_AT_THROUGHPUT else step_s
             grouping = self._groupings[frozenset(group.tasks for group in placement.groups)]
@@ -82,7 +82,7 @@ class KnownParts:
 
 def known_parts(problem: Problem) -> KnownParts:
     """By every method that finds some; nothing here depends on a clock."""
-    found = KnownParts(Prices(problem))
+    found = KnownParts(CostTables(problem))
     if not found.prices.classes:
         return found
     rng = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def known_parts(problem: Problem) -> KnownParts:
     Descent(found.prices, rng).run(judge)
     looks, incumbents = count(), list[Incumbent]()
     search(
-        Prices(problem), seed=0, budget_s=60.0, now_s=still, should_stop=lambda: next(looks) > _LOOKS,
+        CostTables(problem), seed=0, budget_s=60.0, now_s=still, should_stop=lambda: next(looks) > _LOOKS,
         report=incumbents.append,
     )  # fmt: skip
     found.add([each.placement for each in incumbents])
@@ -99,9 +99,9 @@ def known_parts(problem: Problem) -> KnownParts:
     return found
 
 
-def drawn(prices: Prices, rng: np.random.Generator) -> list[Placement]:
+def drawn(prices: CostTables, rng: np.random.Generator) -> list[Placement]:
     """By chance; the oracle may refuse some."""
-    genome = Genome(prices)
+    genome = PlacementGenome(prices)
     made = (genome.placement(rng.random(genome.length)) for _ in range(_DRAWN))
     return [placement for placement in made if placement is not None]
 
@@ -109,11 +109,11 @@ def drawn(prices: Prices, rng: np.random.Generator) -> list[Placement]:
 def with_binding_goal(problem: Problem) -> Problem:
     """In dollars, with a limit among what random placements have; as it is otherwise, or where there are none."""
     free = replace(problem, goal=Goal())
-    prices = Prices(free)
+    prices = CostTables(free)
     if problem.goal.objective is Objective.THROUGHPUT or not prices.classes:
         return problem
     batch = evaluate_many(prices, drawn(prices, np.random.default_rng(1)))
-    valid = batch.verdict == Verdict.VALID
+    valid = batch.verdict == PlacementVerdict.VALID
     if not valid.any():
         return free
     if problem.goal.objective is Objective.COST_AT_THROUGHPUT:
@@ -122,7 +122,7 @@ def with_binding_goal(problem: Problem) -> Problem:
     return replace(problem, goal=replace(problem.goal, max_usd_per_hour=usd))
 
 
-class _Recording(Judge):
+class _Recording(EvaluationBudget):
     """Keeps the best of each part, not of all."""
 
     def __init__(self, parts: KnownParts) -> None:
@@ -134,7 +134,7 @@ class _Recording(Judge):
         return super().losses(placements)
 
 
-def neighbours(prices: Prices, placement: Placement) -> Iterator[Placement]:
+def neighbours(prices: CostTables, placement: Placement) -> Iterator[Placement]:
     """With one pool that is another, one more, or one less; the oracle may refuse some."""
     for i, group in enumerate(placement.groups):
         for pools in _other_pools(prices, group):
@@ -143,7 +143,7 @@ def neighbours(prices: Prices, placement: Placement) -> Iterator[Placement]:
                 yield Placement(groups=(*placement.groups[:i], other, *placement.groups[i + 1 :]))
 
 
-def _other_pools(prices: Prices, group: Group) -> Iterator[tuple[Pool, ...]]:
+def _other_pools(prices: CostTables, group: Group) -> Iterator[tuple[Pool, ...]]:
     for i, pool in enumerate(group.pools):
         rest = group.pools[:i], group.pools[i + 1 :]
         if len(group.pools) > 1:
@@ -154,7 +154,7 @@ def _other_pools(prices: Prices, group: Group) -> Iterator[tuple[Pool, ...]]:
                 yield (*group.pools, other)
 
 
-def _others(prices: Prices, group: Group, pool: Pool) -> Iterator[Pool]:
+def _others(prices: CostTables, group: Group, pool: Pool) -> Iterator[Pool]:
     """Other numbers of units, sizes of units, classes and layouts."""
     sizes = [(pool.unit_gpus, num) for num in (1, pool.num_units - 1, pool.num_units + 1, 2 * pool.num_units)]
     sizes += [(pool.unit_gpus * 2, max(1, pool.num_units // 2)), (pool.unit_gpus * 2, pool.num_units)]

@@ -29,6 +29,7 @@ from trainer.ledger.state import SPARE_DEADLINES
 from trainer.ledger.values import (
     BatchReady,
     BatchWanted,
+    ClockTicked,
     Effect,
     EvalAsked,
     EvalReady,
@@ -46,7 +47,6 @@ from trainer.ledger.values import (
     RoomOffered,
     SampleFailed,
     StepDone,
-    Ticked,
     WorkerJoined,
     WorkerLeft,
 )
@@ -324,7 +324,7 @@ class Adversary:
                 self._work(self.processes[name])
             self._train()
             self.now_s += self.limits.lease_timeout_s * 0.02
-            self.tell(Ticked())
+            self.tell(ClockTicked())
             rounds += 1
             if rounds % 50 == 0:
                 self.check()

@@ -23,7 +23,7 @@ from trainer.ledger.values import (
     Granted,
     GroupDropped,
     Holding,
-    Judged,
+    JudgedResult,
     Lease,
     LeaseLost,
     LeasesStarted,
@@ -194,7 +194,7 @@ class Books:
                     now.lost.add((lease.group, lease.sample))
                 if why in (Loss.EXPIRED, Loss.WITHDRAWN):
                     now.expired[lease.lease_id] = worker_id
-            case Judged(result, arrival):
+            case JudgedResult(result, arrival):
                 self._judged(result, arrival, policy, next_step)
             case GroupDropped(group, why, results):
                 self._dropped(group, why, results, latest_s)

@@ -24,11 +24,12 @@ from trainer.ledger.values import (
     Arrival,
     BatchReady,
     BatchWanted,
+    ClockTicked,
     Effect,
     EvalAsked,
     Event,
     Granted,
-    Judged,
+    JudgedResult,
     Lease,
     LeasesStarted,
     LedgerLimits,
@@ -40,7 +41,6 @@ from trainer.ledger.values import (
     RoomOffered,
     SampleFailed,
     StepDone,
-    Ticked,
     WorkerJoined,
     WorkerLeft,
 )
@@ -163,7 +163,7 @@ class World:
                 self._send_down(Down(worker_id, leases=leases))
             case Revoked(worker_id, lease_ids):
                 self._send_down(Down(worker_id, revoked=lease_ids))
-            case Judged(result, Arrival.ACCEPTED):
+            case JudgedResult(result, Arrival.ACCEPTED):
                 self.stored.append(result)
             case BatchReady():
                 self.is_training, self.is_wanted, self.num_batches = True, False, self.num_batches + 1
@@ -399,7 +399,7 @@ class World:
         """By nothing, a little, a hold, a lease, an hour; or the clock is set back."""
         timeout_s, hold_s = self.limits.lease_timeout_s, self.limits.max_hold_s
         self.now_s += nth((0.1, 1.0, hold_s, timeout_s, 3600.0, -hold_s, -3600.0, 0.0), n)
-        self.tell(Ticked())
+        self.tell(ClockTicked())
 
     # ---- liveness -------------------------------------------------------------------------------------------------
 
@@ -438,7 +438,7 @@ class World:
             self.tell(ResultArrived(self.result("z", lease, policy, policy, 0)))
         self.all_arrives(0, 0)
         self.now_s += self.limits.lease_timeout_s / 2
-        self.tell(Ticked())
+        self.tell(ClockTicked())
 
 
 def _aged(result: Result, policy: Policy, by: int) -> Result:

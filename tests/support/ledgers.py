@@ -10,10 +10,11 @@ from trainer.ledger.values import (
     Arrival,
     BatchReady,
     BatchWanted,
+    ClockTicked,
     Effect,
     Event,
     Granted,
-    Judged,
+    JudgedResult,
     Lease,
     LedgerLimits,
     PolicyReached,
@@ -21,7 +22,6 @@ from trainer.ledger.values import (
     ResultArrived,
     RoomOffered,
     StepDone,
-    Ticked,
     WorkerJoined,
 )
 
@@ -89,7 +89,7 @@ class Desk:
         return effects
 
     def tick(self, after_s: float = 0.0) -> tuple[Effect, ...]:
-        return self.tell(Ticked(), after_s=after_s)
+        return self.tell(ClockTicked(), after_s=after_s)
 
     def worker(self, worker_id: str, room: int, policy: Policy | None = None) -> list[Lease]:
         """Hello, weights and room of a worker; what it is leased."""
@@ -102,12 +102,12 @@ class Desk:
         effects: list[Effect] = []
         for lease in leases:
             told = self.tell(ResultArrived(answer(lease, self.policy, worker_id, **changed)))
-            assert [judged.arrival for judged in of(told, Judged)] == [Arrival.ACCEPTED]
+            assert [judged.arrival for judged in of(told, JudgedResult)] == [Arrival.ACCEPTED]
             effects += told
         return tuple(effects)
 
     def judge(self, result: Result) -> Arrival:
-        (judged,) = of(self.tell(ResultArrived(result)), Judged)
+        (judged,) = of(self.tell(ResultArrived(result)), JudgedResult)
         return judged.arrival
 
     def train(self, *, for_s: float = 1.0) -> BatchReady:

@@ -6,7 +6,7 @@ from itertools import product
 
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.candidates.columns import UnitColumn, mesh_columns, unit_columns
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.layer_cuts import BATCH, DATA, MICRO_BATCH, PIPELINE, TENSOR
 from planner.problem.architecture import Architecture
 from planner.problem.device_classes import DeviceClass, fits
@@ -69,7 +69,7 @@ def slower(gpu: GpuType, name: str, *, factor: float, memory: float = 1.0) -> Gp
     )  # fmt: skip
 
 
-def placements(prices: Prices, *, batches: Sequence[int] = BATCH) -> Iterator[Placement]:
+def placements(prices: CostTables, *, batches: Sequence[int] = BATCH) -> Iterator[Placement]:
     """Every placement of a small problem whose pools of a group have distinct shapes."""
     asked = prices.problem.workload.tasks
     for grouping in partitions(list(asked)):
@@ -88,7 +88,7 @@ def partitions(tasks: list[Task]) -> Iterator[list[list[Task]]]:
 
 
 def _placements(
-    prices: Prices, left: list[tuple[Task, ...]], groups: list[Group], batches: Sequence[int]
+    prices: CostTables, left: list[tuple[Task, ...]], groups: list[Group], batches: Sequence[int]
 ) -> Iterator[Placement]:
     if not left:
         yield Placement(groups=tuple(groups))
@@ -99,7 +99,7 @@ def _placements(
             yield from _placements(prices, rest, [*groups, Group(tasks=tasks, pools=pools)], batches)
 
 
-def _groups(prices: Prices, tasks: tuple[Task, ...], batches: Sequence[int]) -> Iterator[tuple[Pool, ...]]:
+def _groups(prices: CostTables, tasks: tuple[Task, ...], batches: Sequence[int]) -> Iterator[tuple[Pool, ...]]:
     by_class = [_pools(at, tasks, prices, batches) for _, at in sorted(prices.classes.items())]
     if any(task in TRAINING for task in tasks):
         for pools in by_class:
@@ -113,7 +113,7 @@ def _groups(prices: Prices, tasks: tuple[Task, ...], batches: Sequence[int]) -> 
             yield some
 
 
-def _pools(at: DeviceClass, tasks: tuple[Task, ...], prices: Prices, batches: Sequence[int]) -> list[Pool]:
+def _pools(at: DeviceClass, tasks: tuple[Task, ...], prices: CostTables, batches: Sequence[int]) -> list[Pool]:
     trains = any(task in TRAINING for task in tasks)
     found = []
     for unit in (size for size in TENSOR if size <= at.gpus_per_machine):
@@ -129,7 +129,7 @@ def _pools(at: DeviceClass, tasks: tuple[Task, ...], prices: Prices, batches: Se
     return [pool for pool in found if hasattr(prices.pool(tasks, pool), "rates")]
 
 
-def _layouts(task: Task, unit: int, num: int, trains: bool, prices: Prices, batches: Sequence[int]) -> list[Layout]:
+def _layouts(task: Task, unit: int, num: int, trains: bool, prices: CostTables, batches: Sequence[int]) -> list[Layout]:
     if task is Task.GENERATION:
         sizes = [size for size in TENSOR if unit % size == 0]
         some = (0,) if trains or prices.problem.workload.eta == 0 else batches
@@ -147,7 +147,7 @@ def _layouts(task: Task, unit: int, num: int, trains: bool, prices: Prices, batc
     ]
 
 
-def _fit(prices: Prices, pools: Sequence[Pool]) -> bool:
+def _fit(prices: CostTables, pools: Sequence[Pool]) -> bool:
     held: dict[str, dict[int, int]] = {}
     for pool in pools:
         units = held.setdefault(pool.device_class, {})
@@ -155,7 +155,7 @@ def _fit(prices: Prices, pools: Sequence[Pool]) -> bool:
     return all(fits(prices.classes[key], units) for key, units in held.items())
 
 
-def of_columns(prices: Prices) -> Iterator[Placement]:
+def of_columns(prices: CostTables) -> Iterator[Placement]:
     """The same, of columns only."""
     asked = prices.problem.workload.tasks
 

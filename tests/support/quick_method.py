@@ -11,14 +11,14 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.problem.workload import Task
 from tests.support.gpu_plan import PLACEMENT
 
 
 def quick(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -44,7 +44,7 @@ def quick(
     return Found(best=best, trace=tuple(trace), num_evaluations=12, method="quick")
 
 
-def _known(prices: Prices) -> list[tuple[Placement, Evaluation]]:
+def _known(prices: CostTables) -> list[tuple[Placement, Evaluation]]:
     if set(prices.problem.workload.tasks) != set(Task):
         return []
     evaluation = evaluate(prices, PLACEMENT)

@@ -17,7 +17,7 @@ from periplus.values.trajectory import (
     read_only,
     token_ids,
 )
-from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor, layout_bytes
+from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState, layout_bytes
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
@@ -36,7 +36,7 @@ def states() -> st.SearchStrategy[dict[str, Tensor]]:
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> tuple[State, State]:
+def steps(draw: st.DrawFn) -> tuple[WeightState, WeightState]:
     """A state and one of the same layout, some tensors of which differ."""
     base = draw(states())
     moved = draw(st.sets(st.sampled_from(sorted(base)))) if base else set()

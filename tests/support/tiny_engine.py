@@ -9,7 +9,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from periplus.codec.weights.layout import layout_of
 from periplus.values.probe_prompts import probe_prompts
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 from rollout_worker.engines.torch_engine import TorchEngine
 from rollout_worker.weights.engine_writer import EngineWeights
 
@@ -30,11 +30,11 @@ def tiny_engine(model: Any = None) -> TorchEngine:
     return TorchEngine(model=model or tiny_model(), eos_id=2, pad_id=0, batch_rows=4, prompt_tokens=8)
 
 
-def model_states(num_versions: int, *, density: float = 0.01) -> list[State]:
+def model_states(num_versions: int, *, density: float = 0.01) -> list[WeightState]:
     """BF16 states of the tiny model, `density` of which changes from one to the next."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    states: list[State] = []
+    states: list[WeightState] = []
     values = {
         name: parameter.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16).reshape(-1)
         for name, parameter in tiny_model().named_parameters()
@@ -49,12 +49,12 @@ def model_states(num_versions: int, *, density: float = 0.01) -> list[State]:
     return states
 
 
-def prober() -> Callable[[State], tuple[float, ...]]:
+def prober() -> Callable[[WeightState], tuple[float, ...]]:
     """Log-probabilities of the probe under a state, by an engine of its own."""
     engine = tiny_engine()
     weights, prompts = EngineWeights(engine, SEED), probe_prompts(SEED, engine.vocab_size)
 
-    def probe(state: State) -> tuple[float, ...]:
+    def probe(state: WeightState) -> tuple[float, ...]:
         weights.check_fits(layout_of(state))
         weights.write_all(state)
         return tuple(engine.logprobs(prompts).reshape(-1).tolist())

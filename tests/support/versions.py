@@ -20,7 +20,7 @@ from periplus.publication import (
 )
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
-from periplus.values.weight_state import State, Tensor, content_bytes
+from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from tests.support.keys import AUTHORITY
 
 JOB = "job-1"
@@ -30,10 +30,10 @@ JOB = "job-1"
 class Versions:
     """One fork's: `states[i]` is the policy `first + i`. `probe` gives the log-probabilities of a state."""
 
-    states: list[State]
+    states: list[WeightState]
     fork: int = 0
     first: int = 0
-    probe: Callable[[State], Sequence[float]] = lambda state: ()
+    probe: Callable[[WeightState], Sequence[float]] = lambda state: ()
     key: PublisherKey = field(default_factory=PublisherKey.generate)
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Versions:
     def derived_anchor(self, index: int) -> Publication:
         return self._derived(index, None, self.states[index])
 
-    def derived_delta(self, base: int, index: int, made: State | None = None) -> Publication:
+    def derived_delta(self, base: int, index: int, made: WeightState | None = None) -> Publication:
         """`made`: what it really leads to, from a copy that went bad."""
         return self._derived(index, base, self.states[index] if made is None else made)
 
@@ -77,7 +77,7 @@ class Versions:
             parts=encode(None if base is None else self.states[base], new), probe=self.probe(new),
         )  # fmt: skip
 
-    def _derived(self, index: int, base: int | None, made: State) -> Publication:
+    def _derived(self, index: int, base: int | None, made: WeightState) -> Publication:
         target = self.anchor(index)
         return derived_publication(
             Attestation(opening=target.opening, closing=target.closing), kind=_kind(base),
@@ -90,12 +90,12 @@ def _kind(base: int | None) -> PublicationKind:
     return PublicationKind.ANCHOR if base is None else PublicationKind.DELTA
 
 
-def small_states(num_versions: int, *, seed: int = 0, num_elements: int = 3000) -> list[State]:
+def small_states(num_versions: int, *, seed: int = 0, num_elements: int = 3000) -> list[WeightState]:
     """BF16 states of three tensors, a hundredth of which changes from one to the next."""
     rng = np.random.default_rng(seed)
     shapes = {"a.weight": (num_elements // 10, 10), "b.weight": (num_elements,), "norm": (7,)}
     values = {name: _bf16(rng.normal(0, 0.05, shape)) for name, shape in shapes.items()}
-    states: list[State] = []
+    states: list[WeightState] = []
     for _ in range(num_versions):
         states.append({name: Tensor("BF16", shapes[name], array.copy()) for name, array in values.items()})
         for array in values.values():
@@ -105,7 +105,7 @@ def small_states(num_versions: int, *, seed: int = 0, num_elements: int = 3000) 
     return states
 
 
-def flipped(state: State, name: str, element: int = 0) -> State:
+def flipped(state: WeightState, name: str, element: int = 0) -> WeightState:
     """The same with one bit of one element the other way."""
     data = state[name].data.copy()
     data[2 * element] ^= 1

@@ -20,7 +20,7 @@ from periplus.publication import JobAuthority
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, TaskState
-from periplus.values.weight_state import State, Tensor, write_safetensors
+from periplus.values.weight_state import Tensor, WeightState, write_safetensors
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
 from tests.support import gateways
@@ -130,7 +130,7 @@ def test_a_run_has_succeeded_once_its_model_was_read_back_and_not_before(
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     job = tiny_job(tmp_path, steps=1)
 
-    def lying(path: Path, state: State) -> None:
+    def lying(path: Path, state: WeightState) -> None:
         name, *_ = state
         zeros = np.zeros_like(state[name].data)
         write_safetensors(path, {**state, name: Tensor(state[name].dtype, state[name].shape, zeros)})

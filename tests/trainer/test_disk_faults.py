@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from periplus.audit.journal import read_lines
-from periplus.audit.records import Lease, from_line
+from periplus.audit.records import LeaseEntry, from_line
 from periplus.pb.v1 import gateway_pb2
 from periplus.values.task import TaskState
 from tests.support.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
@@ -57,7 +57,7 @@ class OnRecord(FakeLink):
             records = [
                 from_line(line.rstrip(b"\n"), "audit").record for line in read_lines(self.run_dir / "audit.jsonl")
             ]
-            written = {record.lease_id for record in records if isinstance(record, Lease)}
+            written = {record.lease_id for record in records if isinstance(record, LeaseEntry)}
             assert {lease.lease_id for lease in message.leases.leases} <= written
             self.num_leases += len(message.leases.leases)
         super().send(message)

@@ -15,7 +15,7 @@ import torch
 
 from periplus.audit.auditor import Report, audit
 from periplus.audit.read import read_run
-from periplus.audit.records import End
+from periplus.audit.records import EndEntry
 from periplus.codec import trajectory as trajectory_codec
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.run_directory import RunDirectory
@@ -538,7 +538,7 @@ def test_a_sample_that_kills_its_worker_each_time_costs_its_group_and_the_job_su
 def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cache_dir: Path) -> None:
     run = start(tmp_path / "a", cache_dir)
     desk = run.running.desk
-    asyncio.run(desk.close(End(how="stopped")))
+    asyncio.run(desk.close(EndEntry(how="stopped")))
     before = run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()
     hello = gateway_pb2.WorkerHello(region="far", bundle_digest=run.prepared.bundle.digest)
     for up in (

@@ -21,24 +21,24 @@ from periplus.job.run_directory import RunDirectory
 from periplus.process.telemetry import event
 from periplus.spool.format import Position
 from periplus.spool.spool import Spool
-from periplus.values.trajectory import Limits, Purpose
+from periplus.values.trajectory import Purpose, TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpoint import Content
 from trainer.disk_wait import DiskWait
-from trainer.intake.frames import MAX_FRAME_BYTES, Kept, decode, kept
-from trainer.intake.ledger_service import Desk
+from trainer.intake.frames import MAX_FRAME_BYTES, KeptTrajectory, decode, kept
+from trainer.intake.ledger_service import LedgerService
 from trainer.reporting.progress import Progress
 from trainer.setup import Prepared
 
 log = logging.getLogger(__name__)
 
 
-class Keeper:
+class Checkpointer:
     """One trainer's of one fork."""
 
     def __init__(
         self, job: JobFile, job_id: str, run: RunDirectory, prepared: Prepared, *, journal: AuditJournal, store: Spool,
-        desk: Desk, disk: DiskWait,
+        desk: LedgerService, disk: DiskWait,
     ) -> None:  # fmt: skip
         self._job = job
         self._job_id = job_id
@@ -72,7 +72,9 @@ class Keeper:
         await self._desk.recorded()
         await self._disk.write_in_thread(lambda: self._save(content))
         assert self._newest is not None
-        await self._desk.milestone(audit.Checkpoint(policy=policy, manifest=self._newest.digest, covers=position.n))
+        await self._desk.milestone(
+            audit.CheckpointEntry(policy=policy, manifest=self._newest.digest, covers=position.n)
+        )
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
         await self._give_up_frames()
         event(log, logging.INFO, "checkpoint", policy=policy)
@@ -88,13 +90,13 @@ class Keeper:
         stays = self._desk.retention.give_up(oldest.policy.version)
         if stays is not None:
             await self._desk.milestone(
-                audit.Prune(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
+                audit.PruneEntry(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
             )
             await asyncio.to_thread(self._journal.sync_flushed)  # a frame that is gone is on record as given up
             await asyncio.to_thread(self._store.trim, stays)
 
 
-def replayable(store: Spool, limits: Limits) -> Iterator[tuple[Position, int, Sequence[Kept]]]:
+def replayable(store: Spool, limits: TrajectoryLimits) -> Iterator[tuple[Position, int, Sequence[KeptTrajectory]]]:
     """The frames of earlier forks, with their sizes; a frame that is no good any more is reported and passed over."""
     for record in store.records():
         found = decode(unpack(bytes(record.data), max_payload_bytes=MAX_FRAME_BYTES), limits)

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from periplus.errors import ConfigError
-from periplus.values.weight_state import State, read_safetensors
+from periplus.values.weight_state import WeightState, read_safetensors
 
 FLOATS = frozenset({"F32", "BF16", "F16"})
 """Dtypes that float32 holds without a loss, under their names in safetensors."""
@@ -124,7 +124,7 @@ def load_weights(directory: Path) -> Any:
     return model.eval()
 
 
-def misfit_of(model: Any, state: State) -> Misfit:
+def misfit_of(model: Any, state: WeightState) -> Misfit:
     """How a checkpoint's tensors differ from those of a model, which may be without memory."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     held = {_model_name(name, wanted, model.base_model_prefix): tensor for name, tensor in state.items()}

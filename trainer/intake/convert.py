@@ -4,7 +4,7 @@ from periplus.net.convert import policy_from_pb, policy_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.values.trajectory import Purpose
 from trainer.ledger.values import Granted, Lease, Revoked
-from trainer.reporting.delivery import Proof
+from trainer.reporting.delivery import ReaderProof
 
 _PURPOSE = {Purpose.TRAIN: gateway_pb2.PURPOSE_TRAIN, Purpose.EVAL: gateway_pb2.PURPOSE_EVAL}
 
@@ -22,9 +22,9 @@ def revoked_to_pb(revoked: Revoked) -> gateway_pb2.RolloutDown:
     )
 
 
-def proof_from_pb(message: gateway_pb2.WeightProof) -> Proof:
+def proof_from_pb(message: gateway_pb2.WeightProof) -> ReaderProof:
     """What a reader says that it holds."""
-    return Proof(
+    return ReaderProof(
         policy=policy_from_pb(message.policy), digest=message.state_digest, ok=message.ok, why=message.why,
         engine_checked=message.engine_checked, fallback=message.fallback,
         probe_max_difference=message.probe_max_difference, transfer_s=message.transfer_s, apply_s=message.apply_s,

@@ -24,7 +24,7 @@ from periplus.errors import CorruptFrame, WireError
 from periplus.spool.format import Position
 from periplus.spool.spool import Spool
 from periplus.values.trajectories import Trajectories, validate_all
-from periplus.values.trajectory import Limits, Trajectory, content_digest, validate
+from periplus.values.trajectory import Trajectory, TrajectoryLimits, content_digest, validate
 from periplus.values.transport_keys import FrameKey, SeenFrames
 from trainer.disk_wait import DiskWait
 
@@ -42,7 +42,7 @@ COMMIT_TOKENS = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTrajectory:
     """A trajectory that is on disk, and where."""
 
     trajectory: Trajectory
@@ -70,15 +70,15 @@ class Committed:
     key: FrameKey
     region: str
     num_bytes: int
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptTrajectory, ...] = ()
     refusal: WireError | None = None
     refused: tuple[RefusedSample, ...] = ()
 
 
-class Intake:
+class FrameIntake:
     """One trainer's. `put` and `take` are called on the event loop."""
 
-    def __init__(self, store: Spool, limits: Limits, disk: DiskWait) -> None:
+    def __init__(self, store: Spool, limits: TrajectoryLimits, disk: DiskWait) -> None:
         self._store = store
         self._disk = disk
         self._limits = limits
@@ -135,17 +135,17 @@ class Intake:
         refusal = refused[0].why if refused else None
         return Committed(key=key, region=region, num_bytes=num_bytes, kept=kept, refusal=refusal, refused=refused)
 
-    def _keep(self, frame: Frame, trajectories: tuple[Trajectory, ...]) -> tuple[Kept, ...]:
+    def _keep(self, frame: Frame, trajectories: tuple[Trajectory, ...]) -> tuple[KeptTrajectory, ...]:
         return kept(self._store.append(pack(frame)), trajectories)
 
 
-def kept(frame: Position, trajectories: tuple[Trajectory, ...]) -> tuple[Kept, ...]:
+def kept(frame: Position, trajectories: tuple[Trajectory, ...]) -> tuple[KeptTrajectory, ...]:
     """The trajectories of a frame that is on disk."""
-    return tuple(Kept(t, content_digest(t), frame, index) for index, t in enumerate(trajectories))
+    return tuple(KeptTrajectory(t, content_digest(t), frame, index) for index, t in enumerate(trajectories))
 
 
 def _valid(
-    frame: Frame, key: FrameKey, limits: Limits
+    frame: Frame, key: FrameKey, limits: TrajectoryLimits
 ) -> tuple[Frame, tuple[Trajectory, ...], tuple[RefusedSample, ...]]:  # fmt: skip
     """The trajectories of a frame that are valid and its sender's own, in a frame that holds nothing else; and the
     others with what is wrong with them.
@@ -174,7 +174,7 @@ def _columns(frame: Frame) -> Trajectories:
     return columns_decoder(frame.codec)(frame.payload, max_content_bytes=MAX_FRAME_CONTENT_BYTES)
 
 
-def decode(frame: Frame, limits: Limits) -> tuple[Trajectory, ...] | WireError:
+def decode(frame: Frame, limits: TrajectoryLimits) -> tuple[Trajectory, ...] | WireError:
     """The frame's trajectories, all of them valid, or what is wrong with it."""
     try:
         columns = _columns(frame)

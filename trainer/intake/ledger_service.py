@@ -29,7 +29,7 @@ from periplus.values.trajectory import StopReason, Trajectory
 from periplus.values.transport_keys import FrameKey
 from trainer.disk_wait import DiskWait
 from trainer.intake.convert import granted_to_pb, revoked_to_pb
-from trainer.intake.frames import Committed, Intake, Kept
+from trainer.intake.frames import Committed, FrameIntake, KeptTrajectory
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.retention import Retention
 from trainer.ledger import values
@@ -77,18 +77,18 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LedgerBatch:
     """What a step trains on, and the policy that it starts from."""
 
     policy: Policy
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptTrajectory, ...]
 
 
-class Desk:
+class LedgerService:
     """One trainer's of one fork. `now` is monotonic, `wall` counts seconds since 1970, for the audit."""
 
     def __init__(
-        self, *, ledger: Ledger, intake: Intake, journal: AuditJournal, retention: Retention, link: GatewayLink,
+        self, *, ledger: Ledger, intake: FrameIntake, journal: AuditJournal, retention: Retention, link: GatewayLink,
         disk: DiskWait, bundle_digest: bytes, home_region: str, syncs: bool, now: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:  # fmt: skip
@@ -111,8 +111,8 @@ class Desk:
         self._home_region = home_region
         self._sealer: Sealer | None = None
         self._is_closed = False
-        self._batch: Batch | None = None
-        self._evaluation: tuple[Kept, ...] | None = None
+        self._batch: LedgerBatch | None = None
+        self._evaluation: tuple[KeptTrajectory, ...] | None = None
         self._changed = asyncio.Event()
 
     # ---- for the training loop ------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Desk:
             tasks.create_task(self._commit_frames())
             tasks.create_task(self._tick())
 
-    def replay(self, frames: Iterable[tuple[Position, int, Sequence[Kept]]]) -> None:
+    def replay(self, frames: Iterable[tuple[Position, int, Sequence[KeptTrajectory]]]) -> None:
         """Before any message: the frames of earlier forks, of which what was not consumed is taken in."""
         version = self.ledger.policy.version
         results: list[Result] = []
@@ -134,7 +134,7 @@ class Desk:
         if results:
             self._apply(values.Replayed(tuple(results)))
 
-    async def batch(self, stop: asyncio.Event) -> Batch | None:
+    async def batch(self, stop: asyncio.Event) -> LedgerBatch | None:
         """The next batch; None if asked to stop first. Raises: DiskFull if asked to stop while the disk is full."""
         self._apply(values.BatchWanted())
         await self.recorded()
@@ -143,14 +143,14 @@ class Desk:
         batch, self._batch = self._batch, None
         return batch
 
-    async def step_done(self, batch: Batch, line: audit.Consume) -> None:
+    async def step_done(self, batch: LedgerBatch, line: audit.ConsumeEntry) -> None:
         """The batch was consumed: the next version exists, and `line` says of what. Raises: as batch."""
         self._write_sealed(line)
         self._settle(batch.kept, batch.policy.version)
         self._apply(values.StepDone())
         await self.recorded()
 
-    async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[Kept, ...] | None:
+    async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[KeptTrajectory, ...] | None:
         """One greedy sample of each item, but for those that nobody could produce; None if asked to stop first."""
         policy = self.ledger.policy
         self._apply(values.EvalAsked(tuple(items)))
@@ -158,16 +158,16 @@ class Desk:
         await self._until(lambda: self._evaluation is not None, stop)
         found, self._evaluation = self._evaluation, None
         if found is not None:
-            self._write_sealed(audit.Eval(policy=policy, samples=used(found)))
+            self._write_sealed(audit.EvalEntry(policy=policy, samples=used(found)))
             self._settle(found, policy.version)
             await self.recorded()
         return found
 
-    def write(self, record: audit.Record) -> int:
+    def write(self, record: audit.Entry) -> int:
         """One line of the audit; returns its number. It is flushed with the next commit or milestone."""
         return self._journal.append(record, self._wall())
 
-    async def milestone(self, record: audit.Record) -> None:
+    async def milestone(self, record: audit.Entry) -> None:
         """Write a line, sealed from `certified` on, that survives this process before anybody sees what it tells of.
 
         Raises: as batch.
@@ -175,7 +175,7 @@ class Desk:
         self._write_sealed(record)
         await self.recorded()
 
-    def _write_sealed(self, record: audit.Record) -> None:
+    def _write_sealed(self, record: audit.Entry) -> None:
         self._journal.append(record, self._wall(), None if self._sealer is None else self._sealer.seal)
 
     async def certified(self, sealer: Sealer) -> None:
@@ -194,7 +194,7 @@ class Desk:
         """Nothing is taken in or granted any more; the trainer may still write lines."""
         self._is_closed = True
 
-    async def close(self, end: audit.End) -> None:
+    async def close(self, end: audit.EndEntry) -> None:
         """Write the last line, after which nobody can write down what would be granted. Raises: as batch."""
         self.refuse_messages()
         await self.milestone(end)
@@ -307,7 +307,7 @@ class Desk:
         for kept in frame.kept:
             t = kept.trajectory
             if t.stop_reason is StopReason.ABANDONED:
-                self._write_result(_result(kept), audit.Verdict.ABANDONED, "")
+                self._write_result(_result(kept), audit.AdmissionVerdict.ABANDONED, "")
                 self._settle((kept,), self.ledger.policy.version)
                 self._fail(worker_id, t.lease_id, t.group, t.sample)
             else:
@@ -322,7 +322,7 @@ class Desk:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._apply(values.Ticked())
+            self._apply(values.ClockTicked())
             await self._recorded_patiently()
 
     # ---- the journal ----------------------------------------------------------------------------------------------
@@ -350,12 +350,12 @@ class Desk:
                 self._kept_back.append(granted_to_pb(effect))
             case values.Revoked():
                 self._kept_back.append(revoked_to_pb(effect))
-            case values.Judged(result, arrival):
+            case values.JudgedResult(result, arrival):
                 self._judged(result, arrival)
             case values.LeaseLost(lease, worker_id, why):
                 self.tally.lost += 1
                 self.write(
-                    audit.Lost(lease_id=lease.lease_id, group=lease.group, sample=lease.sample, worker_id=worker_id,
+                    audit.LostEntry(lease_id=lease.lease_id, group=lease.group, sample=lease.sample, worker_id=worker_id,
                                why=why)
                 )  # fmt: skip
             case values.GroupDropped():
@@ -363,7 +363,7 @@ class Desk:
             case values.Holding(groups, until_s):
                 event(log, logging.INFO, "holding", groups=len(groups), at_most_s=until_s - self._now())
             case values.BatchReady(policy, results):
-                self._batch = Batch(policy, tuple(_kept(result) for result in results))
+                self._batch = LedgerBatch(policy, tuple(_kept(result) for result in results))
                 self.wake()
             case values.EvalReady(results):
                 self._evaluation = tuple(_kept(result) for result in results)
@@ -375,7 +375,7 @@ class Desk:
         region = self.regions.get(granted.worker_id, "")
         for lease in granted.leases:
             self.write(
-                audit.Lease(
+                audit.LeaseEntry(
                     lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item,
                     purpose=lease.purpose, worker_id=granted.worker_id, region=region, start_at=lease.start_at,
                     consume_by_version=lease.consume_by_version,
@@ -385,22 +385,22 @@ class Desk:
     def _judged(self, result: Result, arrival: Arrival) -> None:
         match arrival:
             case Arrival.ACCEPTED:
-                self._write_result(result, audit.Verdict.ACCEPTED, "")
+                self._write_result(result, audit.AdmissionVerdict.ACCEPTED, "")
                 return
             case Arrival.DUPLICATE:
                 self.tally.duplicates += 1
-                self._write_result(result, audit.Verdict.DUPLICATE, "duplicate")
+                self._write_result(result, audit.AdmissionVerdict.DUPLICATE, "duplicate")
             case _:
                 self.tally.refused += 1
-                self._write_result(result, audit.Verdict.REFUSED, arrival)
+                self._write_result(result, audit.AdmissionVerdict.REFUSED, arrival)
         self._settle((_kept(result),), self.ledger.policy.version)
         event(log, logging.WARNING, "result_refused", worker=result.worker_id, group=result.group,
               sample=result.sample, why=arrival)  # fmt: skip
 
-    def _write_result(self, result: Result, verdict: audit.Verdict, why: str) -> None:
+    def _write_result(self, result: Result, verdict: audit.AdmissionVerdict, why: str) -> None:
         kept = _kept(result)
         self.write(
-            audit.Result(
+            audit.ResultEntry(
                 verdict=verdict, why=why, lease_id=result.lease_id, group=result.group, sample=result.sample,
                 worker_id=result.worker_id, region=self.regions.get(result.worker_id, ""), digest=kept.digest,
                 num_tokens=result.num_tokens, policies=result.policies, stop_reason=kept.trajectory.stop_reason,
@@ -420,20 +420,20 @@ class Desk:
         samples = tuple(
             audit.DroppedSample(result.sample, _kept(result).digest, result.num_tokens) for result in effect.results
         )
-        self.write(audit.Drop(group=effect.group, why=effect.why, samples=samples))
+        self.write(audit.DropEntry(group=effect.group, why=effect.why, samples=samples))
         self._settle([_kept(result) for result in effect.results], self.ledger.policy.version)
 
-    def _settle(self, kept: Sequence[Kept], version: int) -> None:
+    def _settle(self, kept: Sequence[KeptTrajectory], version: int) -> None:
         for each in kept:
             self.retention.settle(each.frame, version)
 
 
-def used(kept: Sequence[Kept]) -> tuple[audit.UsedSample, ...]:
+def used(kept: Sequence[KeptTrajectory]) -> tuple[audit.UsedSample, ...]:
     """How the audit names samples."""
     return tuple(audit.UsedSample(each.trajectory.group, each.trajectory.sample, each.digest) for each in kept)
 
 
-def _result(kept: Kept) -> Result:
+def _result(kept: KeptTrajectory) -> Result:
     t = kept.trajectory
     return Result(
         lease_id=t.lease_id, group=t.group, sample=t.sample, item=t.item, purpose=t.purpose, worker_id=t.worker_id,
@@ -441,6 +441,6 @@ def _result(kept: Kept) -> Result:
     )  # fmt: skip
 
 
-def _kept(result: Result) -> Kept:
-    assert isinstance(result.payload, Kept)
+def _kept(result: Result) -> KeptTrajectory:
+    assert isinstance(result.payload, KeptTrajectory)
     return result.payload

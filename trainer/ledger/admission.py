@@ -5,7 +5,7 @@ first. It knows no content: ids and log-probabilities were validated before (per
 """
 
 from periplus.values.trajectory import Purpose
-from trainer.ledger.state import Group, LedgerState
+from trainer.ledger.state import LedgerState, SampleGroup
 from trainer.ledger.values import EVAL_GROUPS_START, Arrival, LedgerLimits, Result
 from trainer.ledger.window import fits, minus, plus
 
@@ -44,7 +44,7 @@ def is_fit(state: LedgerState, limits: LedgerLimits, result: Result) -> bool:
     return result.purpose is Purpose.EVAL or 0 < result.num_tokens <= limits.max_sample_tokens
 
 
-def _is_young_enough(state: LedgerState, limits: LedgerLimits, group: Group, result: Result) -> bool:
+def _is_young_enough(state: LedgerState, limits: LedgerLimits, group: SampleGroup, result: Result) -> bool:
     """Whether the group can still be consumed in time with this sample in it: see window.py."""
     oldest = result.oldest_version
     if group.purpose is Purpose.EVAL or oldest >= group.version:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
 from trainer.ledger import admission
-from trainer.ledger.state import Group, Held, LedgerState, Worker
+from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
 from trainer.ledger.values import Effect, Granted, Lease, LeaseLost, LedgerLimits, Loss, Result, Revoked
 from trainer.ledger.window import fits, plus
 
@@ -56,7 +56,7 @@ def release(state: LedgerState, lease_id: int) -> Held:
     return held
 
 
-def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) -> Group:
+def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) -> SampleGroup:
     """The lease ended without its sample, which waits for another."""
     held = release(state, lease_id)
     effects.append(LeaseLost(held.lease, held.worker_id, why))
@@ -67,7 +67,7 @@ def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) ->
     return group
 
 
-def wait_again(state: LedgerState, group: Group, sample: int) -> None:
+def wait_again(state: LedgerState, group: SampleGroup, sample: int) -> None:
     """The sample, whose lease is over, waits for another."""
     state.set_oldest(group, sample, None)
     may_start = group.version <= state.policy.version
@@ -95,7 +95,7 @@ def _is_waiting(state: LedgerState, number: int, sample: int) -> bool:
 
 def open_group(
     state: LedgerState, limits: LedgerLimits, item_of: ItemOf, version: int, *, number: int | None = None
-) -> Group:
+) -> SampleGroup:
     """Open the next training group, or this one of an earlier fork, in class `version`; its samples wait."""
     if number is None:
         number = heapq.heappop(state.reopen) if state.reopen else state.next_group
@@ -106,7 +106,7 @@ def open_group(
         if state.next_group < number:
             heapq.heappush(state.reopen, state.next_group)
         state.next_group += 1
-    group = Group(
+    group = SampleGroup(
         number=number, item=item_of(number), purpose=Purpose.TRAIN, size=limits.group_size, opened_s=state.now_s,
         version=version,
     )  # fmt: skip
@@ -252,7 +252,7 @@ def _first_waiting(state: LedgerState) -> tuple[int, int, int] | None:
     return None
 
 
-def keeps_up(state: LedgerState, limits: LedgerLimits, worker: Worker) -> bool:
+def keeps_up(state: LedgerState, limits: LedgerLimits, worker: LeasingWorker) -> bool:
     """Weights unknown count as kept up: a newcomer says what it has once it has it. Those of a dead branch do not."""
     if worker.policy is None:
         return True
@@ -277,7 +277,7 @@ def _grant_group(state: LedgerState, limits: LedgerLimits, worker_id: str, work:
     effects.append(Granted(worker_id, tuple(granted)))
 
 
-def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: Group, sample: int) -> Lease:
+def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: SampleGroup, sample: int) -> Lease:
     if not group.oldest:
         state.set_oldest(group, sample, None)  # nothing of it is being produced: it is as young as the present version
     start_at = Policy(state.lineage.fork, max(group.version, state.lineage.first_version))

@@ -39,12 +39,13 @@ from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import Purpose
 from trainer.ledger import admission, leasing
 from trainer.ledger.leasing import ItemOf
-from trainer.ledger.state import Group, Held, LedgerState, Worker
+from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
     Arrival,
     BatchReady,
     BatchWanted,
+    ClockTicked,
     Drop,
     Effect,
     EvalAsked,
@@ -52,7 +53,7 @@ from trainer.ledger.values import (
     Event,
     GroupDropped,
     Holding,
-    Judged,
+    JudgedResult,
     LeasesStarted,
     LedgerLimits,
     Loss,
@@ -64,7 +65,6 @@ from trainer.ledger.values import (
     RoomOffered,
     SampleFailed,
     StepDone,
-    Ticked,
     WorkerJoined,
     WorkerLeft,
     merged_grants,
@@ -152,7 +152,7 @@ class Ledger:
                 before = state.workers.get(worker_id)
                 self._leave(worker_id, effects, is_dead=before is None or not epoch or before.epoch != epoch)
                 allowance, strikes = state.doubted.pop(worker_id, (None, 0))
-                state.workers[worker_id] = Worker(epoch=epoch, allowance=allowance, strikes=strikes)
+                state.workers[worker_id] = LeasingWorker(epoch=epoch, allowance=allowance, strikes=strikes)
             case WorkerLeft(worker_id, is_dead):
                 self._leave(worker_id, effects, is_dead=is_dead)
             case RoomOffered(worker_id, num_samples):
@@ -175,7 +175,7 @@ class Ledger:
                 state.batch_wanted = True
             case StepDone():
                 self._step_done()
-            case Ticked():
+            case ClockTicked():
                 pass
             case _:
                 assert_never(event)
@@ -193,7 +193,7 @@ class Ledger:
         worker = state.workers.get(worker_id)
         if worker is None:
             return
-        attempts: list[tuple[Group, int]] = []
+        attempts: list[tuple[SampleGroup, int]] = []
         for lease_id in list(worker.leases):
             held = state.held[lease_id]
             is_attempt = is_dead and held.is_started
@@ -207,7 +207,7 @@ class Ledger:
         for group, sample in attempts:
             self._count_failure(group, sample, effects)
 
-    def _remember(self, worker_id: str, worker: Worker) -> None:
+    def _remember(self, worker_id: str, worker: LeasingWorker) -> None:
         """Let a worker that left on probation come back on probation."""
         if worker.allowance is not None:
             self.state.doubted[worker_id] = worker.allowance, worker.strikes
@@ -285,7 +285,7 @@ class Ledger:
             worker.strikes = int(worker.is_late)
             self.state.seat(worker_id)
 
-    def _count_failure(self, group: Group, sample: int, effects: list[Effect]) -> None:
+    def _count_failure(self, group: SampleGroup, sample: int, effects: list[Effect]) -> None:
         """A sample that nobody can produce must not hold up the others for ever."""
         if group.number not in self.state.groups:  # it was dropped for another of its samples
             return
@@ -299,7 +299,7 @@ class Ledger:
         state = self.state
         arrival = admission.judge(state, self.limits, result)
         held = leasing.end(state, result)
-        effects.append(Judged(result, arrival))
+        effects.append(JudgedResult(result, arrival))
         if arrival is Arrival.ACCEPTED:
             self._accept(state.groups[result.group], result, effects)
             self._delivered(result.worker_id)
@@ -308,7 +308,7 @@ class Ledger:
             leasing.wait_again(state, group, result.sample)
             self._count_failure(group, result.sample, effects)
 
-    def _accept(self, group: Group, result: Result, effects: list[Effect]) -> None:
+    def _accept(self, group: SampleGroup, result: Result, effects: list[Effect]) -> None:
         state = self.state
         if (lease_id := group.leases.get(result.sample)) is not None:  # another worker is at it for nothing
             effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
@@ -321,7 +321,7 @@ class Ledger:
             state.num_filtered += 1
             self._drop(group, Drop.FILTERED, effects)
 
-    def _is_filtered(self, group: Group) -> bool:
+    def _is_filtered(self, group: SampleGroup) -> bool:
         limits = self.limits
         may = limits.filter_uniform and self.state.num_filtered < limits.max_filtered_per_step * limits.groups_per_step
         return may and len({result.reward for result in group.done.values()}) == 1
@@ -336,11 +336,11 @@ class Ledger:
                 if leasing.may_open(state, limits, result.oldest_version):
                     leasing.open_group(state, limits, item_of, result.oldest_version, number=result.group)
                     arrival = Arrival.ACCEPTED
-            effects.append(Judged(result, arrival))
+            effects.append(JudgedResult(result, arrival))
             if arrival is Arrival.ACCEPTED:
                 self._accept(state.groups[result.group], result, effects)
 
-    def _drop(self, group: Group, why: Drop, effects: list[Effect]) -> None:
+    def _drop(self, group: SampleGroup, why: Drop, effects: list[Effect]) -> None:
         state = self.state
         results = tuple(group.done[sample] for sample in sorted(group.done))
         for sample in sorted(group.leases):
@@ -383,7 +383,7 @@ class Ledger:
         batch = sorted((state.groups[number] for number in state.whole), key=lambda group: group.rank)
         self._take(batch[: limits.groups_per_step], effects)
 
-    def _missing(self) -> list[Group]:
+    def _missing(self) -> list[SampleGroup]:
         """The unfinished groups that could not be consumed any more after the next batch, oldest first."""
         state = self.state
         if self._num_missing() > 0:
@@ -397,7 +397,7 @@ class Ledger:
         left = without_oldest(state.classes, state.whole_classes, limits.groups_per_step)
         return excess(left, groups_per_step=limits.groups_per_step, bound=limits.bound, next_step=state.next_step + 1)
 
-    def _hold(self, missing: list[Group], effects: list[Effect]) -> bool:
+    def _hold(self, missing: list[SampleGroup], effects: list[Effect]) -> bool:
         """Wait for what is missing. True if that is over, and what is missing still is dropped."""
         state = self.state
         if state.hold_since_s is None:
@@ -424,7 +424,7 @@ class Ledger:
             until_s = min(until_s, state.lost_since_s + LOST_HOLD_STEPS * state.pace.step_s)
         return until_s
 
-    def _take(self, batch: list[Group], effects: list[Effect]) -> None:
+    def _take(self, batch: list[SampleGroup], effects: list[Effect]) -> None:
         state = self.state
         results = [group.done[sample] for group in batch for sample in range(group.size)]
         for group in batch:
@@ -443,7 +443,7 @@ class Ledger:
         state.next_eval_group += len(items)
         state.evaluation = numbers
         for number, item in zip(numbers, items, strict=True):
-            group = Group(number=number, item=item, purpose=Purpose.EVAL, size=1, opened_s=state.now_s,
+            group = SampleGroup(number=number, item=item, purpose=Purpose.EVAL, size=1, opened_s=state.now_s,
                           version=state.policy.version)  # fmt: skip
             state.put_group(group, 0)
             leasing.wait_again(state, group, 0)

@@ -36,7 +36,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Group:
+class SampleGroup:
     """An open group. `oldest[sample]`: the oldest version that the sample has, or may have while it is produced."""
 
     number: int
@@ -67,7 +67,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Worker:
+class LeasingWorker:
     """`early`: those of its leases that may not start yet. `is_behind`: its weights are too old for it to get any.
 
     `allowance`: the leases that it may hold while it is on *probation*, None if it is trusted with all its room. Who
@@ -143,7 +143,7 @@ class LedgerState:
     in_training: tuple[int, ...] = ()  # groups of the batch that is being trained
     batch_wanted: bool = False
     next_lease_id: int = 1
-    groups: dict[int, Group] = field(default_factory=dict)
+    groups: dict[int, SampleGroup] = field(default_factory=dict)
     num_train_groups: int = 0
     classes: Counter[int] = field(default_factory=Counter)  # training groups of each class
     idle: set[int] = field(default_factory=set)  # training groups of which nothing is there or leased
@@ -151,7 +151,7 @@ class LedgerState:
     whole: set[int] = field(default_factory=set)  # training groups that have all their samples
     whole_classes: Counter[int] = field(default_factory=Counter)
     reserved_tokens: int = 0  # of training groups: the largest size for what is not in yet, the true one for what is
-    workers: dict[str, Worker] = field(default_factory=dict)
+    workers: dict[str, LeasingWorker] = field(default_factory=dict)
     seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # who may be leased to; the least first
     early_seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # the same for the next version
     held: dict[int, Held] = field(default_factory=dict)
@@ -171,10 +171,10 @@ class LedgerState:
         """The step whose batch is formed next."""
         return self.policy.version + (self.training_since_s is not None)
 
-    def training_groups(self) -> list[Group]:
+    def training_groups(self) -> list[SampleGroup]:
         return [group for group in self.groups.values() if group.purpose is Purpose.TRAIN]
 
-    def put_group(self, group: Group, max_sample_tokens: int) -> None:
+    def put_group(self, group: SampleGroup, max_sample_tokens: int) -> None:
         """Open a group."""
         self.groups[group.number] = group
         if group.purpose is Purpose.TRAIN:
@@ -184,7 +184,7 @@ class LedgerState:
             self.unfinished.setdefault(group.version, set()).add(group.number)
             self.reserved_tokens += group.size * max_sample_tokens
 
-    def put_result(self, group: Group, result: Result, oldest: int, max_sample_tokens: int) -> None:
+    def put_result(self, group: SampleGroup, result: Result, oldest: int, max_sample_tokens: int) -> None:
         """The sample is in: its true size takes the place of the largest."""
         group.done[result.sample] = result
         group.lost.discard(result.sample)
@@ -196,7 +196,7 @@ class LedgerState:
                 self.whole.add(group.number)
                 self.whole_classes[group.version] += 1
 
-    def set_oldest(self, group: Group, sample: int, version: int | None) -> None:
+    def set_oldest(self, group: SampleGroup, sample: int, version: int | None) -> None:
         """The oldest version that this sample may have; None while nobody produces it."""
         before = group.version
         if version is None:
@@ -207,7 +207,7 @@ class LedgerState:
             (self.idle.discard if group.oldest else self.idle.add)(group.number)
         self.set_class(group, min(group.oldest.values(), default=max(before, self.policy.version)))
 
-    def set_class(self, group: Group, version: int) -> None:
+    def set_class(self, group: SampleGroup, version: int) -> None:
         if group.purpose is Purpose.TRAIN and version != group.version:
             self.classes[version] += 1
             _take_one(self.classes, group.version)
@@ -215,7 +215,7 @@ class LedgerState:
             self.unfinished.setdefault(version, set()).add(group.number)
         group.version = version
 
-    def remove_group(self, group: Group, max_sample_tokens: int) -> None:
+    def remove_group(self, group: SampleGroup, max_sample_tokens: int) -> None:
         """Consumed or dropped: its room is free."""
         del self.groups[group.number]
         if group.purpose is Purpose.TRAIN:
@@ -307,11 +307,11 @@ def _take_one(counts: Counter[int], key: int) -> None:
         del counts[key]
 
 
-def _take_out(numbers: dict[int, set[int]], group: Group) -> None:
+def _take_out(numbers: dict[int, set[int]], group: SampleGroup) -> None:
     numbers[group.version].remove(group.number)
     if not numbers[group.version]:
         del numbers[group.version]
 
 
-def _room_of(group: Group, max_sample_tokens: int) -> int:
+def _room_of(group: SampleGroup, max_sample_tokens: int) -> int:
     return (group.size - len(group.done)) * max_sample_tokens + sum(r.num_tokens for r in group.done.values())

@@ -206,13 +206,13 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class ClockTicked:
     """Time has passed."""
 
 
 Event = (
     WorkerJoined | WorkerLeft | RoomOffered | PolicyReached | LeasesStarted | SampleFailed | ResultArrived | Replayed
-    | EvalAsked | BatchWanted | StepDone | Ticked
+    | EvalAsked | BatchWanted | StepDone | ClockTicked
 )  # fmt: skip
 
 # ---- effects ---------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedResult:
     """What became of a result."""
 
     result: Result
@@ -283,7 +283,7 @@ class EvalReady:
     results: tuple[Result, ...]
 
 
-Effect = Granted | Revoked | Judged | LeaseLost | GroupDropped | Holding | BatchReady | EvalReady
+Effect = Granted | Revoked | JudgedResult | LeaseLost | GroupDropped | Holding | BatchReady | EvalReady
 
 
 def merged_grants(effects: Sequence[Effect]) -> tuple[Effect, ...]:

@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from periplus.codec.weights.layout import SPAN_BYTES, Layout, Line, Span
-from periplus.values.weight_state import State, Tensor
+from periplus.codec.weights.layout import SPAN_BYTES, Span, StateLayout, TensorLayout
+from periplus.values.weight_state import Tensor, WeightState
 
 CHUNK_SPANS = 32
 """Compared at a time: 256 MiB, so that waiting for a chunk's count costs little beside reading it, while scratch stays
@@ -39,7 +39,7 @@ POSITION_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class SpanChanges:
+class DeviceSpanChanges:
     """Changes of one span: sorted positions in it and the new elements there. Without positions: all elements."""
 
     positions: npt.NDArray[np.uint32] | None
@@ -51,8 +51,10 @@ class DeviceCopy:
 
     def __init__(self, parameters: Mapping[str, torch.Tensor], *, span_bytes: int = SPAN_BYTES) -> None:
         self._parameters = {name: tensor.detach() for name, tensor in parameters.items()}
-        lines = (Line(name=name, dtype="BF16", shape=tuple(t.shape)) for name, t in sorted(self._parameters.items()))
-        self.layout = Layout(lines=tuple(lines))
+        lines = (
+            TensorLayout(name=name, dtype="BF16", shape=tuple(t.shape)) for name, t in sorted(self._parameters.items())
+        )
+        self.layout = StateLayout(lines=tuple(lines))
         self.spans = self.layout.spans(span_bytes)
         device = next(iter(self._parameters.values())).device
         num_elements = _num_elements(self.spans)
@@ -60,7 +62,7 @@ class DeviceCopy:
         for start, spans in self._chunks():
             self._round_into(self._published[start : start + _num_elements(spans)], spans)
 
-    def state(self) -> State:
+    def state(self) -> WeightState:
         """What was published last, on the host."""
         arrays = _arrays(self.layout)
         for start, spans in self._chunks():
@@ -69,9 +71,9 @@ class DeviceCopy:
         return _state(self.layout, arrays)
 
     @torch.no_grad()
-    def advance(self) -> list[SpanChanges]:
+    def advance(self) -> list[DeviceSpanChanges]:
         """Round the masters as they are now: what differs from what was published, by span. It is published now."""
-        changes: list[SpanChanges] = []
+        changes: list[DeviceSpanChanges] = []
         scratch = torch.empty(
             max((_num_elements(spans) for _, spans in self._chunks()), default=0),
             dtype=torch.int16, device=self._published.device,
@@ -98,7 +100,7 @@ class DeviceCopy:
             at += source.numel()
 
 
-def patched(base: State, copy: DeviceCopy, changes: Sequence[SpanChanges]) -> State:
+def patched(base: WeightState, copy: DeviceCopy, changes: Sequence[DeviceSpanChanges]) -> WeightState:
     """The new state, as a copy of its own: `base` with what differs."""
     arrays = {name: tensor.data.view(np.uint16).copy() for name, tensor in base.items()}
     for span, change in zip(copy.spans, changes, strict=True):
@@ -109,26 +111,29 @@ def patched(base: State, copy: DeviceCopy, changes: Sequence[SpanChanges]) -> St
     return _state(copy.layout, arrays)
 
 
-def replace_changed(published: torch.Tensor, new: torch.Tensor, spans: Sequence[Span]) -> list[SpanChanges]:
+def replace_changed(published: torch.Tensor, new: torch.Tensor, spans: Sequence[Span]) -> list[DeviceSpanChanges]:
     """What differs in one chunk, which then is what was published: one wait for the device, and two transfers."""
     index = (published != new).nonzero().squeeze(1)
     bounds = np.cumsum([0, *(span.num_elements for span in spans)])
     if index.numel() * (POSITION_BYTES + ELEMENT_BYTES) > new.numel() * ELEMENT_BYTES:
         published.copy_(new)
         whole = new.to("cpu", copy=True).numpy().view(np.uint16)
-        return [SpanChanges(None, whole[start:stop]) for start, stop in pairwise(bounds)]
+        return [DeviceSpanChanges(None, whole[start:stop]) for start, stop in pairwise(bounds)]
     values = new[index]
     published[index] = values
     positions, words = index.to(torch.int32).cpu().numpy(), values.cpu().numpy().view(np.uint16)
     cuts = np.searchsorted(positions, bounds)
     return [
-        SpanChanges((positions[first:last] - start).astype(np.uint32), words[first:last])
+        DeviceSpanChanges((positions[first:last] - start).astype(np.uint32), words[first:last])
         for start, (first, last) in zip(bounds[:-1], pairwise(cuts), strict=True)
     ]
 
 
 def _write_whole(
-    layout: Layout, spans: Sequence[Span], values: npt.NDArray[np.uint16], arrays: dict[str, npt.NDArray[np.uint16]]
+    layout: StateLayout,
+    spans: Sequence[Span],
+    values: npt.NDArray[np.uint16],
+    arrays: dict[str, npt.NDArray[np.uint16]],
 ) -> None:
     at = 0
     for piece in (piece for span in spans for piece in span.pieces):
@@ -138,7 +143,7 @@ def _write_whole(
 
 
 def _write_changed(
-    layout: Layout, span: Span, positions: npt.NDArray[np.uint32], values: npt.NDArray[np.uint16],
+    layout: StateLayout, span: Span, positions: npt.NDArray[np.uint32], values: npt.NDArray[np.uint16],
     arrays: dict[str, npt.NDArray[np.uint16]],
 ) -> None:  # fmt: skip
     bounds = np.cumsum([0, *(piece.stop - piece.start for piece in span.pieces)])
@@ -152,9 +157,9 @@ def _num_elements(spans: Sequence[Span]) -> int:
     return sum(span.num_elements for span in spans)
 
 
-def _arrays(layout: Layout) -> dict[str, npt.NDArray[np.uint16]]:
+def _arrays(layout: StateLayout) -> dict[str, npt.NDArray[np.uint16]]:
     return {line.name: np.empty(line.num_bytes // ELEMENT_BYTES, np.uint16) for line in layout.lines}
 
 
-def _state(layout: Layout, arrays: Mapping[str, npt.NDArray[np.uint16]]) -> State:
+def _state(layout: StateLayout, arrays: Mapping[str, npt.NDArray[np.uint16]]) -> WeightState:
     return {line.name: Tensor(line.dtype, line.shape, arrays[line.name]) for line in layout.lines}

@@ -28,7 +28,7 @@ from periplus.publication import (
 )
 from periplus.values.digest import payload_digest
 from periplus.values.policy import Policy
-from periplus.values.weight_state import State, Tensor, content_bytes
+from periplus.values.weight_state import Tensor, WeightState, content_bytes
 
 BUNDLE_FILES = (
     "config.json",
@@ -64,7 +64,7 @@ class Published:
     """What readers hold now: the base of the next delta. `probe`: log-probabilities of the fixed prompts under it."""
 
     policy: Policy
-    state: State
+    state: WeightState
     digest: bytes
     probe: tuple[float, ...] = ()
 
@@ -91,12 +91,12 @@ class Bundle:
         return payload_digest(self.payload)
 
 
-def bf16_state(model: Any) -> State:
+def bf16_state(model: Any) -> WeightState:
     """The model's parameters rounded to bfloat16, by checkpoint name, tied weights once."""
     return {name: _bf16(parameter.detach()) for name, parameter in model.named_parameters()}
 
 
-def float32_state(model: Any) -> State:
+def float32_state(model: Any) -> WeightState:
     """The model's parameters as they are: what a checkpoint keeps."""
     return {
         name: Tensor(dtype="F32", shape=tuple(p.shape), data=_bytes(p.detach().to(torch.float32)))
@@ -104,7 +104,7 @@ def float32_state(model: Any) -> State:
     }
 
 
-def load_float32(model: Any, state: State) -> None:
+def load_float32(model: Any, state: WeightState) -> None:
     """The inverse of float32_state. Raises: ConfigError if the checkpoint is of another model."""
     parameters = dict(model.named_parameters())
     if parameters.keys() != state.keys():
@@ -152,7 +152,7 @@ def state_writer(author: Author, encoder: Encoder, policy: Policy, base: Publish
     )  # fmt: skip
 
 
-def delta_pays(base: State, state: State) -> bool:
+def delta_pays(base: WeightState, state: WeightState) -> bool:
     """Whether a delta is smaller than the full state, judged by a sample of both."""
     if base.keys() != state.keys():
         return False

@@ -29,15 +29,15 @@ from periplus.process.telemetry import event
 from periplus.publication import Certificate, PublicationKind, PublicationWriter, PublisherKey
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
-from periplus.values.weight_state import State
+from periplus.values.weight_state import WeightState
 from trainer.intake.convert import proof_from_pb
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import Desk
+from trainer.intake.ledger_service import LedgerService
 from trainer.publishing import publish, reference_logprobs
 from trainer.publishing.publish import Author, Bundle, Published
 from trainer.publishing.snapshot import Taken, Weights, weights_of
 from trainer.reporting.delivery import Sent
-from trainer.reporting.run_recorder import Scribe
+from trainer.reporting.run_recorder import RunRecorder
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ between two steps, and where it does, a delta is no larger than a full state but
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
     policy: Policy
-    taken: Callable[[State], Taken]
+    taken: Callable[[WeightState], Taken]
     probe: tuple[float, ...]
     started_s: float
     snapshot_s: float
@@ -63,8 +63,8 @@ class Publisher:
     """One trainer's of one fork. `prompts_RP`: of the probe; `num_threads`: for encoding; `now` is monotonic."""
 
     def __init__(
-        self, job_id: str, model: Any, policy: Policy, *, key: PublisherKey, link: GatewayLink, desk: Desk,
-        scribe: Scribe, prompts_RP: npt.NDArray[np.int64], num_threads: int, now: Callable[[], float],
+        self, job_id: str, model: Any, policy: Policy, *, key: PublisherKey, link: GatewayLink, desk: LedgerService,
+        scribe: RunRecorder, prompts_RP: npt.NDArray[np.int64], num_threads: int, now: Callable[[], float],
     ) -> None:  # fmt: skip
         self._job_id = job_id
         self._model = model
@@ -116,7 +116,7 @@ class Publisher:
         self._remember(published.policy, published.digest)
         for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
-        await self._desk.milestone(audit.Publish(policy=published.policy, digest=published.digest))
+        await self._desk.milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
         self._scribe.published(await self._anchor(author, published))
         self._anchor_wanted = False  # who asked meanwhile has it
         self._author = author
@@ -164,7 +164,7 @@ class Publisher:
             digest = await digesting
         finally:
             digesting.cancel()
-        await self._desk.milestone(audit.Publish(policy=policy, digest=digest))
+        await self._desk.milestone(audit.PublishEntry(policy=policy, digest=digest))
         self._remember(policy, digest)
         await self._link.publish(writer.closing(digest, snapshot.probe))
         self._published = Published(policy=policy, state=taken.state, digest=digest, probe=snapshot.probe)
@@ -178,7 +178,7 @@ class Publisher:
         self._scribe.published(sent)
         snapshot.then(sent)
 
-    def _encoder(self, base: State | None, taken: Taken) -> Encoder:
+    def _encoder(self, base: WeightState | None, taken: Taken) -> Encoder:
         changes = None if base is None else taken.changes
         return Encoder(base, taken.state, num_threads=self._num_threads, changes=changes)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from periplus.values.weight_state import State
+from periplus.values.weight_state import WeightState
 from trainer.publishing.device_snapshot import DeviceCopy, patched
 from trainer.publishing.publish import bf16_state
 
@@ -21,18 +21,18 @@ class Taken:
     """A version on the host. `changes`: by span of the codec, the positions that differ from the version before, or
     None where they are not known; None if nobody compared."""
 
-    state: State
+    state: WeightState
     changes: Sequence[npt.NDArray[np.uint32] | None] | None = None
 
 
 class Weights(Protocol):
     """Where the masters live. Versions are taken one after the other, and each is finished before the next is taken."""
 
-    def first(self) -> State:
+    def first(self) -> WeightState:
         """The state to start from, on the host."""
         ...
 
-    def take(self) -> Callable[[State], Taken]:
+    def take(self) -> Callable[[WeightState], Taken]:
         """What the masters are now; to be called with the state that was taken before."""
         ...
 
@@ -43,10 +43,10 @@ class HostWeights:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def first(self) -> State:
+    def first(self) -> WeightState:
         return bf16_state(self._model)
 
-    def take(self) -> Callable[[State], Taken]:
+    def take(self) -> Callable[[WeightState], Taken]:
         taken = Taken(state=bf16_state(self._model))
         return lambda base: taken
 
@@ -57,10 +57,10 @@ class DeviceWeights:
     def __init__(self, model: Any) -> None:
         self._copy = DeviceCopy(dict(model.named_parameters()))
 
-    def first(self) -> State:
+    def first(self) -> WeightState:
         return self._copy.state()
 
-    def take(self) -> Callable[[State], Taken]:
+    def take(self) -> Callable[[WeightState], Taken]:
         changes = self._copy.advance()
         positions = [change.positions for change in changes]
         return lambda base: Taken(state=patched(base, self._copy, changes), changes=positions)

@@ -38,7 +38,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class ReaderProof:
     """One version at one reader, as it reports it. `engine_checked`: the engine's own tensors were hashed, and the
     probe was run; `fallback`: it came as a full state or a fold."""
 
@@ -66,7 +66,7 @@ class ProofTally:
     apply_s: float = 0.0
     pause_s: float = 0.0
 
-    def add(self, proof: Proof) -> None:
+    def add(self, proof: ReaderProof) -> None:
         """One more."""
         self.proofs += proof.ok
         self.fallbacks += proof.fallback

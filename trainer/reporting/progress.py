@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from trainer.learning.gate import Inspection
-from trainer.reporting.delivery import Proof, Sent, larger
+from trainer.reporting.delivery import ReaderProof, Sent, larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Progress:
             compared_payload_bytes=self.compared_payload_bytes + sent.payload_bytes,
         )
 
-    def proven(self, proof: Proof) -> "Progress":
+    def proven(self, proof: ReaderProof) -> "Progress":
         """A reader said what it holds."""
         return replace(
             self,

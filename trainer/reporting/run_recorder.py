@@ -20,21 +20,21 @@ from periplus.values.record import Record, RecordKind
 from periplus.values.trajectory import Trajectory
 from trainer.disk_wait import DiskWait
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import Desk, Tally
+from trainer.intake.ledger_service import LedgerService, Tally
 from trainer.learning.gate import Inspection
 from trainer.learning.learner import StepReport
-from trainer.reporting.delivery import Proof, ProofTally, Sent
+from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
 from trainer.reporting.progress import Progress
 
 log = logging.getLogger(__name__)
 
 
-class Scribe:
+class RunRecorder:
     """One trainer's. `progress` continues a restored run's; `started_s` is when the trainer's process started, on the
     clock of `now`."""
 
     def __init__(
-        self, job: JobFile, run: RunDirectory, link: GatewayLink, desk: Desk, disk: DiskWait, progress: Progress,
+        self, job: JobFile, run: RunDirectory, link: GatewayLink, desk: LedgerService, disk: DiskWait, progress: Progress,
         now: Callable[[], float], started_s: float,
     ) -> None:  # fmt: skip
         self.progress = progress
@@ -101,7 +101,7 @@ class Scribe:
         """One version went out."""
         self.progress = self.progress.published(sent)
 
-    def proven(self, proof: Proof) -> None:
+    def proven(self, proof: ReaderProof) -> None:
         """A reader said what it holds."""
         self.progress = self.progress.proven(proof)
         self._proofs.add(proof)

@@ -11,10 +11,10 @@ span that was read from it is staged, because spans do not overlap.
 from collections.abc import Sequence
 
 from periplus.codec.weights import head, part
-from periplus.codec.weights.layout import Layout, Span, layout_of
+from periplus.codec.weights.layout import Span, StateLayout, layout_of
 from periplus.codec.weights.staged import Staged, StagedSpan
 from periplus.errors import CorruptFrame
-from periplus.values.weight_state import State
+from periplus.values.weight_state import WeightState
 
 MAX_PARTS = 1 << 20
 """Most parts of a payload for callers that have no signed cap: 8 TiB in spans of 8 MiB."""
@@ -24,7 +24,7 @@ class Decoder:
     """Incremental decoder: takes the head first, then spans in order, or in any order with their index."""
 
     def __init__(
-        self, base: State | None, *, max_content_bytes: int, max_parts: int = MAX_PARTS, keep: bool = True
+        self, base: WeightState | None, *, max_content_bytes: int, max_parts: int = MAX_PARTS, keep: bool = True
     ) -> None:
         """Create a decoder. `base` is None for a full state.
 
@@ -43,7 +43,7 @@ class Decoder:
         return 1 + len(self._spans)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StateLayout:
         """Layout of the new state. Raises: CorruptFrame before the head was fed."""
         return self._need_head().layout
 
@@ -103,7 +103,7 @@ class Decoder:
         return part.decode_part(described.layout, span, base, data)
 
 
-def decode(base: State | None, parts: Sequence[bytes], *, max_content_bytes: int) -> State:
+def decode(base: WeightState | None, parts: Sequence[bytes], *, max_content_bytes: int) -> WeightState:
     """Return the new state from all parts of a payload. Raises: CorruptFrame, WrongBase."""
     decoder = Decoder(base, max_content_bytes=max_content_bytes, max_parts=len(parts))
     for data in parts:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from periplus.codec.weights import head, part
 from periplus.codec.weights.entropy.kernels import Positions
 from periplus.codec.weights.layout import SPAN_BYTES, Span, layout_of
-from periplus.values.weight_state import ELEMENT_BYTES, State
+from periplus.values.weight_state import ELEMENT_BYTES, WeightState
 
 AHEAD = 2
 """Spans per thread that are encoded before they are asked for. Two keep the threads busy while one part is sent. Chosen
@@ -55,8 +55,8 @@ class Encoder:
 
     def __init__(
         self,
-        base: State | None,
-        new: State,
+        base: WeightState | None,
+        new: WeightState,
         *,
         num_threads: int = 1,
         span_bytes: int = SPAN_BYTES,
@@ -130,8 +130,8 @@ class Encoder:
 
 
 def encode(
-    base: State | None,
-    new: State,
+    base: WeightState | None,
+    new: WeightState,
     *,
     num_threads: int = 1,
     span_bytes: int = SPAN_BYTES,

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
+from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
 
 MANTISSA_BITS = {"BF16": 7, "F16": 10, "F32": 23}
 """Bits of mantissa of each dtype that is treated as a float. Other dtypes have no ordered number line of floats."""
@@ -90,7 +90,7 @@ class _Context:
         )
 
 
-def floors(base: State, new: State) -> Floors:
+def floors(base: WeightState, new: WeightState) -> Floors:
     """Return the lower bounds of one delta. All are zero if no float tensor is in both states."""
     by_exponent = _by_exponent(base, new)
     everything = [context for group in by_exponent.values() for context in group]
@@ -106,12 +106,12 @@ def floors(base: State, new: State) -> Floors:
     )
 
 
-def adaptive_floor_bits(base: State, new: State) -> float:
+def adaptive_floor_bits(base: WeightState, new: WeightState) -> float:
     """Return the conditional bound that pays for its probabilities exactly; the module's docstring defines it."""
     return sum(_cheapest_adaptive(group) for group in _by_exponent(base, new).values())
 
 
-def _by_exponent(base: State, new: State) -> dict[tuple[str, int], list[_Context]]:
+def _by_exponent(base: WeightState, new: WeightState) -> dict[tuple[str, int], list[_Context]]:
     """Return the contexts of all common float tensors, grouped by (dtype, exponent)."""
     found: dict[tuple[str, int], list[_Context]] = {}
     for name in sorted(base.keys() & new.keys()):

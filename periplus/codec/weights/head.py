@@ -25,7 +25,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, SPAN_BYTES, Layout, Line
+from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, SPAN_BYTES, StateLayout, TensorLayout
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame, WrongBase
 from periplus.values.weight_state import layout_bytes
@@ -57,12 +57,12 @@ class Head:
     `with_base` says for each tensor of the layout whether the base holds one of the same layout.
     """
 
-    layout: Layout
+    layout: StateLayout
     span_bytes: int
     with_base: tuple[bool, ...]
 
 
-def write(base: Layout | None, head: Head) -> bytes:
+def write(base: StateLayout | None, head: Head) -> bytes:
     """Return part 0. Raises: ValueError for a span size that is not a power of two."""
     exponent = head.span_bytes.bit_length() - 1
     if head.span_bytes != 1 << exponent:
@@ -74,7 +74,7 @@ def write(base: Layout | None, head: Head) -> bytes:
     return fixed + digest + (b"" if relation is Relation.SAME_LAYOUT else compress(_json(head.layout), _LEVEL))
 
 
-def read(part: bytes, base: Layout | None, *, max_content_bytes: int, max_spans: int) -> Head:
+def read(part: bytes, base: StateLayout | None, *, max_content_bytes: int, max_spans: int) -> Head:
     """Invert `write`.
 
     Raises: CorruptFrame, also if a cap is exceeded; WrongBase if `base` is missing or of another layout.
@@ -92,7 +92,7 @@ def read(part: bytes, base: Layout | None, *, max_content_bytes: int, max_spans:
     if relation is Relation.SAME_LAYOUT:
         if at != len(part):
             raise CorruptFrame(f"{len(part) - at} bytes follow a head without a layout; expected none")
-        layout = base or Layout(lines=())
+        layout = base or StateLayout(lines=())
     else:
         layout = _layout(decompress(part[at:], max_content_bytes=MAX_LAYOUT_BYTES))
     _check_sizes(layout, span_bytes, max_content_bytes, max_spans)
@@ -100,7 +100,7 @@ def read(part: bytes, base: Layout | None, *, max_content_bytes: int, max_spans:
     return Head(layout=layout, span_bytes=span_bytes, with_base=with_base(known, layout))
 
 
-def with_base(base: Layout | None, layout: Layout) -> tuple[bool, ...]:
+def with_base(base: StateLayout | None, layout: StateLayout) -> tuple[bool, ...]:
     """Return for each tensor of `layout` whether the base has the same name, dtype and shape."""
     if base is None:
         return (False,) * len(layout.lines)
@@ -108,13 +108,13 @@ def with_base(base: Layout | None, layout: Layout) -> tuple[bool, ...]:
     return tuple(line in known for line in layout.lines)
 
 
-def _relation(base: Layout | None, layout: Layout) -> Relation:
+def _relation(base: StateLayout | None, layout: StateLayout) -> Relation:
     if base is None:
         return Relation.NO_BASE
     return Relation.SAME_LAYOUT if base == layout else Relation.OTHER_LAYOUT
 
 
-def _check_base(base: Layout | None, digest: bytes) -> None:
+def _check_base(base: StateLayout | None, digest: bytes) -> None:
     if base is None:
         raise WrongBase("a delta needs a base state, and there is none; fetch an anchor")
     if len(digest) == _DIGEST_BYTES and digest != _digest(base):
@@ -124,23 +124,23 @@ def _check_base(base: Layout | None, digest: bytes) -> None:
         )
 
 
-def _check_sizes(layout: Layout, span_bytes: int, max_content_bytes: int, max_spans: int) -> None:
+def _check_sizes(layout: StateLayout, span_bytes: int, max_content_bytes: int, max_spans: int) -> None:
     if layout.content_bytes > max_content_bytes:
         raise CorruptFrame(f"the layout declares {layout.content_bytes} bytes of tensors; at most {max_content_bytes}")
     if (num_spans := layout.num_spans(span_bytes)) > max_spans:
         raise CorruptFrame(f"the layout makes {num_spans} spans; at most {max_spans}")
 
 
-def _digest(layout: Layout) -> bytes:
+def _digest(layout: StateLayout) -> bytes:
     return blake3(_json(layout)).digest(length=_DIGEST_BYTES)
 
 
-def _json(layout: Layout) -> bytes:
+def _json(layout: StateLayout) -> bytes:
     lines = [[line.name, line.dtype, line.shape] for line in layout.lines]
     return json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _layout(content: bytes) -> Layout:
+def _layout(content: bytes) -> StateLayout:
     try:
         lines = tuple(_line(*entry) for entry in json.loads(content))
     except (ValueError, TypeError, RecursionError) as error:
@@ -148,12 +148,12 @@ def _layout(content: bytes) -> Layout:
     names = [line.name for line in lines]
     if names != sorted(set(names)):
         raise CorruptFrame(f"names in the layout repeat or are not sorted: {names[:3]}...")
-    return Layout(lines=lines)
+    return StateLayout(lines=lines)
 
 
-def _line(name: Any, dtype: Any, shape: Any) -> Line:
+def _line(name: Any, dtype: Any, shape: Any) -> TensorLayout:
     if type(name) is not str or type(dtype) is not str or type(shape) is not list:
         raise ValueError(f"no line of a layout: {name!r}, {dtype!r}, {shape!r}")
     name.encode()
     layout_bytes(dtype, tuple(shape))
-    return Line(name=name, dtype=dtype, shape=tuple(shape))
+    return TensorLayout(name=name, dtype=dtype, shape=tuple(shape))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from periplus.values.weight_state import ELEMENT_BYTES, State, layout_bytes
+from periplus.values.weight_state import ELEMENT_BYTES, WeightState, layout_bytes
 
 SPAN_BYTES = 8 << 20
 """Bytes of the new state in one span. Two spans and their base fit a core's share of the last-level cache, and tables
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TensorLayout:
     """Layout entry of one tensor: name, dtype (a name of periplus.values.weight_state) and shape."""
 
     name: str
@@ -71,10 +71,10 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class StateLayout:
     """The tensors of a state, sorted by name."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[TensorLayout, ...]
 
     @property
     def content_bytes(self) -> int:
@@ -118,13 +118,13 @@ class Layout:
             yield Span(dtype=dtype, pieces=tuple(pieces))
 
 
-def layout_of(state: State) -> Layout:
+def layout_of(state: WeightState) -> StateLayout:
     """Return the layout of a state."""
-    lines = (Line(name=name, dtype=tensor.dtype, shape=tensor.shape) for name, tensor in sorted(state.items()))
-    return Layout(lines=tuple(lines))
+    lines = (TensorLayout(name=name, dtype=tensor.dtype, shape=tensor.shape) for name, tensor in sorted(state.items()))
+    return StateLayout(lines=tuple(lines))
 
 
-def _role(line: Line) -> tuple[str, str, list[tuple[int, str]], str]:
+def _role(line: TensorLayout) -> tuple[str, str, list[tuple[int, str]], str]:
     """Return the sort key of a tensor.
 
     Numbers in names compare by value, without converting strings that may have thousands of digits.

@@ -18,12 +18,12 @@ import numpy.typing as npt
 from periplus.codec.columns import from_planes, planes
 from periplus.codec.weights.entropy import kernels
 from periplus.codec.weights.entropy.kernels import Bits, readonly
-from periplus.codec.weights.layout import Layout, Span
+from periplus.codec.weights.layout import Span, StateLayout
 from periplus.codec.weights.sparse import span as sparse
 from periplus.codec.weights.staged import StagedSpan
 from periplus.codec.zstd import compress, decompress_exactly
 from periplus.errors import CorruptFrame
-from periplus.values.weight_state import ELEMENT_BYTES, State
+from periplus.values.weight_state import ELEMENT_BYTES, WeightState
 
 LEVEL = 1
 """zstandard level. Mantissa planes are noise that no level compresses, and exponent planes compress at level 1
@@ -46,7 +46,7 @@ SLACK_BYTES = 1 << 10
 Bytes = npt.NDArray[np.uint8]
 
 
-class Way(IntEnum):
+class PartMode(IntEnum):
     """Coding mode of a part: its first byte."""
 
     UNCHANGED = 0
@@ -55,7 +55,7 @@ class Way(IntEnum):
     PLANES = 3
 
 
-def elements(layout: Layout, span: Span, state: State) -> Bytes:
+def elements(layout: StateLayout, span: Span, state: WeightState) -> Bytes:
     """Return the bytes of a span in a state that has its tensors. It is a view if the span has one piece."""
     width = ELEMENT_BYTES[span.dtype]
     pieces = [
@@ -75,7 +75,7 @@ def encode_part(
         return dense(span, new), span.num_elements
     if span.dtype not in sparse.FLOATS:
         num_changed = _num_changed(span, base, new)
-        return (dense(span, new) if num_changed else bytes([Way.UNCHANGED])), num_changed
+        return (dense(span, new) if num_changed else bytes([PartMode.UNCHANGED])), num_changed
     old = sparse.base_span(span, words(span, base))
     changes = sparse.find_changes(old, words(span, new), positions)
     return encode_changes(span, old, changes, new), len(changes.positions)
@@ -84,8 +84,8 @@ def encode_part(
 def encode_changes(span: Span, base: sparse.BaseSpan, changes: sparse.Changes, new: Bytes) -> bytes:
     """Return the part of a span whose changes are known already."""
     if not len(changes.positions):
-        return bytes([Way.UNCHANGED])
-    part = bytes([Way.SPARSE]) + sparse.encode_span(base, changes)
+        return bytes([PartMode.UNCHANGED])
+    part = bytes([PartMode.SPARSE]) + sparse.encode_span(base, changes)
     # Try the dense modes only if the sparse part has more than 1/32 of the span, and a sample says that they might win.
     if len(part) * 32 > len(new) and _may_be_smaller(new, ELEMENT_BYTES[span.dtype], len(part)):
         return min(part, dense(span, new), key=len)
@@ -94,14 +94,14 @@ def encode_changes(span: Span, base: sparse.BaseSpan, changes: sparse.Changes, n
 
 def dense(span: Span, new: Bytes) -> bytes:
     """Return the smaller of the modes plain and planes."""
-    plain = bytes([Way.PLAIN]) + compress(new.tobytes(), LEVEL)
+    plain = bytes([PartMode.PLAIN]) + compress(new.tobytes(), LEVEL)
     width = ELEMENT_BYTES[span.dtype]
     if width == 1:
         return plain
-    return min(plain, bytes([Way.PLANES]) + compress(planes(new, width), LEVEL), key=len)
+    return min(plain, bytes([PartMode.PLANES]) + compress(planes(new, width), LEVEL), key=len)
 
 
-def decode_part(layout: Layout, span: Span, base: Bytes | None, part: bytes) -> StagedSpan:
+def decode_part(layout: StateLayout, span: Span, base: Bytes | None, part: bytes) -> StagedSpan:
     """Decode a part into the new elements of its span, not written yet.
 
     `base` is None if the base lacks a tensor of it.
@@ -110,22 +110,22 @@ def decode_part(layout: Layout, span: Span, base: Bytes | None, part: bytes) -> 
     """
     if len(part) > span.num_bytes + span.num_bytes // 64 + SLACK_BYTES:
         raise CorruptFrame(f"a part of {len(part)} bytes for a span of {span.num_bytes}; no encoder writes so many")
-    if not part or part[0] not in tuple(Way):
+    if not part or part[0] not in tuple(PartMode):
         raise CorruptFrame(f"a part of {len(part)} bytes begins with {part[:1].hex()}; expected 00 to 03")
-    way, body = Way(part[0]), memoryview(part)[1:]
-    if way in (Way.UNCHANGED, Way.SPARSE) and base is None:
+    way, body = PartMode(part[0]), memoryview(part)[1:]
+    if way in (PartMode.UNCHANGED, PartMode.SPARSE) and base is None:
         raise CorruptFrame(f"a part that needs a base ({way.name}), for a span that has none")
-    if way is Way.UNCHANGED:
+    if way is PartMode.UNCHANGED:
         if body:
             raise CorruptFrame(f"{len(body)} bytes follow an unchanged span; expected none")
         return StagedSpan(layout=layout, span=span, positions=np.zeros(0, np.uint32), values=_none(span))
-    if way is Way.SPARSE and base is not None:
+    if way is PartMode.SPARSE and base is not None:
         if span.dtype not in sparse.FLOATS:
             raise CorruptFrame(f"a sparse span of {span.dtype}, which has no number line")
         positions, values = sparse.decode_span(sparse.base_span(span, words(span, base)), body)
         return StagedSpan(layout=layout, span=span, positions=positions, values=values)
     content = np.frombuffer(decompress_exactly(body, span.num_bytes), np.uint8)
-    flat = content if way is Way.PLAIN else from_planes(content.data, ELEMENT_BYTES[span.dtype])
+    flat = content if way is PartMode.PLAIN else from_planes(content.data, ELEMENT_BYTES[span.dtype])
     return StagedSpan(layout=layout, span=span, positions=None, values=words(span, flat))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.codec.weights.entropy.kernels import scatter
-from periplus.codec.weights.layout import Layout, Piece, Span
-from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
+from periplus.codec.weights.layout import Piece, Span, StateLayout
+from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
 
 Bits = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -31,7 +31,7 @@ class StagedSpan:
     They belong at `positions` in the span, in rising order, or are all elements of it if `positions` is None.
     """
 
-    layout: Layout
+    layout: StateLayout
     span: Span
     positions: npt.NDArray[np.uint32] | None
     values: Bits
@@ -86,7 +86,7 @@ class Staged:
     `with_base` says for each tensor whether the base holds one of the same layout.
     """
 
-    layout: Layout
+    layout: StateLayout
     with_base: tuple[bool, ...]
     spans: tuple[StagedSpan, ...]
 
@@ -94,7 +94,7 @@ class Staged:
     def num_changed(self) -> int:
         return sum(span.num_changed for span in self.spans)
 
-    def state(self, base: State | None) -> State:
+    def state(self, base: WeightState | None) -> WeightState:
         """Return the new state. Tensors with a change are new arrays, the others are the base's.
 
         Raises: KeyError if `base` lacks a tensor.

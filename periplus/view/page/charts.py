@@ -21,7 +21,7 @@ Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class ChartSeries:
     """One line of a chart. `style` is line, faint (raw values behind a smooth line) or dots (joined points)."""
 
     label: str
@@ -32,7 +32,7 @@ class Series:
 
 def line_chart(
     title: str,
-    series: Sequence[Series],
+    series: Sequence[ChartSeries],
     *,
     unit: str,
     x_label: str = "training step",
@@ -125,9 +125,9 @@ def smoothed(points: Points, window: int) -> list[tuple[float, float]]:
     ]
 
 
-def _cleaned(series: Series, logarithmic: bool) -> Series:
+def _cleaned(series: ChartSeries, logarithmic: bool) -> ChartSeries:
     points = [(x, y) for x, y in series.points if math.isfinite(y) and (y > 0 or not logarithmic)]
-    return Series(label=series.label, points=points, colour=series.colour, style=series.style)
+    return ChartSeries(label=series.label, points=points, colour=series.colour, style=series.style)
 
 
 def _thinned(points: Points) -> Points:
@@ -143,7 +143,7 @@ def _y(value: float, value_range: tuple[float, float]) -> float:
     return _TOP + _PLOT_H - (value - value_range[0]) / (value_range[1] - value_range[0]) * _PLOT_H
 
 
-def _drawn(series: Series, places: Sequence[tuple[float, float]]) -> str:
+def _drawn(series: ChartSeries, places: Sequence[tuple[float, float]]) -> str:
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
     line = f'<path class="{series.colour} {series.style}" d="{path}"/>'
     if series.style == "dots" or len(places) == 1:
@@ -151,7 +151,7 @@ def _drawn(series: Series, places: Sequence[tuple[float, float]]) -> str:
     return line
 
 
-def _legend(series: Sequence[Series]) -> list[str]:
+def _legend(series: Sequence[ChartSeries]) -> list[str]:
     # From the right edge inwards, about 6.6 px a letter at 12 px.
     marks, right = [], float(WIDTH - _RIGHT)
     for one in reversed(series):

@@ -11,7 +11,7 @@ from html import escape
 
 from periplus.values.record import Record, RecordKind
 from periplus.view import units
-from periplus.view.page.charts import Series, comparison, histogram, line_chart, smoothed
+from periplus.view.page.charts import ChartSeries, comparison, histogram, line_chart, smoothed
 from periplus.view.page.page_style import STYLE
 from periplus.view.state import LinkSeen, LinkView, RecordSeen, ViewState, fold
 
@@ -147,16 +147,18 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
 
     window = max(1, len(steps) // 20)
     rewards = of("reward_mean")
-    smooth = Series(label=f"mean of {window} steps", points=smoothed(rewards, window))
-    accuracy = Series(label="accuracy", points=[(a.step, a.value) for a in state.accuracies], colour="c2", style="dots")
+    smooth = ChartSeries(label=f"mean of {window} steps", points=smoothed(rewards, window))
+    accuracy = ChartSeries(
+        label="accuracy", points=[(a.step, a.value) for a in state.accuracies], colour="c2", style="dots"
+    )
     kl = of("approx_kl")
-    delta = Series(label="delta", points=of("delta_bytes"))
-    full = Series(label="full weights", points=of("full_weights_bytes"), colour="muted")
+    delta = ChartSeries(label="delta", points=of("delta_bytes"))
+    full = ChartSeries(label="full weights", points=of("full_weights_bytes"), colour="muted")
     bound = _number(summary, "staleness_bound")
     limit = state.staleness_bound if bound is None else int(bound)
     drawn = (
         line_chart(
-            "Reward", [Series(label="each step", points=rewards, style="faint"), smooth], unit="mean of the batch"
+            "Reward", [ChartSeries(label="each step", points=rewards, style="faint"), smooth], unit="mean of the batch"
         ),
         line_chart("Accuracy", [accuracy], unit="% of held-out prompts, greedy", tick=lambda y: f"{y * 100:.3g}"),
         line_chart("Loss", [*_raw_and_smooth(of("loss"), window)], unit="nats"),
@@ -167,9 +169,9 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
         line_chart(
             "Where a version's time goes",
             [
-                Series(label="encoding", points=smoothed(of("encode_s"), window)),
-                Series(label="transfer", points=smoothed(of("transfer_s"), window), colour="muted"),
-                Series(label="engine paused", points=smoothed(of("pause_s"), window), colour="c2"),
+                ChartSeries(label="encoding", points=smoothed(of("encode_s"), window)),
+                ChartSeries(label="transfer", points=smoothed(of("transfer_s"), window), colour="muted"),
+                ChartSeries(label="engine paused", points=smoothed(of("pause_s"), window), colour="c2"),
             ],
             unit="seconds, slowest of the readers",
             from_zero=True,
@@ -177,9 +179,9 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
         line_chart(
             "Where a step's time goes",
             [
-                Series(label="whole step", points=smoothed(of("step_s"), window), colour="muted"),
-                Series(label="training", points=smoothed(of("train_s"), window)),
-                Series(label="waiting", points=smoothed(of("wait_s"), window), colour="c2"),
+                ChartSeries(label="whole step", points=smoothed(of("step_s"), window), colour="muted"),
+                ChartSeries(label="training", points=smoothed(of("train_s"), window)),
+                ChartSeries(label="waiting", points=smoothed(of("wait_s"), window), colour="c2"),
             ],
             unit=f"seconds, mean of {window} steps",
             from_zero=True,
@@ -188,9 +190,9 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
     yield from (f'<figure class="card">{chart}</figure>' for chart in drawn)
 
 
-def _raw_and_smooth(points: list[tuple[float, float]], window: int) -> tuple[Series, Series]:
-    smooth = Series(label=f"mean of {window} steps", points=smoothed(points, window))
-    return Series(label="each step", points=points, style="faint"), smooth
+def _raw_and_smooth(points: list[tuple[float, float]], window: int) -> tuple[ChartSeries, ChartSeries]:
+    smooth = ChartSeries(label=f"mean of {window} steps", points=smoothed(points, window))
+    return ChartSeries(label="each step", points=points, style="faint"), smooth
 
 
 def _regions_section(plan: Mapping[str, object], summary: Mapping[str, object]) -> str:

@@ -1,9 +1,10 @@
 """Batch tables: the costs of many placements of one grouping as arrays, so that the batched oracle can index them.
 
 A *grouping* is the tasks of each group, in order. A placement of it consists of units (in groups without training) and
-whole meshes (in groups with training). `Book` gives each distinct unit and mesh a number when it first appears, and
-keeps its cost in a row of an array. `planner.cost.batched.evaluate_many` evaluates placements that are arrays of such
-numbers and counts. All costs come from `Prices`, so that the batched oracle adds up the same numbers as the oracle.
+whole meshes (in groups with training). `BatchTables` gives each distinct unit and mesh a number when it first appears,
+and keeps its cost in a row of an array. `planner.cost.batched.evaluate_many` evaluates placements that are arrays of
+such numbers and counts. All costs come from `CostTables`, so that the batched oracle adds up the same numbers as the
+oracle.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.tables import validity
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.transfers import critic_way, home
 from planner.cost.tasks.layer_cuts import TENSOR, BoolArray, FloatArray, IntArray
 from planner.cost.tasks.version_overlap import NONE, Overlaps, overlaps_of
@@ -22,7 +23,7 @@ from planner.problem.workload import TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class UnitTable:
     """Costs of units of groups without training.
 
     There is one row per unit. The last row is empty and stands for unused places.
@@ -49,7 +50,7 @@ class Units:
 
 
 @dataclass(frozen=True, slots=True)
-class Meshes:
+class MeshTable:
     """Costs of meshes of one group with training; one row per mesh."""
 
     held: IntArray
@@ -69,7 +70,7 @@ class Meshes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class TransferTables:
     """Network constants of `planner.cost.tables.transfers` for all pairs of regions.
 
     Arrays are `[num_homes, num_regions]`: from each region that may publish versions to each region. Entries without a
@@ -99,14 +100,14 @@ class Ways:
     """Egress dollars of the critic's weights."""
 
 
-class Book:
+class BatchTables:
     """Batch tables of one grouping, which is each group's tasks in the placements' order.
 
     Tables grow as new units and meshes appear. What violates a constraint by itself, or does not fit into memory, gets
     the number -1.
     """
 
-    def __init__(self, prices: Prices, grouping: tuple[tuple[Task, ...], ...]) -> None:
+    def __init__(self, prices: CostTables, grouping: tuple[tuple[Task, ...], ...]) -> None:
         self.prices = prices
         self.grouping = grouping
         self.tasks = prices.problem.workload.tasks
@@ -117,10 +118,10 @@ class Book:
         self._region_at = {name: i for i, name in enumerate(self.regions)}
         self._unit_at: dict[tuple[int, Pool], int] = {}
         self._mesh_at: dict[tuple[int, tuple[Pool, ...]], int] = {}
-        self._units: list[tuple[int, Pool, PoolPrice]] = []
-        self._meshes: dict[int, list[tuple[tuple[Pool, ...], list[PoolPrice]]]] = {}
-        self._unit_rows: Units | None = None
-        self._mesh_rows: dict[int, Meshes] = {}
+        self._units: list[tuple[int, Pool, UnitCost]] = []
+        self._meshes: dict[int, list[tuple[tuple[Pool, ...], list[UnitCost]]]] = {}
+        self._unit_rows: UnitTable | None = None
+        self._mesh_rows: dict[int, MeshTable] = {}
 
     def unit(self, group: int, pool: Pool) -> int:
         """Return the number of one unit of this pool of a group without training; -1 if it is invalid."""
@@ -132,8 +133,8 @@ class Book:
                 self._unit_at[key] = self.unit(group, one)
                 return self._unit_at[key]
             price = self.prices.pool(self.grouping[group], one) if self._is_allowed(group, (one,)) else None
-            self._unit_at[key] = len(self._units) if isinstance(price, PoolPrice) else -1
-            if isinstance(price, PoolPrice):
+            self._unit_at[key] = len(self._units) if isinstance(price, UnitCost) else -1
+            if isinstance(price, UnitCost):
                 self._units.append((group, one, price))
                 self._unit_rows = None
         return self._unit_at[key]
@@ -143,7 +144,7 @@ class Book:
         key = (group, pools)
         if key not in self._mesh_at:
             priced = [self.prices.pool(self.grouping[group], pool) for pool in pools]
-            fits = [each for each in priced if isinstance(each, PoolPrice)]
+            fits = [each for each in priced if isinstance(each, UnitCost)]
             if len(fits) < len(priced) or not self._is_allowed(group, pools):
                 self._mesh_at[key] = -1
             else:
@@ -174,13 +175,13 @@ class Book:
         return units, counts, meshes
 
     @property
-    def units(self) -> Units:
+    def units(self) -> UnitTable:
         """Costs of all units that have a number."""
         if self._unit_rows is None:
             self._unit_rows = self._units_of()
         return self._unit_rows
 
-    def meshes(self, group: int) -> Meshes:
+    def meshes(self, group: int) -> MeshTable:
         """Return the costs of all meshes of a group that have a number."""
         if group not in self._mesh_rows:
             self._mesh_rows[group] = self._meshes_of(group)
@@ -199,7 +200,7 @@ class Book:
         found = next(validity.of_group(self.prices, Group(tasks=self.grouping[group], pools=pools)), None)
         return not isinstance(found, Violation)
 
-    def _units_of(self) -> Units:
+    def _units_of(self) -> UnitTable:
         num = len(self._units) + 1
         knots = len(self.prices.phase_seconds) if self._has_phases(self._units) else 1
         # One more row than units: the last one stays empty.
@@ -210,7 +211,7 @@ class Book:
             if price.phase is not None:
                 tables[row] = price.phase.samples
         classes = [self.class_of(pool) for _, pool, _ in self._units]
-        return Units(
+        return UnitTable(
             at_class=np.array([self._class_at[at.key] for at in classes] + [0]),
             region=np.array([self._region_at[at.region.name] for at in classes] + [0]),
             group=np.array([group for group, _, _ in self._units] + [-1]),
@@ -228,7 +229,7 @@ class Book:
             ),
         )
 
-    def _meshes_of(self, group: int) -> Meshes:
+    def _meshes_of(self, group: int) -> MeshTable:
         rows, tasks = self._meshes[group], self.grouping[group]
         samples = self.prices.problem.workload.samples_per_step
         knots = len(self.prices.phase_seconds) if Task.GENERATION in tasks else 1
@@ -255,7 +256,7 @@ class Book:
             ring = self.prices.ring_usd_per_gbyte([self.class_of(pool).region.name for pool in pools])
             usd_per_step[row] = ring * self.prices.gradient_bytes(tasks) / 1e9
         first = [self._region_at[self.class_of(pools[0]).region.name] for pools, _ in rows]
-        return Meshes(
+        return MeshTable(
             held=held,
             in_region=in_region,
             region=np.array(first),
@@ -266,21 +267,21 @@ class Book:
         )
 
     @staticmethod
-    def _has_phases(units: list[tuple[int, Pool, PoolPrice]]) -> bool:
+    def _has_phases(units: list[tuple[int, Pool, UnitCost]]) -> bool:
         return any(price.phase is not None for _, _, price in units)
 
 
-def _first_s(price: PoolPrice) -> float:
+def _first_s(price: UnitCost) -> float:
     return 0.0 if price.phase is None else price.phase.first_s
 
 
-def ways_of(prices: Prices) -> Ways:
+def ways_of(prices: CostTables) -> TransferTables:
     """Return the network constants between all regions, sorted by name."""
     regions = sorted({at.region.name for at in prices.classes.values()})
     return prices.known("ways of a book", lambda: _ways(prices, regions))
 
 
-def _ways(prices: Prices, regions: list[str]) -> Ways:
+def _ways(prices: CostTables, regions: list[str]) -> TransferTables:
     size = len(regions)
     names = (
         "weights_s",
@@ -308,7 +309,7 @@ def _ways(prices: Prices, regions: list[str]) -> Ways:
                 half_s[h, r] = tables["weights_s"][h, r] - tables["link_s"][h, r]
             if trains_critic and (way := critic_way(prices, src, dst)) is not None:
                 critic[:, h, r] = way.weights_s, way.link_s, way.usd_per_version
-    return Ways(
+    return TransferTables(
         **tables,
         half_s=half_s,
         uplink_s=uplink,

@@ -19,7 +19,7 @@ from planner.cost.tasks.version_overlap import Overlaps, made_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class BatchedWindows:
     """Generating pools of many placements; arrays are `[num_rows, num_places]` unless said otherwise."""
 
     seconds: FloatArray
@@ -55,9 +55,9 @@ class Windows:
     samples: float
     """Samples of one step."""
 
-    def rows(self, which: IntArray) -> "Windows":
+    def rows(self, which: IntArray) -> "BatchedWindows":
         """Return the selected rows."""
-        return Windows(
+        return BatchedWindows(
             seconds=self.seconds,
             tables=self.tables,
             overlaps=self.overlaps,

@@ -1,8 +1,9 @@
 """Batched oracle: step time and dollars of many placements at once, equal to `planner.cost.oracle` up to rounding.
 
-Placements of one grouping become rows of numbers: which units (of a `Book`, the batch tables) and how many of each, and
-which mesh of each group that trains. All terms are then computed by array expressions over these rows. `evaluate_many`
-takes placements of any groupings and splits them. Tests compare it with the oracle on random placements.
+Placements of one grouping become rows of numbers: which units (of a `BatchTables`, the batch tables) and how many of
+each, and which mesh of each group that trains. All terms are then computed by array expressions over these rows.
+`evaluate_many` takes placements of any groupings and splits them. Tests compare it with the oracle on random
+placements.
 
 Shapes: *rows* are placements, *places* are the slots for pools of groups without training (unused ones have count 0).
 """
@@ -14,17 +15,17 @@ from enum import IntEnum
 import numpy as np
 
 from planner.answer.placement import Placement
-from planner.cost.batched.batch_tables import Book
-from planner.cost.batched.batched_windows import Windows
+from planner.cost.batched.batch_tables import BatchTables
+from planner.cost.batched.batched_windows import BatchedWindows
 from planner.cost.step.step_estimate import BETTER
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.layer_cuts import TENSOR, BoolArray, FloatArray, IntArray
 from planner.cost.tasks.phase_tables import KNOT, ends_s
 from planner.problem.goal import Goal, Objective
 from planner.problem.workload import SCORING, TRAINING, Task
 
 
-class Verdict(IntEnum):
+class PlacementVerdict(IntEnum):
     """Outcome of one placement, matching the kinds of `Violation`.
 
     A placement that violates several constraints has the first.
@@ -41,7 +42,7 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class EvaluatedPlacements:
     """Results, one entry per placement.
 
     Step time and dollars are inf for verdicts up to `LINK`, since no time can be given then.
@@ -52,10 +53,12 @@ class Batch:
     verdict: IntArray
 
 
-def evaluate_many(prices: Prices, placements: Sequence[Placement], *, goal: Goal | None = None) -> Batch:
+def evaluate_many(
+    prices: CostTables, placements: Sequence[Placement], *, goal: Goal | None = None
+) -> EvaluatedPlacements:
     """Return the results for these placements, in the given order. `goal` replaces the problem's goal."""
     step_s, usd = np.full(len(placements), np.inf), np.full(len(placements), np.inf)
-    verdict = np.full(len(placements), int(Verdict.UNFIT))
+    verdict = np.full(len(placements), int(PlacementVerdict.UNFIT))
     # Rows of one grouping share their batch tables, so evaluate grouping by grouping.
     by_grouping: dict[tuple[tuple[Task, ...], ...], list[int]] = {}
     for i, placement in enumerate(placements):
@@ -66,17 +69,17 @@ def evaluate_many(prices: Prices, placements: Sequence[Placement], *, goal: Goal
         book = book_of(prices, grouping)
         found = evaluate_rows(book, *_numbers(book, [placements[i] for i in rows]), goal=goal)
         step_s[rows], usd[rows], verdict[rows] = found.step_s, found.usd_per_hour, found.verdict
-    return Batch(step_s=step_s, usd_per_hour=usd, verdict=verdict)
+    return EvaluatedPlacements(step_s=step_s, usd_per_hour=usd, verdict=verdict)
 
 
-def book_of(prices: Prices, grouping: tuple[tuple[Task, ...], ...]) -> Book:
+def book_of(prices: CostTables, grouping: tuple[tuple[Task, ...], ...]) -> BatchTables:
     """Return the batch tables of a grouping; there is one per grouping and problem."""
-    return prices.known(("book", grouping), lambda: Book(prices, grouping))
+    return prices.known(("book", grouping), lambda: BatchTables(prices, grouping))
 
 
 def evaluate_rows(
-    book: Book, units: IntArray, counts: IntArray, meshes: IntArray, *, goal: Goal | None = None
-) -> Batch:
+    book: BatchTables, units: IntArray, counts: IntArray, meshes: IntArray, *, goal: Goal | None = None
+) -> EvaluatedPlacements:
     """Return the results for placements of one grouping, given as numbers.
 
     `units` and `counts` are `[num_rows, num_places]`: numbers of the book and how many units; -1 marks an unused place,
@@ -87,7 +90,7 @@ def evaluate_rows(
     return rows.judged(goal or book.prices.problem.goal)
 
 
-def _numbers(book: Book, placements: Sequence[Placement]) -> tuple[IntArray, IntArray, IntArray]:
+def _numbers(book: BatchTables, placements: Sequence[Placement]) -> tuple[IntArray, IntArray, IntArray]:
     """Return the arrays `evaluate_rows` takes, padded to the largest number of pools."""
     found = [book.numbers(placement) for placement in placements]
     most = max((len(units) for units, _, _ in found), default=0) or 1
@@ -103,7 +106,7 @@ class _Rows:
     ones.
     """
 
-    def __init__(self, book: Book, units: IntArray, counts: IntArray, meshes: IntArray) -> None:
+    def __init__(self, book: BatchTables, units: IntArray, counts: IntArray, meshes: IntArray) -> None:
         self.book, self.prices = book, book.prices
         self.workload = book.prices.problem.workload
         self.num, self.size = len(units), len(book.regions)
@@ -127,26 +130,26 @@ class _Rows:
         if self.is_fit.any():
             self._locate()
 
-    def judged(self, goal: Goal) -> Batch:
+    def judged(self, goal: Goal) -> EvaluatedPlacements:
         """Return the results of all rows."""
         step_s, usd = np.full(self.num, np.inf), np.full(self.num, np.inf)
-        verdict = np.where(self.is_fit, int(Verdict.VALID), int(Verdict.UNFIT))
+        verdict = np.where(self.is_fit, int(PlacementVerdict.VALID), int(PlacementVerdict.UNFIT))
         if self.is_fit.any():
             for code, holds in (
-                (Verdict.INVENTORY, self._has_room()),
-                (Verdict.RULES, self._follows_rules()),
-                (Verdict.LINK, self._is_joined()),
+                (PlacementVerdict.INVENTORY, self._has_room()),
+                (PlacementVerdict.RULES, self._follows_rules()),
+                (PlacementVerdict.LINK, self._is_joined()),
             ):
-                verdict[(verdict == Verdict.VALID) & ~holds] = int(code)
-        rows = np.flatnonzero(verdict == Verdict.VALID)
+                verdict[(verdict == PlacementVerdict.VALID) & ~holds] = int(code)
+        rows = np.flatnonzero(verdict == PlacementVerdict.VALID)
         if len(rows):
             some = self if len(rows) == self.num else _Rows(self.book, *(each[rows] for each in self.given))
             step_s[rows], usd[rows], verdict[rows] = some._timed(goal)
-        return Batch(step_s=step_s, usd_per_hour=usd, verdict=verdict)
+        return EvaluatedPlacements(step_s=step_s, usd_per_hour=usd, verdict=verdict)
 
     def _timed(self, goal: Goal) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return (seconds per step, dollars per hour, verdict) of rows that violate no other constraint."""
-        verdict = np.full(self.num, int(Verdict.VALID))
+        verdict = np.full(self.num, int(PlacementVerdict.VALID))
         self._prepare()
         step_s, usd_per_step = self._step()
         rent = (self.counts * self.book.units.usd[self.units]).sum(axis=1)
@@ -154,13 +157,15 @@ class _Rows:
             rent = rent + self.book.meshes(i).usd[self.meshes[:, i]]
         most_s, most_usd = goal.planned_step_s, goal.planned_usd_per_hour
         slowest = np.inf if most_s is None else most_s * (1 + 1e-9)
-        verdict[step_s > slowest] = int(Verdict.DEADLINE)
+        verdict[step_s > slowest] = int(PlacementVerdict.DEADLINE)
         if most_usd is not None:
             # A budget makes steps longer until egress fits beside the rent, as `oracle.throttle_s`.
             left = most_usd * (1 + 1e-9) - rent
             paid = np.where(left > 0, usd_per_step * 3600 / np.maximum(left, 1e-300), np.inf)
             paid = np.where((left >= 0) & (usd_per_step == 0), 0.0, paid)
-            verdict[(verdict == Verdict.VALID) & ((paid > slowest) | (paid == np.inf))] = int(Verdict.BUDGET)
+            verdict[(verdict == PlacementVerdict.VALID) & ((paid > slowest) | (paid == np.inf))] = int(
+                PlacementVerdict.BUDGET
+            )
             step_s = np.where(paid == np.inf, step_s, np.maximum(step_s, paid))
         is_throttled = goal.objective is Objective.COST_AT_THROUGHPUT and goal.max_step_s is not None
         hourly_s = np.full(self.num, goal.max_step_s) if is_throttled else step_s
@@ -308,13 +313,13 @@ class _Rows:
             step_s = np.maximum(step_s, path_s)
         return step_s, active[rows]
 
-    def _windows(self, group: int, pools: BoolArray, rows: IntArray) -> Windows:
+    def _windows(self, group: int, pools: BoolArray, rows: IntArray) -> BatchedWindows:
         """Return the windows of some rows if these pools generate."""
         ways, units = self.book.ways, self.book.units
         weights_s, _ = self._weights(self._regions_of(pools, self.place) & self.away)
         others_s = self._sum(self.book.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num)
         home = self.home[rows]
-        return Windows(
+        return BatchedWindows(
             seconds=self.prices.phase_seconds,
             tables=units.tables,
             overlaps=units.overlaps,

@@ -5,7 +5,7 @@ if another one, on devices that fit wherever its devices fit, is no worse in eve
 best placement made of candidates is a best placement of the whole plan space; tests compare with full enumeration on
 small fleets.
 
-Classes with equal machines share their candidates, and `Prices.known` keeps all lists, so each is made once.
+Classes with equal machines share their candidates, and `CostTables.known` keeps all lists, so each is made once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from typing import TypeVar
 import numpy as np
 
 from planner.answer.placement import Layout, Pool
-from planner.cost.candidates.mesh_lists import MeshColumn, MeshList, MeshPart
-from planner.cost.candidates.meshes import Found, Pairing, Room, Side, alone, side
-from planner.cost.candidates.pool_layouts import Options, options
-from planner.cost.tables.cost_tables import Kind, Prices, host_violation
+from planner.cost.candidates.mesh_lists import ClassMeshes, MeshColumn, MeshList
+from planner.cost.candidates.meshes import MeshPairs, MeshSet, MeshTimeLimits, PairablePools, alone, side
+from planner.cost.candidates.pool_layouts import PoolOptions, options
+from planner.cost.tables.cost_tables import CostTables, MachineKind, host_violation
 from planner.cost.tables.transfers import home
 from planner.cost.tasks import layer_cuts, memory
 from planner.cost.tasks.phase_tables import PhaseTable
@@ -45,13 +45,13 @@ class UnitColumn:
     """Rent of one unit."""
 
 
-def unit_columns(prices: Prices, tasks: tuple[Task, ...]) -> tuple[UnitColumn, ...]:
+def unit_columns(prices: CostTables, tasks: tuple[Task, ...]) -> tuple[UnitColumn, ...]:
     """Return the candidate units for a group of `tasks`, none of which trains, sorted by class."""
     return prices.known(("units", tasks), lambda: tuple(_unit_columns(prices, tasks)))
 
 
 def mesh_columns(
-    prices: Prices,
+    prices: CostTables,
     tasks: tuple[Task, ...],
     max_s: float = np.inf,
     *,
@@ -59,7 +59,7 @@ def mesh_columns(
     home: str | None = None,
 ) -> tuple[MeshColumn, ...]:
     """Return the candidate meshes that take at most `max_s` seconds per step, as objects (see `mesh_list`)."""
-    return tuple(mesh_list(prices, tasks, Room(busy_s=max_s), blocks=blocks, home=home))
+    return tuple(mesh_list(prices, tasks, MeshTimeLimits(busy_s=max_s), blocks=blocks, home=home))
 
 
 MayPair = Callable[[str, str], bool]
@@ -73,9 +73,9 @@ def any_pair(_a: str, _b: str) -> bool:
 
 
 def mesh_list(
-    prices: Prices,
+    prices: CostTables,
     tasks: tuple[Task, ...],
-    room: Room,
+    room: MeshTimeLimits,
     *,
     blocks: int | None = None,
     home: str | None = None,
@@ -97,7 +97,7 @@ def mesh_list(
     return found
 
 
-def _unit_columns(prices: Prices, tasks: tuple[Task, ...]) -> Iterator[UnitColumn]:
+def _unit_columns(prices: CostTables, tasks: tuple[Task, ...]) -> Iterator[UnitColumn]:
     if not may_group(prices, tasks):
         return
     for at in usable_classes(prices, tasks):
@@ -115,7 +115,7 @@ def _unit_columns(prices: Prices, tasks: tuple[Task, ...]) -> Iterator[UnitColum
             )
 
 
-def may_group(prices: Prices, tasks: tuple[Task, ...]) -> bool:
+def may_group(prices: CostTables, tasks: tuple[Task, ...]) -> bool:
     """Return whether the runtime can run exactly these tasks as one group.
 
     Tasks that the trainer's process does itself must all be in actor training's group.
@@ -137,7 +137,7 @@ class _Unit:
     phase: PhaseTable | None
 
 
-def _units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator[_Unit]:
+def _units(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator[_Unit]:
     """Yield every unit of the plan space that fits into memory on a class like `at`."""
     workload = prices.problem.workload
     scored = [task for task in tasks if task is not Task.GENERATION]
@@ -165,7 +165,7 @@ def _units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator
 
 
 def _generating(
-    prices: Prices,
+    prices: CostTables,
     tasks: tuple[Task, ...],
     at: DeviceClass,
     unit: int,
@@ -186,7 +186,7 @@ def _generating(
     )
 
 
-def _undominated_units(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass) -> list[_Unit]:
+def _undominated_units(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass) -> list[_Unit]:
     """Return the units that no other unit dominates.
 
     A unit of k devices is dominated by k / n units of n devices if these together do no worse. A larger unit never
@@ -218,26 +218,26 @@ def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
+class MeshCandidates:
     """Candidates of one group with training, by class; each list is made when it is asked for."""
 
-    prices: Prices
+    prices: CostTables
     tasks: tuple[Task, ...]
     usable: Sequence[DeviceClass]
     """Classes on which the group may be."""
-    most: Mapping[Kind, int]
+    most: Mapping[MachineKind, int]
     """Most machines of any usable class, by kind of machines."""
 
-    def options(self, at: DeviceClass) -> Options:
+    def options(self, at: DeviceClass) -> PoolOptions:
         """Return the possible pools on a class like `at`."""
         most = self.most[self.prices.kind(at)]
         return self._known("options", at, lambda: options(self.prices, self.tasks, at, most))
 
-    def alone(self, at: DeviceClass) -> Found:
+    def alone(self, at: DeviceClass) -> MeshSet:
         """Return the candidate meshes of one pool on a class like `at`."""
         return self._known("alone", at, lambda: alone(self.prices, self.tasks, at, self.options(at)))
 
-    def side(self, at: DeviceClass) -> Side:
+    def side(self, at: DeviceClass) -> PairablePools:
         """Return the possible pools of meshes of two pools on a class like `at`."""
         return self._known("side", at, lambda: side(self.prices, at, self.options(at)))
 
@@ -246,24 +246,24 @@ class Offers:
         return self.prices.known((what, self.tasks, kind, self.most[kind]), find, lasts=True)
 
 
-def offers(prices: Prices, tasks: tuple[Task, ...]) -> Offers:
+def offers(prices: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
     """Return the candidates of a group of `tasks`, at least one of which trains."""
     return prices.known(("offers", tasks), lambda: _offers(prices, tasks))
 
 
-def _offers(prices: Prices, tasks: tuple[Task, ...]) -> Offers:
+def _offers(prices: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
     usable = usable_classes(prices, tasks) if may_group(prices, tasks) else []
     if Task.GENERATION in tasks:
         usable = [at for at in usable if not host_violation(prices, at)]
-    most: dict[Kind, int] = {}
+    most: dict[MachineKind, int] = {}
     for at in usable:
         most[prices.kind(at)] = max(most.get(prices.kind(at), 0), at.num_machines)
-    return Offers(prices=prices, tasks=tasks, usable=usable, most=most)
+    return MeshCandidates(prices=prices, tasks=tasks, usable=usable, most=most)
 
 
 def _of_one_class(
-    prices: Prices, tasks: tuple[Task, ...], room: Room, region: str | None, may_pair: MayPair
-) -> Iterator[MeshPart]:
+    prices: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
+) -> Iterator[ClassMeshes]:
     """Yield the candidate meshes of one pool, class by class; `region` restricts them to one region."""
     meshes = offers(prices, tasks)
     for at in meshes.usable:
@@ -272,8 +272,8 @@ def _of_one_class(
 
 
 def _of_two_classes(
-    prices: Prices, tasks: tuple[Task, ...], room: Room, region: str | None, may_pair: MayPair
-) -> Iterator[MeshPart]:
+    prices: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
+) -> Iterator[ClassMeshes]:
     """Yield the candidate meshes of two pools, pair by pair; `region` restricts the first pool's region."""
     meshes = offers(prices, tasks)
     rules = prices.problem.rules
@@ -297,24 +297,24 @@ def _of_two_classes(
 
 
 def pairing(
-    prices: Prices,
+    prices: CostTables,
     tasks: tuple[Task, ...],
     at: tuple[DeviceClass, DeviceClass],
-    sides: tuple[Side, Side],
-    beside: tuple[Found | None, Found | None],
-) -> Pairing:
+    sides: tuple[PairablePools, PairablePools],
+    beside: tuple[MeshSet | None, MeshSet | None],
+) -> MeshPairs:
     """Return the meshes of two pools on two given classes that may train together."""
     a, b = at
     way = None
     if a.region.name != b.region.name and Task.GENERATION in tasks:
         way = home(prices, a.region.name).ways[b.region.name]
-    return Pairing(
+    return MeshPairs(
         prices=prices, tasks=tasks, a=sides[0], b=sides[1], edges=tuple(prices.edges(at)), way=way, beside=beside
     )
 
 
 def ordered_pairs(
-    prices: Prices, tasks: tuple[Task, ...], usable: Sequence[DeviceClass], max_s: float
+    prices: CostTables, tasks: tuple[Task, ...], usable: Sequence[DeviceClass], max_s: float
 ) -> Iterator[tuple[DeviceClass, DeviceClass]]:
     """Yield the pairs of classes that may train together; if weights are published, both orders.
 
@@ -339,28 +339,30 @@ def ordered_pairs(
                 yield b, a
 
 
-def _publishes(prices: Prices, tasks: tuple[Task, ...]) -> bool:
+def _publishes(prices: CostTables, tasks: tuple[Task, ...]) -> bool:
     """Return whether the order of the pools matters: weights of actor or critic leave the first one's region."""
     scores_apart = Task.CRITIC_INFERENCE in prices.problem.workload.models and Task.CRITIC_INFERENCE not in tasks
     return Task.ACTOR_TRAINING in tasks or (Task.CRITIC_TRAINING in tasks and scores_apart)
 
 
-def part(prices: Prices, tasks: tuple[Task, ...], found: Found, at: tuple[DeviceClass, ...], room: Room) -> MeshPart:
+def part(
+    prices: CostTables, tasks: tuple[Task, ...], found: MeshSet, at: tuple[DeviceClass, ...], room: MeshTimeLimits
+) -> ClassMeshes:
     """Return the meshes of `found` for which these classes have enough machines and that are within the room."""
     sides = [(found.a, found.rows_a, at[0])] + ([(found.b, found.rows_b, at[1])] if found.b is not None else [])
     fits = room.holds_all(found.times)
     for of, rows, each in sides:
         fits &= of.num_units[rows] * of.unit[rows] <= of.held[rows] * each.num_machines
     few = found.take(np.flatnonzero(fits))
-    return MeshPart(tasks=tasks, at=at, found=few, usd_per_step=_gradients_usd(prices, tasks, at))
+    return ClassMeshes(tasks=tasks, at=at, found=few, usd_per_step=_gradients_usd(prices, tasks, at))
 
 
-def _gradients_usd(prices: Prices, tasks: tuple[Task, ...], at: Sequence[DeviceClass]) -> float:
+def _gradients_usd(prices: CostTables, tasks: tuple[Task, ...], at: Sequence[DeviceClass]) -> float:
     """Return the egress dollars per step of a mesh's gradients between its regions."""
     return prices.ring_usd_per_gbyte([each.region.name for each in at]) * prices.gradient_bytes(tasks) / 1e9
 
 
-def usable_classes(prices: Prices, tasks: tuple[Task, ...]) -> list[DeviceClass]:
+def usable_classes(prices: CostTables, tasks: tuple[Task, ...]) -> list[DeviceClass]:
     """Return the classes on which a group of these tasks may be, sorted by key.
 
     The operator's rules allow them, and they have a price if dollars count.

@@ -1,8 +1,8 @@
 """Lists of candidate meshes, stored as arrays and turned into objects one at a time.
 
-`columns` finds tens of thousands of meshes for large fleets, of which few are ever looked at one by one. A `MeshPart`
-holds those of one class or pair of classes as arrays. A `MeshList` is a sequence over several parts that builds a
-`MeshColumn` when it is indexed. A *column* is one candidate (one variable) of the integer program.
+`columns` finds tens of thousands of meshes for large fleets, of which few are ever looked at one by one. A
+`ClassMeshes` holds those of one class or pair of classes as arrays. A `MeshList` is a sequence over several parts that
+builds a `MeshColumn` when it is indexed. A *column* is one candidate (one variable) of the integer program.
 """
 
 from bisect import bisect_right
@@ -14,9 +14,9 @@ from typing import overload
 import numpy as np
 
 from planner.answer.placement import Group
-from planner.cost.candidates.meshes import Found, Room, first_s, makes
-from planner.cost.candidates.pool_layouts import Options
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.candidates.meshes import MeshSet, MeshTimeLimits, first_s, makes
+from planner.cost.candidates.pool_layouts import PoolOptions
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.layer_cuts import BoolArray, FloatArray, IntArray
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import Task
@@ -44,14 +44,14 @@ class MeshColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeshPart:
+class ClassMeshes:
     """Candidate meshes of the same device classes; arrays are `[num_meshes]`."""
 
     tasks: tuple[Task, ...]
     """Tasks of the group."""
     at: tuple[DeviceClass, ...]
     """Class of each pool: one or two."""
-    found: Found
+    found: MeshSet
     """The meshes and their times."""
     usd_per_step: float
     """Egress dollars per step of the gradients, the same for all of them."""
@@ -60,7 +60,7 @@ class MeshPart:
         return len(self.found.rows_a)
 
     @property
-    def pools(self) -> list[tuple[Options, IntArray]]:
+    def pools(self) -> list[tuple[PoolOptions, IntArray]]:
         """Options and rows of each pool."""
         first, second = (self.found.a, self.found.rows_a), self.found.b
         return [first] if second is None else [first, (second, self.found.rows_b)]
@@ -77,7 +77,7 @@ class MeshPart:
         """Return the seconds of those tasks that are in `which`, added up."""
         return sum((each for task, each in self.found.times.items() if task in which), np.zeros(len(self)))
 
-    def generating(self, prices: Prices) -> BoolArray:
+    def generating(self, prices: CostTables) -> BoolArray:
         """Return `[num_meshes, 2]`: whether the first and the last pool finish a sample in generation's phase.
 
         All entries are True where the group does not generate in two regions.
@@ -89,7 +89,7 @@ class MeshPart:
                 active[:, place] = makes(first_s(prices, at, of)[rows], phase_s)
         return active
 
-    def within(self, room: Room) -> "MeshPart":
+    def within(self, room: MeshTimeLimits) -> "ClassMeshes":
         """Return the meshes that are within the room."""
         return replace(self, found=self.found.take(np.flatnonzero(room.holds_all(self.found.times))))
 
@@ -109,7 +109,7 @@ class MeshPart:
 class MeshList(Sequence[MeshColumn]):
     """The meshes of all parts as one read-only sequence, part after part; items are built when they are asked for."""
 
-    def __init__(self, parts: Sequence[MeshPart]) -> None:
+    def __init__(self, parts: Sequence[ClassMeshes]) -> None:
         self.parts = tuple(part for part in parts if len(part))
         self._ends = list(accumulate(len(part) for part in self.parts))
 

@@ -6,8 +6,8 @@ and what others score. So mesh a dominates mesh b if, on devices that fit wherev
 each sum of t, s and g that can occur (`sums`).
 
 Meshes of two pools are many, so three things keep them few. `blocks_worth_pairing` drops dominated pools first. Rows
-that differ only in training are collected in a *kind*, of which only the fastest pair counts. And a `Room` bounds the
-seconds that a mesh may take to be of use at all.
+that differ only in training are collected in a *kind*, of which only the fastest pair counts. And a `MeshTimeLimits`
+bounds the seconds that a mesh may take to be of use at all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cost.candidates.dominance import undominated
-from planner.cost.candidates.pool_layouts import Options, blocks_worth_pairing, kinds
-from planner.cost.tables.cost_tables import Prices
-from planner.cost.tables.transfers import Way
+from planner.cost.candidates.pool_layouts import PoolOptions, blocks_worth_pairing, kinds
+from planner.cost.tables.cost_tables import CostTables
+from planner.cost.tables.transfers import RegionTransfer
 from planner.cost.tasks.layer_cuts import BoolArray, FloatArray, IntArray
 from planner.cost.tasks.phase_tables import KNOT, ends_s
-from planner.cost.tasks.training import Edge, mesh_times
+from planner.cost.tasks.training import PoolConnection, mesh_times
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import SCORING, TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class MeshTimeLimits:
     """Limits on the seconds of a mesh, from a known step time and lower bounds on what the other groups need."""
 
     busy_s: float = np.inf
@@ -57,23 +57,23 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class MeshSet:
     """A set of meshes of one kind of machines, or of two kinds, with their times; arrays are `[num_meshes]`."""
 
-    a: Options
+    a: PoolOptions
     """Possible first pools."""
     rows_a: IntArray
     """Row of `a` of each mesh."""
-    b: Options | None
+    b: PoolOptions | None
     """Possible second pools; None if meshes have one pool."""
     rows_b: IntArray
     """Row of `b` of each mesh; empty if meshes have one pool."""
     times: Mapping[Task, FloatArray]
     """Seconds per step by task."""
 
-    def take(self, rows: IntArray) -> "Found":
+    def take(self, rows: IntArray) -> "MeshSet":
         """Return the selected meshes."""
-        return Found(
+        return MeshSet(
             a=self.a,
             rows_a=self.rows_a[rows],
             b=self.b,
@@ -92,7 +92,7 @@ class Found:
         return self.a.num_gpus[self.rows_a]
 
 
-def alone(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, found: Options) -> Found:
+def alone(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass, found: PoolOptions) -> MeshSet:
     """Return the undominated meshes of one pool on a class like `at`, sorted by number of devices, then by time."""
     workload = prices.problem.workload
     samples = float(workload.samples_per_step)
@@ -102,14 +102,14 @@ def alone(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, found: Optio
     if found.generating is not None:
         made, rows = _tables(prices, at, found), np.arange(len(found.unit))
         times[Task.GENERATION] = ends_s(prices.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
-    whole = Found(a=found, rows_a=np.arange(len(found.unit)), b=None, rows_b=np.zeros(0, dtype=np.int64), times=times)
+    whole = MeshSet(a=found, rows_a=np.arange(len(found.unit)), b=None, rows_b=np.zeros(0, dtype=np.int64), times=times)
     # A mesh dominates another only if its devices fit wherever the other's do: larger `held`, fewer devices.
     costs = [(-found.held).astype(float), found.num_gpus.astype(float), *sums(prices, tasks, times)]
     stays = np.flatnonzero(undominated(np.stack(costs, axis=1)))
     return whole.take(stays[np.lexsort((whole.total_s[stays], found.num_gpus[stays]))])
 
 
-def sums(prices: Prices, tasks: tuple[Task, ...], times: Mapping[Task, FloatArray]) -> list[FloatArray]:
+def sums(prices: CostTables, tasks: tuple[Task, ...], times: Mapping[Task, FloatArray]) -> list[FloatArray]:
     """Return the sums of a group's times that the oracle may use, `[num_meshes]` each; less is better in all of them.
 
     Which sums can occur depends on whether other groups train or score, and on where the critic is.
@@ -132,13 +132,13 @@ def sums(prices: Prices, tasks: tuple[Task, ...], times: Mapping[Task, FloatArra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """Rows of `Options` on one class that may be one of two pools, sorted by kind.
+class PairablePools:
+    """Rows of `PoolOptions` on one class that may be one of two pools, sorted by kind.
 
     A *kind* is a set of rows that differ only in how long they train.
     """
 
-    options: Options
+    options: PoolOptions
     kind: IntArray
     """Kind of each row, ascending."""
     tables: FloatArray | None
@@ -154,19 +154,19 @@ class Side:
         """Row after the last one of each kind."""
         return np.append(self.starts[1:], len(self.kind))
 
-    def some(self, rows: BoolArray) -> "Side":
+    def some(self, rows: BoolArray) -> "PairablePools":
         """Return the rows of the mask, with kinds numbered anew."""
         if rows.all():
             return self
         left = np.unique(self.kind[rows])
-        return Side(
+        return PairablePools(
             options=self.options.take(rows),
             kind=np.searchsorted(left, self.kind[rows]),
             tables=None if self.tables is None else self.tables[left],
         )
 
 
-def side(prices: Prices, at: DeviceClass, found: Options) -> Side:
+def side(prices: CostTables, at: DeviceClass, found: PoolOptions) -> PairablePools:
     """Return the rows of `found` that may be one of two pools, grouped by kind."""
     found = blocks_worth_pairing(found)
     kind, _ = kinds(found)
@@ -174,34 +174,34 @@ def side(prices: Prices, at: DeviceClass, found: Options) -> Side:
     kind = np.sort(kind)
     starts = np.flatnonzero(np.diff(kind, prepend=-1))
     tables = None if found.generating is None else _tables(prices, at, found.take(starts))
-    return Side(options=found, kind=kind, tables=tables)
+    return PairablePools(options=found, kind=kind, tables=tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
+class MeshPairs:
     """All meshes of two pools on two given classes, and how these are connected."""
 
-    prices: Prices
+    prices: CostTables
     tasks: tuple[Task, ...]
-    a: Side
+    a: PairablePools
     """Possible first pools; versions are published from their region if the actor trains here."""
-    b: Side
+    b: PairablePools
     """Possible second pools."""
-    edges: tuple[Edge, ...]
+    edges: tuple[PoolConnection, ...]
     """Connections of the gradient ring between the pools."""
-    way: Way | None
+    way: RegionTransfer | None
     """Transfers from the first pool's region to the second's, if the group generates in two regions; else None."""
-    beside: tuple[Found | None, Found | None]
+    beside: tuple[MeshSet | None, MeshSet | None]
     """Meshes of one pool on the first class and on the second class (None: not available). A pair must not be dominated
     by one of these."""
 
-    def found(self, room: Room) -> Found:
+    def found(self, room: MeshTimeLimits) -> MeshSet:
         """Return all meshes within the room that are not dominated."""
         few_a, few_b = (self._promising(one, other, room) for one, other in ((self.a, self.b), (self.b, self.a)))
         fewer = replace(self, a=self.a.some(few_a), b=self.b.some(few_b))
         return fewer._all(room) if few_a.any() and few_b.any() else fewer._nothing()
 
-    def _promising(self, one: Side, other: Side, room: Room) -> BoolArray:
+    def _promising(self, one: PairablePools, other: PairablePools, room: MeshTimeLimits) -> BoolArray:
         """Return the rows of `one` that may be in a mesh within the room, `[num_rows]`.
 
         Each row is paired with the best speed of the other side and without the other side's gradients, which is
@@ -229,13 +229,13 @@ class Pairing:
             gen_s = phase_s[one.kind]
         return room.holds(train_s, score_s, gen_s)
 
-    def _nothing(self) -> Found:
+    def _nothing(self) -> MeshSet:
         """Return an empty set of meshes."""
         none = np.zeros(0, dtype=np.int64)
         times = {task: np.zeros(0) for task in self.tasks}
-        return Found(a=self.a.options, rows_a=none, b=self.b.options, rows_b=none, times=times)
+        return MeshSet(a=self.a.options, rows_a=none, b=self.b.options, rows_b=none, times=times)
 
-    def _all(self, room: Room) -> Found:
+    def _all(self, room: MeshTimeLimits) -> MeshSet:
         workload, a, b = self.prices.problem.workload, self.a, self.b
         samples = float(workload.samples_per_step)
         # Training seconds of every pair of rows: [num_rows_a, num_rows_b] per task.
@@ -269,7 +269,7 @@ class Pairing:
         rows_a, rows_b = self._rows(total, kind_a[stays], kind_b[stays])
         exact = {task: each[rows_a, rows_b] for task, each in trained.items()}
         exact |= {task: each[stays] for task, each in times.items() if task not in TRAINING}
-        return Found(a=a.options, rows_a=rows_a, b=b.options, rows_b=rows_b, times={t: exact[t] for t in self.tasks})
+        return MeshSet(a=a.options, rows_a=rows_a, b=b.options, rows_b=rows_b, times={t: exact[t] for t in self.tasks})
 
     def _generating(self, kind_a: IntArray, kind_b: IntArray, gen_s: FloatArray) -> list[BoolArray]:
         """Return, for each of the two pools, whether it finishes a sample within the phase, `[num_pairs]` each.
@@ -283,7 +283,7 @@ class Pairing:
         return found
 
     def _undominated(
-        self, kind_a: IntArray, kind_b: IntArray, times: Mapping[Task, FloatArray], room: Room
+        self, kind_a: IntArray, kind_b: IntArray, times: Mapping[Task, FloatArray], room: MeshTimeLimits
     ) -> IntArray:
         """Return the indices of the pairs that are within the room and that no other mesh dominates."""
         rows_a, rows_b = self.a.starts[kind_a], self.b.starts[kind_b]
@@ -324,7 +324,7 @@ class Pairing:
         return rows_a, rows_b
 
 
-def first_s(prices: Prices, at: DeviceClass, found: Options) -> FloatArray:
+def first_s(prices: CostTables, at: DeviceClass, found: PoolOptions) -> FloatArray:
     """Return the seconds until pools that generate by turns with training finish their first sample, `[num_rows]`."""
     made = found.generating
     assert made is not None
@@ -340,7 +340,7 @@ def makes(first_s: FloatArray | float, phase_s: FloatArray) -> BoolArray:
     return found
 
 
-def _tables(prices: Prices, at: DeviceClass, found: Options) -> FloatArray:
+def _tables(prices: CostTables, at: DeviceClass, found: PoolOptions) -> FloatArray:
     """Return the samples of whole pools by the end of a phase, `[num_rows, num_knots]`."""
     made = found.generating
     assert made is not None
@@ -354,7 +354,7 @@ def _tables(prices: Prices, at: DeviceClass, found: Options) -> FloatArray:
 
 
 def _costs(
-    prices: Prices,
+    prices: CostTables,
     tasks: tuple[Task, ...],
     ends: tuple[FloatArray | IntArray, ...],
     times: Mapping[Task, FloatArray],

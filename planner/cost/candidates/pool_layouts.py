@@ -13,17 +13,17 @@ import numpy as np
 
 from planner.answer.placement import Layout, Pool
 from planner.cost.candidates.dominance import undominated
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks import layer_cuts as cuts
 from planner.cost.tasks import memory, training
 from planner.cost.tasks.layer_cuts import FULL, UNSHARDED, BoolArray, Cuts, FloatArray, IntArray
-from planner.cost.tasks.training import Blocks
+from planner.cost.tasks.training import PoolTrainingTerms
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generating:
+class GenerationLayouts:
     """How each row generates in a group that generates and trains by turns; arrays are `[num_rows]`."""
 
     tensor: IntArray
@@ -35,7 +35,7 @@ class Generating:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class PoolOptions:
     """Possible pools of a group with training on one kind of machines; arrays are `[num_rows]`."""
 
     tasks: tuple[Task, ...]
@@ -53,11 +53,11 @@ class Options:
     well."""
     is_full: BoolArray
     """Whether parameters are fully sharded."""
-    blocks: Mapping[Task, Blocks]
+    blocks: Mapping[Task, PoolTrainingTerms]
     """Training numbers of the pool, by task that trains."""
     rates: Mapping[Task, FloatArray]
     """Samples per second of the whole pool, by task that scores."""
-    generating: Generating | None
+    generating: GenerationLayouts | None
     """How the rows generate; None for groups without generation."""
 
     @property
@@ -65,11 +65,11 @@ class Options:
         """Devices of the whole pool."""
         return self.unit * self.num_units
 
-    def take(self, rows: IntArray | BoolArray) -> "Options":
+    def take(self, rows: IntArray | BoolArray) -> "PoolOptions":
         """Return the selected rows; `rows` is an index array or a mask."""
         places: IntArray = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         made = self.generating
-        return Options(
+        return PoolOptions(
             tasks=self.tasks,
             cuts=self.cuts,
             unit=self.unit[places],
@@ -80,7 +80,7 @@ class Options:
             blocks={task: each.take(places) for task, each in self.blocks.items()},
             rates={task: each[places] for task, each in self.rates.items()},
             generating=made
-            and Generating(tensor=made.tensor[places], place=made.place[places], load_s=made.load_s[places]),
+            and GenerationLayouts(tensor=made.tensor[places], place=made.place[places], load_s=made.load_s[places]),
         )
 
     def pool(self, at: DeviceClass, row: int) -> Pool:
@@ -97,7 +97,7 @@ class Options:
         return Pool(device_class=at.key, unit_gpus=unit, num_units=int(self.num_units[row]), layouts=tuple(layouts))
 
 
-def options(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, most_machines: int) -> Options:
+def options(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass, most_machines: int) -> PoolOptions:
     """Return the rows for a class like `at` with `most_machines` machines that fit into memory."""
     parts = [
         part
@@ -108,7 +108,7 @@ def options(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, most_machi
     return _joined(tasks, parts)
 
 
-def kinds(found: Options) -> tuple[IntArray, IntArray]:
+def kinds(found: PoolOptions) -> tuple[IntArray, IntArray]:
     """Group the rows that differ only in how long they train.
 
     Return (group index of each row, one row of each group).
@@ -120,7 +120,7 @@ def kinds(found: Options) -> tuple[IntArray, IntArray]:
     return kind.reshape(-1), first
 
 
-def blocks_worth_pairing(found: Options) -> Options:
+def blocks_worth_pairing(found: PoolOptions) -> PoolOptions:
     """Return the rows that may be one of two pools of a mesh.
 
     They are not fully sharded, and no other row is as good in everything that the time of a mesh depends on.
@@ -145,10 +145,12 @@ class _Trained:
 
     resident_bytes: FloatArray
     transient_bytes: FloatArray
-    blocks: Blocks
+    blocks: PoolTrainingTerms
 
 
-def _of_unit(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, unit: int, most_machines: int) -> list["_Part"]:
+def _of_unit(
+    prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass, unit: int, most_machines: int
+) -> list["_Part"]:
     workload = prices.problem.workload
     scored = [task for task in tasks if task not in TRAINING and task is not Task.GENERATION]
     layers = min(workload.models[task].num_layers for task in tasks if task in TRAINING)
@@ -184,7 +186,7 @@ def _of_unit(prices: Prices, tasks: tuple[Task, ...], at: DeviceClass, unit: int
     return parts
 
 
-def _rows(prices: Prices, at: DeviceClass, unit: int, most_machines: int, layers: int) -> Cuts:
+def _rows(prices: CostTables, at: DeviceClass, unit: int, most_machines: int, layers: int) -> Cuts:
     """Return all cuts of one unit size except those with an unsharded optimizer that could be sharded.
 
     Rows come in pairs: without recomputation, then with it.
@@ -196,7 +198,7 @@ def _rows(prices: Prices, at: DeviceClass, unit: int, most_machines: int, layers
     return rows.take((rows.sharding != UNSHARDED) | (rows.data == 1))
 
 
-def _trained(prices: Prices, task: Task, at: DeviceClass, rows: Cuts) -> _Trained:
+def _trained(prices: CostTables, task: Task, at: DeviceClass, rows: Cuts) -> _Trained:
     workload = prices.problem.workload
     return _Trained(
         resident_bytes=memory.trained_bytes(workload, task, rows),
@@ -210,7 +212,7 @@ class _Part:
 
     def __init__(
         self,
-        prices: Prices,
+        prices: CostTables,
         at: DeviceClass,
         trained: Mapping[Task, _Trained],
         rates: Mapping[Task, float],
@@ -238,15 +240,15 @@ class _Part:
         self.load_s = np.where(gpus <= at.gpus_per_machine, near_s, far_s)
 
 
-def _joined(tasks: tuple[Task, ...], parts: Sequence[_Part]) -> Options:
+def _joined(tasks: tuple[Task, ...], parts: Sequence[_Part]) -> PoolOptions:
     generating = None
     if Task.GENERATION in tasks:
-        generating = Generating(
+        generating = GenerationLayouts(
             tensor=np.concatenate([part.tensor for part in parts]),
             place=np.concatenate([part.place for part in parts]),
             load_s=np.concatenate([part.load_s for part in parts]),
         )
-    return Options(
+    return PoolOptions(
         tasks=tasks,
         cuts={part.cuts.tensor: part.cuts for part in parts},
         unit=np.concatenate([part.unit for part in parts]),
@@ -260,7 +262,7 @@ def _joined(tasks: tuple[Task, ...], parts: Sequence[_Part]) -> Options:
     )
 
 
-def _tensors(prices: Prices, tasks: tuple[Task, ...], unit: int) -> list[int]:
+def _tensors(prices: CostTables, tasks: tuple[Task, ...], unit: int) -> list[int]:
     """Return the tensor degrees that generation may have on units of this size.
 
     The only value is 0 for a group without generation.

@@ -11,33 +11,33 @@ from dataclasses import dataclass
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Placement
 from planner.cost.tables import validity
-from planner.cost.tables.cost_tables import PoolPrice, Prices
-from planner.cost.tables.transfers import CriticWay, Home, critic_way, home
+from planner.cost.tables.cost_tables import CostTables, UnitCost
+from planner.cost.tables.transfers import CriticTransfer, TrainerRegion, critic_way, home
 from planner.problem.workload import SCORING, TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
+class GeneratingPool:
     """One pool that generates."""
 
     region: str
     """Region of the pool."""
     num_units: int
     """Units of the pool."""
-    price: PoolPrice
+    price: UnitCost
     """Cost of one unit."""
     has_version: bool
     """Whether the pool belongs to the actor's own mesh, which needs no transfer of weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class FixedTerms:
     """A valid placement with all terms but generation's."""
 
     placement: Placement
-    home: Home
+    home: TrainerRegion
     """Transfers between the trainer's region and all others."""
-    making: tuple[Making, ...]
+    making: tuple[GeneratingPool, ...]
     """Pools that generate, in the placement's order."""
     busy_s: Mapping[Task, float]
     """Busy seconds per step of each task but generation."""
@@ -47,7 +47,7 @@ class Placed:
     """Longest scoring of any group, including the transfer of samples to it and back."""
     critic_scoring_s: float
     """Scoring of the group that infers with the critic, transfers included; 0 without a critic."""
-    critics: Mapping[tuple[str, str], CriticWay]
+    critics: Mapping[tuple[str, str], CriticTransfer]
     """Transfers of the critic's weights by (source region, destination region); empty if they stay within a group."""
 
     @property
@@ -56,16 +56,16 @@ class Placed:
         return self.placement.group_of(Task.GENERATION)
 
 
-def place(prices: Prices, placement: Placement) -> Placed | Violation:
+def fixed_terms(prices: CostTables, placement: Placement) -> FixedTerms | Violation:
     """Return the terms of a placement without generation, or the first constraint that it violates."""
     if found := validity.violation(prices, placement):
         return found
-    priced: list[list[PoolPrice]] = []
+    priced: list[list[UnitCost]] = []
     for group in placement.groups:
         of_group = [prices.pool(group.tasks, pool) for pool in group.pools]
         if refused := next((each for each in of_group if isinstance(each, Violation)), None):
             return refused
-        priced.append([each for each in of_group if isinstance(each, PoolPrice)])
+        priced.append([each for each in of_group if isinstance(each, UnitCost)])
     # Every region in use must be reachable from the trainer's region, in both directions.
     start = home(prices, trainer_region(prices, placement))
     for name in (name for group in placement.groups for name in regions_of(prices, group)):
@@ -77,7 +77,7 @@ def place(prices: Prices, placement: Placement) -> Placed | Violation:
     busy = _busy_s(prices, placement, priced)
     training_s, scoring_s, critic_scoring_s = _phases_s(prices, placement, start, busy)
     making = tuple(
-        Making(
+        GeneratingPool(
             region=prices.classes[pool.device_class].region.name,
             num_units=pool.num_units,
             price=price,
@@ -87,7 +87,7 @@ def place(prices: Prices, placement: Placement) -> Placed | Violation:
         if Task.GENERATION in group.tasks
         for pool, price in zip(group.pools, of_group, strict=True)
     )
-    return Placed(
+    return FixedTerms(
         placement=placement,
         home=start,
         making=making,
@@ -99,17 +99,17 @@ def place(prices: Prices, placement: Placement) -> Placed | Violation:
     )
 
 
-def trainer_region(prices: Prices, placement: Placement) -> str:
+def trainer_region(prices: CostTables, placement: Placement) -> str:
     """Return the region that publishes versions: that of the first pool of the actor's mesh."""
     return prices.classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
 
 
-def regions_of(prices: Prices, group: Group) -> list[str]:
+def regions_of(prices: CostTables, group: Group) -> list[str]:
     """Return the names of the group's regions, sorted."""
     return sorted({prices.classes[pool.device_class].region.name for pool in group.pools})
 
 
-def _critics(prices: Prices, placement: Placement) -> dict[tuple[str, str], CriticWay] | Violation:
+def _critics(prices: CostTables, placement: Placement) -> dict[tuple[str, str], CriticTransfer] | Violation:
     """Return the transfers of the critic's weights in each step, or a violation if a route is missing."""
     if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(prices.problem.workload.models):
         return {}
@@ -126,7 +126,7 @@ def _critics(prices: Prices, placement: Placement) -> dict[tuple[str, str], Crit
     return found
 
 
-def _busy_s(prices: Prices, placement: Placement, priced: Sequence[Sequence[PoolPrice]]) -> dict[Task, float]:
+def _busy_s(prices: CostTables, placement: Placement, priced: Sequence[Sequence[UnitCost]]) -> dict[Task, float]:
     """Return the busy seconds per step of each task but generation."""
     samples = prices.problem.workload.samples_per_step
     busy: dict[Task, float] = {}
@@ -141,7 +141,7 @@ def _busy_s(prices: Prices, placement: Placement, priced: Sequence[Sequence[Pool
 
 
 def _phases_s(
-    prices: Prices, placement: Placement, start: Home, busy: Mapping[Task, float]
+    prices: CostTables, placement: Placement, start: TrainerRegion, busy: Mapping[Task, float]
 ) -> tuple[float, float, float]:
     """Return (training, scoring, scoring of the group that infers with the critic) in seconds, transfers included.
 

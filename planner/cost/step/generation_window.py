@@ -36,7 +36,7 @@ Made = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Units:
+class GeneratingUnits:
     """The units of one pool that generates."""
 
     count: int
@@ -48,10 +48,10 @@ class Units:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generating:
+class GenerationWindows:
     """Pools of a placement that only generate, by region, with all constants of their windows."""
 
-    units: Mapping[str, Sequence[Units]]
+    units: Mapping[str, Sequence[GeneratingUnits]]
     """Pools by region name."""
     home: str
     """Name of the trainer's region."""

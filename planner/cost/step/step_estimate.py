@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.answer.evaluation import RegionTimes
-from planner.cost.step.fixed_terms import Making, Placed, regions_of
-from planner.cost.step.generation_window import Generating, Units, makes
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.step.fixed_terms import FixedTerms, GeneratingPool, regions_of
+from planner.cost.step.generation_window import GeneratingUnits, GenerationWindows, makes
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tasks.phase_tables import KNOT, PhaseTable, end_s
 from planner.problem.workload import SCORING, Task
 
@@ -31,10 +31,10 @@ _FAR_BEYOND = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class StepEstimate:
     """Step estimate: what a placement needs if a given subset of its pools generates."""
 
-    active: tuple[Making, ...]
+    active: tuple[GeneratingPool, ...]
     """Pools that generate."""
     generation_s: float
     """Busy seconds of generation per step.
@@ -78,7 +78,7 @@ class Judged:
         return tuple(found)
 
     @property
-    def limited(self) -> tuple[tuple[Making, float], ...]:
+    def limited(self) -> tuple[tuple[GeneratingPool, float], ...]:
         """Pools that make less in their window than at full rate, with the samples per step that they make."""
         if self.phase_s is not None or not self.eta:
             return ()
@@ -97,7 +97,7 @@ class Judged:
         return tuple(found)
 
 
-def judge(prices: Prices, placed: Placed) -> Judged:
+def estimate_step(prices: CostTables, placed: FixedTerms) -> StepEstimate:
     """Return the step estimate with the best choice of generating pools.
 
     All of them generate if the operator demands regions.
@@ -126,7 +126,7 @@ def judge(prices: Prices, placed: Placed) -> Judged:
     return best
 
 
-def alone_s(prices: Prices, placed: Placed, each: Making) -> float:
+def alone_s(prices: CostTables, placed: FixedTerms, each: GeneratingPool) -> float:
     """Return the least step time at which this pool, if only it generated, makes a sample.
 
     Its link must also carry a version in each step.
@@ -140,7 +140,7 @@ def alone_s(prices: Prices, placed: Placed, each: Making) -> float:
 # ---- apart from training ---------------------------------------------------------------------------------------------
 
 
-def _apart(prices: Prices, placed: Placed, pools: Sequence[Making]) -> Judged:
+def _apart(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
     """Return the step estimate with these pools, where generation has devices of its own."""
     demands = prices.problem.rules.demands_regions
     windows = _windows(prices, placed, pools)
@@ -164,7 +164,7 @@ def _apart(prices: Prices, placed: Placed, pools: Sequence[Making]) -> Judged:
     # A demanded region must finish at least one sample in its window.
     if demands:
         needs += [(f"path:{each.region}", _first_s(prices, windows.before_s, lags_s, each)) for each in pools]
-    return Judged(
+    return StepEstimate(
         active=tuple(pools),
         generation_s=generation_s,
         lags_s=lags_s,
@@ -177,14 +177,14 @@ def _apart(prices: Prices, placed: Placed, pools: Sequence[Making]) -> Judged:
     )
 
 
-def _windows(prices: Prices, placed: Placed, pools: Sequence[Making]) -> Generating:
+def _windows(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> GenerationWindows:
     """Return the constants of all windows if these pools generate."""
     start, workload, beside_s = placed.home, prices.problem.workload, others_s(prices, placed)
-    units: dict[str, list[Units]] = {}
+    units: dict[str, list[GeneratingUnits]] = {}
     for each in sorted(pools, key=lambda each: each.region):
-        one = Units(count=each.num_units, rate=each.price.rates[Task.GENERATION], table=_table(each))
+        one = GeneratingUnits(count=each.num_units, rate=each.price.rates[Task.GENERATION], table=_table(each))
         units.setdefault(each.region, []).append(one)
-    return Generating(
+    return GenerationWindows(
         units=units,
         home=start.name,
         lag_s={name: sum(lag) for name, lag in _lags_s(placed, pools).items()},
@@ -197,17 +197,17 @@ def _windows(prices: Prices, placed: Placed, pools: Sequence[Making]) -> Generat
     )
 
 
-def _table(each: Making) -> PhaseTable:
+def _table(each: GeneratingPool) -> PhaseTable:
     assert each.price.phase is not None
     return each.price.phase
 
 
-def _names(pools: Sequence[Making]) -> list[str]:
+def _names(pools: Sequence[GeneratingPool]) -> list[str]:
     """Return the names of the pools' regions, sorted."""
     return sorted({each.region for each in pools})
 
 
-def others_s(prices: Prices, placed: Placed) -> float:
+def others_s(prices: CostTables, placed: FixedTerms) -> float:
     """Return the seconds that other tasks of generation's group take of a window.
 
     It is 0 at eta 0, where scoring follows generation, and in groups that train, where all tasks of the group count.
@@ -217,7 +217,9 @@ def others_s(prices: Prices, placed: Placed) -> float:
     return sum(placed.busy_s[task] for task in placed.generating.tasks if task is not Task.GENERATION)
 
 
-def _first_s(prices: Prices, before_s: float, lags_s: Mapping[str, tuple[float, float]], each: Making) -> float:
+def _first_s(
+    prices: CostTables, before_s: float, lags_s: Mapping[str, tuple[float, float]], each: GeneratingPool
+) -> float:
     """Return the least step time whose window holds the pool's first sample."""
     return (before_s + sum(lags_s[each.region]) + _table(each).first_s) / (prices.problem.workload.eta + 1)
 
@@ -225,7 +227,7 @@ def _first_s(prices: Prices, before_s: float, lags_s: Mapping[str, tuple[float, 
 # ---- by turns with training ------------------------------------------------------------------------------------------
 
 
-def _by_turns(prices: Prices, placed: Placed, pools: Sequence[Making]) -> Judged:
+def _by_turns(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
     """Return the step estimate with these pools, where generation is a phase of a mesh."""
     eta = prices.problem.workload.eta
     phase_s, lags_s = _phase_s(prices, placed, pools), _lags_s(placed, pools)
@@ -233,7 +235,7 @@ def _by_turns(prices: Prices, placed: Placed, pools: Sequence[Making]) -> Judged
     needs = [(f"path:{name}", (before_s + sum(lag_s) + phase_s) / (eta + 1)) for name, lag_s in sorted(lags_s.items())]
     needs += [*_group_needs(placed, phase_s), *_link_needs(placed, _receiving(placed, pools))]
     needs += _critic_needs(placed, eta)
-    return Judged(
+    return StepEstimate(
         active=tuple(pools),
         generation_s=phase_s,
         lags_s=lags_s,
@@ -245,7 +247,7 @@ def _by_turns(prices: Prices, placed: Placed, pools: Sequence[Making]) -> Judged
     )
 
 
-def _phase_s(prices: Prices, placed: Placed, pools: Sequence[Making]) -> float:
+def _phase_s(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
     """Return the least seconds in which these pools together make a step's samples and deliver them."""
     samples, seconds, start = float(prices.problem.workload.samples_per_step), prices.phase_seconds, placed.home
     whole, remote = np.zeros(len(seconds)), np.zeros(len(seconds))
@@ -266,7 +268,7 @@ def _phase_s(prices: Prices, placed: Placed, pools: Sequence[Making]) -> float:
 # ---- what both need --------------------------------------------------------------------------------------------------
 
 
-def _lags_s(placed: Placed, pools: Sequence[Making]) -> dict[str, tuple[float, float]]:
+def _lags_s(placed: FixedTerms, pools: Sequence[GeneratingPool]) -> dict[str, tuple[float, float]]:
     """Return (weights, trajectories) in seconds of each region that generates."""
     receives = _receiving(placed, pools)
     found = {}
@@ -279,31 +281,33 @@ def _lags_s(placed: Placed, pools: Sequence[Making]) -> dict[str, tuple[float, f
     return found
 
 
-def _link_s(placed: Placed, name: str) -> float:
+def _link_s(placed: FixedTerms, name: str) -> float:
     """Return the seconds that a version, and the critic's weights on the same link, occupy the link to a region."""
     critic = placed.critics.get((placed.home.name, name))
     return placed.home.ways[name].link_s + (critic.link_s if critic else 0.0)
 
 
-def _receiving(placed: Placed, pools: Sequence[Making]) -> list[str]:
+def _receiving(placed: FixedTerms, pools: Sequence[GeneratingPool]) -> list[str]:
     """Return the names of the remote regions that receive each version."""
     return sorted({each.region for each in pools if not each.has_version and each.region != placed.home.name})
 
 
-def _group_needs(placed: Placed, generation_s: float) -> Iterator[tuple[str, float]]:
+def _group_needs(placed: FixedTerms, generation_s: float) -> Iterator[tuple[str, float]]:
     """Yield the busy seconds of each group."""
     busy = {**placed.busy_s, Task.GENERATION: generation_s}
     for group in placed.placement.groups:
         yield "group:" + "+".join(group.tasks), sum(busy[task] for task in group.tasks)
 
 
-def _critic_needs(placed: Placed, eta: int) -> Iterator[tuple[str, float]]:
+def _critic_needs(placed: FixedTerms, eta: int) -> Iterator[tuple[str, float]]:
     """Yield the path of the critic: its training, the transfer of its weights, and scoring with them."""
     for way in placed.critics.values():
         yield "path:critic", (placed.training_s + way.weights_s + placed.critic_scoring_s) / (eta + 1)
 
 
-def _link_needs(placed: Placed, receives: Sequence[str], *, with_critics: bool = True) -> Iterator[tuple[str, float]]:
+def _link_needs(
+    placed: FixedTerms, receives: Sequence[str], *, with_critics: bool = True
+) -> Iterator[tuple[str, float]]:
     """Yield the seconds that versions occupy each link and the trainer's uplink.
 
     `with_critics` includes links that only the critic's weights use.
@@ -319,7 +323,7 @@ def _link_needs(placed: Placed, receives: Sequence[str], *, with_critics: bool =
         yield f"up:{placed.home.name}", placed.home.uplink_s * len(receives)
 
 
-def _usd_per_step(prices: Prices, placed: Placed, pools: Sequence[Making]) -> float:
+def _usd_per_step(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
     """Return the egress dollars per step.
 
     They are: a version for each receiving region; all samples to the trainer's region at the most expensive route in
@@ -341,7 +345,7 @@ def _usd_per_step(prices: Prices, placed: Placed, pools: Sequence[Making]) -> fl
     return usd + sum(way.usd_per_version for way in placed.critics.values())
 
 
-def _in_time(price: PoolPrice, window_s: float) -> float:
+def _in_time(price: UnitCost, window_s: float) -> float:
     """Return the fraction of its full rate that a unit has with so few sequences that a group takes one window.
 
     A decoding step is assumed to grow linearly from one sequence to all slots; a rate is sequences over time.

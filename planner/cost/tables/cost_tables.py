@@ -3,9 +3,9 @@
 The cost of a pool is samples per second of one unit for each task that does not train, its phase table, and whether it
 fits into memory. The cost of a mesh is seconds per step of each task that trains. Both depend on the device class, the
 unit size, the layouts and the tasks of the group, never on what other groups do. So every search method adds up the
-same numbers. Most costs do not even depend on the region: classes with equal machines and fabric share a `Kind`.
+same numbers. Most costs do not even depend on the region: classes with equal machines and fabric share a `MachineKind`.
 
-`Prices` holds these tables. Most of its entries are seconds, samples per second or bytes; few are dollars.
+`CostTables` holds these tables. Most of its entries are seconds, samples per second or bytes; few are dollars.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from planner.problem.goal import Problem
 from planner.problem.hardware import GpuType
 from planner.problem.workload import SCORING, TRAINING, Task
 
-__all__ = ["Kind", "MeshPrice", "PhaseTable", "PoolPrice", "Prices", "host_violation", "phase_end_s"]
+__all__ = ["CostTables", "MachineKind", "MeshTrainingTimes", "PhaseTable", "UnitCost", "host_violation", "phase_end_s"]
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ _PoolKey = tuple[tuple[Task, ...], str, int, tuple[tuple[Task, Layout], ...], in
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MachineKind:
     """The properties of a device class that costs depend on; classes of several regions may share one."""
 
     gpu: GpuType
@@ -46,7 +46,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPrice:
+class UnitCost:
     """Cost of one unit of a pool for the tasks of its group that do not train."""
 
     rates: Mapping[Task, float]
@@ -63,14 +63,14 @@ class PoolPrice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeshPrice:
+class MeshTrainingTimes:
     """Cost of a group with training: seconds per step of each task that trains, by term."""
 
     times: Mapping[Task, training.MeshTime]
 
 
 @dataclass(slots=True, eq=False)
-class Prices:
+class CostTables:
     """Cost tables of one problem: a cache over pure functions of the problem.
 
     All searches of a problem share one object, which grows as they ask for more. Re-planning derives the tables of the
@@ -87,15 +87,15 @@ class Prices:
     """Routes between the fleet's regions."""
     _known: dict[object, object] = field(init=False, default_factory=dict)
     _lasting: dict[object, object] = field(init=False, default_factory=dict)
-    _pools: dict[_PoolKey, PoolPrice | Violation] = field(init=False, default_factory=dict)
-    _meshes: dict[object, MeshPrice] = field(init=False, default_factory=dict)
+    _pools: dict[_PoolKey, UnitCost | Violation] = field(init=False, default_factory=dict)
+    _meshes: dict[object, MeshTrainingTimes] = field(init=False, default_factory=dict)
     _replicas: dict[tuple[GpuType, int], Replica] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.classes = {each.key: each for each in classes_of(self.problem.fleet)}
         self.network = Network(self.problem.fleet)
 
-    def pool(self, tasks: tuple[Task, ...], pool: Pool) -> PoolPrice | Violation:
+    def pool(self, tasks: tuple[Task, ...], pool: Pool) -> UnitCost | Violation:
         """Return the cost of one unit of a pool, or a violation if the group's tasks do not fit into memory."""
         trains = any(task in TRAINING for task in tasks)
         key = (tasks, pool.device_class, pool.unit_gpus, pool.layouts, pool.num_units if trains else 0)
@@ -103,7 +103,7 @@ class Prices:
             self._pools[key] = self._price(tasks, pool)
         return self._pools[key]
 
-    def mesh(self, tasks: tuple[Task, ...], pools: tuple[Pool, ...]) -> MeshPrice:
+    def mesh(self, tasks: tuple[Task, ...], pools: tuple[Pool, ...]) -> MeshTrainingTimes:
         """Return the training times of a mesh whose pools fit into memory (`pool`)."""
         key = (tasks, pools)
         if key not in self._meshes:
@@ -117,7 +117,7 @@ class Prices:
                     for at, pool in placed
                 ]
                 times[task] = training.mesh_times(workload, blocks, edges).at(0)
-            self._meshes[key] = MeshPrice(times=times)
+            self._meshes[key] = MeshTrainingTimes(times=times)
         return self._meshes[key]
 
     def known(self, key: object, find: Callable[[], T], *, lasts: bool = False) -> T:
@@ -131,9 +131,9 @@ class Prices:
             kept[key] = find()
         return cast(T, kept[key])
 
-    def moved_to(self, problem: Problem) -> "Prices":
+    def moved_to(self, problem: Problem) -> "CostTables":
         """Return the cost tables of another problem, keeping every entry that still holds."""
-        moved = Prices(problem, self.without_memory_of)
+        moved = CostTables(problem, self.without_memory_of)
         if (problem.workload, problem.limits) != (self.problem.workload, self.problem.limits):
             return moved
         # Replicas depend on the workload alone. All else is on the time grid, which the kinds of machines determine.
@@ -146,7 +146,7 @@ class Prices:
         moved._pools = {key: price for key, price in self._pools.items() if key[1] in same}
         return moved
 
-    def edges(self, ring: Sequence[DeviceClass]) -> list[training.Edge]:
+    def edges(self, ring: Sequence[DeviceClass]) -> list[training.PoolConnection]:
         """Return the distinct connections between neighbours of a ring over pools of these classes.
 
         The list is empty for one pool.
@@ -171,9 +171,9 @@ class Prices:
         """Return the most gradient bytes that a mesh of these tasks sends over each edge of its ring in a step."""
         return sum(training.crossing_bytes(self.problem.workload, task) for task in tasks if task in TRAINING)
 
-    def kind(self, at: DeviceClass) -> Kind:
+    def kind(self, at: DeviceClass) -> MachineKind:
         """Return the properties of the class that costs depend on."""
-        return Kind(at.gpu, at.gpus_per_machine, at.fabric_bytes_per_s, at.region.fabric_latency_s)
+        return MachineKind(at.gpu, at.gpus_per_machine, at.fabric_bytes_per_s, at.region.fabric_latency_s)
 
     def replica(self, gpu: GpuType, tensor: int) -> Replica:
         """Return the generation costs of one copy of the model on `tensor` devices."""
@@ -212,7 +212,7 @@ class Prices:
         return size / rate + (passes if workload.weights.is_delta else 0.0)
 
     @property
-    def _kinds(self) -> set[Kind]:
+    def _kinds(self) -> set[MachineKind]:
         """Kinds of machines in the fleet."""
         return {self.kind(each) for each in self.classes.values()}
 
@@ -245,7 +245,7 @@ class Prices:
         known = self.classes[key]
         return self.kind(at) == self.kind(known) and at.region.memory_bytes == known.region.memory_bytes
 
-    def _price(self, tasks: tuple[Task, ...], pool: Pool) -> PoolPrice | Violation:
+    def _price(self, tasks: tuple[Task, ...], pool: Pool) -> UnitCost | Violation:
         at = self.classes[pool.device_class]
         resident, transient = self._bytes(pool, at)
         usable = memory.usable_bytes(at.gpu)
@@ -257,7 +257,7 @@ class Prices:
             task: 1 / self.scoring_s(task, at.gpu, layout.tensor) for task, layout in pool.layouts if task in SCORING
         }
         if Task.GENERATION not in tasks:
-            return PoolPrice(rates=rates, batch=0, group_s=0.0, phase=None)
+            return UnitCost(rates=rates, batch=0, group_s=0.0, phase=None)
         return self._generating(tasks, pool, at, rates, usable - resident)
 
     def _bytes(self, pool: Pool, at: DeviceClass) -> tuple[float, float]:
@@ -280,7 +280,7 @@ class Prices:
 
     def _generating(
         self, tasks: tuple[Task, ...], pool: Pool, at: DeviceClass, rates: dict[Task, float], free_bytes: float
-    ) -> PoolPrice | Violation:
+    ) -> UnitCost | Violation:
         """Return the cost of a unit that generates, or why no sequence fits."""
         layout = pool.layout(Task.GENERATION)
         replica = self.replica(at.gpu, layout.tensor)
@@ -298,33 +298,33 @@ class Prices:
         # A unit holds several replicas, each with its own share of the samples.
         load_s = self.load_s(at, layout.tensor, num_gpus=pool.num_gpus if trains else None)
         made = replicas * self.shares(at.gpu, layout.tensor, load_s)[place]
-        return PoolPrice(
+        return UnitCost(
             rates=rates | {Task.GENERATION: replicas * float(replica.rates[place])},
             batch=SLOTS[place],
             group_s=load_s + float(replica.group_s[place]),
             phase=PhaseTable(self.phase_seconds, made, self.overlap(at.gpu, layout.tensor, load_s)),
         )
 
-    def _edge(self, a: DeviceClass, b: DeviceClass) -> training.Edge:
+    def _edge(self, a: DeviceClass, b: DeviceClass) -> training.PoolConnection:
         """Return the connection of two pools: the fabric within a region, else the slower direction of the link."""
         if a.region.name == b.region.name:
             rate = min(a.fabric_bytes_per_s, b.fabric_bytes_per_s)
             if a.fabric != b.fabric and a.region.cross_fabric_bytes_per_s:
                 rate = min(rate, a.region.cross_fabric_bytes_per_s)
-            return training.Edge(bytes_per_s=rate, latency_s=a.region.fabric_latency_s, is_shared=False)
+            return training.PoolConnection(bytes_per_s=rate, latency_s=a.region.fabric_latency_s, is_shared=False)
         there = self.network.route(a.region.name, b.region.name)
         back = self.network.route(b.region.name, a.region.name)
         # Without a route the rate is practically 0. `shape` rejects such meshes before this matters.
         if there is None or back is None:
-            return training.Edge(bytes_per_s=1e-9, latency_s=0.0, is_shared=True)
-        return training.Edge(
+            return training.PoolConnection(bytes_per_s=1e-9, latency_s=0.0, is_shared=True)
+        return training.PoolConnection(
             bytes_per_s=min(there.bytes_per_s, back.bytes_per_s),
             latency_s=max(there.rtt_s, back.rtt_s) / 2,
             is_shared=True,
         )
 
 
-def host_violation(prices: Prices, at: DeviceClass) -> Violation | None:
+def host_violation(prices: CostTables, at: DeviceClass) -> Violation | None:
     """Return a violation if the region's host has too little memory for the versions that generation needs, else None.
 
     Regions without a stated memory and CPU devices are not checked here.

@@ -1,8 +1,8 @@
 """Constants of the transfers between the trainer's region and each other region: seconds, rates and dollars.
 
-The trainer's region is where versions are published; the code calls it *home*. A `Way` is the pair of routes between it
-and one region. The oracle, its batched form and the solvers all take their network constants from here, so that they
-agree. Samples travel to the trainer's region to be trained on, and to other regions that score or train.
+The trainer's region is where versions are published; the code calls it *home*. A `RegionTransfer` is the pair of routes
+between it and one region. The oracle, its batched form and the solvers all take their network constants from here, so
+that they agree. Samples travel to the trainer's region to be trained on, and to other regions that score or train.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.cost.tables import network
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.workload import Task, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RegionTransfer:
     """Constants of the routes from the trainer's region to one region and back."""
 
     region: str
@@ -43,11 +43,11 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class TrainerRegion:
     """A region in which versions may be published, with its transfers to all regions that it can reach."""
 
     name: str
-    ways: dict[str, Way]
+    ways: dict[str, RegionTransfer]
     """Transfers by region name; a region without a route in both directions is absent."""
     uplink_s: float
     """Seconds of one version through the region's uplink. n receiving regions take n times as long. 0 without a cap."""
@@ -56,7 +56,7 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CriticWay:
+class CriticTransfer:
     """Constants of sending the critic's weights from the region that trains it to one that infers with it."""
 
     weights_s: float
@@ -67,17 +67,17 @@ class CriticWay:
     """Egress dollars of one version of the critic."""
 
 
-def home(prices: Prices, name: str) -> Home:
+def home(prices: CostTables, name: str) -> TrainerRegion:
     """Return the transfers from and to a region in which versions may be published."""
     return prices.known(("home", name), lambda: _home(prices, name))
 
 
-def critic_way(prices: Prices, src: str, dst: str) -> CriticWay | None:
+def critic_way(prices: CostTables, src: str, dst: str) -> CriticTransfer | None:
     """Return the transfer of the critic's weights from `src` to `dst`, or None without a route."""
     return prices.known(("critic", src, dst), lambda: _critic_way(prices, src, dst))
 
 
-def _home(prices: Prices, name: str) -> Home:
+def _home(prices: CostTables, name: str) -> TrainerRegion:
     workload, routes = prices.problem.workload, prices.network
     payload, sample = network.payload_bytes(workload), network.trajectory_bytes(workload)
     ways = {}
@@ -86,7 +86,7 @@ def _home(prices: Prices, name: str) -> Home:
         if there is not None and back is not None:
             ways[region] = _way(workload, there, back, payload, sample)
     down, up = routes.down_bytes_per_s(name), routes.up_bytes_per_s(name)
-    return Home(
+    return TrainerRegion(
         name=name,
         ways=ways,
         uplink_s=payload / up if up else 0.0,
@@ -94,12 +94,14 @@ def _home(prices: Prices, name: str) -> Home:
     )
 
 
-def _way(workload: Workload, there: network.Route, back: network.Route, payload: float, sample: float) -> Way:
+def _way(
+    workload: Workload, there: network.Route, back: network.Route, payload: float, sample: float
+) -> RegionTransfer:
     """`payload`, `sample`: bytes of one version and of one sample."""
     is_home = len(there.hops) == 1
     samples_gb = workload.samples_per_step * sample / 1e9
     to_s, from_s = (network.arrival_s(workload.group_size * sample, route) for route in (there, back))
-    return Way(
+    return RegionTransfer(
         region=there.hops[-1],
         is_home=is_home,
         weights_s=0.0 if is_home else network.arrival_s(payload, there),
@@ -114,13 +116,13 @@ def _way(workload: Workload, there: network.Route, back: network.Route, payload:
     )
 
 
-def _critic_way(prices: Prices, src: str, dst: str) -> CriticWay | None:
+def _critic_way(prices: CostTables, src: str, dst: str) -> CriticTransfer | None:
     route = prices.network.route(src, dst)
     if route is None:
         return None
     size = network.version_bytes(prices.problem.workload, Task.CRITIC_TRAINING)
     link_s = size / route.bytes_per_s
-    return CriticWay(
+    return CriticTransfer(
         weights_s=link_s + route.rtt_s / 2,
         link_s=0.0 if src == dst else link_s,
         usd_per_version=route.usd_per_gbyte * size / 1e9,

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.layer_cuts import BATCH, DATA, MICRO_BATCH, PIPELINE, TENSOR
 from planner.problem.device_classes import DeviceClass, fits
 from planner.problem.workload import TRAINING, Task
@@ -17,7 +17,7 @@ from planner.problem.workload import TRAINING, Task
 __all__ = ["BATCH", "DATA", "MICRO_BATCH", "PIPELINE", "TENSOR", "violation"]
 
 
-def violation(prices: Prices, placement: Placement) -> Violation | None:
+def violation(prices: CostTables, placement: Placement) -> Violation | None:
     """Return the first constraint that the placement violates, or None. Memory and times are not checked."""
     tasks = [task for group in placement.groups for task in group.tasks]
     if sorted(tasks) != sorted(prices.problem.workload.tasks):
@@ -31,7 +31,7 @@ def violation(prices: Prices, placement: Placement) -> Violation | None:
     return _inventory(prices, placement) or _regions(prices, placement)
 
 
-def of_group(prices: Prices, group: Group) -> Iterator[Violation]:
+def of_group(prices: CostTables, group: Group) -> Iterator[Violation]:
     """Yield the constraints that a group violates by itself; inventory and memory are not checked."""
     limits, rules, names = prices.problem.limits, prices.problem.rules, "+".join(group.tasks)
     if not group.pools:
@@ -57,7 +57,7 @@ def of_group(prices: Prices, group: Group) -> Iterator[Violation]:
         yield from _of_mesh(prices, group)
 
 
-def _of_mesh(prices: Prices, group: Group) -> Iterator[Violation]:
+def _of_mesh(prices: CostTables, group: Group) -> Iterator[Violation]:
     """Yield the constraints that a mesh of several pools violates."""
     keys = [pool.device_class for pool in group.pools]
     if len(keys) > prices.problem.limits.max_train_blocks:
@@ -76,7 +76,7 @@ def _of_mesh(prices: Prices, group: Group) -> Iterator[Violation]:
         )
 
 
-def _of_pool(prices: Prices, group: Group, pool: Pool, at: DeviceClass) -> Iterator[Violation]:
+def _of_pool(prices: CostTables, group: Group, pool: Pool, at: DeviceClass) -> Iterator[Violation]:
     """Yield the constraints that one pool of a group violates."""
     limits = prices.problem.limits
     if tuple(task for task, _ in pool.layouts) != group.tasks:
@@ -111,7 +111,7 @@ def _of_pool(prices: Prices, group: Group, pool: Pool, at: DeviceClass) -> Itera
             )
 
 
-def _is_listed(prices: Prices, task: Task, layout: Layout, pool: Pool) -> bool:
+def _is_listed(prices: CostTables, task: Task, layout: Layout, pool: Pool) -> bool:
     """Return whether the plan space has that layout of the task on the pool's units."""
     if layout.tensor not in TENSOR or layout.batch not in BATCH:
         return False
@@ -132,7 +132,7 @@ def _is_listed(prices: Prices, task: Task, layout: Layout, pool: Pool) -> bool:
     )
 
 
-def _inventory(prices: Prices, placement: Placement) -> Violation | None:
+def _inventory(prices: CostTables, placement: Placement) -> Violation | None:
     """Return a violation if the pools of some class do not fit into its machines together."""
     # Units by class and size over all groups, since all of them share the class's machines.
     held: dict[str, dict[int, int]] = {}
@@ -148,7 +148,7 @@ def _inventory(prices: Prices, placement: Placement) -> Violation | None:
     return None
 
 
-def _regions(prices: Prices, placement: Placement) -> Violation | None:
+def _regions(prices: CostTables, placement: Placement) -> Violation | None:
     """Return a violation if the numbers or names of the regions in use break the operator's rules."""
     rules = prices.problem.rules
     used = {

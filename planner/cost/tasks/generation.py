@@ -71,7 +71,7 @@ _SHARES = np.array(sorted({*np.geomspace(1, SLOTS[-1], _NUM_SHARES).tolist(), *m
 
 
 @dataclass(frozen=True, slots=True)
-class Tails:
+class DrainIntervals:
     """A set of sequences that decode without new ones being added, divided into intervals between ends.
 
     Each array is `[num_intervals]`.
@@ -245,7 +245,7 @@ class Replica:
         all_full: FloatArray = np.maximum(seconds, share * self.sample_s[:, None])
         return np.maximum.accumulate(all_full, axis=1)
 
-    def _drain_s(self, tails: Tails, running: FloatArray) -> FloatArray:
+    def _drain_s(self, tails: DrainIntervals, running: FloatArray) -> FloatArray:
         """Return the seconds until `running` sequences with these tails have all ended, with the shape of `running`."""
         alive = np.maximum(1.0, running[:, None] * tails.alive)
         steps = self.step_s(alive, np.broadcast_to(tails.context, alive.shape))
@@ -264,11 +264,11 @@ def mean_context(workload: Workload) -> float:
     return workload.prompt_tokens.mean + mean_age(workload)
 
 
-def fresh_tails(workload: Workload) -> Tails:
+def fresh_tails(workload: Workload) -> DrainIntervals:
     """Return the intervals between ends of sequences that start together."""
     ends = np.concatenate([[0.0], np.asarray(workload.completion_tokens.quantiles)])
     num = len(ends) - 1
-    return Tails(
+    return DrainIntervals(
         tokens=np.diff(ends),
         alive=1 - np.arange(num) / num,
         context=workload.prompt_tokens.mean + (ends[1:] + ends[:-1]) / 2,

@@ -31,7 +31,7 @@ _NUM_PIECES = 48
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Refilled:
+class RefilledQueue:
     """Decoding of a queue in refilled slots, for each entry of `RATIOS`: first all slots are full, then they drain.
 
     Time and ages are in decoding steps (tokens of one sequence). Drain intervals run from the moment when the queue is
@@ -51,7 +51,7 @@ class Refilled:
 
 
 @lru_cache(maxsize=8)
-def refilled(lengths: Lengths) -> Refilled:
+def refilled(lengths: Lengths) -> RefilledQueue:
     """Return the full and draining part of a queue of completions with these lengths, for each entry of `RATIOS`."""
     quantiles = np.asarray(lengths.quantiles)
     step = lengths.mean / _KNOTS_A_MEAN
@@ -81,7 +81,7 @@ def refilled(lengths: Lengths) -> Refilled:
     tokens = np.diff(edges)
     # The tokens of the full part are what the drain leaves, so that the total is exactly ratio x mean length.
     full_tokens = np.maximum(0.0, ratios * lengths.mean - alive @ tokens)
-    return Refilled(
+    return RefilledQueue(
         full_tokens=full_tokens,
         full_age=_mean_age(quantiles, time, begun_at, begun, empty_at),
         tokens=tokens,

@@ -33,7 +33,7 @@ _NUM_LENGTHS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class PoolTrainingTerms:
     """The numbers of a pool that the time of a mesh depends on, for one task; each array is `[num_rows]`.
 
     A mesh's time is monotone in each of them, so pools can be compared before they are paired.
@@ -59,17 +59,17 @@ class Blocks:
     ring_latency_s: FloatArray
     """Latency of one hop of the ring inside the pool."""
 
-    def shaped(self, *shape: int) -> "Blocks":
+    def shaped(self, *shape: int) -> "PoolTrainingTerms":
         """Return the same numbers with another array shape, for broadcasting against another pool."""
-        return Blocks(**{each.name: getattr(self, each.name).reshape(shape) for each in fields(self)})
+        return PoolTrainingTerms(**{each.name: getattr(self, each.name).reshape(shape) for each in fields(self)})
 
-    def take(self, rows: IntArray) -> "Blocks":
+    def take(self, rows: IntArray) -> "PoolTrainingTerms":
         """Return the selected rows."""
-        return Blocks(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+        return PoolTrainingTerms(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class PoolConnection:
     """Connection between two neighbouring pools in the gradient ring of a mesh."""
 
     bytes_per_s: float
@@ -120,7 +120,7 @@ class MeshTimes:
         )
 
 
-def blocks(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> Blocks:
+def blocks(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> PoolTrainingTerms:
     """Return the numbers of pools of one class for one task, a row for each of `cuts`."""
     arch = workload.models[task]
     rate, latency_s = _local_ring(at, cuts)
@@ -132,7 +132,7 @@ def blocks(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> Block
     # Devices over which the optimizer state of one shard of the model is divided.
     held = np.where(cuts.sharding == UNSHARDED, 1, cuts.data)
     updated = layer.update_s(at.gpu, params=1.0, bytes_per_param=workload.train_state_bytes_per_param)
-    return Blocks(
+    return PoolTrainingTerms(
         stage_s=stage_s,
         samples_per_s=cuts.data * cuts.micro_batch / stage_s,
         bubble_s=(cuts.pipeline.astype(np.float64) - 1) * stage_s,
@@ -145,7 +145,7 @@ def blocks(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> Block
     )
 
 
-def mesh_times(workload: Workload, pools: Sequence[Blocks], edges: Sequence[Edge]) -> MeshTimes:
+def mesh_times(workload: Workload, pools: Sequence[PoolTrainingTerms], edges: Sequence[PoolConnection]) -> MeshTimes:
     """Return the seconds per step of meshes of these pools.
 
     `edges` connect neighbouring pools of the ring; a mesh of one pool has none. The arrays of the pools broadcast.
@@ -267,12 +267,12 @@ def _total(arrays: Sequence[FloatArray]) -> FloatArray:
     return found
 
 
-def joined(parts: Sequence[Blocks]) -> Blocks:
+def joined(parts: Sequence[PoolTrainingTerms]) -> PoolTrainingTerms:
     """Return the rows of all parts, one part after the other."""
-    names = [each.name for each in fields(Blocks)]
-    return Blocks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    names = [each.name for each in fields(PoolTrainingTerms)]
+    return PoolTrainingTerms(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def stage_s(workload: Workload, task: Task, at: DeviceClass, layout: Layout, data: int) -> float:
-    """Return `Blocks.stage_s` of one layout with `data` pipelines."""
+    """Return `PoolTrainingTerms.stage_s` of one layout with `data` pipelines."""
     return float(blocks(workload, task, at, of_layout(layout, data * layout.pipeline)).stage_s[0])

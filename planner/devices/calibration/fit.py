@@ -2,8 +2,8 @@
 
 The residual of a row is log(predicted / measured). All parameters are fitted at once, since a residual depends on the
 parameters of its own device type and on those of the programs. The Jacobian is cheap: the derivatives by one parameter
-of every type come from one evaluation. All rows of one kind of time (`Term`) of one type together have weight 1,
-however many they are.
+of every type come from one evaluation. All rows of one kind of time (`MeasuredTerm`) of one type together have weight
+1, however many they are.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.devices.calibration import parameters, robust
-from planner.devices.calibration.observations import FloatArray, Series, Term
+from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Series
 from planner.devices.calibration.predict import predicted_s
 from planner.problem.hardware import GpuType
 
@@ -83,7 +83,7 @@ class _Rows:
         self._gpus = gpus
         self._at = {gpu: at for at, gpu in enumerate(names)}
         self._type = np.concatenate([np.full(len(one), self._at[one.gpu]) for one in series])
-        num: Counter[tuple[str, Term]] = Counter()
+        num: Counter[tuple[str, MeasuredTerm]] = Counter()
         for one in series:
             num[one.gpu, one.term] += len(one)
         self.weights = np.concatenate([np.full(len(one), 1 / num[one.gpu, one.term]) for one in series])

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from planner.devices.calibration import parameters
 from planner.devices.calibration.fit import Fit, fit_all
 from planner.devices.calibration.kin import Traits, completed, expected
-from planner.devices.calibration.observations import FloatArray, Series, Term
+from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Series
 from planner.devices.calibration.predict import predicted_s
 from planner.problem.hardware import GpuType
 
-_KINDS: tuple[frozenset[Term], ...] = (
-    frozenset({Term.PREFILL_LAYER, Term.DECODE_LAYER, Term.DENSE_LAYER}),
-    frozenset({Term.TRAIN_FORWARD, Term.TRAIN_BACKWARD, Term.HEAD, Term.UPDATE}),
-    frozenset({Term.MATMUL}),
-    frozenset({Term.PREFILL_ATTENTION, Term.DECODE_ATTENTION}),
-    frozenset({Term.COLLECTIVE}),
+_KINDS: tuple[frozenset[MeasuredTerm], ...] = (
+    frozenset({MeasuredTerm.PREFILL_LAYER, MeasuredTerm.DECODE_LAYER, MeasuredTerm.DENSE_LAYER}),
+    frozenset({MeasuredTerm.TRAIN_FORWARD, MeasuredTerm.TRAIN_BACKWARD, MeasuredTerm.HEAD, MeasuredTerm.UPDATE}),
+    frozenset({MeasuredTerm.MATMUL}),
+    frozenset({MeasuredTerm.PREFILL_ATTENTION, MeasuredTerm.DECODE_ATTENTION}),
+    frozenset({MeasuredTerm.COLLECTIVE}),
 )
 """Sets of terms that inform each other: a row can be predicted if the type has other rows of the same set."""
 

@@ -13,7 +13,7 @@ These rows are left out:
 
 from collections.abc import Iterable, Iterator
 
-from planner.devices.calibration.observations import Series, Term
+from planner.devices.calibration.observations import MeasuredTerm, Series
 from planner.devices.calibration.rows import Row, grouped, milliseconds, number, series_of
 from planner.problem.architecture import Architecture
 
@@ -59,7 +59,7 @@ def _collective(
 ) -> Series:
     kept = [row for row in rows if scale * float(row[size]) >= MIN_MESSAGE_BYTES]
     return series_of(
-        Term.COLLECTIVE,
+        MeasuredTerm.COLLECTIVE,
         source,
         gpu,
         "",
@@ -79,7 +79,9 @@ def matrix_products(rows: Iterable[Row]) -> Iterator[Series]:
     labelled = [{**row, "part": part[int(row["n"]), int(row["k"])]} for row in kept]
     columns = {"m": number("m"), "n": number("n"), "k": number("k")}
     for (gpu, name), of in grouped(labelled, "gpu", "part"):
-        yield series_of(Term.MATMUL, "aiconfigurator", _GPUS[gpu], name, of, columns, milliseconds("latency_ms"))
+        yield series_of(
+            MeasuredTerm.MATMUL, "aiconfigurator", _GPUS[gpu], name, of, columns, milliseconds("latency_ms")
+        )
 
 
 def attention_kernels(rows: Iterable[Row]) -> Iterator[Series]:
@@ -90,7 +92,7 @@ def attention_kernels(rows: Iterable[Row]) -> Iterator[Series]:
         prefill = phase == "context"
         tokens = _tokens if prefill else number("batch")
         yield series_of(
-            Term.PREFILL_ATTENTION if prefill else Term.DECODE_ATTENTION,
+            MeasuredTerm.PREFILL_ATTENTION if prefill else MeasuredTerm.DECODE_ATTENTION,
             "aiconfigurator",
             _GPUS[gpu],
             _part(shapes.index((int(heads), int(kv_heads)))),

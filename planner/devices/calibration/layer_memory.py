@@ -13,16 +13,16 @@ No parameter is fitted. The counts come from the source of the profiled programs
 
 from dataclasses import dataclass
 
-from planner.devices.memory import Kept, activation_bytes_per_layer, logits_bytes
+from planner.devices.memory import KeptActivations, activation_bytes_per_layer, logits_bytes
 from planner.problem.architecture import Architecture
 
 ELEMENT_BYTES = 4
 """Bytes of one float32 element."""
 KEPT = {
-    "OPT-350M": Kept(hidden=3.0, width=1.0, scores=1.0),
-    "OPT-30B": Kept(hidden=3.0, width=1.0, scores=1.0),
-    "GPT-Neo-2.7B": Kept(hidden=4.5, width=2.0, scores=1.0),
-    "Sailor-LLAMA-3-8": Kept(hidden=6.0, width=4.0, scores=1.0),
+    "OPT-350M": KeptActivations(hidden=3.0, width=1.0, scores=1.0),
+    "OPT-30B": KeptActivations(hidden=3.0, width=1.0, scores=1.0),
+    "GPT-Neo-2.7B": KeptActivations(hidden=4.5, width=2.0, scores=1.0),
+    "Sailor-LLAMA-3-8": KeptActivations(hidden=6.0, width=4.0, scores=1.0),
 }
 """Copies that the profiled program of each model keeps, as counted above."""
 
@@ -41,7 +41,7 @@ class LayerMemory:
     activation_bytes: float
 
 
-def predicted_bytes(row: LayerMemory, kept: Kept | None = None) -> tuple[float, float]:
+def predicted_bytes(row: LayerMemory, kept: KeptActivations | None = None) -> tuple[float, float]:
     """Return the predicted bytes (of parameters, of activations) of one row.
 
     `kept` overrides what the profiled program keeps.

@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 """Array of float64."""
 
 
-class Term(StrEnum):
+class MeasuredTerm(StrEnum):
     """Kind of measured time.
 
     Plans are made of times of layers. Kernels are parts of layers; collectives come in addition.
@@ -39,13 +39,13 @@ class Term(StrEnum):
 
 
 LAYERS = (
-    Term.PREFILL_LAYER,
-    Term.DECODE_LAYER,
-    Term.DENSE_LAYER,
-    Term.TRAIN_FORWARD,
-    Term.TRAIN_BACKWARD,
-    Term.HEAD,
-    Term.UPDATE,
+    MeasuredTerm.PREFILL_LAYER,
+    MeasuredTerm.DECODE_LAYER,
+    MeasuredTerm.DENSE_LAYER,
+    MeasuredTerm.TRAIN_FORWARD,
+    MeasuredTerm.TRAIN_BACKWARD,
+    MeasuredTerm.HEAD,
+    MeasuredTerm.UPDATE,
 )
 """Terms that are whole layers, heads or updates."""
 
@@ -62,7 +62,7 @@ class Numerics(StrEnum):
 class Series:
     """Rows of one table that differ only in their numbers."""
 
-    term: Term
+    term: MeasuredTerm
     source: str
     gpu: str
     """Name of the device type in `planner.devices.catalogue.gpu_types`."""

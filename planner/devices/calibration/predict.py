@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from planner.devices import collective, layer
-from planner.devices.calibration.observations import FloatArray, Numerics, Series, Term
+from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Numerics, Series
 from planner.devices.layer import Kernels
 from planner.problem.architecture import Architecture
 from planner.problem.hardware import Efficiency, GpuType
@@ -84,15 +84,15 @@ def predicted_s(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) 
     device = _fitted(gpu, fit.efficiency)
     of = series.columns
     match series.term:
-        case Term.MATMUL:
+        case MeasuredTerm.MATMUL:
             return _matmul_s(series, device)
-        case Term.PREFILL_ATTENTION | Term.DECODE_ATTENTION:
+        case MeasuredTerm.PREFILL_ATTENTION | MeasuredTerm.DECODE_ATTENTION:
             return _attention_s(series, device)
-        case Term.COLLECTIVE:
+        case MeasuredTerm.COLLECTIVE:
             reduce = series.variant == "all_reduce"
             call = collective.machine_all_reduce_s if reduce else collective.machine_all_gather_s
             return call(device, payload_bytes=of["payload_bytes"], num=series.tensor)
-        case Term.UPDATE:
+        case MeasuredTerm.UPDATE:
             return np.array([layer.update_s(device, params=p, bytes_per_param=16.0) for p in of["params"]])
         case _:
             if series.link_bytes_per_s is not None:
@@ -104,17 +104,17 @@ def predicted_s(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) 
 
 def _layer_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) -> FloatArray:
     tokens, tensor = series.columns["tokens"], series.tensor
-    if series.term is Term.DENSE_LAYER:
+    if series.term is MeasuredTerm.DENSE_LAYER:
         return layer.dense_s(gpu, arch, tensor=tensor, tokens=tokens, kernels=kernels)
-    if series.term is Term.HEAD:
+    if series.term is MeasuredTerm.HEAD:
         return _head_s(series, arch, gpu, kernels)
     length = series.columns["sequence"]
     payload = kernels.element_bytes * tokens * arch.hidden_size
     reduce = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=tensor)
     match series.term:
-        case Term.DECODE_LAYER:
+        case MeasuredTerm.DECODE_LAYER:
             return reduce + layer.decode_s(gpu, arch, tensor=tensor, sequences=tokens, context=length, kernels=kernels)
-        case Term.TRAIN_BACKWARD:
+        case MeasuredTerm.TRAIN_BACKWARD:
             return reduce + layer.backward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=length, kernels=kernels)
         case _:
             return reduce + layer.forward_s(gpu, arch, tensor=tensor, tokens=tokens, sequence=length, kernels=kernels)
@@ -124,7 +124,7 @@ def _attention_s(series: Series, gpu: GpuType) -> FloatArray:
     """Return the seconds of one attention kernel, with its share of a layer's fixed time."""
     arch, tensor, of = _arch(series), series.tensor, series.columns
     fixed = gpu.efficiency.layer_overhead_s / KERNELS_PER_LAYER
-    if series.term is Term.PREFILL_ATTENTION:
+    if series.term is MeasuredTerm.PREFILL_ATTENTION:
         return fixed + layer.prefill_attention_s(gpu, arch, tensor=tensor, tokens=of["tokens"], sequence=of["sequence"])
     return fixed + layer.decode_attention_s(gpu, arch, tensor=tensor, sequences=of["tokens"], context=of["sequence"])
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from planner.devices.calibration.observations import Numerics, Series, Term
+from planner.devices.calibration.observations import MeasuredTerm, Numerics, Series
 from planner.problem.architecture import Architecture
 
 Row = dict[str, str]
@@ -26,7 +26,7 @@ def grouped(rows: Iterable[Row], *keys: str) -> Iterator[tuple[tuple[str, ...], 
 
 
 def series_of(
-    term: Term,
+    term: MeasuredTerm,
     source: str,
     gpu: str,
     model: str,

@@ -9,7 +9,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from planner.devices.calibration.observations import Series, Term
+from planner.devices.calibration.observations import MeasuredTerm, Series
 from planner.devices.calibration.rows import Row, constant, grouped, milliseconds, number, series_of
 from planner.devices.catalogue import architectures
 
@@ -40,7 +40,7 @@ def helix_layers(rows: Iterable[Row]) -> Iterator[Series]:
         name = _HELIX_MODELS[model]
         prompt = phase == "prompt"
         length = _HELIX_PROMPT_TOKENS if prompt else _HELIX_CONTEXT_TOKENS
-        term = Term.PREFILL_LAYER if prompt else Term.DECODE_LAYER
+        term = MeasuredTerm.PREFILL_LAYER if prompt else MeasuredTerm.DECODE_LAYER
         columns = {"tokens": number("batch_tokens"), "sequence": constant(length)}
         yield series_of(
             term,
@@ -68,7 +68,7 @@ def vidur_layers(rows: Iterable[Row]) -> Iterator[Series]:
     for (gpu, model, tensor), of in grouped(rows, "gpu", "model", "tp"):
         name = _VIDUR_MODELS[model]
         yield series_of(
-            Term.DENSE_LAYER,
+            MeasuredTerm.DENSE_LAYER,
             "vidur",
             _VIDUR_GPUS[gpu],
             _same_layers(name),

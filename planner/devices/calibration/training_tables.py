@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.devices.calibration.layer_memory import LayerMemory
-from planner.devices.calibration.observations import Numerics, Series, Term
+from planner.devices.calibration.observations import MeasuredTerm, Numerics, Series
 from planner.devices.calibration.rows import Row, constant, grouped, number, series_of
 from planner.devices.catalogue import architectures
 from planner.problem.architecture import Architecture
@@ -73,11 +73,11 @@ def training_layers(links: Links, rows: Iterable[Row]) -> Iterator[Series]:
     kept = [row for row in rows if not (row["model"] == "GPT-Neo-2.7" and row["gpu"] == "GH-96")]
     for (model, gpu, tensor, part), of in grouped(kept, "model", "gpu", "tp", "part"):
         if part == "transformer_layer":
-            terms = (Term.TRAIN_FORWARD, Term.TRAIN_BACKWARD)
+            terms = (MeasuredTerm.TRAIN_FORWARD, MeasuredTerm.TRAIN_BACKWARD)
             yield from _forward_and_backward(model, gpu, int(tensor), of, terms, links)
             yield from _update(model, gpu, int(tensor), of)
         elif part == "final_norm_or_head" and model != "GPT-Neo-2.7":
-            yield from _forward_and_backward(model, gpu, int(tensor), of, (Term.HEAD, Term.HEAD), links)
+            yield from _forward_and_backward(model, gpu, int(tensor), of, (MeasuredTerm.HEAD, MeasuredTerm.HEAD), links)
 
 
 def _forward_and_backward(
@@ -85,7 +85,7 @@ def _forward_and_backward(
     gpu: str,
     tensor: int,
     rows: list[Row],
-    terms: tuple[Term, Term],
+    terms: tuple[MeasuredTerm, MeasuredTerm],
     links: Links,
 ) -> Iterator[Series]:
     """Yield one series of forward and one of backward passes."""
@@ -116,7 +116,7 @@ def _update(model: str, gpu: str, tensor: int, rows: list[Row]) -> Iterator[Seri
     arch = profiled_architecture(model, tensor)
     params = _profiled_params(arch, tensor, tied=model == "GPT-Neo-2.7", positions=model != "LLAMA-3-8")
     yield Series(
-        term=Term.UPDATE,
+        term=MeasuredTerm.UPDATE,
         source="sailor",
         gpu=_GPUS[gpu],
         model=_MODELS[model],

@@ -7,7 +7,7 @@ from periplus.view import units
 from periplus.view.terminal.blocks import ticks
 from planner.explain.pictures import svg
 from planner.problem.workload import TASKS, TRAINING
-from planner.simulate.run_record import Simulated, Span
+from planner.simulate.run_record import BusySpan, Simulated
 
 WIDTH = 980.0
 """Width of the picture in pixels. `_MARGIN`, `_LABELS` and `_ROW` are pixels too."""
@@ -56,12 +56,12 @@ def gantt_svg(simulated: Simulated, title: str = "") -> str:
     return svg.document(title, f"{step}; {len(spans)} spans", WIDTH, y + 34, [*shapes, *axis, *rows, *labels])
 
 
-def _title(spans: Sequence[Span]) -> str:
+def _title(spans: Sequence[BusySpan]) -> str:
     num = len({span.step for span in spans if span.what in TRAINING})
     return "nothing" if not spans else "one simulated step" if num <= 1 else f"{num} simulated steps"
 
 
-def _rows(spans: Sequence[Span], y: float, place: Callable[[float], float]) -> tuple[list[str], float]:
+def _rows(spans: Sequence[BusySpan], y: float, place: Callable[[float], float]) -> tuple[list[str], float]:
     """Return the shapes of all rows from `y` on, and the height below them."""
     shapes: list[str] = []
     first_s = min(span.begin_s for span in spans)
@@ -92,9 +92,9 @@ def _label(place: str, region: str) -> str:
     return place.removeprefix(f"{region}/")
 
 
-def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
+def _lanes(spans: Sequence[BusySpan]) -> list[list[BusySpan]]:
     """Distribute bars over lanes without overlap. Several groups may share the name of a class."""
-    lanes: list[list[Span]] = []
+    lanes: list[list[BusySpan]] = []
     for span in sorted(spans, key=lambda each: (each.begin_s, each.end_s)):
         free = next((lane for lane in lanes if lane[-1].end_s <= span.begin_s + 1e-9), None)
         if free is None:
@@ -104,7 +104,7 @@ def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
     return lanes
 
 
-def _gaps(lane: Sequence[Span], first_s: float) -> list[tuple[float, float]]:
+def _gaps(lane: Sequence[BusySpan], first_s: float) -> list[tuple[float, float]]:
     """Return the times in which devices that train were idle: before each bar of a lane, from `first_s` on."""
     if not any(span.what in TRAINING for span in lane):
         return []
@@ -113,7 +113,7 @@ def _gaps(lane: Sequence[Span], first_s: float) -> list[tuple[float, float]]:
     return [(begin_s, end_s) for begin_s, end_s in pairs if end_s - begin_s > shortest_s]
 
 
-def _waits(spans: Sequence[Span]) -> list[tuple[float, float]]:
+def _waits(spans: Sequence[BusySpan]) -> list[tuple[float, float]]:
     first_s = min(span.begin_s for span in spans)
     of_place = [[s for s in spans if (s.region, s.place) == at] for at in {(s.region, s.place) for s in spans}]
     return [gap for found in of_place for lane in _lanes(found) for gap in _gaps(lane, first_s)]
@@ -132,7 +132,7 @@ def _grouped(places: Iterable[str]) -> list[list[str]]:
     return list(found.values())
 
 
-def _bar(span: Span, y: float, place: Callable[[float], float]) -> str:
+def _bar(span: BusySpan, y: float, place: Callable[[float], float]) -> str:
     x, wide = place(span.begin_s), max(place(span.end_s) - place(span.begin_s) - 0.5, 0.8)
     tip = f"{svg.task_name(span.what)}, step {span.step}: {units.short(span.end_s - span.begin_s)} s"
     colour = span.what if span.what in {*TASKS, "weights"} else "idle"

@@ -18,10 +18,10 @@ from planner.files.importers.cells import Row
 from planner.files.importers.generate import DEFAULT_NETWORK_BYTES_PER_S
 from planner.files.importers.imported import Imported
 from planner.files.importers.names import region_of
-from planner.files.importers.network import Measured
-from planner.files.importers.nvidia_smi import Inventory
-from planner.files.importers.prices import Offer, Prices
-from planner.files.importers.tables import Kind, kind_of, rows_of
+from planner.files.importers.network import MeasuredNetwork
+from planner.files.importers.nvidia_smi import NvidiaSmiInventory
+from planner.files.importers.prices import Offer, PriceTable
+from planner.files.importers.tables import TableKind, kind_of, rows_of
 from planner.files.ranges import some
 from planner.problem.fleet import Fleet, Link, Machines, Region
 
@@ -84,7 +84,7 @@ def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Importe
 class _Tables:
     """The given texts by kind of table."""
 
-    texts: tuple[tuple[Kind, str, str], ...]
+    texts: tuple[tuple[TableKind, str, str], ...]
     """Triples (kind, file name, text)."""
 
     @classmethod
@@ -92,15 +92,15 @@ class _Tables:
         """Recognise each text. Raises: ConfigError for an unknown kind."""
         return cls(tuple((kind_of(text, source), source, text) for source, text in texts.items()))
 
-    def rows(self, kind: Kind) -> list[tuple[Row, ...]]:
+    def rows(self, kind: TableKind) -> list[tuple[Row, ...]]:
         """Return the rows of each table of this kind."""
         return [rows_of(text, source) for each, source, text in self.texts if each is kind]
 
-    def plain(self, kind: Kind) -> list[tuple[str, str]]:
+    def plain(self, kind: TableKind) -> list[tuple[str, str]]:
         """Return (file name, text) of each text of this kind."""
         return [(source, text) for each, source, text in self.texts if each is kind]
 
-    def read(self, kind: Kind, reader: Callable[[Sequence[Row]], T]) -> list[T]:
+    def read(self, kind: TableKind, reader: Callable[[Sequence[Row]], T]) -> list[T]:
         """Apply a reader to each table of this kind; its errors name the file."""
         found = []
         for each, source, text in self.texts:
@@ -110,48 +110,48 @@ class _Tables:
                     found.append(reader(rows))
         return found
 
-    def network(self) -> Measured:
+    def network(self) -> MeasuredNetwork:
         """Return the measured links of all network tables."""
-        parts = self.read(Kind.GRID, network.skyplane_grid)
-        rates = [row for rows in self.rows(Kind.THROUGHPUT) for row in rows]
-        round_trips = [row for rows in self.rows(Kind.ROUND_TRIPS) for row in rows]
+        parts = self.read(TableKind.GRID, network.skyplane_grid)
+        rates = [row for rows in self.rows(TableKind.THROUGHPUT) for row in rows]
+        round_trips = [row for rows in self.rows(TableKind.ROUND_TRIPS) for row in rows]
         if rates or round_trips:
             if not (rates and round_trips):
                 raise ConfigError("throughput runs and round-trip runs make links only together; give both tables")
             parts.append(network.skyplane_runs(rates, round_trips))
-        parts += self.read(Kind.DTFM, network.dtfm)
-        parts += self.read(Kind.IBM, network.ibm_round_trips)
+        parts += self.read(TableKind.DTFM, network.dtfm)
+        parts += self.read(TableKind.IBM, network.ibm_round_trips)
         rtt_s = {pair: rtt for part in parts for pair, rtt in part.rtt_s.items()}
-        parts += self.read(Kind.SAILOR, lambda rows: network.sailor(rows, rtt_s))
+        parts += self.read(TableKind.SAILOR, lambda rows: network.sailor(rows, rtt_s))
         return network.merged(parts)
 
-    def prices(self) -> Prices:
+    def prices(self) -> PriceTable:
         """Return the offers of all price lists."""
-        readers: tuple[tuple[Kind, Callable[[Sequence[Row]], Prices]], ...] = (
-            (Kind.AWS_SPOT, prices.aws_spot),
-            (Kind.AWS_PRICES, prices.aws_on_demand),
-            (Kind.GCP_PRICES, prices.gcp),
-            (Kind.NEOCLOUDS, prices.neoclouds),
+        readers: tuple[tuple[TableKind, Callable[[Sequence[Row]], PriceTable]], ...] = (
+            (TableKind.AWS_SPOT, prices.aws_spot),
+            (TableKind.AWS_PRICES, prices.aws_on_demand),
+            (TableKind.GCP_PRICES, prices.gcp),
+            (TableKind.NEOCLOUDS, prices.neoclouds),
         )
         return prices.merged([part for kind, reader in readers for part in self.read(kind, reader)])
 
-    def home(self, num_machines: int) -> Inventory:
+    def home(self, num_machines: int) -> NvidiaSmiInventory:
         """Return the inventory of nvidia-smi's outputs, with so many machines of each."""
-        topologies = self.plain(Kind.TOPOLOGY)
+        topologies = self.plain(TableKind.TOPOLOGY)
         if len(topologies) > 1:
             raise ConfigError("two outputs of nvidia-smi topo -m were given; give the one of the machines at hand")
         topology = topologies[0][1] if topologies else None
         found = []
-        for source, text in self.plain(Kind.NVIDIA_SMI):
+        for source, text in self.plain(TableKind.NVIDIA_SMI):
             with _named(source):
                 found.append(nvidia_smi.inventory(text, topology, num_machines))
         return nvidia_smi.together(found)
 
     def priced(self, links: Sequence[Link]) -> tuple[tuple[Link, ...], tuple[str, ...]]:
         """Return the links with egress prices, and a sentence for each link without a known price."""
-        parts = self.read(Kind.AWS_EGRESS, egress.aws)
-        parts += self.read(Kind.GCP_EGRESS, egress.gcp_internet)
-        parts += self.read(Kind.EGRESS, egress.skyplane)
+        parts = self.read(TableKind.AWS_EGRESS, egress.aws)
+        parts += self.read(TableKind.GCP_EGRESS, egress.gcp_internet)
+        parts += self.read(TableKind.EGRESS, egress.skyplane)
         return egress.with_prices(links, egress.merged(parts)) if parts else (tuple(links), ())
 
 
@@ -165,7 +165,7 @@ def _named(source: str) -> Iterator[None]:
 
 
 def _stock(
-    places: Sequence[str], offers: Prices, home: Inventory, choice: Choice, wanted: Collection[str]
+    places: Sequence[str], offers: PriceTable, home: NvidiaSmiInventory, choice: Choice, wanted: Collection[str]
 ) -> dict[str, tuple[Machines, ...]]:
     """Return the machines of each place that the choice leaves. Raises: ConfigError for an unknown region."""
     unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
@@ -209,7 +209,7 @@ def _region(name: str, machines: Sequence[Machines]) -> Region:
     return Region(name=name, machines=known, fabric_bytes_per_s=max(each.network_bytes_per_s or 0.0 for each in known))
 
 
-def _guesses(offers: Prices, stock: Mapping[str, Sequence[Machines]], choice: Choice) -> tuple[str, ...]:
+def _guesses(offers: PriceTable, stock: Mapping[str, Sequence[Machines]], choice: Choice) -> tuple[str, ...]:
     guesses = [*offers.guesses]
     if offers.offers:
         guesses.append(f"numbers of machines: {choice.num_machines} of each instance type; no list says what one gets")

@@ -15,8 +15,8 @@ from planner.files.importers import egress
 from planner.files.importers.egress import Egress
 from planner.files.importers.imported import Imported
 from planner.files.importers.names import cloud_of, region_of
-from planner.files.importers.network import Measured
-from planner.files.importers.prices import Offer, Prices
+from planner.files.importers.network import MeasuredNetwork
+from planner.files.importers.prices import Offer, PriceTable
 from planner.problem.fleet import Fleet, Machines, Region
 
 CLOUDS = ("aws", "azure", "gcp")
@@ -40,8 +40,8 @@ the vendor's pages."""
 class Tables:
     """Tables from which fleets are generated."""
 
-    network: Measured
-    prices: Prices
+    network: MeasuredNetwork
+    prices: PriceTable
     egress: Egress
 
 
@@ -128,7 +128,7 @@ def _azure_offers(others: Sequence[Offer]) -> tuple[Offer, ...]:
 
 
 def _places(
-    network: Measured,
+    network: MeasuredNetwork,
     stock: Mapping[str, tuple[Offer, ...]],
     num_regions: int,
     clouds: Sequence[str],
@@ -211,7 +211,7 @@ def _with_network(offer: Offer) -> Offer:
     return offer if offer.network_bytes_per_s else replace(offer, network_bytes_per_s=DEFAULT_NETWORK_BYTES_PER_S)
 
 
-def _caps(network: Measured) -> Mapping[tuple[str, str], float]:
+def _caps(network: MeasuredNetwork) -> Mapping[tuple[str, str], float]:
     """Return the largest measured rate out of ("up") and into ("down") each region, as caps of its gateway."""
     caps: dict[tuple[str, str], float] = {}
     for link in network.links:

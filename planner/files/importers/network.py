@@ -22,7 +22,7 @@ _BYTES_PER_GBIT = 1e9 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredNetwork:
     """Links sorted by their ends, and all round trips, including those of pairs without throughput."""
 
     links: tuple[Link, ...]
@@ -56,7 +56,7 @@ class Measured:
         return tuple(link for link in self.links if {link.src_region, link.dst_region} <= chosen)
 
 
-def skyplane_grid(rows: Sequence[Row]) -> Measured:
+def skyplane_grid(rows: Sequence[Row]) -> MeasuredNetwork:
     """Read a table with src_region, dst_region, throughput_gbps and rtt_ms, such as `network_skyplane/grid.csv`."""
     need_columns(rows, ("src_region", "dst_region", "throughput_gbps", "rtt_ms"), "network grid")
     cells = []
@@ -68,7 +68,7 @@ def skyplane_grid(rows: Sequence[Row]) -> Measured:
     return _measured(cells, "network grid")
 
 
-def skyplane_runs(throughput_rows: Sequence[Row], rtt_rows: Sequence[Row]) -> Measured:
+def skyplane_runs(throughput_rows: Sequence[Row], rtt_rows: Sequence[Row]) -> MeasuredNetwork:
     """Read Skyplane's runs (`throughput_*.csv`, `rtt_*.csv`), one row per run, joined by pair.
 
     Only the premium network tier counts. Of several dates the newest counts, and of its runs the tenth percentile of
@@ -115,7 +115,7 @@ def _with_samples(link: Link, gbit_per_s: Sequence[float]) -> Link:
     return replace(link, bytes_per_s_p50=median, num_samples=len(gbit_per_s))
 
 
-def dtfm(rows: Sequence[Row], scenario: str = "worldwide_10_regions") -> Measured:
+def dtfm(rows: Sequence[Row], scenario: str = "worldwide_10_regions") -> MeasuredNetwork:
     """Read `network_dtfm/aws_delay_bandwidth.csv`. Its pairs hold in both directions; cities become AWS regions."""
     need_columns(rows, ("src_region", "dst_region", "throughput_gbps", "rtt_ms", "scenario"), "DT-FM's table")
     cells = []
@@ -133,7 +133,7 @@ def dtfm(rows: Sequence[Row], scenario: str = "worldwide_10_regions") -> Measure
     return _measured(cells, "DT-FM's table")
 
 
-def sailor(rows: Sequence[Row], rtt_s: Mapping[Pair, float]) -> Measured:
+def sailor(rows: Sequence[Row], rtt_s: Mapping[Pair, float]) -> MeasuredNetwork:
     """Read `network_sailor/vm_to_vm_bandwidth.csv`: links between zones, measured with the largest machines.
 
     The table has no round trips: `rtt_s` gives those of zones or regions. Rows of private clusters are skipped.
@@ -157,7 +157,7 @@ def sailor(rows: Sequence[Row], rtt_s: Mapping[Pair, float]) -> Measured:
     return _measured(cells, "Sailor's table")
 
 
-def ibm_round_trips(rows: Sequence[Row]) -> Measured:
+def ibm_round_trips(rows: Sequence[Row]) -> MeasuredNetwork:
     """Read `network_ibm/rtt_monthly_mean.csv`: round trips of the newest month. Without throughput none is a link."""
     need_columns(rows, ("src_region", "dst_region", "rtt_ms", "month_ending"), "IBM's table")
     newest = max(row["month_ending"] for row in rows)
@@ -169,17 +169,17 @@ def ibm_round_trips(rows: Sequence[Row]) -> Measured:
     return _measured(cells, "IBM's table")
 
 
-def merged(parts: Sequence[Measured]) -> Measured:
+def merged(parts: Sequence[MeasuredNetwork]) -> MeasuredNetwork:
     """Merge several tables; later ones take precedence."""
     links = {(link.src_region, link.dst_region): link for part in parts for link in part.links}
-    return Measured(
+    return MeasuredNetwork(
         links=tuple(links[pair] for pair in sorted(links)),
         rtt_s={pair: rtt for part in parts for pair, rtt in part.rtt_s.items()},
         gaps=tuple(gap for part in parts for gap in part.gaps),
     )
 
 
-def _measured(cells: Iterable[tuple[Pair, float | None, float | None]], what: str) -> Measured:
+def _measured(cells: Iterable[tuple[Pair, float | None, float | None]], what: str) -> MeasuredNetwork:
     """Return the links of (pair, bytes per second, round trip in ms) cells. Raises: ConfigError for a repeated pair."""
     links: list[Link] = []
     gaps: list[tuple[Pair, str]] = []
@@ -198,4 +198,4 @@ def _measured(cells: Iterable[tuple[Pair, float | None, float | None]], what: st
             links.append(Link(src_region=pair[0], dst_region=pair[1], rtt_s=rtt_ms / 1e3, bytes_per_s=bytes_per_s))
         else:
             gaps.append((pair, f"no {' and no '.join(lacks)} measured" if lacks else "throughput 0"))
-    return Measured(links=tuple(links), rtt_s=rtt_s, gaps=tuple(gaps))
+    return MeasuredNetwork(links=tuple(links), rtt_s=rtt_s, gaps=tuple(gaps))

@@ -49,7 +49,7 @@ class LinkClass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class NvidiaSmiInventory:
     """Machines of one kind or of several."""
 
     machines: tuple[Machines, ...]
@@ -59,7 +59,7 @@ class Inventory:
     """A sentence for each card that was left out."""
 
 
-def inventory(text: str, topology_text: str | None = None, num_machines: int = 1) -> Inventory:
+def inventory(text: str, topology_text: str | None = None, num_machines: int = 1) -> NvidiaSmiInventory:
     """Read the output of the query, of `-L` or of the table, and of `topo -m` if given. Raises: ConfigError."""
     reader = _listing if re.search(r"^GPU \d+:", text, re.MULTILINE) else _table if is_table(text) else _query
     names, left_out = reader(text)
@@ -74,7 +74,7 @@ def inventory(text: str, topology_text: str | None = None, num_machines: int = 1
             gpu = replace(gpu, name=f"{name}@pcie", link_bytes_per_s=PCIE_BYTES_PER_S)
             changed[gpu.name] = gpu
         machines.append(Machines(gpu=gpu.name, gpus_per_machine=count, num_machines=num_machines))
-    return Inventory(machines=tuple(machines), gpu_types=tuple(changed.values()), left_out=tuple(left_out))
+    return NvidiaSmiInventory(machines=tuple(machines), gpu_types=tuple(changed.values()), left_out=tuple(left_out))
 
 
 def link_class(text: str) -> LinkClass:
@@ -160,7 +160,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def together(inventories: Iterable[Inventory]) -> Inventory:
+def together(inventories: Iterable[NvidiaSmiInventory]) -> NvidiaSmiInventory:
     """Merge the inventories of several machines in one region, counting equal machines."""
     counts: dict[Machines, int] = {}
     types: dict[str, GpuType] = {}
@@ -172,4 +172,4 @@ def together(inventories: Iterable[Inventory]) -> Inventory:
         types |= {gpu.name: gpu for gpu in each.gpu_types}
         left_out += each.left_out
     machines_of_region = tuple(replace(one, num_machines=num) for one, num in counts.items())
-    return Inventory(machines=machines_of_region, gpu_types=tuple(types.values()), left_out=tuple(left_out))
+    return NvidiaSmiInventory(machines=machines_of_region, gpu_types=tuple(types.values()), left_out=tuple(left_out))

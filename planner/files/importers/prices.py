@@ -46,7 +46,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class PriceTable:
     """Offers sorted by region, instance type, and on-demand before spot; each occurs once."""
 
     offers: tuple[Offer, ...]
@@ -67,7 +67,7 @@ class Prices:
         return tuple(offer for offer in self.offers if offer.region == region)
 
 
-def aws_on_demand(rows: Sequence[Row]) -> Prices:
+def aws_on_demand(rows: Sequence[Row]) -> PriceTable:
     """Read `gpu_prices/aws_ondemand_*.csv`. Local zones and government regions are left out."""
     need_columns(rows, (*_INSTANCE, "RegionKind", "Network"), "AWS's price list")
     usable = [row for row in rows if row["RegionKind"] == "region"]
@@ -75,13 +75,13 @@ def aws_on_demand(rows: Sequence[Row]) -> Prices:
     return replace(_prices(usable, "aws", _network_of_text), other_regions=tuple(f"aws:{name}" for name in others))
 
 
-def aws_spot(rows: Sequence[Row]) -> Prices:
+def aws_spot(rows: Sequence[Row]) -> PriceTable:
     """Read `gpu_prices/aws_spot_by_az.csv`, which has on-demand and spot prices."""
     need_columns(rows, (*_INSTANCE, "SpotPrice"), "AWS's spot prices")
     return _prices(rows, "aws", lambda row: None)
 
 
-def gcp(rows: Sequence[Row]) -> Prices:
+def gcp(rows: Sequence[Row]) -> PriceTable:
     """Read `gpu_prices/gcp_gpu_prices.csv`: the newest prices of each machine type, where the type is offered.
 
     The list also has prices where a type is not offered: rows with ZonesInSkyPilotCatalog 0 are skipped. If the cell is
@@ -104,7 +104,7 @@ def _family(instance_type: str) -> str:
     return instance_type.rpartition("-")[0]
 
 
-def neoclouds(rows: Sequence[Row]) -> Prices:
+def neoclouds(rows: Sequence[Row]) -> PriceTable:
     """Read `gpu_prices/neoclouds_*.csv`, whose column Provider names the cloud."""
     need_columns(rows, (*_INSTANCE, "SpotPrice", "Provider"), "neoclouds' price list")
     parts = [
@@ -114,7 +114,7 @@ def neoclouds(rows: Sequence[Row]) -> Prices:
     return merged(parts)
 
 
-def merged(parts: Sequence[Prices]) -> Prices:
+def merged(parts: Sequence[PriceTable]) -> PriceTable:
     """Merge offers. For the same instance type, region and kind the later price counts.
 
     The network rate that any part states for an instance type holds for all offers of that type.
@@ -130,7 +130,7 @@ def merged(parts: Sequence[Prices]) -> Prices:
         replace(offer, network_bytes_per_s=networks.get((cloud_of(offer.region), offer.instance_type)))
         for _, offer in sorted(best.items())
     )
-    return Prices(
+    return PriceTable(
         offers=tuple(offers),
         unknown_gpus=tuple(dict.fromkeys(each for part in parts for each in part.unknown_gpus)),
         other_regions=tuple(dict.fromkeys(name for part in parts for name in part.other_regions)),
@@ -152,7 +152,7 @@ GCP_NETWORK_GBIT_PER_S: Mapping[str, float] = {
 has no such column."""
 
 
-def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | None]) -> Prices:
+def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | None]) -> PriceTable:
     """Return the offers of a price list's rows; of several rows for the same offer the cheapest counts."""
     best: dict[tuple[str, str, int, bool], Offer] = {}
     unknown: set[str] = set()
@@ -185,7 +185,7 @@ def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | No
                 before = best.get(_key(offer))
                 if before is None or offer.usd_per_gpu_hour < before.usd_per_gpu_hour:
                     best[_key(offer)] = offer
-    return Prices(
+    return PriceTable(
         offers=tuple(best[key] for key in sorted(best)), unknown_gpus=tuple((cloud, name) for name in sorted(unknown))
     )
 

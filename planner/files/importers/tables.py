@@ -10,7 +10,7 @@ from planner.files.importers.cells import Row
 from planner.files.importers.nvidia_smi import OUTPUTS, is_table
 
 
-class Kind(StrEnum):
+class TableKind(StrEnum):
     """Kinds of tables that are understood."""
 
     GRID = "network grid"
@@ -30,25 +30,25 @@ class Kind(StrEnum):
     TOPOLOGY = "nvidia-smi's topology"
 
 
-_HEADERS: tuple[tuple[Kind, frozenset[str]], ...] = (
-    (Kind.DTFM, frozenset({"src_region", "throughput_gbps", "rtt_ms", "scenario"})),
-    (Kind.GRID, frozenset({"src_region", "dst_region", "throughput_gbps", "rtt_ms"})),
-    (Kind.THROUGHPUT, frozenset({"src_region", "dst_region", "throughput_gbps", "date"})),
-    (Kind.ROUND_TRIPS, frozenset({"src_region", "dst_region", "rtt_ms", "date"})),
-    (Kind.SAILOR, frozenset({"src_zone", "dst_zone", "max_gbytes_per_s", "cluster"})),
-    (Kind.IBM, frozenset({"src_region", "dst_region", "rtt_ms", "month_ending"})),
-    (Kind.AWS_PRICES, frozenset({"InstanceType", "Price", "RegionKind"})),
-    (Kind.GCP_PRICES, frozenset({"InstanceType", "Price", "ZonesInSkyPilotCatalog"})),
-    (Kind.NEOCLOUDS, frozenset({"InstanceType", "Price", "Provider"})),
-    (Kind.AWS_SPOT, frozenset({"InstanceType", "SpotPrice", "AvailabilityZone"})),
-    (Kind.EGRESS, frozenset({"src_region", "dst_region", "usd_per_gb", "date"})),
-    (Kind.AWS_EGRESS, frozenset({"src_region", "dst_region", "usd_per_gb"})),
-    (Kind.GCP_EGRESS, frozenset({"src_region", "destination", "usd_per_gib"})),
+_HEADERS: tuple[tuple[TableKind, frozenset[str]], ...] = (
+    (TableKind.DTFM, frozenset({"src_region", "throughput_gbps", "rtt_ms", "scenario"})),
+    (TableKind.GRID, frozenset({"src_region", "dst_region", "throughput_gbps", "rtt_ms"})),
+    (TableKind.THROUGHPUT, frozenset({"src_region", "dst_region", "throughput_gbps", "date"})),
+    (TableKind.ROUND_TRIPS, frozenset({"src_region", "dst_region", "rtt_ms", "date"})),
+    (TableKind.SAILOR, frozenset({"src_zone", "dst_zone", "max_gbytes_per_s", "cluster"})),
+    (TableKind.IBM, frozenset({"src_region", "dst_region", "rtt_ms", "month_ending"})),
+    (TableKind.AWS_PRICES, frozenset({"InstanceType", "Price", "RegionKind"})),
+    (TableKind.GCP_PRICES, frozenset({"InstanceType", "Price", "ZonesInSkyPilotCatalog"})),
+    (TableKind.NEOCLOUDS, frozenset({"InstanceType", "Price", "Provider"})),
+    (TableKind.AWS_SPOT, frozenset({"InstanceType", "SpotPrice", "AvailabilityZone"})),
+    (TableKind.EGRESS, frozenset({"src_region", "dst_region", "usd_per_gb", "date"})),
+    (TableKind.AWS_EGRESS, frozenset({"src_region", "dst_region", "usd_per_gb"})),
+    (TableKind.GCP_EGRESS, frozenset({"src_region", "destination", "usd_per_gib"})),
 )
 """Columns that identify each kind; the first match counts."""
 
 
-def kind_of(text: str, source: str) -> Kind:
+def kind_of(text: str, source: str) -> TableKind:
     """Return the kind of a text. Raises: ConfigError, which lists the known kinds."""
     if not text.strip("\ufeff \n\r\t"):
         raise ConfigError(f"{source}: is empty")
@@ -58,9 +58,9 @@ def kind_of(text: str, source: str) -> Kind:
         if needed <= columns:
             return kind
     if re.search(r"\bGPU0\b", first) and "CPU Affinity" in text:
-        return Kind.TOPOLOGY
+        return TableKind.TOPOLOGY
     if re.match(r"GPU \d+:|name, *memory|.+, *\d+ MiB$|NVIDIA-SMI\b|No devices were found", first) or is_table(text):
-        return Kind.NVIDIA_SMI
+        return TableKind.NVIDIA_SMI
     known = "; ".join(f"{kind.value}: {', '.join(sorted(needed))}" for kind, needed in _HEADERS)
     raise ConfigError(
         f"{source}: begins with {first[:120]!r}, which is no table that is known; those are what {', '.join(OUTPUTS)} "

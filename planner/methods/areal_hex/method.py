@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 from planner.answer.outcome import Incumbent, Outcome
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.areal_hex.partition import PhaseTwo
-from planner.methods.areal_hex.strategy import Mesh, PhaseOne, training_tasks
-from planner.methods.evaluation_budget import Judge, ignore, never
-from planner.methods.hetrl.candidate_lists import menu_of
+from planner.methods.areal_hex.strategy import PhaseOne, TrainingMesh, training_tasks
+from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
+from planner.methods.hetrl.candidate_lists import candidate_lists
 
 
 def search(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -24,8 +24,10 @@ def search(
 
     Nothing is random: `seed` belongs to the methods' common interface and is unused. `max_evals` replaces the clock.
     """
-    judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
-    menu = menu_of(prices)
+    judge = EvaluationBudget(
+        prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
+    )
+    menu = candidate_lists(prices)
     limits = prices.problem.limits
     if not limits.colocates and len(set(training_tasks(menu)) - limits.roles_on_trainer) > 1:
         return judge.outcome("areal_hex")  # this runtime cannot train and score in one pool
@@ -36,7 +38,7 @@ def search(
     first = PhaseOne(menu)
     first.prepare(lambda: judge.spent() > 0.4)
     second = PhaseTwo(menu, judge)
-    banned: frozenset[Mesh] = frozenset()
+    banned: frozenset[TrainingMesh] = frozenset()
     while not is_over():
         strategy = first.solve(banned, is_over)
         if strategy is None:

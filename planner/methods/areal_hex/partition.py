@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.methods.areal_hex.strategy import ROLLOUT, Kind, Strategy, training_tasks
-from planner.methods.evaluation_budget import INFEASIBLE, Judge
-from planner.methods.hetrl.candidate_lists import Menu
+from planner.methods.areal_hex.strategy import ROLLOUT, DeviceKind, Strategy, training_tasks
+from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
+from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.device_classes import DeviceClass, fits
 from planner.ranks import metis
 from planner.ranks.links import fleet_rate
@@ -37,8 +37,8 @@ class Split:
 class PhaseTwo:
     """Phase 2 of one problem, with the values of the splits that were tried."""
 
-    menu: Menu
-    judge: Judge
+    menu: CandidateLists
+    judge: EvaluationBudget
     classes: tuple[DeviceClass, ...] = field(init=False)
     _rates: npt.NDArray[np.float64] = field(init=False)
     _known: dict[Split, float] = field(default_factory=dict)
@@ -48,14 +48,14 @@ class PhaseTwo:
         self.classes = tuple(at for _, at in sorted(prices.classes.items()))
         self._rates = np.array([[fleet_rate(prices, a, b) for b in self.classes] for a in self.classes])
 
-    def run(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> None:
+    def run(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> None:
         """Improve both starts by local search and offer every split on the way to the oracle."""
         starts = [self._laid_out(strategy, kinds), self._cut(strategy, kinds)]
         for split in sorted(dict.fromkeys(starts), key=self._value):
             if self.judge.spent() < 1:
                 self._balance(split)
 
-    def _laid_out(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> Split:
+    def _laid_out(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> Split:
         """Return phase 1's counts on concrete classes.
 
         Each block of the mesh goes to a class of its kind that is near the other blocks and the fleet; rollouts go near
@@ -77,7 +77,7 @@ class PhaseTwo:
                 left -= taken
         return _split(train, rollout)
 
-    def _cut(self, strategy: Strategy, kinds: tuple[Kind, ...]) -> Split:
+    def _cut(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> Split:
         """Return METIS's two parts of all machines. The part with more devices of phase 1's training kinds trains."""
         bundle = -(-sum(at.num_machines for at in self.classes) // _MAX_NODES)
         nodes = [c for c, at in enumerate(self.classes) for _ in range(-(-at.num_machines // bundle))]
@@ -94,7 +94,7 @@ class PhaseTwo:
         train = np.minimum(whole, np.rint(inside[part] * per_node).astype(int))
         return _split(train, whole - train)
 
-    def _of_kind(self, kind: Kind) -> list[int]:
+    def _of_kind(self, kind: DeviceKind) -> list[int]:
         return [c for c, at in enumerate(self.classes) if at.key in kind.classes]
 
     def _balance(self, split: Split) -> None:

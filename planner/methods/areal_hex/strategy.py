@@ -14,10 +14,10 @@ from itertools import combinations
 
 import numpy as np
 
-from planner.cost.tables.cost_tables import PoolPrice, Prices, host_violation
+from planner.cost.tables.cost_tables import CostTables, UnitCost, host_violation
 from planner.methods.exact.program.linear_model import LinearModel
 from planner.methods.exact.program.ortools_solver import solve_whole
-from planner.methods.hetrl.candidate_lists import Held, Menu, UnitOption
+from planner.methods.hetrl.candidate_lists import CandidateLists, Held, UnitOption
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Objective
 from planner.problem.workload import Lengths, Task
@@ -33,7 +33,7 @@ _HALVINGS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class DeviceKind:
     """Equal devices with equal permissions, wherever they are. Phase 1 sees only their number."""
 
     name: str
@@ -45,7 +45,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class TrainingMesh:
     """A candidate for the pool that trains and scores."""
 
     held: tuple[tuple[int, int], ...]
@@ -58,7 +58,7 @@ class Mesh:
 class Strategy:
     """Result of phase 1: the mesh, and rollout devices by kind."""
 
-    mesh: Mesh
+    mesh: TrainingMesh
     rollout: tuple[int, ...]
     seconds: float
     """C, to the precision of bisection."""
@@ -70,14 +70,14 @@ class PhaseOne:
     `given` is the problem's candidate list. Rollouts are priced by a second list with all episodes at the mean length.
     """
 
-    def __init__(self, given: Menu) -> None:
+    def __init__(self, given: CandidateLists) -> None:
         problem = given.prices.problem
         self._menu, self._problem = given, problem
         self._tasks = training_tasks(given)
         uniform = replace(problem.workload, completion_tokens=_constant(problem.workload.completion_tokens))
-        self._uniform = Menu(Prices(replace(problem, workload=uniform)))
+        self._uniform = CandidateLists(CostTables(replace(problem, workload=uniform)))
         self.kinds = kinds_of(given)
-        self._meshes: list[Mesh] = []
+        self._meshes: list[TrainingMesh] = []
         self._units: list[tuple[int, UnitOption]] = []
 
     def prepare(self, is_over: Callable[[], bool]) -> None:
@@ -89,9 +89,9 @@ class PhaseOne:
             named: Held = tuple((self.kinds[k].like.key, n) for k, n in held)
             options = self._menu.meshes(self._tasks, named)
             if options:
-                self._meshes.append(Mesh(held=held, busy_s=options[0].busy_s))
+                self._meshes.append(TrainingMesh(held=held, busy_s=options[0].busy_s))
 
-    def solve(self, banned: frozenset[Mesh], is_over: Callable[[], bool]) -> Strategy | None:
+    def solve(self, banned: frozenset[TrainingMesh], is_over: Callable[[], bool]) -> Strategy | None:
         """Return the best strategy without the banned meshes, by bisection over C. None if there is none."""
         meshes = [mesh for mesh in self._meshes if mesh not in banned]
         if not meshes or not self._units:
@@ -114,7 +114,7 @@ class PhaseOne:
             best, low = (found, low) if found else (best, middle)
         return best
 
-    def _at(self, seconds: float, meshes: list[Mesh]) -> Strategy | None:
+    def _at(self, seconds: float, meshes: list[TrainingMesh]) -> Strategy | None:
         """Return a strategy of at most `seconds` seconds per step, or None: one MILP."""
         workload, goal = self._problem.workload, self._problem.goal
         fitting = [mesh for mesh in meshes if mesh.busy_s < seconds]
@@ -140,13 +140,13 @@ class PhaseOne:
         found = solve_whole(model, limit_s=_SOLVE_S, gap=1e-3).values
         return None if found is None else self._read(found, seconds, chosen, fitting, numbers)
 
-    def _made(self, option: UnitOption, mesh: Mesh, seconds: float) -> float:
+    def _made(self, option: UnitOption, mesh: TrainingMesh, seconds: float) -> float:
         """Return the samples of a unit in its window beside that mesh, for steps of `seconds` seconds."""
         eta = self._problem.workload.eta
         window_s = (eta + 1) * seconds - mesh.busy_s
         return option.made(window_s, seconds if eta else window_s) * option.pool.unit_gpus
 
-    def _inventory(self, model: LinearModel, chosen: list[int], meshes: list[Mesh], numbers: list[int]) -> None:
+    def _inventory(self, model: LinearModel, chosen: list[int], meshes: list[TrainingMesh], numbers: list[int]) -> None:
         """Add rows for the devices of each kind and for the budget in dollars."""
         for k, kind in enumerate(self.kinds):
             terms = [(z, float(dict(mesh.held).get(k, 0))) for z, mesh in zip(chosen, meshes, strict=True)]
@@ -159,7 +159,7 @@ class PhaseOne:
             model.row(terms, high=most_usd)
 
     def _read(
-        self, found: np.ndarray, seconds: float, chosen: list[int], meshes: list[Mesh], numbers: list[int]
+        self, found: np.ndarray, seconds: float, chosen: list[int], meshes: list[TrainingMesh], numbers: list[int]
     ) -> Strategy | None:
         """Return the chosen strategy with the least seconds that it attains."""
         mesh = meshes[int(np.argmax(found[chosen]))]
@@ -181,10 +181,10 @@ class PhaseOne:
     def _usd(self, held: tuple[tuple[int, int], ...]) -> float:
         return sum(n * (self.kinds[k].like.usd_per_gpu_hour or 0.0) for k, n in held)
 
-    def _rollouts(self, kind: Kind) -> Iterator[UnitOption]:
+    def _rollouts(self, kind: DeviceKind) -> Iterator[UnitOption]:
         """Yield units whose caches fit for the real length distribution too."""
         for option in self._uniform.units(ROLLOUT, kind.like.key):
-            if isinstance(self._menu.prices.pool(ROLLOUT, option.pool), PoolPrice):
+            if isinstance(self._menu.prices.pool(ROLLOUT, option.pool), UnitCost):
                 yield option
 
     def _candidates(self) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -198,7 +198,7 @@ class PhaseOne:
                 yield from (((a, n), (b, m)) for n in counts[a][:2] for m in counts[b][:2])
 
 
-def kinds_of(menu: Menu) -> tuple[Kind, ...]:
+def kinds_of(menu: CandidateLists) -> tuple[DeviceKind, ...]:
     """Return the classes merged over regions and fabrics, if rules and the regions' hosts allow them the same tasks."""
     merged: dict[object, list[DeviceClass]] = {}
     for _, at in sorted(menu.prices.classes.items()):
@@ -207,7 +207,7 @@ def kinds_of(menu: Menu) -> tuple[Kind, ...]:
         like = (at.gpu.name, at.gpus_per_machine, at.is_spot, at.usd_per_gpu_hour, trains, rolls_out)
         merged.setdefault(like, []).append(at)
     return tuple(
-        Kind(
+        DeviceKind(
             name=classes[0].gpu.name,
             like=max(classes, key=lambda at: at.num_gpus),
             classes=frozenset(at.key for at in classes),
@@ -217,7 +217,7 @@ def kinds_of(menu: Menu) -> tuple[Kind, ...]:
     )
 
 
-def training_tasks(menu: Menu) -> tuple[Task, ...]:
+def training_tasks(menu: CandidateLists) -> tuple[Task, ...]:
     """Return the tasks of the pool that does not roll out."""
     return tuple(task for task in menu.prices.problem.workload.tasks if task is not Task.GENERATION)
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
-from planner.cost.tables.cost_tables import Prices
-from planner.methods.baselines.genome import Genome
-from planner.methods.evaluation_budget import Judge, ignore, never
+from planner.cost.tables.cost_tables import CostTables
+from planner.methods.baselines.genome import PlacementGenome
+from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 
 POPULATION = 50
 """Number of individuals."""
@@ -30,7 +30,7 @@ _REFUSED = float("inf")
 
 
 def search(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -42,13 +42,13 @@ def search(
 
     Raises: ModuleNotFoundError if DEAP is not installed.
     """
-    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     with _seeded(seed):
         _breed(judge, np.random.default_rng(seed))
     return judge.outcome("genetic")
 
 
-def _breed(judge: Judge, rng: np.random.Generator) -> None:
+def _breed(judge: EvaluationBudget, rng: np.random.Generator) -> None:
     """Run generations of DEAP's algorithm on random keys until the budget ends."""
     from deap import algorithms, base, tools
 
@@ -65,7 +65,7 @@ def _breed(judge: Judge, rng: np.random.Generator) -> None:
             super().__init__(keys)
             self.fitness = Fitness()
 
-    genome = Genome(judge.prices)
+    genome = PlacementGenome(judge.prices)
 
     def value(individual: Individual) -> tuple[float]:
         if judge.is_over:

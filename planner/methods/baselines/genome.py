@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.tables import validity
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.templates import Template, Templates
 from planner.problem.device_classes import DeviceClass, fits
 from planner.problem.workload import TRAINING, Task
@@ -38,10 +38,10 @@ _TWO_POOLS = 0.2
 
 
 @dataclass(slots=True)
-class Genome:
+class PlacementGenome:
     """Decoder of vectors of `length` keys for one problem."""
 
-    prices: Prices
+    prices: CostTables
     tasks: tuple[Task, ...] = field(init=False)
     classes: tuple[DeviceClass, ...] = field(init=False)
     regions: tuple[str, ...] = field(init=False)

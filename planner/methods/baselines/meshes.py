@@ -15,7 +15,7 @@ from itertools import combinations, product
 
 from planner.answer.placement import Pool
 from planner.cost.tables import validity
-from planner.cost.tables.cost_tables import PoolPrice, Prices, phase_end_s
+from planner.cost.tables.cost_tables import CostTables, UnitCost, phase_end_s
 from planner.cost.tasks import scoring, training
 from planner.methods.baselines.templates import Template, Templates
 from planner.problem.device_classes import DeviceClass
@@ -26,14 +26,14 @@ MANY = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class SearchedMesh:
     """Pools of a training group, with the seconds per step of all its tasks together."""
 
     pools: tuple[Pool, ...]
     total_s: float
 
 
-def class_sets(prices: Prices, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:
+def class_sets(prices: CostTables, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:
     """Return sets of classes that may run the tasks, up to as many as one mesh may have.
 
     Small sets come first, and strong ones first among equal sizes.
@@ -45,20 +45,20 @@ def class_sets(prices: Prices, templates: Templates, tasks: tuple[Task, ...]) ->
 
 
 @dataclass(slots=True)
-class Meshes:
+class MeshSearch:
     """Search for the meshes of one problem and one group of tasks that includes training."""
 
-    prices: Prices
+    prices: CostTables
     templates: Templates
     tasks: tuple[Task, ...]
     _speeds: dict[object, float] = field(init=False, default_factory=dict)
 
-    def best(self, classes: tuple[DeviceClass, ...], ceiling_s: float) -> Iterator[Mesh]:
+    def best(self, classes: tuple[DeviceClass, ...], ceiling_s: float) -> Iterator[SearchedMesh]:
         """Yield the fastest mesh of each footprint on exactly these classes, those with most devices first.
 
         Meshes that take `ceiling_s` seconds or more are left out.
         """
-        found: dict[tuple[int, ...], Mesh] = {}
+        found: dict[tuple[int, ...], SearchedMesh] = {}
         for shared in self._shared(classes):
             for counts in self._counts(shared, classes):
                 place = (shared[0].unit_gpus, *counts)
@@ -113,9 +113,11 @@ class Meshes:
             self._speeds[key] = speed
         return self._speeds[key]
 
-    def _mesh(self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]) -> Mesh | None:
+    def _mesh(
+        self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]
+    ) -> SearchedMesh | None:
         pools = tuple(template.pool(at.key, n) for at, n in zip(classes, counts, strict=True))
-        priced = [(pool, price) for pool in pools if isinstance(price := self.prices.pool(self.tasks, pool), PoolPrice)]
+        priced = [(pool, price) for pool in pools if isinstance(price := self.prices.pool(self.tasks, pool), UnitCost)]
         if len(priced) < len(pools):
             return None
         samples = self.prices.problem.workload.samples_per_step
@@ -124,4 +126,4 @@ class Meshes:
             if task in SCORING:
                 total += samples / sum(pool.num_units * price.rates[task] for pool, price in priced)
         tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
-        return Mesh(pools=pools, total_s=total + (phase_end_s(tables, samples) if tables else 0.0))
+        return SearchedMesh(pools=pools, total_s=total + (phase_end_s(tables, samples) if tables else 0.0))

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
-from planner.cost.tables.cost_tables import Prices
-from planner.methods.baselines.genome import Genome
-from planner.methods.evaluation_budget import Judge, ignore, never
+from planner.cost.tables.cost_tables import CostTables
+from planner.methods.baselines.genome import PlacementGenome
+from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 
 
 def search(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -20,8 +20,8 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Draw placements until the budget ends."""
-    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
-    genome, rng = Genome(prices), np.random.default_rng(seed)
+    judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    genome, rng = PlacementGenome(prices), np.random.default_rng(seed)
     while not judge.is_over:
         placement = genome.placement(rng.random(genome.length))
         if placement is not None:

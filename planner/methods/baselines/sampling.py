@@ -11,14 +11,14 @@ import numpy as np
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
-from planner.methods.baselines.genome import Genome
+from planner.cost.tables.cost_tables import CostTables
+from planner.methods.baselines.genome import PlacementGenome
 
 MOST_TRIES = 2000
 """Number of draws for one placement. On small fleets with tight memory one draw in a few hundred is valid."""
 
 
-def sample(prices: Prices, rng: np.random.Generator, count: int) -> list[Placement]:
+def sample(prices: CostTables, rng: np.random.Generator, count: int) -> list[Placement]:
     """Return `count` placements that the oracle accepts; fewer, possibly none, if they are too rare."""
     found: list[Placement] = []
     for placement, _ in drawn(prices, rng, MOST_TRIES * count):
@@ -28,9 +28,9 @@ def sample(prices: Prices, rng: np.random.Generator, count: int) -> list[Placeme
     return found
 
 
-def drawn(prices: Prices, rng: np.random.Generator, tries: int) -> Iterator[tuple[Placement, Evaluation]]:
+def drawn(prices: CostTables, rng: np.random.Generator, tries: int) -> Iterator[tuple[Placement, Evaluation]]:
     """Yield the valid placements among so many draws, each with its evaluation."""
-    genome = Genome(prices)
+    genome = PlacementGenome(prices)
     for _ in range(tries):
         placement = genome.placement(rng.random(genome.length))
         if placement is None:

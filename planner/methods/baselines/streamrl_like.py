@@ -21,13 +21,13 @@ from itertools import combinations, product
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.tables.cost_tables import PoolPrice, Prices, phase_end_s
+from planner.cost.tables.cost_tables import CostTables, UnitCost, phase_end_s
 from planner.cost.tables.transfers import home
 from planner.methods.baselines.genome import room
-from planner.methods.baselines.meshes import MANY, Mesh, Meshes, class_sets
+from planner.methods.baselines.meshes import MANY, MeshSearch, SearchedMesh, class_sets
 from planner.methods.baselines.templates import Template, Templates
 from planner.methods.baselines.verl_like import orders
-from planner.methods.evaluation_budget import Judge, ignore, never
+from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
@@ -36,7 +36,7 @@ _GENERATION = (Task.GENERATION,)
 
 
 def search(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -45,10 +45,10 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
-    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates = Templates(prices)
     rest = tuple(task for task in prices.problem.workload.tasks if task is not Task.GENERATION)
-    meshes, rollouts = Meshes(prices, templates, rest), _Rollouts(prices, templates)
+    meshes, rollouts = MeshSearch(prices, templates, rest), _Rollouts(prices, templates)
     for classes in class_sets(prices, templates, rest):
         for mesh in meshes.best(classes, judge.ceiling_s):
             if judge.is_over:
@@ -57,7 +57,7 @@ def search(
     return judge.outcome("streamrl")
 
 
-def _split(judge: Judge, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: Mesh) -> None:
+def _split(judge: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: SearchedMesh) -> None:
     """Try the generation pools beside one mesh, by ascending lower bounds, until none can beat the incumbent."""
     if _least_usd(judge.prices, mesh.pools) >= judge.best_loss or mesh.total_s >= judge.ceiling_s:
         return
@@ -75,7 +75,7 @@ def _split(judge: Judge, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: Me
         judge.judge(Placement(groups=groups))
 
 
-def _least_usd(prices: Prices, pools: tuple[Pool, ...]) -> float:
+def _least_usd(prices: CostTables, pools: tuple[Pool, ...]) -> float:
     """Return a lower bound on the dollars per hour of placements with these pools; 0 if dollars are not minimised."""
     if prices.problem.goal.objective is not Objective.COST_AT_THROUGHPUT:
         return 0.0
@@ -86,7 +86,7 @@ def _least_usd(prices: Prices, pools: tuple[Pool, ...]) -> float:
 class _Rollouts:
     """Candidates for the pools that generate."""
 
-    prices: Prices
+    prices: CostTables
     templates: Templates
     _sets: list[tuple[tuple[DeviceClass, Template], ...]] = field(init=False)
     _times: dict[tuple[Pool, ...], tuple[float, float]] = field(init=False, default_factory=dict)
@@ -108,7 +108,7 @@ class _Rollouts:
             for size in range(1, min(most, len(each)) + 1):
                 yield from combinations(each, size)
 
-    def beside(self, mesh: Mesh) -> Iterator[tuple[Pool, ...]]:
+    def beside(self, mesh: SearchedMesh) -> Iterator[tuple[Pool, ...]]:
         """Yield the pools that generate in the devices that a mesh leaves."""
         held = {pool.device_class: {pool.unit_gpus: pool.num_units} for pool in mesh.pools}
         is_dollars = self.prices.problem.goal.needs_prices
@@ -139,7 +139,7 @@ class _Rollouts:
         if pools not in self._times:
             samples = self.prices.problem.workload.samples_per_step
             priced = [
-                (pool, price) for pool in pools if isinstance(price := self.prices.pool(_GENERATION, pool), PoolPrice)
+                (pool, price) for pool in pools if isinstance(price := self.prices.pool(_GENERATION, pool), UnitCost)
             ]
             tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
             if len(priced) < len(pools):

@@ -6,7 +6,7 @@ from itertools import product
 
 from planner.answer.placement import Layout, Pool, Sharding
 from planner.cost.tables import validity
-from planner.cost.tables.cost_tables import PoolPrice, Prices, host_violation
+from planner.cost.tables.cost_tables import CostTables, UnitCost, host_violation
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import TRAINING, Task
 
@@ -36,7 +36,7 @@ class Templates:
     that generation needs there.
     """
 
-    prices: Prices
+    prices: CostTables
     _listed: dict[object, tuple[Template, ...]] = field(init=False, default_factory=dict)
 
     def of(self, tasks: tuple[Task, ...], at: DeviceClass) -> tuple[Template, ...]:
@@ -105,4 +105,4 @@ class Templates:
 
     def _fits(self, template: Template, at: DeviceClass, data: int) -> bool:
         pool = template.pool(at.key, template.pipeline * data)
-        return isinstance(self.prices.pool(tuple(task for task, _ in template.layouts), pool), PoolPrice)
+        return isinstance(self.prices.pool(tuple(task for task, _ in template.layouts), pool), UnitCost)

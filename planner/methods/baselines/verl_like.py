@@ -18,15 +18,15 @@ from collections.abc import Callable
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.tables.cost_tables import Prices
-from planner.methods.baselines.meshes import Mesh, Meshes, class_sets
+from planner.cost.tables.cost_tables import CostTables
+from planner.methods.baselines.meshes import MeshSearch, SearchedMesh, class_sets
 from planner.methods.baselines.templates import Templates
-from planner.methods.evaluation_budget import Judge, ignore, never
+from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 from planner.problem.goal import Objective
 
 
 def search(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -35,9 +35,9 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
-    judge = Judge(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates, tasks = Templates(prices), prices.problem.workload.tasks
-    meshes = Meshes(prices, templates, tasks)
+    meshes = MeshSearch(prices, templates, tasks)
     for classes in class_sets(prices, templates, tasks):
         if judge.is_over:
             break
@@ -48,14 +48,14 @@ def search(
     return judge.outcome("verl")
 
 
-def least_value(prices: Prices, mesh: Mesh) -> float:
+def least_value(prices: CostTables, mesh: SearchedMesh) -> float:
     """Return a lower bound on the objective value of placements with that mesh, if its tasks are all of the job's."""
     if prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
         return sum(pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in mesh.pools)
     return mesh.total_s
 
 
-def orders(prices: Prices, mesh: Mesh) -> tuple[tuple[Pool, ...], ...]:
+def orders(prices: CostTables, mesh: SearchedMesh) -> tuple[tuple[Pool, ...], ...]:
     """Return the mesh's pools once for each of its regions, with a pool of that region first.
 
     Versions are published from the region of the first pool.

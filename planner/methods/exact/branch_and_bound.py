@@ -1,7 +1,7 @@
 """Branch and bound, best first, over subproblems of the plan space.
 
-A subproblem (`choices.Node`) starts as a grouping and a trainer's region. Its lower bound first comes from what its
-slowest group needs, then from the linear relaxation, then from the integer program. The oracle judges the program's
+A subproblem (`choices.Subproblem`) starts as a grouping and a trainer's region. Its lower bound first comes from what
+its slowest group needs, then from the linear relaxation, then from the integer program. The oracle judges the program's
 optimum. If the oracle says more than the program, then because of what the program relaxes: tangents, windows, the
 critic's region, regions that share the uplink, or money. The subproblem is cut or divided there (`splits`).
 
@@ -17,7 +17,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.branching import critic_split, late, level_split, others_split
 from planner.methods.exact.incumbents.greedy import greedy
 from planner.methods.exact.incumbents.repair import mended
@@ -25,9 +25,9 @@ from planner.methods.exact.incumbents.rounding import rounded
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Solution
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.mesh_lower_bounds import floor, limit
-from planner.methods.exact.subproblem.remaining_candidates import Least, Node, least_alone
+from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
@@ -76,7 +76,7 @@ class _Part:
     """Lower bound on the objective."""
     order: int
     """Number of its creation; breaks ties."""
-    node: Node = field(compare=False)
+    node: Subproblem = field(compare=False)
     is_open: bool = field(compare=False)
     """Whether its linear relaxation is next; otherwise its integer program is."""
     is_listed: bool = field(compare=False, default=True)
@@ -94,7 +94,7 @@ class Search:
     `start` are placements that are known already. `opening` is called once for more of them.
     """
 
-    prices: Prices
+    prices: CostTables
     gap: float
     budget_s: float
     now_s: Callable[[], float]
@@ -109,7 +109,7 @@ class Search:
     _began_s: float = field(init=False)
     _parts: list[_Part] = field(init=False, default_factory=list)
     _order: int = field(init=False, default=0)
-    _data: Blocks = field(init=False)
+    _data: ProblemArrays = field(init=False)
     _current: float = field(init=False, default=INFINITE)
     """Bound of the subproblem that is being worked on."""
     _is_partial: bool = field(init=False, default=True)
@@ -131,7 +131,7 @@ class Search:
         problem = self.prices.problem
         for placement in self.start:
             self.judge(placement)
-        self._data = Blocks(self.prices, INFINITE, 1)
+        self._data = ProblemArrays(self.prices, INFINITE, 1)
         every = groupings(problem)
         if not problem.asks_for_speed_alone:
             self._dive(every)
@@ -143,16 +143,16 @@ class Search:
             # Meshes of two pools are listed up to the step that is already reached, so a good one makes the list short.
             # For least dollars the limit is the deadline, but an incumbent closes groupings before they are listed.
             if len(self._data.classes) > _MANY_CLASSES and not self._data.pays_for_few:
-                self._data = Blocks(self.prices, self._most_s(), 1)
+                self._data = ProblemArrays(self.prices, self._most_s(), 1)
                 self._explore(every, _FIRST_PROGRAMS)
                 self._parts, self._closed = [], INFINITE
-            self._data = Blocks(self.prices, self._most_s(), 2)
+            self._data = ProblemArrays(self.prices, self._most_s(), 2)
             if self.best is None and not self._data.pays_for_few:
                 self._dive(every)
         self._explore(every, None)
         if self.best is None and problem.goal.max_step_s is None and not self._is_over():
             self._longest_s = _LONGEST_S
-            self._data = Blocks(self.prices, self._most_s(), self._data.num_blocks)
+            self._data = ProblemArrays(self.prices, self._most_s(), self._data.num_blocks)
             self._dive(every)
             self._explore(every, None)
         return self._outcome()
@@ -264,14 +264,14 @@ class Search:
                 bound = self._cheap(grouping, home, is_listed=False)
                 if bound < INFINITE:
                     self._order += 1
-                    node = Node(grouping=grouping, home=home)
+                    node = Subproblem(grouping=grouping, home=home)
                     part = _Part(bound=bound, order=self._order, node=node, is_open=True, is_listed=False)
                     heapq.heappush(self._parts, part)
         if self._data.max_s < INFINITE:
             limit(self._data, (part.node for part in self._parts if part.bound < self._target()))
         return True
 
-    def _push(self, node: Node, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
+    def _push(self, node: Subproblem, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
         """Queue a subproblem; `like` gives its other fields."""
         self._order += 1
         part = _Part(bound=bound, order=self._order, node=node, is_open=is_open)
@@ -281,7 +281,7 @@ class Search:
 
     def _cheap(self, grouping: Grouping, home: int, *, is_listed: bool) -> float:
         """Return a lower bound on a grouping and region, with each group alone on the whole fleet."""
-        least = Least()
+        least = GroupLowerBounds()
         for tasks in grouping:
             is_mesh = any(task in TRAINING for task in tasks)
             of = floor if is_mesh and not is_listed else least_alone

@@ -16,7 +16,7 @@ from planner.methods.exact.relaxation.relaxation import LITTLE, Relaxation
 from planner.methods.exact.relaxation.row_builders import LEVEL_STEP
 from planner.methods.exact.relaxation.window_rows import looseness
 from planner.methods.exact.subproblem.reachable_candidates import lags
-from planner.methods.exact.subproblem.remaining_candidates import Node, beside_s
+from planner.methods.exact.subproblem.remaining_candidates import Subproblem, beside_s
 from planner.problem.goal import Objective
 from planner.problem.groupings import Tasks
 from planner.problem.workload import Task
@@ -87,7 +87,7 @@ def others_split(built: Relaxation, values: Floats, loose: float) -> float | Non
     return min(max(low + _BELOW * (others_s - low), low + 0.1 * (high - low)), high - 0.1 * (high - low))
 
 
-def critic_split(built: Relaxation, values: Floats) -> list[Node]:
+def critic_split(built: Relaxation, values: Floats) -> list[Subproblem]:
     """Return the subproblems into which the critic's transfers divide this one; empty if they are counted right.
 
     At an integer point the critic's source may be counted as nearer or cheaper than it is: divide by its region. Or the

@@ -12,7 +12,7 @@ from functools import partial
 
 from periplus.view import units
 from planner.answer.outcome import Fact, Incumbent, Infeasible
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.methods.evaluation_budget import ignore
 from planner.methods.exact.branch_and_bound import Search
@@ -85,7 +85,7 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
     if goal.needs_prices:
         goal = replace(goal, objective=objective)
     found = Search(
-        prices=Prices(replace(problem, goal=goal)),
+        prices=CostTables(replace(problem, goal=goal)),
         gap=_ROUGH_GAP,
         budget_s=_FEASIBLE_S,
         now_s=now_s,
@@ -100,7 +100,7 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
     return replace(fact, what=f"{fact.what} (without this limit, the best found{among} is {best} {unit})")
 
 
-def is_feasible(prices: Prices, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
+def is_feasible(prices: CostTables, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
     """Return whether there is any placement; None if `_FEASIBLE_S` seconds did not decide it."""
     found: list[Incumbent] = []
     outcome = Search(
@@ -148,7 +148,7 @@ class _Oracle:
             for i, each in enumerate(self._every):
                 if i not in places:
                     relaxed = each.without(relaxed)
-            prices = Prices(relaxed.problem, relaxed.without_memory_of)
+            prices = CostTables(relaxed.problem, relaxed.without_memory_of)
             decided = is_feasible(prices, self._now_s, self._should_stop)
             self.is_cut = self.is_cut or (decided is None and self._should_stop())
             self.is_undecided = self.is_undecided or decided is None

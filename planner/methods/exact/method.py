@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from planner.answer.outcome import Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.evaluation_budget import ignore, never
 from planner.methods.exact.branch_and_bound import Search
 from planner.methods.exact.infeasibility import conflict
@@ -17,7 +17,7 @@ infeasible problem has no answer. Chosen by hand."""
 
 
 def search(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,

@@ -14,12 +14,12 @@ import numpy as np
 
 from planner.answer.placement import Pool
 from planner.cost.candidates.columns import UnitColumn, may_group, unit_columns
-from planner.cost.candidates.meshes import Found, alone
-from planner.cost.candidates.pool_layouts import Options, options
-from planner.cost.tables.cost_tables import Kind, PoolPrice, Prices
+from planner.cost.candidates.meshes import MeshSet, alone
+from planner.cost.candidates.pool_layouts import PoolOptions, options
+from planner.cost.tables.cost_tables import CostTables, MachineKind, UnitCost
 from planner.cost.tasks.layer_cuts import FloatArray
 from planner.cost.tasks.phase_tables import PhaseTable, end_s
-from planner.cost.tasks.training import Blocks, mesh_times
+from planner.cost.tasks.training import PoolTrainingTerms, mesh_times
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import TRAINING, Task
 
@@ -66,20 +66,21 @@ class _Parts:
     """Pools of one class that may be one of two pools of a mesh; arrays are `[num_pools]`."""
 
     pools: tuple[Pool, ...]
-    blocks: Mapping[Task, Blocks]
+    blocks: Mapping[Task, PoolTrainingTerms]
     rates: Mapping[Task, FloatArray]
     """Samples per second of the whole pool, by task that does not train."""
 
 
-class Menu:
-    """Candidate lists of one problem. Its costs are kept in `Prices`, so that the exact method finds them as well."""
+class CandidateLists:
+    """Candidate lists of one problem. Its costs are kept in `CostTables`, so that the exact method finds them as
+    well."""
 
-    def __init__(self, prices: Prices) -> None:
+    def __init__(self, prices: CostTables) -> None:
         self.prices = prices
         self._units: dict[Tasks, dict[str, tuple[UnitOption, ...]]] = {}
         self._span_s: float | None = None
         self._meshes: dict[tuple[Tasks, Held], tuple[MeshOption, ...]] = {}
-        self._blocks: dict[tuple[Tasks, Kind, int], tuple[Options, FloatArray]] = {}
+        self._blocks: dict[tuple[Tasks, MachineKind, int], tuple[PoolOptions, FloatArray]] = {}
 
     def allowed(self, tasks: Iterable[Task], at: DeviceClass) -> bool:
         """Return whether the operator's rules and prices let devices of the class do all these tasks."""
@@ -130,7 +131,7 @@ class Menu:
             self._meshes[tasks, held] = tuple(sorted(found, key=lambda each: each.busy_s))[:MAX_MESHES]
         return self._meshes[tasks, held]
 
-    def options(self, tasks: Tasks, at: DeviceClass) -> Options:
+    def options(self, tasks: Tasks, at: DeviceClass) -> PoolOptions:
         """Return all possible pools on the class that fit into memory."""
         kind, num = self.prices.kind(at), at.num_machines
         find = partial(options, self.prices, tasks, at, num)
@@ -151,7 +152,7 @@ class Menu:
         best = rows[int(found.total_s[rows].argmin())]
         return int(num[best]), {task: float(each[best]) for task, each in found.times.items()}
 
-    def _alone(self, tasks: Tasks, at: DeviceClass) -> Found:
+    def _alone(self, tasks: Tasks, at: DeviceClass) -> MeshSet:
         """Return the undominated meshes of one pool on the class."""
         known = ("alone", tasks, self.prices.kind(at), at.num_machines)
         return self.prices.known(known, lambda: alone(self.prices, tasks, at, self.options(tasks, at)), lasts=True)
@@ -208,7 +209,7 @@ class Menu:
         best = rows[np.argsort(train_s[rows], kind="stable")[:_MAX_BLOCKS]]
         pools = [found.pool(at, int(row)) for row in best]
         priced = [self.prices.pool(tasks, pool) for pool in pools]
-        keep = [(i, pools[i], price) for i, price in enumerate(priced) if isinstance(price, PoolPrice)]
+        keep = [(i, pools[i], price) for i, price in enumerate(priced) if isinstance(price, UnitCost)]
         rates = {
             task: np.array([pool.num_units * price.rates[task] for _, pool, price in keep])
             for task in tasks
@@ -219,9 +220,9 @@ class Menu:
         return _Parts(pools=tuple(pool for _, pool, _ in keep), blocks=few, rates=rates)
 
 
-def menu_of(prices: Prices) -> Menu:
+def candidate_lists(prices: CostTables) -> CandidateLists:
     """Return the candidate lists of a problem, shared by all searches."""
-    return prices.known("menu", lambda: Menu(prices))
+    return prices.known("menu", lambda: CandidateLists(prices))
 
 
 def _unit_option(column: UnitColumn) -> UnitOption:
@@ -230,7 +231,7 @@ def _unit_option(column: UnitColumn) -> UnitOption:
     return UnitOption(pool=column.unit, speed=1 / a_sample_s / column.unit.unit_gpus, phase=column.phase)
 
 
-def _window_s(prices: Prices, columns: Sequence[UnitColumn]) -> float:
+def _window_s(prices: CostTables, columns: Sequence[UnitColumn]) -> float:
     """Return the seconds in which all classes, each with its best units, make a step's samples."""
     best: dict[str, FloatArray] = {}
     for column in columns:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.answer.evaluation import Evaluation
-from planner.methods.evaluation_budget import INFEASIBLE, Judge
-from planner.methods.hetrl.genome import Genome, Space
+from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
+from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome
 
 POPULATION = 12
 """Individuals that survive. Chosen by hand (docs/planner-reimplementations.md)."""
@@ -27,11 +27,11 @@ _TRIES = 6
 class Individual:
     """A genome with its loss."""
 
-    genome: Genome
+    genome: GroupingGenome
     loss: float
 
 
-Guide = Callable[[Space, Genome, Evaluation, np.random.Generator], Genome | None]
+Guide = Callable[[GroupingDecoder, GroupingGenome, Evaluation, np.random.Generator], GroupingGenome | None]
 """Function that makes a child from the parent's evaluation that should be better, or returns None where it knows
 none."""
 
@@ -39,19 +39,21 @@ none."""
 class Evolution:
     """The population of one arm. It depends only on `rng` and the number of generations."""
 
-    def __init__(self, space: Space, sizes: tuple[int, ...], rng: np.random.Generator, guide: Guide | None = None):
+    def __init__(
+        self, space: GroupingDecoder, sizes: tuple[int, ...], rng: np.random.Generator, guide: Guide | None = None
+    ):
         self.space, self.sizes = space, sizes
         self._rng, self._guide = rng, guide
         self.population: list[Individual] = []
-        self._known: set[Genome] = set()
-        self._explained: dict[Genome, Evaluation | None] = {}
+        self._known: set[GroupingGenome] = set()
+        self._explained: dict[GroupingGenome, Evaluation | None] = {}
 
     @property
     def best_loss(self) -> float:
         """Least loss so far; `INFEASIBLE` without a valid individual."""
         return self.population[0].loss if self.population else INFEASIBLE
 
-    def advance(self, judge: Judge) -> None:
+    def advance(self, judge: EvaluationBudget) -> None:
         """Do one generation: create the population, or add children and drop the worst individuals."""
         if self.population:
             genomes = [self._child(judge) for _ in range(CHILDREN)]
@@ -63,7 +65,7 @@ class Evolution:
         born = [Individual(genome=genome, loss=loss) for genome, loss in zip(fresh, losses, strict=True)]
         self.population = sorted([*self.population, *born], key=lambda each: each.loss)[:POPULATION]
 
-    def _child(self, judge: Judge) -> Genome:
+    def _child(self, judge: EvaluationBudget) -> GroupingGenome:
         """Return a child that is not known yet, if a few attempts find one."""
         child = self.population[0].genome
         for _ in range(_TRIES):
@@ -74,7 +76,7 @@ class Evolution:
                 break
         return child
 
-    def _guided(self, parent: Individual, judge: Judge) -> Genome | None:
+    def _guided(self, parent: Individual, judge: EvaluationBudget) -> GroupingGenome | None:
         """Return a guided child of the parent, or None."""
         if parent.genome not in self._explained:
             placement = self.space.placement(parent.genome) if parent.loss < INFEASIBLE else None
@@ -87,7 +89,7 @@ class Evolution:
         places = self._rng.integers(len(self.population), size=2)
         return self.population[int(places.min())]
 
-    def _varied(self, genome: Genome) -> Genome:
+    def _varied(self, genome: GroupingGenome) -> GroupingGenome:
         """Return a random child: 45 % swaps, 45 % other layouts, 10 % mutations."""
         kind = self._rng.random()
         if kind < 0.45:
@@ -97,7 +99,7 @@ class Evolution:
         return relaid(self.space, mutated(self.space, genome, self._rng), self._rng)
 
 
-def seeded(space: Space, sizes: tuple[int, ...], rng: np.random.Generator) -> Genome:
+def seeded(space: GroupingDecoder, sizes: tuple[int, ...], rng: np.random.Generator) -> GroupingGenome:
     """Return a random genome with these sizes.
 
     Groups that train grow first, each from a random class to the best connected ones.
@@ -128,7 +130,7 @@ def seeded(space: Space, sizes: tuple[int, ...], rng: np.random.Generator) -> Ge
     return _genome(held, choice)
 
 
-def swapped(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
+def swapped(space: GroupingDecoder, genome: GroupingGenome, rng: np.random.Generator) -> GroupingGenome:
     """Return a child in which some devices of one group change places with another group's, of another class (level 3).
 
     Idle devices count as a group.
@@ -159,7 +161,7 @@ def swapped(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
     return relaid(space, genome, rng)
 
 
-def relaid(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
+def relaid(space: GroupingDecoder, genome: GroupingGenome, rng: np.random.Generator) -> GroupingGenome:
     """Return a child with another layout of one group on the devices of one class (levels 4 and 5)."""
     choice = np.array(genome.choice)
     g = int(rng.integers(len(choice)))
@@ -171,7 +173,7 @@ def relaid(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
     return _genome(np.array(genome.held), choice)
 
 
-def mutated(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
+def mutated(space: GroupingDecoder, genome: GroupingGenome, rng: np.random.Generator) -> GroupingGenome:
     """Return a child in which one group exchanges all its devices of a class for others."""
     held = _with_idle(space, genome)
     g = int(rng.integers(len(held) - 1))
@@ -190,13 +192,13 @@ def mutated(space: Space, genome: Genome, rng: np.random.Generator) -> Genome:
     return _genome(held[:-1], np.array(genome.choice))
 
 
-def amount(space: Space, most: int, rng: np.random.Generator) -> int:
+def amount(space: GroupingDecoder, most: int, rng: np.random.Generator) -> int:
     """Return a random number of devices from one granule to `most`, log-uniformly distributed."""
     steps = max(1, most // space.granule)
     return min(most, max(1, int(2.0 ** (rng.random() * np.log2(steps + 1)))) * space.granule)
 
 
-def _regions_in_use(space: Space, rng: np.random.Generator) -> np.ndarray:
+def _regions_in_use(space: GroupingDecoder, rng: np.random.Generator) -> np.ndarray:
     """Return `[num_classes]`: whether this individual may use the class.
 
     It may use all of them unless the operator limits the number of regions.
@@ -208,18 +210,18 @@ def _regions_in_use(space: Space, rng: np.random.Generator) -> np.ndarray:
     return np.array([at.region.name in names for at in space.classes])
 
 
-def _with_idle(space: Space, genome: Genome) -> np.ndarray:
+def _with_idle(space: GroupingDecoder, genome: GroupingGenome) -> np.ndarray:
     """Return the devices by group and class with a last row for idle ones."""
     held = np.array(genome.held)
     whole = np.array([at.num_gpus for at in space.classes])
     return np.vstack([held, whole - held.sum(axis=0)])
 
 
-def _may(space: Space, row: int, column: int) -> bool:
+def _may(space: GroupingDecoder, row: int, column: int) -> bool:
     """Return whether the group, or the idle row, may have devices of the class."""
     return row == len(space.grouping) or space.usable[row][column]
 
 
-def _genome(held: np.ndarray, choice: np.ndarray) -> Genome:
+def _genome(held: np.ndarray, choice: np.ndarray) -> GroupingGenome:
     """Return the genome with these arrays."""
-    return Genome(held=tuple(map(tuple, held.tolist())), choice=tuple(map(tuple, choice.tolist())))
+    return GroupingGenome(held=tuple(map(tuple, held.tolist())), choice=tuple(map(tuple, choice.tolist())))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.cost.tasks.layer_cuts import TENSOR
-from planner.methods.hetrl.candidate_lists import Menu
+from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping
@@ -39,7 +39,7 @@ time. Chosen by hand."""
 class Bounds:
     """Lower bounds of one problem, in the unit of its objective (seconds per step or dollars per hour)."""
 
-    def __init__(self, menu: Menu) -> None:
+    def __init__(self, menu: CandidateLists) -> None:
         self._menu = menu
         self._problem = menu.prices.problem
         self._classes = [at for _, at in sorted(menu.prices.classes.items())]

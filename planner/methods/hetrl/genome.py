@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.methods.hetrl.candidate_lists import Menu
+from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.device_classes import DeviceClass
 from planner.problem.groupings import Grouping
 from planner.problem.workload import TRAINING, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Genome:
+class GroupingGenome:
     """One individual of the search. Rows are groups, columns are classes in the order of their keys."""
 
     held: tuple[tuple[int, ...], ...]
@@ -28,10 +28,10 @@ class Genome:
 
 
 @dataclass(slots=True)
-class Space:
+class GroupingDecoder:
     """Everything needed to decode the genomes of one grouping."""
 
-    menu: Menu
+    menu: CandidateLists
     grouping: Grouping
     classes: tuple[DeviceClass, ...]
     """Device classes sorted by key."""
@@ -50,7 +50,7 @@ class Space:
         """Least number of devices that a move changes: one in a small fleet, a machine or so in a large one."""
         return max(1, sum(at.num_gpus for at in self.classes) // 512)
 
-    def placement(self, genome: Genome) -> Placement | None:
+    def placement(self, genome: GroupingGenome) -> Placement | None:
         """Return the placement of a genome; None if some group has nothing to run on."""
         pools: list[list[Pool]] = [[] for _ in self.grouping]
         room = {at.key: _Room(at) for at in self.classes}
@@ -76,7 +76,7 @@ class Space:
         )
 
     def _mesh(
-        self, g: int, tasks: tuple[Task, ...], genome: Genome, pools: list[list[Pool]], room: dict[str, "_Room"]
+        self, g: int, tasks: tuple[Task, ...], genome: GroupingGenome, pools: list[list[Pool]], room: dict[str, "_Room"]
     ) -> bool:
         """Place the chosen mesh of a group with training; return False if there is none or no room for it."""
         held = [(self.classes[c].key, n) for c, n in enumerate(genome.held[g]) if n]
@@ -91,7 +91,7 @@ class Space:
         pools[g] += chosen.pools
         return True
 
-    def _units(self, g: int, tasks: tuple[Task, ...], genome: Genome) -> list[Pool]:
+    def _units(self, g: int, tasks: tuple[Task, ...], genome: GroupingGenome) -> list[Pool]:
         """Return the pools of a group without training."""
         found: list[Pool] = []
         for c, held in enumerate(genome.held[g]):
@@ -116,10 +116,10 @@ class Space:
         return tuple(found)
 
 
-def space(menu: Menu, grouping: Grouping) -> Space:
+def space(menu: CandidateLists, grouping: Grouping) -> GroupingDecoder:
     """Return what decodes the genomes of one grouping."""
     classes = tuple(at for _, at in sorted(menu.prices.classes.items()))
-    return Space(
+    return GroupingDecoder(
         menu=menu,
         grouping=grouping,
         classes=classes,
@@ -130,7 +130,7 @@ def space(menu: Menu, grouping: Grouping) -> Space:
     )
 
 
-def _nearness(menu: Menu, classes: Sequence[DeviceClass]) -> np.ndarray:
+def _nearness(menu: CandidateLists, classes: Sequence[DeviceClass]) -> np.ndarray:
     """Return the bytes per second between the regions of each pair of classes; 0 without a route."""
     names = sorted({at.region.name for at in classes})
     between: np.ndarray = menu.prices.known("rates between regions", lambda: _rates(menu, names))
@@ -139,7 +139,7 @@ def _nearness(menu: Menu, classes: Sequence[DeviceClass]) -> np.ndarray:
     return between[np.ix_(of_class, of_class)]
 
 
-def _rates(menu: Menu, names: Sequence[str]) -> np.ndarray:
+def _rates(menu: CandidateLists, names: Sequence[str]) -> np.ndarray:
     routes = [[menu.prices.network.route(a, b) for b in names] for a in names]
     return np.array([[route.bytes_per_s if route else 0.0 for route in each] for each in routes])
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from planner.answer.evaluation import Evaluation
 from planner.methods.hetrl.evolution import amount
-from planner.methods.hetrl.genome import Genome, Space
+from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome
 from planner.problem.goal import Objective
 from planner.problem.workload import SCORING, TRAINING, Task
 
 
-def guided(space: Space, parent: Genome, judged: Evaluation, rng: np.random.Generator) -> Genome | None:
+def guided(
+    space: GroupingDecoder, parent: GroupingGenome, judged: Evaluation, rng: np.random.Generator
+) -> GroupingGenome | None:
     """Return a child of `parent` that should be better, or None if its evaluation gives no direction."""
     goal = space.menu.prices.problem.goal
     if goal.objective is not Objective.THROUGHPUT and rng.random() < 0.5:
@@ -39,7 +41,9 @@ def guided(space: Space, parent: Genome, judged: Evaluation, rng: np.random.Gene
     return _left(space, parent, str(rng.choice(remote)), rng) if remote else None
 
 
-def _shortened(space: Space, genome: Genome, judged: Evaluation, name: str, rng: np.random.Generator) -> Genome | None:
+def _shortened(
+    space: GroupingDecoder, genome: GroupingGenome, judged: Evaluation, name: str, rng: np.random.Generator
+) -> GroupingGenome | None:
     """Return a child with a shorter path through the region of that name, or None."""
     times = dict(judged.task_s)
     region = next((each for each in judged.regions if each.region == name), None)
@@ -62,7 +66,9 @@ def _shortened(space: Space, genome: Genome, judged: Evaluation, name: str, rng:
             return _relaid(space, genome, generator, name)
 
 
-def _fed(space: Space, genome: Genome, judged: Evaluation, g: int, rng: np.random.Generator) -> Genome | None:
+def _fed(
+    space: GroupingDecoder, genome: GroupingGenome, judged: Evaluation, g: int, rng: np.random.Generator
+) -> GroupingGenome | None:
     """Return a child in which group `g` gets idle devices, or else devices of the group that is busy least."""
     held = np.array(genome.held)
     whole = np.array([at.num_gpus for at in space.classes])
@@ -89,7 +95,9 @@ def _fed(space: Space, genome: Genome, judged: Evaluation, g: int, rng: np.rando
     return None
 
 
-def _released(space: Space, genome: Genome, judged: Evaluation, rng: np.random.Generator) -> Genome | None:
+def _released(
+    space: GroupingDecoder, genome: GroupingGenome, judged: Evaluation, rng: np.random.Generator
+) -> GroupingGenome | None:
     """Return a child in which the group that waits most gives devices back."""
     held = np.array(genome.held)
     busy = _busy_s(space, judged)
@@ -102,7 +110,9 @@ def _released(space: Space, genome: Genome, judged: Evaluation, rng: np.random.G
     return _child(held, genome)
 
 
-def _left(space: Space, genome: Genome, region: str, rng: np.random.Generator) -> Genome | None:
+def _left(
+    space: GroupingDecoder, genome: GroupingGenome, region: str, rng: np.random.Generator
+) -> GroupingGenome | None:
     """Return a child in which generation leaves the region; another group takes its devices, or they are idle."""
     held = np.array(genome.held)
     g = _group_with(space, Task.GENERATION)
@@ -118,7 +128,9 @@ def _left(space: Space, genome: Genome, region: str, rng: np.random.Generator) -
     return _child(held, genome) if held[g].any() else None
 
 
-def _woken(space: Space, genome: Genome, judged: Evaluation, rng: np.random.Generator) -> Genome | None:
+def _woken(
+    space: GroupingDecoder, genome: GroupingGenome, judged: Evaluation, rng: np.random.Generator
+) -> GroupingGenome | None:
     """Return a child in which one class that idles in generation does another group's work, or none."""
     placement = space.placement(genome)
     g = _group_with(space, Task.GENERATION)
@@ -134,7 +146,7 @@ def _woken(space: Space, genome: Genome, judged: Evaluation, rng: np.random.Gene
     return _child(held, genome) if held[g].any() else None
 
 
-def _relaid(space: Space, genome: Genome, g: int, region: str) -> Genome:
+def _relaid(space: GroupingDecoder, genome: GroupingGenome, g: int, region: str) -> GroupingGenome:
     """Return a child in which the region's units take the next layout, which may finish its first samples sooner."""
     choice = np.array(genome.choice)
     for c, at in enumerate(space.classes):
@@ -143,26 +155,26 @@ def _relaid(space: Space, genome: Genome, g: int, region: str) -> Genome:
     return _child(np.array(genome.held), genome, choice)
 
 
-def _longest(space: Space, times: dict[Task, float], kinds: tuple[Task, ...]) -> tuple[float, int]:
+def _longest(space: GroupingDecoder, times: dict[Task, float], kinds: tuple[Task, ...]) -> tuple[float, int]:
     """Return (seconds, group) of the group that takes longest for tasks of these kinds."""
     sums = [sum(times[t] for t in group if t in kinds) for group in space.grouping]
     return max((seconds, g) for g, seconds in enumerate(sums))
 
 
-def _busy_s(space: Space, judged: Evaluation) -> list[float]:
+def _busy_s(space: GroupingDecoder, judged: Evaluation) -> list[float]:
     """Return the busy seconds of each group."""
     times = dict(judged.task_s)
     return [sum(times[task] for task in group) for group in space.grouping]
 
 
-def _group_with(space: Space, task: Task) -> int:
+def _group_with(space: GroupingDecoder, task: Task) -> int:
     """Return the index of the group with that task."""
     return next(g for g, group in enumerate(space.grouping) if task in group)
 
 
-def _child(held: np.ndarray, genome: Genome, choice: np.ndarray | None = None) -> Genome:
+def _child(held: np.ndarray, genome: GroupingGenome, choice: np.ndarray | None = None) -> GroupingGenome:
     """Return a genome with these devices, and the parent's choices unless others are given."""
-    return Genome(
+    return GroupingGenome(
         held=tuple(map(tuple, held.tolist())),
         choice=genome.choice if choice is None else tuple(map(tuple, choice.tolist())),
     )

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from planner.answer.outcome import Incumbent, Outcome
-from planner.cost.tables.cost_tables import Prices
-from planner.methods.evaluation_budget import Judge, ignore, never
+from planner.cost.tables.cost_tables import CostTables
+from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 from planner.methods.hetrl import genome, guided_moves
-from planner.methods.hetrl.candidate_lists import Menu, menu_of
+from planner.methods.hetrl.candidate_lists import CandidateLists, candidate_lists
 from planner.methods.hetrl.evolution import Evolution
 from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.hetrl.group_sizes import sizes as sizes_of
@@ -26,7 +26,7 @@ budget is therefore spent on groupings with the best bounds instead of a first l
 
 
 def search(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -39,13 +39,15 @@ def search(
 
     `max_evals` limits evaluations instead of seconds; the result then depends only on the problem and the seed.
     """
-    judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
+    judge = EvaluationBudget(
+        prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
+    )
     _run(judge, seed, bounded=False)
     return judge.outcome("hetrl")
 
 
 def search_bounded(
-    prices: Prices,
+    prices: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -59,15 +61,17 @@ def search_bounded(
     Arms are also dropped if their bound is no better than the incumbent, the most promising groupings come first, and
     half of the children are built from what determines the step time.
     """
-    judge = Judge(prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop)
+    judge = EvaluationBudget(
+        prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
+    )
     _run(judge, seed, bounded=True)
     return judge.outcome("hetrl_bounded")
 
 
-def _run(judge: Judge, seed: int, *, bounded: bool) -> None:
+def _run(judge: EvaluationBudget, seed: int, *, bounded: bool) -> None:
     """Search until the budget is spent or nothing new is found."""
     problem = judge.prices.problem
-    menu = menu_of(judge.prices)
+    menu = candidate_lists(judge.prices)
     bounds = Bounds(menu) if bounded else None
     arms = []
     for i, grouping in enumerate(groupings(problem)):
@@ -82,7 +86,9 @@ def _run(judge: Judge, seed: int, *, bounded: bool) -> None:
         halve(arms, judge, 1.0, alive=lambda arm: promising(arm, judge))
 
 
-def _drawer(menu: Menu, grouping: Grouping, rng: np.random.Generator, bounds: Bounds | None) -> Callable[[], SizesArm]:
+def _drawer(
+    menu: CandidateLists, grouping: Grouping, rng: np.random.Generator, bounds: Bounds | None
+) -> Callable[[], SizesArm]:
     """Return a function that makes arms with new size vectors of one grouping."""
     problem = menu.prices.problem
     space = genome.space(menu, grouping)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import ceil, log2
 from typing import Protocol, TypeVar
 
-from planner.methods.evaluation_budget import INFEASIBLE, Judge
+from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.methods.hetrl.evolution import CHILDREN, POPULATION, Evolution
 
 _HOPELESS_S = 1e12
@@ -24,14 +24,16 @@ class Arm(Protocol):
 
     @property
     def best_loss(self) -> float: ...
-    def pull(self, judge: Judge, until: float) -> None:
+    def pull(self, judge: EvaluationBudget, until: float) -> None:
         """Search until that fraction of the whole budget is spent, at least a little."""
 
 
 A = TypeVar("A", bound=Arm)
 
 
-def halve(arms: Iterable[A], judge: Judge, until: float, *, alive: Callable[[A], bool] = lambda arm: True) -> list[A]:
+def halve(
+    arms: Iterable[A], judge: EvaluationBudget, until: float, *, alive: Callable[[A], bool] = lambda arm: True
+) -> list[A]:
     """Pull arms and drop the worse half until one is left, and return the survivors, best first.
 
     `alive` says whether an arm is worth pulling at all; arms that are not are dropped.
@@ -67,7 +69,7 @@ class SizesArm:
         """Least loss found so far."""
         return self._evolution.best_loss
 
-    def pull(self, judge: Judge, until: float) -> None:
+    def pull(self, judge: EvaluationBudget, until: float) -> None:
         """Do at least one generation, and further ones until the deadline or until all children are known."""
         self._evolution.advance(judge)
         while judge.spent() < until:
@@ -102,7 +104,7 @@ class GroupingArm:
         """Whether several size vectors had no valid placement, so that its tasks probably do not fit together."""
         return self._failures >= 8
 
-    def pull(self, judge: Judge, until: float) -> None:
+    def pull(self, judge: EvaluationBudget, until: float) -> None:
         # The number of inner arms is a power of two that the budget allows two generations each.
         """Halve old and new size vectors until that fraction of the whole budget is spent."""
         evaluations = judge.evaluations_within(until - judge.spent())
@@ -116,12 +118,12 @@ class GroupingArm:
         self._kept = sorted(known.values(), key=lambda arm: arm.best_loss)[:MAX_SIZES]
 
 
-def promising(arm: GroupingArm, judge: Judge) -> bool:
+def promising(arm: GroupingArm, judge: EvaluationBudget) -> bool:
     """Return whether the arm may still hold something better than the incumbent."""
     return not arm.is_hopeless and arm.bound < judge.best_loss
 
 
-def _may_win(arm: SizesArm, judge: Judge) -> bool:
+def _may_win(arm: SizesArm, judge: EvaluationBudget) -> bool:
     """Return whether the arm may still hold something better than the incumbent."""
     return arm.bound < judge.best_loss and not arm.is_hopeless
 

@@ -17,9 +17,9 @@ from planner.answer.placement import Layout
 from planner.cost.batched.batch_tables import ways_of
 from planner.cost.tasks import memory
 from planner.cost.tasks.layer_cuts import TENSOR, of_layout
-from planner.methods.hetrl.candidate_lists import Menu
+from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.methods.hetrl.fluid_bounds import Bounds
-from planner.methods.hetrl.genome import Genome, Space
+from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome
 from planner.problem.groupings import Tasks
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -75,7 +75,7 @@ class _Deals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class ClassSpeeds:
     """Numbers per class that the estimates are made of; arrays are `[num_classes]` unless said otherwise."""
 
     tasks: tuple[Task, ...]
@@ -124,7 +124,7 @@ class Fleet:
         return {task: np.where(fits, self.steps[task][place, classes], 0.0) for task in tasks}
 
 
-def fleet(menu: Menu, bounds: Bounds) -> Fleet:
+def fleet(menu: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     """Return the numbers of one problem."""
     prices, ways = menu.prices, ways_of(menu.prices)
     workload = prices.problem.workload
@@ -141,7 +141,7 @@ def fleet(menu: Menu, bounds: Bounds) -> Fleet:
     power = whole * steps[Task.ACTOR_TRAINING].max(axis=0)
     strongest = np.argsort(-power, kind="stable")
     usable = np.array([memory.usable_bytes(at.gpu) for at in classes])
-    return Fleet(
+    return ClassSpeeds(
         tasks=workload.tasks,
         whole=whole,
         batch=batches(whole, _BATCHES),
@@ -161,17 +161,17 @@ def batches(whole: Ints, num: int) -> Ints:
     return -(-whole // max(1, min(num, _ALL_BATCHES // len(whole))))
 
 
-def _steps(menu: Menu, bounds: Bounds, task: Task) -> Floats:
+def _steps(menu: CandidateLists, bounds: Bounds, task: Task) -> Floats:
     """Return the steps per second of one device with units of at least each size, `[num_sizes, num_classes]`."""
     found = np.array([bounds.rates_by_size(task, at) for _, at in sorted(menu.prices.classes.items())]).T
     steps: Floats = np.maximum.accumulate(found[::-1], axis=0)[::-1] / bounds.work(task)
     return steps
 
 
-class Dealer:
+class DeviceAssigner:
     """Opening heuristic of one problem; it keeps what groups with training may get."""
 
-    def __init__(self, menu: Menu, fleet: Fleet) -> None:
+    def __init__(self, menu: CandidateLists, fleet: ClassSpeeds) -> None:
         prices = menu.prices
         self._menu, self._fleet, self._workload = menu, fleet, prices.problem.workload
         self._classes = tuple(at for _, at in sorted(prices.classes.items()))
@@ -180,7 +180,7 @@ class Dealer:
         self._strong = fleet.strong
         self._holds: dict[tuple[Tasks, bool], tuple[_Hold, ...]] = {}
 
-    def genomes(self, of: Space, num: int) -> Iterator[Genome]:
+    def genomes(self, of: GroupingDecoder, num: int) -> Iterator[GroupingGenome]:
         """Yield the `num` most promising genomes of a grouping by estimate, best first."""
         trains = [g for g, each in enumerate(of.trains) if each]
         options = [self._of_training(of.grouping[g], may_pair=len(trains) == 1) for g in trains]
@@ -189,7 +189,7 @@ class Dealer:
             return
         deals = self._dealt(of, trains, every)
         step_s = self._step_s(of, trains, every, deals)
-        told: set[Genome] = set()
+        told: set[GroupingGenome] = set()
         alike = [0] * len(every)
         for row in np.argsort(step_s, kind="stable").tolist():
             if len(told) >= num or not np.isfinite(step_s[row]):
@@ -200,7 +200,7 @@ class Dealer:
             # For a mesh of two classes several layouts are tried; results with the same meshes are limited.
             for place in range(_CHOICES if is_pair and not alike[which] else 1):
                 choice = tuple((place if each else 0,) * len(self._classes) for each in of.trains)
-                genome = Genome(held=held, choice=choice)
+                genome = GroupingGenome(held=held, choice=choice)
                 if genome not in told and (place or alike[which] < _ALIKE):
                     told.add(genome)
                     yield genome
@@ -260,7 +260,7 @@ class Dealer:
 
     # --- units
 
-    def _dealt(self, of: Space, trains: Sequence[int], every: Sequence[Sequence[_Hold]]) -> _Deals:
+    def _dealt(self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_Hold]]) -> _Deals:
         """Return each combination of meshes with the other devices assigned in a few ways.
 
         The ways differ in how slow generation counts and in whether it is limited to classes near the trainer.
@@ -289,7 +289,7 @@ class Dealer:
             held[:, units] = share(able, self._whole - meshes.sum(axis=1), weights, self._fleet.batch)
         return _Deals(held=np.concatenate(found), which=np.tile(np.arange(len(every)), len(ways)))
 
-    def _speeds(self, of: Space, g: int) -> list[float]:
+    def _speeds(self, of: GroupingDecoder, g: int) -> list[float]:
         """Return the steps per second of one device of each class, for all tasks of the group by turns."""
         options = [self._menu.units(of.grouping[g], at.key) for at in self._classes]
         samples = float(self._workload.samples_per_step)
@@ -297,7 +297,9 @@ class Dealer:
 
     # --- estimates
 
-    def _step_s(self, of: Space, trains: Sequence[int], every: Sequence[Sequence[_Hold]], deals: _Deals) -> Floats:
+    def _step_s(
+        self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_Hold]], deals: _Deals
+    ) -> Floats:
         """Return the estimated seconds per step, `[num_rows]`; inf where a group has nothing to work on."""
         eta, num = self._workload.eta, len(deals.held)
         zero = np.zeros(num)

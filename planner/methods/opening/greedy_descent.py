@@ -13,15 +13,15 @@ from functools import cached_property
 import numpy as np
 
 from planner.answer.evaluation import Evaluation
-from planner.cost.tables.cost_tables import Prices
-from planner.methods.evaluation_budget import INFEASIBLE, Judge
+from planner.cost.tables.cost_tables import CostTables
+from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.methods.hetrl import evolution
-from planner.methods.hetrl.candidate_lists import menu_of
+from planner.methods.hetrl.candidate_lists import candidate_lists
 from planner.methods.hetrl.fluid_bounds import Bounds
-from planner.methods.hetrl.genome import Genome, Space, space
+from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome, space
 from planner.methods.hetrl.group_sizes import sizes as sizes_of
 from planner.methods.hetrl.guided_moves import guided
-from planner.methods.opening.device_assignment import MANY_CLASSES, Dealer, Fleet, fleet
+from planner.methods.opening.device_assignment import MANY_CLASSES, ClassSpeeds, DeviceAssigner, fleet
 from planner.methods.opening.grouping_estimates import estimates
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
@@ -44,14 +44,14 @@ _STUCK = 3
 class _Arm:
     """A grouping that is open, with its best genome."""
 
-    space: Space
+    space: GroupingDecoder
     bound: float
-    genome: Genome
+    genome: GroupingGenome
     loss: float
     failures: int = 0
     explained: Evaluation | None = None
     """Evaluation of the best genome; None until it is needed."""
-    known: set[Genome] = field(default_factory=set)
+    known: set[GroupingGenome] = field(default_factory=set)
     """Genomes that were tried."""
 
 
@@ -61,8 +61,8 @@ class Descent:
     Each `run` continues where the last one ended, with an evaluation budget of its own.
     """
 
-    def __init__(self, prices: Prices, rng: np.random.Generator) -> None:
-        self._menu, self._rng = menu_of(prices), rng
+    def __init__(self, prices: CostTables, rng: np.random.Generator) -> None:
+        self._menu, self._rng = candidate_lists(prices), rng
         self._bounds = Bounds(self._menu)
         every = groupings(prices.problem)
         self._every = every
@@ -71,7 +71,7 @@ class Descent:
         self._arms: list[_Arm] = []
         self._is_dry = False
 
-    def run(self, judge: Judge, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
+    def run(self, judge: EvaluationBudget, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
         """Search until the budget is spent or nothing better is found.
 
         It ends when every grouping that may beat `value` rests, or when `patience` rounds found nothing better.
@@ -94,12 +94,12 @@ class Descent:
             if hopeful and not judge.is_over:
                 _step(judge, min(hopeful, key=lambda each: each.loss), self._rng)
 
-    def _begin(self, judge: Judge) -> None:
+    def _begin(self, judge: EvaluationBudget) -> None:
         """Judge a first placement at once: all tasks together on the class with the most arithmetic."""
         classes = [at for _, at in sorted(self._menu.prices.classes.items())]
         most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
         held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
-        genome = Genome(held=(held,), choice=((0,) * len(held),))
+        genome = GroupingGenome(held=(held,), choice=((0,) * len(held),))
         judge.losses([space(self._menu, each).placement(genome) for each in self._every if len(each) == 1])
 
     def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
@@ -122,7 +122,7 @@ class Descent:
         rest = {each: self._bounds.of_grouping(each) for each in every if each not in few}
         yield from ((rest[each], each) for each in sorted(rest, key=lambda each: (rest[each], len(each), each)))
 
-    def _open(self, judge: Judge, value: float) -> None:
+    def _open(self, judge: EvaluationBudget, value: float) -> None:
         """Open the next grouping that has a valid placement."""
         for bound, grouping in self._waiting:
             if bound >= value:
@@ -140,16 +140,16 @@ class Descent:
         self._is_dry = True
 
     @cached_property
-    def _fleet(self) -> Fleet:
+    def _fleet(self) -> ClassSpeeds:
         """Numbers per class for the estimates."""
         return fleet(self._menu, self._bounds)
 
     @cached_property
-    def _dealer(self) -> Dealer:
+    def _dealer(self) -> DeviceAssigner:
         """Opening heuristic of the problem."""
-        return Dealer(self._menu, self._fleet)
+        return DeviceAssigner(self._menu, self._fleet)
 
-    def _seeds(self, of: Space) -> Iterator[Genome]:
+    def _seeds(self, of: GroupingDecoder) -> Iterator[GroupingGenome]:
         """Yield first genomes of a grouping: by estimate, and drawn ones.
 
         They are drawn where estimates say little: for goals in dollars and rules of regions.
@@ -166,7 +166,7 @@ class Descent:
             yield evolution.seeded(of, next(drawn) if turn % 2 else best, self._rng)
 
 
-def _step(judge: Judge, arm: _Arm, rng: np.random.Generator) -> None:
+def _step(judge: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
     """Judge the children of the arm's best genome and keep the best one if it is better."""
     if arm.explained is None:
         placement = arm.space.placement(arm.genome)
@@ -181,7 +181,7 @@ def _step(judge: Judge, arm: _Arm, rng: np.random.Generator) -> None:
         arm.failures += 1
 
 
-def _children(arm: _Arm, rng: np.random.Generator) -> Iterator[Genome]:
+def _children(arm: _Arm, rng: np.random.Generator) -> Iterator[GroupingGenome]:
     """Yield children of the arm's best genome: guided ones, device swaps and other layouts."""
     for _ in range(_CHILDREN):
         child = None

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from planner.methods.opening.device_assignment import Fleet, Floats, Ints, batches, share
+from planner.methods.opening.device_assignment import ClassSpeeds, Floats, Ints, batches, share
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -21,7 +21,7 @@ _BATCHES = 3
 """Batches in which the devices of a class are assigned. Chosen by hand."""
 
 
-def estimates(fleet: Fleet, every: Sequence[Grouping]) -> Floats:
+def estimates(fleet: ClassSpeeds, every: Sequence[Grouping]) -> Floats:
     """Return `[num_groupings]`: estimated seconds per step of the best of a few ways to share the fleet.
 
     An entry is inf if none of them works.
@@ -68,7 +68,7 @@ def estimates(fleet: Fleet, every: Sequence[Grouping]) -> Floats:
     return found
 
 
-def _ways(fleet: Fleet, grouping: Grouping) -> list[tuple[tuple[int, int, int], ...]]:
+def _ways(fleet: ClassSpeeds, grouping: Grouping) -> list[tuple[tuple[int, int, int], ...]]:
     """Return the ways to give each group that trains one class: tuples of (group, class, devices)."""
     trains = [g for g, tasks in enumerate(grouping) if any(task in TRAINING for task in tasks)]
     whole = fleet.whole.tolist()
@@ -81,7 +81,7 @@ def _ways(fleet: Fleet, grouping: Grouping) -> list[tuple[tuple[int, int, int], 
     ]
 
 
-def _speeds(fleet: Fleet, tasks: Tasks) -> tuple[dict[Task, Floats], Floats]:
+def _speeds(fleet: ClassSpeeds, tasks: Tasks) -> tuple[dict[Task, Floats], Floats]:
     """Return steps per second of one device, `[num_classes]`: (of each task, of all tasks by turns).
 
     The second one is 0 for groups that train, since they get their devices apart.
@@ -94,7 +94,9 @@ def _speeds(fleet: Fleet, tasks: Tasks) -> tuple[dict[Task, Floats], Floats]:
     return each, together
 
 
-def _step_s(fleet: Fleet, held: Ints, steps: Floats, group: Ints, home: dict[Task, Ints], lag_s: Floats) -> Floats:
+def _step_s(
+    fleet: ClassSpeeds, held: Ints, steps: Floats, group: Ints, home: dict[Task, Ints], lag_s: Floats
+) -> Floats:
     """Return the estimated seconds per step, `[num_rows]`."""
     rank = np.arange(len(held))
     # Busy seconds of each task: work over the joint speed of its group's devices.

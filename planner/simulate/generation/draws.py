@@ -22,7 +22,7 @@ _BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class SampledPrompt:
     """Lengths of one group of samples, in tokens: of the prompt and of each completion."""
 
     tokens: int
@@ -39,13 +39,13 @@ class Draws:
         self._grid = np.linspace(-6.0, 6.0, 2401)
         self._levels = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in self._grid])
 
-    def prompt(self, group: int) -> Prompt:
+    def prompt(self, group: int) -> SampledPrompt:
         """Return the group of that number."""
         block, row = divmod(group, _BLOCK)
         if block not in self._blocks:
             self._blocks[block] = self._draw(block)
         prompts, completions = self._blocks[block]
-        return Prompt(tokens=int(prompts[row]), completions=tuple(completions[row].tolist()))
+        return SampledPrompt(tokens=int(prompts[row]), completions=tuple(completions[row].tolist()))
 
     def _draw(self, block: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         generator = np.random.default_rng([self._seed, block])

@@ -21,7 +21,7 @@ are soon put back. Chosen by hand."""
 
 
 @dataclass(slots=True)
-class Sample:
+class SimulatedSample:
     """One completion, from its lease until it is complete. `length` is its final number of tokens."""
 
     group: int
@@ -35,7 +35,7 @@ class Sample:
     """Value of the engine's clock when it last started to run."""
 
 
-class Engine:
+class SimulatedEngine:
     """State of one replica.
 
     `at_s` is the simulated time that corresponds to the engine's clock: the end of its last whole step.
@@ -55,7 +55,7 @@ class Engine:
         self._clock = 0
         self._prefill_s = 0.0
         self._context = 0
-        self._running: list[tuple[int, int, Sample]] = []
+        self._running: list[tuple[int, int, SimulatedSample]] = []
         """Heap of (clock value at which the sequence ends, order of admission, sequence)."""
         self._num_admitted = 0
         self._swaps: list[tuple[int, int]] = [(0, 0)]
@@ -74,7 +74,7 @@ class Engine:
             return math.inf
         return self.at_s + self._prefill_s + self._to_next()[1]
 
-    def has_room(self, sample: Sample) -> bool:
+    def has_room(self, sample: SimulatedSample) -> bool:
         """Return whether there is a free slot and room in the caches; False while paused or without devices.
 
         An empty engine takes any sample.
@@ -84,7 +84,7 @@ class Engine:
             return False
         return not num or self._context + sample.prompt + sample.done + (num + 1) * GROWTH_TOKENS <= self._cache_tokens
 
-    def admit_from(self, queue: deque[Sample], now_s: float, most: int) -> int:
+    def admit_from(self, queue: deque[SimulatedSample], now_s: float, most: int) -> int:
         """Start samples of the queue in order, as long as they fit, with the next step. Return how many.
 
         At most `most` samples are started. Their prompts are read in chunks along with decoding steps.
@@ -130,11 +130,11 @@ class Engine:
             steps = math.ceil(2 * left_s / (linear + root) - 1e-6)
         self._move(min(steps, self._to_next()[0]))
 
-    def finish(self) -> tuple[list[Sample], Sample | None]:
+    def finish(self) -> tuple[list[SimulatedSample], SimulatedSample | None]:
         """Advance to `due_s`. Return the completed samples, or (no samples, sample that full caches put back)."""
         self._move(self._to_next()[0])
         self.epoch += 1
-        whole: list[Sample] = []
+        whole: list[SimulatedSample] = []
         running, clock = self._running, self._clock
         while running and running[0][0] <= clock:
             sample = heapq.heappop(running)[2]
@@ -170,7 +170,7 @@ class Engine:
         self.at_s = max(self.at_s, now_s)
         self.epoch += 1
 
-    def vanish(self) -> list[Sample]:
+    def vanish(self) -> list[SimulatedSample]:
         """Remove the devices and return the samples that ran. They lose all their tokens."""
         lost = [sample for _, _, sample in sorted(self._running, key=lambda entry: entry[1])]
         self._running.clear()
@@ -186,7 +186,7 @@ class Engine:
         self.is_alive, self.is_paused, self.at_s = True, is_paused, max(self.at_s, now_s)
         self._swaps.append((self._clock, version))
 
-    def _settle(self, sample: Sample) -> None:
+    def _settle(self, sample: SimulatedSample) -> None:
         """Count the tokens of a sample that no longer runs, by version."""
         end = self._clock
         sample.done += end - sample.began

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.problem.workload import Workload
-from planner.simulate.generation.engine import Engine, Sample
+from planner.simulate.generation.engine import SimulatedEngine, SimulatedSample
 from planner.simulate.generation.replica_speed import Speed
 
 
@@ -36,7 +36,7 @@ def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: i
     most = workload.samples_per_step
     size = 1
     while True:
-        engine = Engine(speed, max_running=max_running, cache_tokens=cache_tokens)
+        engine = SimulatedEngine(speed, max_running=max_running, cache_tokens=cache_tokens)
         samples.append(float(size))
         seconds.append(_play(engine, round(workload.prompt_tokens.mean), _spread(workload, size)))
         if size >= most or seconds[-1] > 64 * seconds[0]:
@@ -83,8 +83,8 @@ def _spread(workload: Workload, size: int) -> list[int]:
     return [lengths[i * stride % size] for i in range(size)]
 
 
-def _play(engine: Engine, prompt: int, lengths: list[int]) -> float:
-    queue = deque(Sample(group=0, prompt=prompt, length=length) for length in lengths)
+def _play(engine: SimulatedEngine, prompt: int, lengths: list[int]) -> float:
+    queue = deque(SimulatedSample(group=0, prompt=prompt, length=length) for length in lengths)
     engine.admit_from(queue, 0.0, len(lengths))
     while engine.num_running:
         now_s = engine.due_s()

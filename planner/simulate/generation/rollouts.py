@@ -20,7 +20,7 @@ from planner.problem.workload import Task, Workload
 from planner.simulate.event_queue import Agenda
 from planner.simulate.gantt import Gantt
 from planner.simulate.generation.draws import Draws
-from planner.simulate.generation.engine import Engine, Sample
+from planner.simulate.generation.engine import SimulatedEngine, SimulatedSample
 from planner.simulate.generation.group_shares import Curve, deal_groups
 from planner.simulate.generation.staleness_window import Window
 from planner.simulate.generation.time_sharing import Turns
@@ -43,10 +43,10 @@ class Run:
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class PlacedEngine:
     """One engine and its place in a pool."""
 
-    engine: Engine
+    engine: SimulatedEngine
     pool: "GenPool"
     unit: int
     is_shown: bool
@@ -74,8 +74,8 @@ class GenPool:
     """Largest number of groups that the pool may lease per version, if generation is continuous."""
     credit: float
     """Groups that it may still lease."""
-    workers: list[Worker] = field(default_factory=list)
-    queue: deque[Sample] = field(default_factory=deque)
+    workers: list[PlacedEngine] = field(default_factory=list)
+    queue: deque[SimulatedSample] = field(default_factory=deque)
     left_to_lease: int = 0
     """Groups of the current step that it still has to lease, if a whole step is generated at once."""
     version: int = 0
@@ -84,7 +84,7 @@ class GenPool:
     """Whether it has leased anything with that version. It holds for the first version."""
 
     @property
-    def alive(self) -> list[Worker]:
+    def alive(self) -> list[PlacedEngine]:
         """Engines whose devices are present."""
         return [worker for worker in self.workers if worker.engine.is_alive]
 
@@ -122,7 +122,7 @@ class Rollouts:
         self._gantt = gantt
         self._runs: dict[int, Run] = {}
         self._num_leased = 0
-        self._orphans: deque[Sample] = deque()
+        self._orphans: deque[SimulatedSample] = deque()
         self._dealt = -1
         self._by_turns: Turns | None = None
         self._has_turn = False
@@ -222,7 +222,7 @@ class Rollouts:
 
     def set_available(self, pool: GenPool, num_units: int, is_paused: bool) -> None:
         """Make exactly `num_units` of a pool's units present. Units with the highest numbers vanish first."""
-        lost: list[Sample] = []
+        lost: list[SimulatedSample] = []
         for worker in pool.workers:
             stays = worker.unit < num_units
             if worker.engine.is_alive and not stays:
@@ -270,7 +270,7 @@ class Rollouts:
         self._runs[run.index] = run
         self._num_leased += 1
         for length in drawn.completions:
-            pool.queue.append(Sample(group=run.index, prompt=drawn.tokens, length=length))
+            pool.queue.append(SimulatedSample(group=run.index, prompt=drawn.tokens, length=length))
         return True
 
     def _spread(self, pool: GenPool) -> None:
@@ -283,7 +283,7 @@ class Rollouts:
         if not idle:
             return
         heapq.heapify(idle)
-        given: dict[int, deque[Sample]] = {}
+        given: dict[int, deque[SimulatedSample]] = {}
         while pool.queue and idle:
             running, i = idle[0]
             given.setdefault(i, deque()).append(pool.queue.popleft())
@@ -291,17 +291,17 @@ class Rollouts:
                 heapq.heapreplace(idle, (running + 1, i))
             else:
                 heapq.heappop(idle)
-        back: list[Sample] = []
+        back: list[SimulatedSample] = []
         for i in sorted(given):
             self._admit(workers[i], given[i])
             back += given[i]
         pool.queue.extendleft(reversed(back))
 
-    def _admit(self, worker: Worker, queue: deque[Sample]) -> None:
+    def _admit(self, worker: PlacedEngine, queue: deque[SimulatedSample]) -> None:
         if worker.engine.admit_from(queue, self._agenda.now_s, len(queue)) or queue:
             self._due_next(worker)
 
-    def _due_next(self, worker: Worker) -> None:
+    def _due_next(self, worker: PlacedEngine) -> None:
         engine = worker.engine
         if engine.num_running and worker.began_s is None and not engine.is_paused:
             worker.began_s = self._agenda.now_s
@@ -310,7 +310,7 @@ class Rollouts:
             epoch = engine.epoch
             self._agenda.at(due_s, lambda: self._due(worker, epoch))
 
-    def _due(self, worker: Worker, epoch: int) -> None:
+    def _due(self, worker: PlacedEngine, epoch: int) -> None:
         """Handle the next completion of an engine, or full caches, and refill its slots."""
         engine, pool = worker.engine, worker.pool
         if engine.epoch != epoch:
@@ -331,7 +331,7 @@ class Rollouts:
         if queue and len(pool.workers) > 1:
             self._spread(pool)
 
-    def _account(self, sample: Sample, region: str) -> None:
+    def _account(self, sample: SimulatedSample, region: str) -> None:
         """Record a complete sample.
 
         Deliver its group if it was the last one of it, and end the turn if it was the last one of a step.
@@ -362,7 +362,7 @@ class Rollouts:
             else:
                 self._orphans.append(sample)
 
-    def _cut(self, worker: Worker) -> None:
+    def _cut(self, worker: PlacedEngine) -> None:
         """End the current bar of a worker, if it has one."""
         if worker.began_s is not None and worker.is_shown:
             pool = worker.pool

@@ -65,7 +65,7 @@ class Totals:
     """Seconds in which a whole batch was present and the window did not allow it to be taken."""
 
 
-class Learner:
+class SimulatedLearner:
     """State of batches in one run.
 
     `publish(version)` sends the weights of a version. `formed()` is called when a new batch has moved the window.

@@ -24,7 +24,7 @@ _GRID = 24
 """Number of token counts at which the seconds of a stage are computed; between them they are interpolated."""
 
 
-class Block:
+class PoolPipelines:
     """The pipelines of one pool."""
 
     def __init__(self, workload: Workload, task: Task, at: DeviceClass, pool: Pool) -> None:
@@ -134,7 +134,7 @@ def _micro_batches(samples: Sequence[int], size: int) -> list[float]:
     return tokens
 
 
-class Mesh:
+class SimulatedMesh:
     """One task that trains on the blocks of a mesh.
 
     `between` returns (bytes per second, latency) of the links from block to block at the start of a step. If one of
@@ -142,7 +142,7 @@ class Mesh:
     """
 
     def __init__(
-        self, workload: Workload, blocks: Sequence[Block], between: Callable[[], Sequence[tuple[float, float]]]
+        self, workload: Workload, blocks: Sequence[PoolPipelines], between: Callable[[], Sequence[tuple[float, float]]]
     ) -> None:
         self._workload = workload
         self._blocks = tuple(blocks)

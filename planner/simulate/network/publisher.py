@@ -21,7 +21,7 @@ Arrival = Callable[[int], None]
 """Function that is called with a version when it has arrived."""
 
 
-class Publisher:
+class SimulatedPublisher:
     """Queues of versions to all regions.
 
     `critic_arrived(version)` is called when every device that infers with the critic has the version.

@@ -28,7 +28,7 @@ Read = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StoredBlock:
     """One block, and the offset of its data in the file."""
 
     kind: bytes
@@ -45,7 +45,7 @@ def block(kind: bytes, *parts: Buffer) -> tuple[Buffer, ...]:
     return head + _checksum(head, parts), *parts
 
 
-def blocks(read: Read) -> Iterator[Block]:
+def blocks(read: Read) -> Iterator[StoredBlock]:
     """Yield all whole blocks from the file's start, up to the first that is not whole."""
     at = 0
     while len(header := read(at, HEADER_BYTES)) == HEADER_BYTES:
@@ -55,7 +55,7 @@ def blocks(read: Read) -> Iterator[Block]:
         data = read(at + HEADER_BYTES, length)
         if len(data) < length or _checksum(header[: _HEAD.size], (data,)) != header[_HEAD.size :]:
             return
-        yield Block(kind, data, at + HEADER_BYTES)
+        yield StoredBlock(kind, data, at + HEADER_BYTES)
         at += HEADER_BYTES + length
 
 

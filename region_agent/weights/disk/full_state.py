@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from periplus.codec.weights.layout import Layout
+from periplus.codec.weights.layout import StateLayout
 from periplus.errors import CorruptFrame, CorruptSpool, Forged
 from periplus.publication import Attestation, Trust
 from periplus.spool.files import explained
@@ -30,8 +30,15 @@ from periplus.values.digest import BLOCK_BYTES, digest_of, root
 from periplus.values.policy import Policy
 from region_agent.weights.disk import redo_log
 from region_agent.weights.disk.files import PlacedFile, WeightFiles, new_file
-from region_agent.weights.disk.manifest import Manifest, file_name, newest_manifest, numbered, reader, write_manifest
-from region_agent.weights.disk.placement import Placement
+from region_agent.weights.disk.manifest import (
+    FullStateManifest,
+    file_name,
+    newest_manifest,
+    numbered,
+    reader,
+    write_manifest,
+)
+from region_agent.weights.disk.placement import FilePlacement
 from region_agent.weights.disk.redo_log import SpanChanges
 
 HASHED_AT_ONCE_BYTES = 16 << 20
@@ -40,19 +47,21 @@ hand.
 """
 
 
-class Copy:
+class FullState:
     """A proven full state on disk.
 
     `usable` becomes False if an error left it unproven; then it must be opened again.
     """
 
-    def __init__(self, layer: WeightFiles, folder: Path, manifest: Manifest, number: int, file: PlacedFile) -> None:
+    def __init__(
+        self, layer: WeightFiles, folder: Path, manifest: FullStateManifest, number: int, file: PlacedFile
+    ) -> None:
         self._layer = layer
         self._folder = folder
         self._manifest = manifest
         self._number = number
         self._file = file
-        self.placement = Placement(manifest.layout)
+        self.placement = FilePlacement(manifest.layout)
         self.usable = True
 
     @property
@@ -68,10 +77,10 @@ class Copy:
         return self._manifest.attestation
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StateLayout:
         return self._manifest.layout
 
-    def read_span(self, placement: Placement, index: int) -> bytes:
+    def read_span(self, placement: FilePlacement, index: int) -> bytes:
         """Return the bytes of a span of a placement of this layout. Raises: StorageError."""
         with explained(self._folder / self._manifest.file):
             return self._file.read_at(placement.span_start(index), placement.spans[index].num_bytes)
@@ -83,7 +92,7 @@ class Copy:
         StorageError, and what `changes` raises: the copy is unchanged if the error came before it was overwritten,
         otherwise it is unusable until it is opened again.
         """
-        then = Manifest(layout=self.layout, attestation=attestation, file=self._manifest.file)
+        then = FullStateManifest(layout=self.layout, attestation=attestation, file=self._manifest.file)
         path = self._folder / file_name(self._number + 1, "redo")
         with new_file(self._layer, path, sync=True) as append:
             append(redo_log.head_block(self._manifest.to_json(), then.to_json()))
@@ -109,7 +118,7 @@ class Copy:
             found = _digest(self._file, self._manifest, self.placement)
         return "" if found == self.digest else f"its digest is {found.hex()}, signed is {self.digest.hex()}"
 
-    def _commit(self, then: Manifest) -> None:
+    def _commit(self, then: FullStateManifest) -> None:
         found = _digest(self._file, then, self.placement)
         if found != then.digest:
             remove(self._layer, self._folder)
@@ -126,16 +135,20 @@ class Copy:
 
 
 def create(
-    layer: WeightFiles, folder: Path, attestation: Attestation, layout: Layout, changes: Iterable[SpanChanges | None]
-) -> Copy:
+    layer: WeightFiles,
+    folder: Path,
+    attestation: Attestation,
+    layout: StateLayout,
+    changes: Iterable[SpanChanges | None],
+) -> FullState:
     """Create a new copy beside the existing one, which is removed once the new one is proven.
 
     `changes` must fill all of it, starting from zeros. Raises: CorruptFrame if it lacks the signed digest, DiskFull,
     StorageError, and what `changes` raises; then nothing has changed.
     """
     number = 1 + max((number for number, _ in numbered(layer, folder)), default=0)
-    manifest = Manifest(layout=layout, attestation=attestation, file=file_name(number, "state"))
-    path, placement = folder / manifest.file, Placement(layout)
+    manifest = FullStateManifest(layout=layout, attestation=attestation, file=file_name(number, "state"))
+    path, placement = folder / manifest.file, FilePlacement(layout)
     with explained(path):
         file = layer.create_sized(path, placement.num_bytes)
         try:
@@ -157,10 +170,10 @@ def create(
                 layer.unlink(path)
             raise
     _remove_others(layer, folder, number, manifest.file)
-    return Copy(layer, folder, manifest, number, file)
+    return FullState(layer, folder, manifest, number, file)
 
 
-def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[Copy | None, str]:
+def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[FullState | None, str]:
     """Return the copy that an earlier process left, finished and proven; or None and why what was there is refused.
 
     Raises: StorageError if the disk fails; then nothing is known of the copy, and recovery may be tried again.
@@ -179,10 +192,10 @@ def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[Copy | None
             remove(layer, folder)
             return None, str(error)
         path = folder / manifest.file
-        if path.name not in layer.names(folder) or layer.size(path) != Placement(manifest.layout).num_bytes:
+        if path.name not in layer.names(folder) or layer.size(path) != FilePlacement(manifest.layout).num_bytes:
             remove(layer, folder)
             return None, f"{path} is gone or has another size"
-        copy = Copy(layer, folder, manifest, number, layer.open_placed(path))
+        copy = FullState(layer, folder, manifest, number, layer.open_placed(path))
         try:
             why = _finish(layer, folder, copy, [n for n, kind in found if kind == "redo"])
         except BaseException:
@@ -203,7 +216,7 @@ def remove(layer: WeightFiles, folder: Path) -> None:
             layer.unlink(folder / file_name(number, kind))
 
 
-def _finish(layer: WeightFiles, folder: Path, copy: Copy, redo_numbers: list[int]) -> str:
+def _finish(layer: WeightFiles, folder: Path, copy: FullState, redo_numbers: list[int]) -> str:
     """Apply a whole redo log that starts from the copy's manifest, if there is one, and prove the copy.
 
     Return why it is refused, or an empty text.
@@ -217,14 +230,14 @@ def _finish(layer: WeightFiles, folder: Path, copy: Copy, redo_numbers: list[int
         redo_log.apply(read, copy._file.read_at, copy._file.write_at)
         copy._file.sync()
         try:
-            copy._commit(Manifest.from_json(head.then))
+            copy._commit(FullStateManifest.from_json(head.then))
         except (CorruptFrame, CorruptSpool) as error:
             return str(error)
         return ""
     return copy.differs()
 
 
-def _digest(file: PlacedFile, manifest: Manifest, placement: Placement) -> bytes:
+def _digest(file: PlacedFile, manifest: FullStateManifest, placement: FilePlacement) -> bytes:
     def hashed() -> Iterator[tuple[str, str, tuple[int, ...], bytes]]:
         for index, line in enumerate(manifest.layout.lines):
             start = placement.line_start(index)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from periplus.codec.weights.layout import Layout, Line
+from periplus.codec.weights.layout import StateLayout, TensorLayout
 from periplus.errors import CorruptSpool, PeriplusError
 from periplus.net.convert import publication_record_from_pb, publication_record_to_pb
 from periplus.pb.v1 import gateway_pb2
@@ -26,10 +26,10 @@ _NAME = re.compile(r"copy-(\d{10})\.(state|manifest|redo)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class FullStateManifest:
     """What a copy must be: its layout, its signed opening and closing, and the name of the state's file."""
 
-    layout: Layout
+    layout: StateLayout
     attestation: Attestation
     file: str
 
@@ -58,12 +58,14 @@ class Manifest:
         try:
             if value["schema"] != _SCHEMA:
                 raise ValueError(f"schema {value['schema']!r}, expected {_SCHEMA}")
-            lines = tuple(Line(name=name, dtype=dtype, shape=tuple(shape)) for name, dtype, shape in value["layout"])
+            lines = tuple(
+                TensorLayout(name=name, dtype=dtype, shape=tuple(shape)) for name, dtype, shape in value["layout"]
+            )
             opening, closing = _record_of(value["opening"]), _record_of(value["closing"])
             if not isinstance(opening, Opening) or not isinstance(closing, Closing):
                 raise ValueError("it has no opening and closing")
             attestation = Attestation(opening=opening, closing=closing)
-            return cls(layout=Layout(lines=lines), attestation=attestation, file=value["file"])
+            return cls(layout=StateLayout(lines=lines), attestation=attestation, file=value["file"])
         except (PeriplusError, ValueError, TypeError, KeyError) as error:
             raise CorruptSpool(f"a copy's manifest is not readable: {error}; the copy is fetched again") from error
 
@@ -77,19 +79,19 @@ def numbered(layer: WeightFiles, folder: Path) -> list[tuple[int, str]]:
     return [(int(found[1]), found[2]) for name in layer.names(folder) if (found := _NAME.fullmatch(name))]
 
 
-def write_manifest(layer: WeightFiles, folder: Path, manifest: Manifest, number: int) -> None:
+def write_manifest(layer: WeightFiles, folder: Path, manifest: FullStateManifest, number: int) -> None:
     """Write a manifest durably. Raises: StorageError."""
     with new_file(layer, folder / file_name(number, "manifest"), sync=True) as append:
         append(block(_MANIFEST, json.dumps(manifest.to_json()).encode()))
         layer.sync_folder(folder)
 
 
-def newest_manifest(layer: WeightFiles, folder: Path, numbers: Sequence[int]) -> tuple[int, Manifest] | None:
+def newest_manifest(layer: WeightFiles, folder: Path, numbers: Sequence[int]) -> tuple[int, FullStateManifest] | None:
     """Return the whole manifest with the highest number, with that number, or None. Raises: OSError."""
     for number in sorted(numbers, reverse=True):
         for each in blocks(reader(layer, folder / file_name(number, "manifest"))):
             try:
-                return number, Manifest.from_json(json.loads(each.data))
+                return number, FullStateManifest.from_json(json.loads(each.data))
             except (CorruptSpool, ValueError):
                 break
     return None

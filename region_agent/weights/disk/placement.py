@@ -3,10 +3,10 @@
 Tensors stand in the order in which the codec's spans name them, so a span is one range of the file. A tensor begins at
 a multiple of its element's size: within one dtype this holds by itself, between dtypes by padding.
 
-`Scratch` is a state in memory that never exists as a whole. It reserves as much address space as the file has bytes,
-but only spans that were loaded and not yet dropped take memory. So the codec's Encoder and Decoder, which take whole
-states, can work span by span. Its tensors change while others hold them. That is its purpose, and the reason why no
-such state leaves this package.
+`SpanScratch` is a state in memory that never exists as a whole. It reserves as much address space as the file has
+bytes, but only spans that were loaded and not yet dropped take memory. So the codec's Encoder and Decoder, which take
+whole states, can work span by span. Its tensors change while others hold them. That is its purpose, and the reason why
+no such state leaves this package.
 """
 
 import mmap
@@ -15,9 +15,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from periplus.codec.weights.layout import SPAN_BYTES, Layout, Piece, Span
+from periplus.codec.weights.layout import SPAN_BYTES, Piece, Span, StateLayout
 from periplus.spool.format import Buffer
-from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
+from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
 
 ALIGN_BYTES = 16
 """Alignment of each dtype's first tensor in bytes; no element is wider."""
@@ -26,10 +26,10 @@ _MAP_NORESERVE = 0x4000
 """mmap flag for address space without reserved memory (Linux; Python names it from 3.13 on)."""
 
 
-class Placement:
+class FilePlacement:
     """Positions of one layout's tensors and spans. Where tensors lie does not depend on the size of spans."""
 
-    def __init__(self, layout: Layout, span_bytes: int = SPAN_BYTES) -> None:
+    def __init__(self, layout: StateLayout, span_bytes: int = SPAN_BYTES) -> None:
         self.layout = layout
         self.spans = layout.spans(span_bytes)
         self._starts: dict[int, int] = {}
@@ -53,10 +53,10 @@ class Placement:
         return self._span_starts[index]
 
 
-class Scratch:
+class SpanScratch:
     """A state of `placement`'s layout whose content is present span by span."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: FilePlacement) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._memory = mmap.mmap(-1, max(placement.num_bytes, 1), flags=flags)
         self._bytes = np.frombuffer(self._memory, np.uint8)
@@ -66,7 +66,7 @@ class Scratch:
             line.name: self._bytes[(start := placement.line_start(index)) : start + line.num_bytes]
             for index, line in enumerate(lines)
         }
-        self.state: State = {line.name: Tensor(line.dtype, line.shape, self.arrays[line.name]) for line in lines}
+        self.state: WeightState = {line.name: Tensor(line.dtype, line.shape, self.arrays[line.name]) for line in lines}
 
     def load(self, index: int, data: Buffer) -> None:
         """Write the bytes of a span."""

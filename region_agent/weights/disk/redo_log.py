@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from periplus.codec.weights.layout import Layout, Span
+from periplus.codec.weights.layout import Span, StateLayout
 from periplus.errors import CorruptFrame
 from periplus.spool.format import Buffer
-from region_agent.weights.disk.blocks import Block, Read, block, blocks
+from region_agent.weights.disk.blocks import Read, StoredBlock, block, blocks
 from region_agent.weights.disk.placement import offset_in
 
 HEAD, SPAN, DONE = b"HEAD", b"SPAN", b"DONE"
@@ -31,7 +31,7 @@ _DONE = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SpanChange:
     """New elements of one span: at `positions`, or consecutive from `start` on if `positions` is None."""
 
     start: int
@@ -44,7 +44,7 @@ class SpanChanges:
     """Changes of one span, which begins at byte `start` of the file."""
 
     start: int
-    changes: tuple[Change, ...]
+    changes: tuple[SpanChange, ...]
 
     def write_into(self, span: npt.NDArray[np.uint8]) -> None:
         """Write the changes into the span's bytes."""
@@ -81,7 +81,7 @@ def span_block(changed: SpanChanges) -> tuple[Buffer, ...]:
     return block(SPAN, *parts)
 
 
-def span_changes(start: int, layout: Layout, span: Span, updates: Iterable[Any]) -> SpanChanges | None:
+def span_changes(start: int, layout: StateLayout, span: Span, updates: Iterable[Any]) -> SpanChanges | None:
     """Convert a staged span's updates, or return None if it changes nothing.
 
     Raises: CorruptFrame if they leave the span.
@@ -97,9 +97,9 @@ def span_changes(start: int, layout: Layout, span: Span, updates: Iterable[Any])
         # Positions in the tensor become positions in the span.
         shift = before - piece.start
         if update.positions is None:
-            changes.append(Change(update.start + shift, None, update.values))
+            changes.append(SpanChange(update.start + shift, None, update.values))
         else:
-            changes.append(Change(0, (update.positions + shift).astype(np.uint32), update.values))
+            changes.append(SpanChange(0, (update.positions + shift).astype(np.uint32), update.values))
     return SpanChanges(start, tuple(changes)) if changes else None
 
 
@@ -141,7 +141,7 @@ def apply(read: Read, read_at: Callable[[int, int], bytes], write_at: Callable[[
         write_at(changed.start, data.data)
 
 
-def _parse(span: Block) -> SpanChanges:
+def _parse(span: StoredBlock) -> SpanChanges:
     start, width = _SPAN.unpack_from(span.data)
     at, changes, dtype = _SPAN.size, [], np.dtype(f"<u{width}")
     while at < len(span.data):
@@ -151,11 +151,11 @@ def _parse(span: Block) -> SpanChanges:
         if not is_range:
             positions = np.frombuffer(span.data, "<u4", count, at)
             at += 4 * count
-        changes.append(Change(first, positions, np.frombuffer(span.data, dtype, count, at)))
+        changes.append(SpanChange(first, positions, np.frombuffer(span.data, dtype, count, at)))
         at += width * count
     return SpanChanges(start, tuple(changes))
 
 
-def _end(change: Change) -> int:
+def _end(change: SpanChange) -> int:
     last = change.start + len(change.values) if change.positions is None else int(change.positions.max()) + 1
     return last * change.values.dtype.itemsize

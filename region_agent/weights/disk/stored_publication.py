@@ -27,7 +27,7 @@ OPEN, PART, CLOSE = b"OPEN", b"PART", b"CLOS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoredPublication:
     """One publication in one file. `offsets` are where the blocks of the chunks have their data."""
 
     path: Path
@@ -48,7 +48,7 @@ class Kept:
         return Attestation(opening=self.opening, closing=self.closing)
 
 
-def keep(layer: WeightFiles, path: Path, publication: Publication) -> Kept:
+def keep(layer: WeightFiles, path: Path, publication: Publication) -> StoredPublication:
     """Write a publication to a new file. Nothing is left of it after an error.
 
     Raises: StorageError, DiskFull if the disk is full.
@@ -62,10 +62,12 @@ def keep(layer: WeightFiles, path: Path, publication: Publication) -> Kept:
                 offsets.append(at + HEADER_BYTES)
             append(block(kind, data))
             at += HEADER_BYTES + len(data)
-    return Kept(path=path, opening=publication.opening, closing=publication.closing, offsets=tuple(offsets))
+    return StoredPublication(
+        path=path, opening=publication.opening, closing=publication.closing, offsets=tuple(offsets)
+    )
 
 
-def part(layer: WeightFiles, kept: Kept, index: int) -> Chunk:
+def part(layer: WeightFiles, kept: StoredPublication, index: int) -> Chunk:
     """Return one chunk. Raises: CorruptSpool if it is not what was written, StorageError."""
     with explained(kept.path):
         data = whole_data(lambda offset, size: layer.read(kept.path, offset, size), kept.offsets[index])
@@ -75,7 +77,7 @@ def part(layer: WeightFiles, kept: Kept, index: int) -> Chunk:
     return record
 
 
-def records(layer: WeightFiles, kept: Kept) -> Iterator[PublicationRecord]:
+def records(layer: WeightFiles, kept: StoredPublication) -> Iterator[PublicationRecord]:
     """Yield all records, reading a chunk at a time. Raises: CorruptSpool, StorageError."""
     yield kept.opening
     for index in range(len(kept.offsets)):
@@ -83,7 +85,7 @@ def records(layer: WeightFiles, kept: Kept) -> Iterator[PublicationRecord]:
     yield kept.closing
 
 
-def find(layer: WeightFiles, path: Path, assembler: Assembler) -> Kept | None:
+def find(layer: WeightFiles, path: Path, assembler: Assembler) -> StoredPublication | None:
     """Return the publication in a file if the file is whole and `assembler` admits it, else None.
 
     Raises: StorageError.
@@ -100,7 +102,7 @@ def find(layer: WeightFiles, path: Path, assembler: Assembler) -> Kept | None:
                 offsets.append(each.offset)
             opening = record if isinstance(record, Opening) else opening
             if done is not None and isinstance(record, Closing) and opening is not None:
-                return Kept(path=path, opening=opening, closing=record, offsets=tuple(offsets))
+                return StoredPublication(path=path, opening=opening, closing=record, offsets=tuple(offsets))
     return None
 
 

@@ -26,11 +26,11 @@ from periplus.errors import CorruptFrame, CorruptSpool, StorageError, WireError,
 from periplus.publication import Assembler, Publication, PublicationKind, Trust
 from periplus.spool.files import explained
 from periplus.values.policy import Policy
-from region_agent.weights.chain import InMemory, Link, OnDisk, attestation_of, base_of
+from region_agent.weights.chain import ChainLink, InMemory, OnDisk, attestation_of, base_of
 from region_agent.weights.changes import anchor_changes, delta_changes, head_of
 from region_agent.weights.disk import full_state as copy_
 from region_agent.weights.disk.files import OsWeightFiles, WeightFiles
-from region_agent.weights.disk.full_state import Copy
+from region_agent.weights.disk.full_state import FullState
 from region_agent.weights.disk.stored_publication import find, keep
 
 MOST_CHAINS = 4
@@ -51,14 +51,14 @@ class WeightStore:
     ) -> None:  # fmt: skip
         self.folder = folder
         self.layer = layer
-        self.copy: Copy | None = None
-        self.bundle: Link | None = None
-        self.chain: list[Link] = []
+        self.copy: FullState | None = None
+        self.bundle: ChainLink | None = None
+        self.chain: list[ChainLink] = []
         self.highest_fork = 0
         self.refused = ""  # why a copy was given up, until the event is logged
         self._trust = trust
         self._chain_versions = chain_versions
-        self._anchor: Link | None = None  # not on disk yet
+        self._anchor: ChainLink | None = None  # not on disk yet
         self._forks: set[int] = set()  # on disk
         self._next = 0
         self._held = held
@@ -116,7 +116,7 @@ class WeightStore:
         """Payload bytes of each link of the chain."""
         return tuple(link.closing.payload_bytes for link in self.chain)
 
-    def links_from(self, have: Policy | None) -> list[Link] | None:
+    def links_from(self, have: Policy | None) -> list[ChainLink] | None:
         """Return the chain's links that lead from `have` to the newest state, or None if they do not."""
         if have is not None and have == self.newest:
             return []
@@ -239,7 +239,7 @@ class WeightStore:
         self._apply(link)
         self._forget(self.chain.pop(0))
 
-    def _apply(self, link: Link) -> None:
+    def _apply(self, link: ChainLink) -> None:
         assert self.copy is not None
         try:
             self.copy.become(attestation_of(link), delta_changes(link, self.copy))
@@ -251,7 +251,7 @@ class WeightStore:
                 self._must_recover = True
             raise
 
-    def _create(self, link: Link) -> None:
+    def _create(self, link: ChainLink) -> None:
         try:
             found = head_of(link, None)
             changes = anchor_changes(link, found.layout, found.span_bytes)
@@ -274,10 +274,10 @@ class WeightStore:
         with contextlib.suppress(StorageError):  # the next start refuses it
             copy_.remove(self.layer, self.folder)
 
-    def _save(self, link: InMemory, kind: str) -> Link:
+    def _save(self, link: InMemory, kind: str) -> ChainLink:
         return OnDisk(self.layer, keep(self.layer, self.new_path(kind), link.publication))
 
-    def _forget(self, link: Link | None) -> None:
+    def _forget(self, link: ChainLink | None) -> None:
         if isinstance(link, OnDisk):
             with contextlib.suppress(OSError):  # the next start removes the file
                 self.layer.unlink(link.kept.path)
@@ -339,7 +339,7 @@ class WeightStore:
         Without a copy, the chain is the one that ends at the newest link.
         """
         by_base = {(base_of(link), link.opening.base_digest): link for link in links}
-        chain: list[Link] = []
+        chain: list[ChainLink] = []
         if self.copy is not None:
             at = (self.copy.policy, self.copy.digest)
             while (link := by_base.get(at)) is not None:

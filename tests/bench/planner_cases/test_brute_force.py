@@ -8,7 +8,7 @@ import pytest
 from bench.planner_cases import brute_force, small
 from planner.answer.evaluation import Evaluation
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.problem.goal import Objective, Problem
 from planner.problem.workload import TASKS
@@ -39,7 +39,7 @@ def test_no_placement_drawn_by_chance_is_better_than_the_best_of_all() -> None:
     for problem, best in _some(small.DEVICES, 4):
         if problem.goal.objective is Objective.THROUGHPUT:
             rng = np.random.default_rng(0)
-            prices = Prices(problem)
+            prices = CostTables(problem)
             values = [evaluation.step_s for _, evaluation in islice(drawn(prices, rng, 2000), 300)]
             assert best.value is not None
             assert all(value >= best.value * (1 - 1e-9) for value in values)
@@ -47,7 +47,7 @@ def test_no_placement_drawn_by_chance_is_better_than_the_best_of_all() -> None:
 
 def test_every_placement_is_tried_once() -> None:
     (problem, best), *_ = _some(small.DEVICES, 1)
-    every = brute_force.placements(Prices(problem), most=MOST)
+    every = brute_force.placements(CostTables(problem), most=MOST)
     assert every is not None
     listed = list(every)
     assert len(listed) == len(set(listed)) == best.num_placements
@@ -72,4 +72,4 @@ def test_what_is_left_out_of_large_fleets_is_never_the_best() -> None:
 def test_the_best_is_what_the_oracle_says_of_it() -> None:
     for problem, best in _some(small.DEVICES, 3):
         assert best.placement is not None
-        assert isinstance(evaluate(Prices(problem), best.placement), Evaluation)
+        assert isinstance(evaluate(CostTables(problem), best.placement), Evaluation)

@@ -8,14 +8,14 @@ from hypothesis.extra.numpy import arrays
 
 from bench.weight_deltas import synthetic
 from bench.weight_deltas.peers import Peer, check_known, peers
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 
 PEERS = pytest.mark.parametrize("peer", peers(), ids=lambda peer: peer.name)
 SHAPES = ((7,), (3, 5), (2, 3, 4), (1, 1), (0, 4), ())
 
 
 @st.composite
-def pairs(draw: st.DrawFn) -> tuple[State, State]:
+def pairs(draw: st.DrawFn) -> tuple[WeightState, WeightState]:
     """Two states of one layout; few or many of their elements differ."""
     base, new = {}, {}
     for number, shape in enumerate(draw(st.lists(st.sampled_from(SHAPES), max_size=4))):
@@ -29,7 +29,7 @@ def pairs(draw: st.DrawFn) -> tuple[State, State]:
 
 @PEERS
 @given(pair=pairs())
-def test_what_is_decoded_is_what_went_in(peer: Peer, pair: tuple[State, State]) -> None:
+def test_what_is_decoded_is_what_went_in(peer: Peer, pair: tuple[WeightState, WeightState]) -> None:
     base, new = pair
     assert peer.decode(base, peer.encode(base, new)) == new
 

@@ -7,16 +7,16 @@ from bench.weight_deltas import synthetic
 from bench.weight_deltas.sizes import HEADER, Chain, fold, full_copy_bytes, line, of_chains, sizes
 from bench.weight_deltas.speeds import memory, peer_speeds, speeds
 from periplus.codec.weights.encoder import encode
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 
 
 @pytest.fixture(scope="module")
-def states() -> dict[int, State]:
+def states() -> dict[int, WeightState]:
     found = synthetic.simulated(1e-5, tuple(range(1, 11)), num_elements=1 << 14)
     return {step: new for step, (_, new) in found.items()}
 
 
-def test_ratios_are_of_the_bytes_that_a_reader_gets(states: dict[int, State]) -> None:
+def test_ratios_are_of_the_bytes_that_a_reader_gets(states: dict[int, WeightState]) -> None:
     row = sizes("one", states[4], states[5], lambda _: None)
     assert row["payload_bytes"] == sum(map(len, encode(states[4], states[5])))
     changed = row["density"] * (1 << 14)
@@ -26,13 +26,13 @@ def test_ratios_are_of_the_bytes_that_a_reader_gets(states: dict[int, State]) ->
     assert set(row["peers_bits_per_change"]) >= {"flat_int32", "nemo_dcr_zstd1"}
 
 
-def test_a_fold_is_exact_and_smaller_than_its_steps(states: dict[int, State]) -> None:
+def test_a_fold_is_exact_and_smaller_than_its_steps(states: dict[int, WeightState]) -> None:
     row = fold(Chain(name="c", read=states.__getitem__, singles=(), folds=()), 2, 10)
     assert row["exact"]
     assert row["bytes"] < row["sum_bytes"]
 
 
-def test_every_delta_of_a_chain_gets_a_line_under_the_header(states: dict[int, State]) -> None:
+def test_every_delta_of_a_chain_gets_a_line_under_the_header(states: dict[int, WeightState]) -> None:
     said: list[str] = []
     chain = Chain(name="c", read=states.__getitem__, singles=((4, 5),), folds=((2, 10),))
     rows, folds = of_chains([chain], said.append)
@@ -48,7 +48,7 @@ def test_a_full_copy_is_the_smaller_of_both_ways() -> None:
     assert size < 1.05 * (1 << 16)  # the high bytes are all the same
 
 
-def test_speeds_and_memory_are_positive(states: dict[int, State]) -> None:
+def test_speeds_and_memory_are_positive(states: dict[int, WeightState]) -> None:
     base, new = states[4], states[5]
     assert min(speeds(base, new, passes=1).values()) > 0
     assert peer_speeds(base, new, passes=1)["flat_int32"]["decode_gbytes_per_s"] > 0

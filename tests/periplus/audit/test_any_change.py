@@ -34,7 +34,7 @@ def box(honest: Path) -> Box:
     return Box(read_run(honest, (), lambda what, done, total: None))
 
 
-def parsed(lines: list[bytes]) -> list[records.Record] | None:
+def parsed(lines: list[bytes]) -> list[records.Entry] | None:
     """The records of whole lines, None if one is unreadable."""
     try:
         return [from_line(line[:-1], "line").record for line in lines if line.endswith(b"\n")]
@@ -51,7 +51,9 @@ def is_harmless(before: list[bytes], after: list[bytes]) -> bool:
     old, new = parsed(before), parsed(after)
     if old is None or new is None or new != old[: len(new)]:
         return False
-    return not any(isinstance(r, records.Open | records.Consume | records.Checkpoint) for r in old[len(new) :])
+    return not any(
+        isinstance(r, records.OpenEntry | records.ConsumeEntry | records.CheckpointEntry) for r in old[len(new) :]
+    )
 
 
 def changed(lines: list[bytes], change: str, index: int, other: int, place: int, value: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from periplus.audit.account import Account
 from periplus.audit.findings import Code
-from periplus.audit.records import Verdict
+from periplus.audit.records import AdmissionVerdict
 from periplus.job.run_directory import RunDirectory
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
@@ -68,7 +68,7 @@ def test_an_honest_run_with_every_kind_of_trouble_is_clean(tmp_path: Path, group
 def test_lengths_and_ages_are_recomputed_from_the_frames(careless: AuditRun) -> None:
     step(careless)
     given_up = careless.trajectory(careless.lease(careless.open_group(), 0), stop=StopReason.ABANDONED)
-    careless.arrive(given_up, verdict=Verdict.ABANDONED)
+    careless.arrive(given_up, verdict=AdmissionVerdict.ABANDONED)
     careless.end()
     report = audited(careless.root)
     account = report.surviving

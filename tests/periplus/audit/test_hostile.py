@@ -126,7 +126,7 @@ def test_every_value_of_every_kind_of_line_may_be_anything_and_is_found(pruned: 
 NUMBERS = (0, 1, 2**31, 2**40, 2**63, 2**64 - 1)
 
 
-def integers_in(record: records.Record) -> Iterator[tuple[str, Any]]:
+def integers_in(record: records.Entry) -> Iterator[tuple[str, Any]]:
     for name in type(record).__dataclass_fields__:
         value = getattr(record, name)
         if type(value) is int:
@@ -193,7 +193,7 @@ def test_groups_that_are_passed_over_are_one_finding_however_many(run: Path) -> 
 # ---- many of a kind: nothing is quadratic ----------------------------------------------------------------------------
 
 
-def journal_of(body: Sequence[records.Record], opened: records.Open) -> list[bytes]:
+def journal_of(body: Sequence[records.Entry], opened: records.OpenEntry) -> list[bytes]:
     chain, lines = bytes(16), []
     for n, record in enumerate((opened, *body)):
         line = to_line(n, chain, 0.0, record)
@@ -202,40 +202,40 @@ def journal_of(body: Sequence[records.Record], opened: records.Open) -> list[byt
     return lines
 
 
-OPENED = records.Open(
+OPENED = records.OpenEntry(
     job_id="j", fork=0, parent=None, manifest=None, resumed_at=None, bound=1, group_size=1, groups_per_step=1, seed=0,
     algorithm="grpo", settings=bytes(32),
 )  # fmt: skip
 
 
-def lease(number: int, group: int, purpose: Purpose = Purpose.TRAIN) -> records.Lease:
-    return records.Lease(
+def lease(number: int, group: int, purpose: Purpose = Purpose.TRAIN) -> records.LeaseEntry:
+    return records.LeaseEntry(
         lease_id=number, group=group, sample=0, item=0, purpose=purpose, worker_id="w", region="r",
         start_at=Policy(0, 0), consume_by_version=1,
     )  # fmt: skip
 
 
-def accepted(number: int, group: int) -> records.Result:
-    return records.Result(
-        verdict=records.Verdict.ACCEPTED, why="", lease_id=number, group=group, sample=0, worker_id="w", region="r",
+def accepted(number: int, group: int) -> records.ResultEntry:
+    return records.ResultEntry(
+        verdict=records.AdmissionVerdict.ACCEPTED, why="", lease_id=number, group=group, sample=0, worker_id="w", region="r",
         digest=bytes(16), num_tokens=1, policies=(PolicyRun(Policy(0, 0), 1),), stop_reason=StopReason.EOS,
         frame=records.FrameId(1, number), index=0,
     )  # fmt: skip
 
 
-def stepped(version: int) -> records.Consume:
+def stepped(version: int) -> records.ConsumeEntry:
     used = (records.UsedSample(version, 0, bytes(16)),)
-    return records.Consume(policy=Policy(0, version), trained=True, why="", samples=used, root=bytes(16),
+    return records.ConsumeEntry(policy=Policy(0, version), trained=True, why="", samples=used, root=bytes(16),
                            staleness_tokens={0: 1})  # fmt: skip
 
 
-PRUNE = records.Prune(kept_from=records.FrameId(0, 0), policy=Policy(0, 0))
+PRUNE = records.PruneEntry(kept_from=records.FrameId(0, 0), policy=Policy(0, 0))
 
-MANY: dict[str, Callable[[int], Sequence[records.Record]]] = {
+MANY: dict[str, Callable[[int], Sequence[records.Entry]]] = {
     "leases with ever wider gaps": lambda n: [r for i in range(n) for r in (lease(3 * i + 9, i), PRUNE)],
     "checkpoints after many steps": lambda n: [
         *map(stepped, range(n)),
-        *(records.Checkpoint(policy=Policy(0, n), manifest=bytes(32), covers=n) for _ in range(n)),
+        *(records.CheckpointEntry(policy=Policy(0, n), manifest=bytes(32), covers=n) for _ in range(n)),
     ],
     "prunes after many steps": lambda n: [
         r for i in range(n) for r in (lease(i + 1, i), accepted(i + 1, i), stepped(i), PRUNE)
@@ -248,9 +248,9 @@ MANY: dict[str, Callable[[int], Sequence[records.Record]]] = {
     "evaluations that never end": lambda n: [
         r for i in range(n) for r in (lease(i + 1, (1 << 40) + i, Purpose.EVAL), stepped(i))
     ],
-    "ends": lambda n: [records.End(how="succeeded")] * n,
-    "seals": lambda n: [records.Seal(key=b"k" * 32, certificate=bytes(64), signature=bytes(64))] * n,
-    "publications": lambda n: [records.Publish(policy=Policy(0, 0), digest=bytes([i % 2]) * 32) for i in range(n)],
+    "ends": lambda n: [records.EndEntry(how="succeeded")] * n,
+    "seals": lambda n: [records.SealEntry(key=b"k" * 32, certificate=bytes(64), signature=bytes(64))] * n,
+    "publications": lambda n: [records.PublishEntry(policy=Policy(0, 0), digest=bytes([i % 2]) * 32) for i in range(n)],
     "results for one place": lambda n: [r for i in range(n) for r in (lease(i + 1, i), accepted(1, i))],
 }
 

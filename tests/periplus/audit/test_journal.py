@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from periplus.audit import records
 from periplus.audit.journal import AuditJournal, ChainEnd, read_lines
-from periplus.audit.records import START_OF_CHAIN, End, Lost, chain_hash, from_line
+from periplus.audit.records import START_OF_CHAIN, EndEntry, LostEntry, chain_hash, from_line
 from periplus.errors import ConfigError, Conflict, DiskFull, NotFound, PeriplusError, StorageError
 from tests.support.small_disk import small_disk
 
-RECORD = End(how="stopped")
+RECORD = EndEntry(how="stopped")
 
 
-def lost(number: int, worker: str = "w") -> Lost:
-    return Lost(lease_id=number, group=0, sample=0, worker_id=worker, why="expired")
+def lost(number: int, worker: str = "w") -> LostEntry:
+    return LostEntry(lease_id=number, group=0, sample=0, worker_id=worker, why="expired")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_long_last_line_is_found_whole(path: Path) -> None:
     many = tuple(records.DroppedSample(sample, bytes(16), 1) for sample in range(8000))
     with AuditJournal.open(path) as journal:
         journal.append(lost(0), 0.0)
-        journal.append(records.Drop(group=1, why="failed", samples=many), 0.0)
+        journal.append(records.DropEntry(group=1, why="failed", samples=many), 0.0)
         end = journal.position
     with AuditJournal.open(path) as journal:
         assert journal.position == end
@@ -121,7 +121,7 @@ def test_lines_that_a_full_disk_refuses_are_written_whole_when_there_is_room(
 ) -> None:
     path = tmp_path / "audit.jsonl"
     with AuditJournal.open(path) as journal:
-        journal.append(End(how="stopped"), 1.0)
+        journal.append(EndEntry(how="stopped"), 1.0)
         journal.flush()
         write = os.write
         calls = iter(["some", "none"])
@@ -131,7 +131,7 @@ def test_lines_that_a_full_disk_refuses_are_written_whole_when_there_is_room(
                 return write(descriptor, data[:7])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        journal.append(End(how="stopped"), 2.0)
+        journal.append(EndEntry(how="stopped"), 2.0)
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
             with pytest.raises(PeriplusError):

@@ -27,41 +27,41 @@ dropped = st.lists(st.builds(records.DroppedSample, integers, digests, integers)
 any_record = st.one_of(
     *(
         st.builds(
-            records.Open, job_id=texts, fork=integers, parent=st.none() | policies, manifest=st.none() | hashes,
+            records.OpenEntry, job_id=texts, fork=integers, parent=st.none() | policies, manifest=st.none() | hashes,
             resumed_at=st.none() | integers, bound=integers, group_size=sizes, groups_per_step=sizes, seed=integers,
             algorithm=texts, settings=settings, schema=st.just(schema),
         )
         for schema, settings in ((records.SCHEMA, hashes), (records.UNSEALED_SCHEMA, st.none()))
     ),
     st.builds(
-        records.Lease, lease_id=integers, group=integers, sample=integers, item=integers,
+        records.LeaseEntry, lease_id=integers, group=integers, sample=integers, item=integers,
         purpose=st.sampled_from(Purpose), worker_id=texts, region=texts, start_at=policies,
         consume_by_version=integers,
     ),
     st.builds(
-        records.Result, verdict=st.sampled_from(records.Verdict), why=labels | st.just(""), lease_id=integers,
+        records.ResultEntry, verdict=st.sampled_from(records.AdmissionVerdict), why=labels | st.just(""), lease_id=integers,
         group=integers, sample=integers, worker_id=texts, region=texts, digest=digests, num_tokens=integers,
         policies=runs, stop_reason=st.sampled_from(StopReason), frame=st.none() | frames, index=integers,
     ),
-    st.builds(records.Lost, lease_id=integers, group=integers, sample=integers, worker_id=texts, why=labels),
-    st.builds(records.Drop, group=integers, why=labels, samples=dropped),
-    st.builds(records.Eval, policy=policies, samples=used),
+    st.builds(records.LostEntry, lease_id=integers, group=integers, sample=integers, worker_id=texts, why=labels),
+    st.builds(records.DropEntry, group=integers, why=labels, samples=dropped),
+    st.builds(records.EvalEntry, policy=policies, samples=used),
     st.builds(
-        records.Consume, policy=policies, trained=st.booleans(), why=labels | st.just(""), samples=used, root=digests,
+        records.ConsumeEntry, policy=policies, trained=st.booleans(), why=labels | st.just(""), samples=used, root=digests,
         staleness_tokens=st.dictionaries(integers, integers, max_size=3),
     ),
-    st.builds(records.Publish, policy=policies, digest=hashes),
-    st.builds(records.Checkpoint, policy=policies, manifest=hashes, covers=integers),
-    st.builds(records.Prune, kept_from=frames, policy=policies),
-    st.builds(records.End, how=st.sampled_from(records.ENDINGS)),
-    st.builds(records.Seal, key=hashes, certificate=signatures, signature=signatures),
+    st.builds(records.PublishEntry, policy=policies, digest=hashes),
+    st.builds(records.CheckpointEntry, policy=policies, manifest=hashes, covers=integers),
+    st.builds(records.PruneEntry, kept_from=frames, policy=policies),
+    st.builds(records.EndEntry, how=st.sampled_from(records.ENDINGS)),
+    st.builds(records.SealEntry, key=hashes, certificate=signatures, signature=signatures),
 )  # fmt: skip
 
-OPENED = records.Open(
+OPENED = records.OpenEntry(
     job_id="j", fork=0, parent=None, manifest=None, resumed_at=None, bound=1, group_size=2, groups_per_step=2, seed=0,
     algorithm="grpo", settings=bytes(32),
 )  # fmt: skip
-LEASE = records.Lease(
+LEASE = records.LeaseEntry(
     lease_id=5, group=2, sample=1, item=9, purpose=Purpose.TRAIN, worker_id='odd "worker"\n', region="eu",
     start_at=Policy(0, 3), consume_by_version=4,
 )  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_line_is_what_it_has_always_been() -> None:
 
 
 @given(record=any_record, n=integers, prev=digests, time_s=st.floats(0, 1e10))
-def test_every_record_comes_back_from_its_line(record: records.Record, n: int, prev: bytes, time_s: float) -> None:
+def test_every_record_comes_back_from_its_line(record: records.Entry, n: int, prev: bytes, time_s: float) -> None:
     raw = to_line(n, prev, time_s, record)
     assert b"\n" not in raw
     line = from_line(raw, "here")
@@ -175,7 +175,7 @@ def test_another_schema_says_which_it_is() -> None:
 def test_a_step_of_as_many_samples_as_a_job_may_have_is_one_line_that_is_read() -> None:
     """The longest numbers of each sample; a hundredth of the samples, since a line grows with their number."""
     samples = (records.UsedSample((1 << 41) - 1, 1023, bytes(16)),) * (MAX_SAMPLES_PER_STEP // 100)
-    record = records.Consume(
+    record = records.ConsumeEntry(
         policy=Policy(0, 1), trained=True, why="", samples=samples, root=bytes(16), staleness_tokens={0: 1}
     )
     assert 100 * len(to_line(0, bytes(16), 0.0, record)) < MAX_LINE_BYTES

@@ -23,7 +23,7 @@ def verified(run: Path) -> Report:
     return audited(run, authorities=[KEY])
 
 
-def rechained(run: Path, records_: list[records.Record]) -> None:
+def rechained(run: Path, records_: list[records.Entry]) -> None:
     """Write these records with numbers and hashes that fit."""
     chain, lines = records.START_OF_CHAIN, []
     for n, record in enumerate(records_):
@@ -33,7 +33,7 @@ def rechained(run: Path, records_: list[records.Record]) -> None:
     (run / "audit.jsonl").write_bytes(b"".join(lines))
 
 
-def records_of(run: Path) -> list[records.Record]:
+def records_of(run: Path) -> list[records.Entry]:
     return [from_line(line, "here").record for line in (run / "audit.jsonl").read_bytes().splitlines()]
 
 
@@ -97,7 +97,7 @@ def test_a_line_that_a_trainer_seals_must_have_its_seal(honest: Path, run: Path,
     """Somebody adds a step behind the last seal, or takes a seal away and hashes the rest anew."""
     authorities = [KEY] if with_authority else []
     found = records_of(honest)
-    last = max(i for i, record in enumerate(found) if isinstance(record, records.Publish))
+    last = max(i for i, record in enumerate(found) if isinstance(record, records.PublishEntry))
     rechained(run, found[: last + 1])
     assert Code.SEAL_MISSING in audited(run, authorities=authorities).counts
     without = [record for i, record in enumerate(found) if i != last + 1]
@@ -107,15 +107,15 @@ def test_a_line_that_a_trainer_seals_must_have_its_seal(honest: Path, run: Path,
 
 def downgraded(forger: Forger) -> None:
     """As if an older version had written it: no seals, no hash of config.yaml."""
-    forger.entries = [entry for entry in forger.entries if not isinstance(entry.record, records.Seal)]
-    for index in forger.indices(lambda r: isinstance(r, records.Open)):
+    forger.entries = [entry for entry in forger.entries if not isinstance(entry.record, records.SealEntry)]
+    for index in forger.indices(lambda r: isinstance(r, records.OpenEntry)):
         forger.edit(index, schema=records.UNSEALED_SCHEMA, settings=None)
 
 
 def the_newest_fork_is_downgraded(forger: Forger) -> None:
-    start = forger.indices(lambda r: isinstance(r, records.Open))[-1]
+    start = forger.indices(lambda r: isinstance(r, records.OpenEntry))[-1]
     forger.edit(start, schema=records.UNSEALED_SCHEMA, settings=None)
-    newer = [entry for entry in forger.entries[start:] if not isinstance(entry.record, records.Seal)]
+    newer = [entry for entry in forger.entries[start:] if not isinstance(entry.record, records.SealEntry)]
     forger.entries[start:] = newer
 
 
@@ -152,9 +152,9 @@ def with_seals(run: Path, sealer_for: Callable[[int], Sealer]) -> None:
     """Sign every seal of a run anew."""
     chain, lines, sealer = records.START_OF_CHAIN, [], sealer_for(0)
     for n, record in enumerate(records_of(run)):
-        if isinstance(record, records.Open):
+        if isinstance(record, records.OpenEntry):
             sealer = sealer_for(record.fork)
-        line = to_line(n, chain, 1.7e9, sealer.seal(n, chain) if isinstance(record, records.Seal) else record)
+        line = to_line(n, chain, 1.7e9, sealer.seal(n, chain) if isinstance(record, records.SealEntry) else record)
         lines.append(line + b"\n")
         chain = chain_hash(line)
     (run / "audit.jsonl").write_bytes(b"".join(lines))
@@ -174,9 +174,9 @@ def test_a_seal_of_another_run_or_another_line_does_not_hold(honest: Path, run: 
     other.start()
     step(other)
     other.end()
-    stolen = [record for record in records_of(other.root) if isinstance(record, records.Seal)]
+    stolen = [record for record in records_of(other.root) if isinstance(record, records.SealEntry)]
     found = records_of(honest)
-    places = [i for i, record in enumerate(found) if isinstance(record, records.Seal)]
+    places = [i for i, record in enumerate(found) if isinstance(record, records.SealEntry)]
     for place, seal in ((places[2], stolen[2]), (places[2], found[places[1]]), (places[1], found[places[2]])):
         rechained(run, [*found[:place], seal, *found[place + 1 :]])
         assert Code.SEAL_WRONG in audited(run).counts
@@ -224,16 +224,16 @@ def test_a_trainer_that_was_never_certified_leaves_a_run_that_nobody_signed(tmp_
     run = AuditRun(root=tmp_path / "run")
     run.start()
     run.kill()
-    opened = [record for record in records_of(run.root) if isinstance(record, records.Open)]
-    rechained(run.root, [*opened, records.End(how="failed")])
+    opened = [record for record in records_of(run.root) if isinstance(record, records.OpenEntry)]
+    rechained(run.root, [*opened, records.EndEntry(how="failed")])
     assert audited(run.root).is_clean
     assert Code.SEAL_MISSING in verified(run.root).counts
 
 
 def test_an_unsigned_step_before_any_seal_is_found(run: Path) -> None:
     forger = Forger(run)
-    first = forger.indices(lambda r: isinstance(r, records.Seal))[0]
-    publish = records.Publish(policy=Policy(0, 0), digest=bytes(32))
+    first = forger.indices(lambda r: isinstance(r, records.SealEntry))[0]
+    publish = records.PublishEntry(policy=Policy(0, 0), digest=bytes(32))
     forger.entries.insert(first, Entry(1.7e9, publish, -1))
     forger.reseal()
     assert Code.SEAL_MISSING in audited(run).counts

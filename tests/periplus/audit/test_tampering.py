@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from periplus.audit import records
 from periplus.audit.findings import Code
-from periplus.audit.records import Verdict
+from periplus.audit.records import AdmissionVerdict
 from periplus.job.run_directory import RunDirectory
 from periplus.spool.reader import SpoolReader
 from periplus.values.policy import Policy
@@ -39,16 +39,16 @@ def at(forger: Forger, kind: type[Any], *, nth: int = 0, **fields: object) -> in
     return fits[nth]
 
 
-def consumed(forger: Forger, policy: Policy) -> records.Consume:
-    record = forger.entries[at(forger, records.Consume, policy=policy)].record
-    assert isinstance(record, records.Consume)
+def consumed(forger: Forger, policy: Policy) -> records.ConsumeEntry:
+    record = forger.entries[at(forger, records.ConsumeEntry, policy=policy)].record
+    assert isinstance(record, records.ConsumeEntry)
     return record
 
 
 def accepted_and_trained(forger: Forger, policy: Policy) -> int:
     """The result line of the first sample of the step that starts from this policy."""
     used = consumed(forger, policy).samples[0]
-    return at(forger, records.Result, verdict=Verdict.ACCEPTED, digest=used.digest)
+    return at(forger, records.ResultEntry, verdict=AdmissionVerdict.ACCEPTED, digest=used.digest)
 
 
 # ---- the changes -----------------------------------------------------------------------------------------------------
@@ -56,13 +56,13 @@ def accepted_and_trained(forger: Forger, policy: Policy) -> int:
 
 def a_group_is_trained_on_again(forger: Forger) -> None:
     first = consumed(forger, Policy(2, 4)).samples[:2]
-    later = at(forger, records.Consume, policy=Policy(2, 6))
+    later = at(forger, records.ConsumeEntry, policy=Policy(2, 6))
     forger.edit(later, samples=(*first, *consumed(forger, Policy(2, 6)).samples[2:]))
 
 
 def a_sample_is_trained_on_again(forger: Forger) -> None:
     samples = consumed(forger, Policy(0, 1)).samples
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=(*samples, samples[0]))
+    forger.edit(at(forger, records.ConsumeEntry, policy=Policy(0, 1)), samples=(*samples, samples[0]))
 
 
 def a_version_is_edited_in_the_journal(forger: Forger) -> None:
@@ -122,7 +122,7 @@ def a_worker_is_edited(forger: Forger) -> None:
 
 def a_frame_is_missing(forger: Forger) -> None:
     record = forger.entries[accepted_and_trained(forger, Policy(0, 1))].record
-    assert isinstance(record, records.Result)
+    assert isinstance(record, records.ResultEntry)
     assert record.frame
     forger.remove_frame(record.frame)
 
@@ -132,8 +132,8 @@ def all_frames_are_missing(forger: Forger) -> None:
 
 
 def frames_are_missing_and_a_line_says_they_were_pruned(forger: Forger) -> None:
-    covered = at(forger, records.Checkpoint, policy=Policy(0, 2))
-    prune = records.Prune(kept_from=records.FrameId(3, 0), policy=Policy(0, 2))
+    covered = at(forger, records.CheckpointEntry, policy=Policy(0, 2))
+    prune = records.PruneEntry(kept_from=records.FrameId(3, 0), policy=Policy(0, 2))
     forger.insert(covered + 1, prune)
     shutil.rmtree(forger.root / "trajectories")
 
@@ -143,145 +143,156 @@ def a_result_line_is_missing(forger: Forger) -> None:
 
 
 def the_line_of_a_refused_result_is_missing(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Result, verdict=Verdict.REFUSED)]
+    del forger.entries[at(forger, records.ResultEntry, verdict=AdmissionVerdict.REFUSED)]
 
 
 def a_lease_line_is_missing(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Lease, group=0, nth=1)]
+    del forger.entries[at(forger, records.LeaseEntry, group=0, nth=1)]
 
 
 def a_result_points_at_another_frame(forger: Forger) -> None:
-    other = forger.entries[at(forger, records.Result, verdict=Verdict.ACCEPTED, nth=9)].record
-    assert isinstance(other, records.Result)
+    other = forger.entries[at(forger, records.ResultEntry, verdict=AdmissionVerdict.ACCEPTED, nth=9)].record
+    assert isinstance(other, records.ResultEntry)
     forger.edit(accepted_and_trained(forger, Policy(0, 1)), frame=other.frame, index=other.index)
 
 
 def a_batch_is_removed(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Consume, policy=Policy(2, 5))]
+    del forger.entries[at(forger, records.ConsumeEntry, policy=Policy(2, 5))]
 
 
 def the_last_batch_of_a_dead_branch_is_removed(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Consume, policy=Policy(0, 3))]
+    del forger.entries[at(forger, records.ConsumeEntry, policy=Policy(0, 3))]
 
 
 def two_batches_change_places(forger: Forger) -> None:
-    one, other = at(forger, records.Consume, policy=Policy(0, 0)), at(forger, records.Consume, policy=Policy(0, 1))
+    one, other = (
+        at(forger, records.ConsumeEntry, policy=Policy(0, 0)),
+        at(forger, records.ConsumeEntry, policy=Policy(0, 1)),
+    )
     forger.entries[one], forger.entries[other] = forger.entries[other], forger.entries[one]
 
 
 def a_result_is_moved_before_its_lease(forger: Forger) -> None:
     result = accepted_and_trained(forger, Policy(0, 1))
     record = forger.entries[result].record
-    lease = at(forger, records.Lease, lease_id=record.lease_id)  # type: ignore[union-attr]
+    lease = at(forger, records.LeaseEntry, lease_id=record.lease_id)  # type: ignore[union-attr]
     forger.entries.insert(lease, forger.entries.pop(result))
 
 
 def a_group_is_trained_without_one_sample(forger: Forger) -> None:
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=consumed(forger, Policy(0, 1)).samples[1:])
+    forger.edit(
+        at(forger, records.ConsumeEntry, policy=Policy(0, 1)), samples=consumed(forger, Policy(0, 1)).samples[1:]
+    )
 
 
 def a_group_is_taken_out_of_a_batch(forger: Forger) -> None:
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=consumed(forger, Policy(0, 1)).samples[2:])
+    forger.edit(
+        at(forger, records.ConsumeEntry, policy=Policy(0, 1)), samples=consumed(forger, Policy(0, 1)).samples[2:]
+    )
 
 
 def a_batch_was_never_leased(forger: Forger) -> None:
     samples = [records.UsedSample(group, sample, bytes(16)) for group in (900, 901) for sample in (0, 1)]
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=tuple(samples))
+    forger.edit(at(forger, records.ConsumeEntry, policy=Policy(0, 1)), samples=tuple(samples))
 
 
 def leases_of_a_trained_group_are_removed(forger: Forger) -> None:
     group = consumed(forger, Policy(0, 1)).samples[0].group
     forger.entries = [
-        e for e in forger.entries if not (isinstance(e.record, records.Lease) and e.record.group == group)
+        e for e in forger.entries if not (isinstance(e.record, records.LeaseEntry) and e.record.group == group)
     ]
 
 
 def another_content_was_trained_on(forger: Forger) -> None:
     samples = consumed(forger, Policy(0, 1)).samples
     changed = (samples[0]._replace(digest=bytes(16)), *samples[1:])
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=changed)
+    forger.edit(at(forger, records.ConsumeEntry, policy=Policy(0, 1)), samples=changed)
 
 
 def a_sample_of_a_dead_branch_is_trained_on(forger: Forger) -> None:
     dead, samples = consumed(forger, Policy(0, 3)).samples, consumed(forger, Policy(1, 2)).samples
-    forger.edit(at(forger, records.Consume, policy=Policy(1, 2)), samples=(*dead[-2:], *samples[2:]))
+    forger.edit(at(forger, records.ConsumeEntry, policy=Policy(1, 2)), samples=(*dead[-2:], *samples[2:]))
 
 
 def a_sample_that_was_dropped_is_trained_on(forger: Forger) -> None:
-    index = at(forger, records.Drop)
+    index = at(forger, records.DropEntry)
     drop = forger.entries[index].record
-    assert isinstance(drop, records.Drop)
+    assert isinstance(drop, records.DropEntry)
     dropped = drop.samples[0]
     samples = consumed(forger, Policy(0, 1)).samples
     used = records.UsedSample(drop.group, dropped.sample, dropped.digest)
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=(used, *samples[1:]))
+    forger.edit(at(forger, records.ConsumeEntry, policy=Policy(0, 1)), samples=(used, *samples[1:]))
 
 
 def a_sample_of_an_evaluation_is_trained_on(forger: Forger) -> None:
-    measured = forger.entries[at(forger, records.Eval)].record
-    assert isinstance(measured, records.Eval)
+    measured = forger.entries[at(forger, records.EvalEntry)].record
+    assert isinstance(measured, records.EvalEntry)
     samples = consumed(forger, Policy(0, 1)).samples
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), samples=(measured.samples[0], *samples[1:]))
+    forger.edit(at(forger, records.ConsumeEntry, policy=Policy(0, 1)), samples=(measured.samples[0], *samples[1:]))
 
 
 def an_evaluation_measures_what_was_leased_to_train_on(forger: Forger) -> None:
-    measured = forger.entries[at(forger, records.Eval)].record
-    assert isinstance(measured, records.Eval)
-    forger.edit(at(forger, records.Eval), samples=(consumed(forger, Policy(0, 1)).samples[0], *measured.samples))
+    measured = forger.entries[at(forger, records.EvalEntry)].record
+    assert isinstance(measured, records.EvalEntry)
+    forger.edit(at(forger, records.EvalEntry), samples=(consumed(forger, Policy(0, 1)).samples[0], *measured.samples))
 
 
 def a_drop_is_removed(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Drop)]
+    del forger.entries[at(forger, records.DropEntry)]
 
 
 def a_drop_lists_fewer_samples(forger: Forger) -> None:
-    forger.edit(at(forger, records.Drop), samples=())
+    forger.edit(at(forger, records.DropEntry), samples=())
 
 
 def a_loss_is_removed(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Lost)]
+    del forger.entries[at(forger, records.LostEntry)]
 
 
 def a_loss_is_invented(forger: Forger) -> None:
-    forger.insert(20, records.Lost(lease_id=4000, group=0, sample=0, worker_id="w", why="expired"))
+    forger.insert(20, records.LostEntry(lease_id=4000, group=0, sample=0, worker_id="w", why="expired"))
 
 
 def a_refused_sample_is_said_to_be_accepted(forger: Forger) -> None:
-    forger.edit(at(forger, records.Result, verdict=Verdict.REFUSED, why="late"), verdict=Verdict.ACCEPTED, why="")
+    forger.edit(
+        at(forger, records.ResultEntry, verdict=AdmissionVerdict.REFUSED, why="late"),
+        verdict=AdmissionVerdict.ACCEPTED,
+        why="",
+    )
 
 
 def an_accepted_sample_is_said_to_be_a_duplicate(forger: Forger) -> None:
-    forger.edit(accepted_and_trained(forger, Policy(0, 1)), verdict=Verdict.DUPLICATE, why="duplicate")
+    forger.edit(accepted_and_trained(forger, Policy(0, 1)), verdict=AdmissionVerdict.DUPLICATE, why="duplicate")
 
 
 def an_abandoned_sample_is_said_to_be_accepted(forger: Forger) -> None:
-    forger.edit(at(forger, records.Result, verdict=Verdict.ABANDONED), verdict=Verdict.ACCEPTED)
+    forger.edit(at(forger, records.ResultEntry, verdict=AdmissionVerdict.ABANDONED), verdict=AdmissionVerdict.ACCEPTED)
 
 
 def the_bound_changes_midway(forger: Forger) -> None:
-    forger.edit(at(forger, records.Open, fork=1), bound=5)
+    forger.edit(at(forger, records.OpenEntry, fork=1), bound=5)
 
 
 def the_bound_is_another_than_the_jobs(forger: Forger) -> None:
-    for index in forger.indices(lambda r: isinstance(r, records.Open)):
+    for index in forger.indices(lambda r: isinstance(r, records.OpenEntry)):
         forger.edit(index, bound=5)
 
 
 def a_fork_has_the_wrong_parent(forger: Forger) -> None:
-    forger.edit(at(forger, records.Open, fork=2), parent=Policy(0, 2))
+    forger.edit(at(forger, records.OpenEntry, fork=2), parent=Policy(0, 2))
 
 
 def a_fork_starts_from_what_is_no_checkpoint(forger: Forger) -> None:
-    forger.edit(at(forger, records.Open, fork=2), parent=Policy(1, 3))
+    forger.edit(at(forger, records.OpenEntry, fork=2), parent=Policy(1, 3))
 
 
 def a_fork_is_taken_out(forger: Forger) -> None:
-    first, last = at(forger, records.Open, fork=1), at(forger, records.Open, fork=2)
+    first, last = at(forger, records.OpenEntry, fork=1), at(forger, records.OpenEntry, fork=2)
     del forger.entries[first:last]
 
 
 def a_fork_is_said_not_to_be_one(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Open, fork=1)]
+    del forger.entries[at(forger, records.OpenEntry, fork=1)]
 
 
 def the_start_is_missing(forger: Forger) -> None:
@@ -289,15 +300,15 @@ def the_start_is_missing(forger: Forger) -> None:
 
 
 def the_end_is_cut_off_behind_the_last_checkpoint(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Checkpoint, policy=Policy(2, 6)) + 1 :]
+    del forger.entries[at(forger, records.CheckpointEntry, policy=Policy(2, 6)) + 1 :]
 
 
 def the_end_is_cut_off_before_the_last_checkpoint(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Open, fork=2) + 3 :]
+    del forger.entries[at(forger, records.OpenEntry, fork=2) + 3 :]
 
 
 def a_checkpoint_line_is_removed(forger: Forger) -> None:
-    del forger.entries[at(forger, records.Checkpoint, policy=Policy(2, 6))]
+    del forger.entries[at(forger, records.CheckpointEntry, policy=Policy(2, 6))]
 
 
 def a_checkpoint_is_removed(forger: Forger) -> None:
@@ -332,50 +343,52 @@ def a_part_is_missing(forger: Forger) -> None:
 
 
 def other_weights_were_published(forger: Forger) -> None:
-    forger.edit(at(forger, records.Publish, policy=Policy(1, 4)), digest=bytes(32))
+    forger.edit(at(forger, records.PublishEntry, policy=Policy(1, 4)), digest=bytes(32))
 
 
 def weights_are_published_before_they_exist(forger: Forger) -> None:
-    forger.insert(10, records.Publish(policy=Policy(0, 9), digest=bytes(32)))
+    forger.insert(10, records.PublishEntry(policy=Policy(0, 9), digest=bytes(32)))
 
 
 def a_group_answers_two_problems(forger: Forger) -> None:
-    forger.edit(at(forger, records.Lease, group=0, sample=1), item=55)
+    forger.edit(at(forger, records.LeaseEntry, group=0, sample=1), item=55)
 
 
 def a_trained_group_is_leased_again(forger: Forger) -> None:
-    lease = forger.entries[at(forger, records.Lease, group=0, sample=0)].record
-    assert isinstance(lease, records.Lease)
-    forger.insert(at(forger, records.Consume, policy=Policy(0, 1)), replace(lease, lease_id=999))
+    lease = forger.entries[at(forger, records.LeaseEntry, group=0, sample=0)].record
+    assert isinstance(lease, records.LeaseEntry)
+    forger.insert(at(forger, records.ConsumeEntry, policy=Policy(0, 1)), replace(lease, lease_id=999))
 
 
 def a_lease_number_is_used_twice(forger: Forger) -> None:
-    forger.edit(at(forger, records.Lease, nth=6), lease_id=1)
+    forger.edit(at(forger, records.LeaseEntry, nth=6), lease_id=1)
 
 
 def an_evaluation_is_removed(nth: int) -> Callable[[Forger], None]:
     def edit(forger: Forger) -> None:
-        del forger.entries[at(forger, records.Eval, nth=nth)]
+        del forger.entries[at(forger, records.EvalEntry, nth=nth)]
 
     return edit
 
 
 def half_an_evaluation_is_left_out(forger: Forger) -> None:
-    index = at(forger, records.Eval)
+    index = at(forger, records.EvalEntry)
     forger.edit(index, samples=forger.entries[index].record.samples[:1])  # type: ignore[union-attr]
 
 
 def an_evaluation_is_credited_to_a_later_policy(forger: Forger) -> None:
-    index = at(forger, records.Eval)
+    index = at(forger, records.EvalEntry)
     entry = forger.entries.pop(index)
-    later = next(i for i in range(index, len(forger.entries)) if isinstance(forger.entries[i].record, records.Consume))
+    later = next(
+        i for i in range(index, len(forger.entries)) if isinstance(forger.entries[i].record, records.ConsumeEntry)
+    )
     policy = forger.entries[later].record.policy.next()  # type: ignore[union-attr]
     entry.record = replace(entry.record, policy=policy)  # type: ignore[arg-type]
     forger.entries.insert(later + 3, entry)  # behind the step's seal and its publication
 
 
 def the_region_of_a_lease_is_changed(forger: Forger) -> None:
-    forger.edit(at(forger, records.Lease, nth=9), region="us-east")
+    forger.edit(at(forger, records.LeaseEntry, nth=9), region="us-east")
 
 
 def the_region_of_a_result_is_changed(forger: Forger) -> None:
@@ -383,32 +396,32 @@ def the_region_of_a_result_is_changed(forger: Forger) -> None:
 
 
 def a_lease_starts_at_another_version(forger: Forger) -> None:
-    forger.edit(at(forger, records.Lease, nth=30), start_at=Policy(0, 0))
+    forger.edit(at(forger, records.LeaseEntry, nth=30), start_at=Policy(0, 0))
 
 
 def a_lease_must_be_consumed_later(forger: Forger) -> None:
-    forger.edit(at(forger, records.Lease, nth=30), consume_by_version=9)
+    forger.edit(at(forger, records.LeaseEntry, nth=30), consume_by_version=9)
 
 
 def a_lease_is_for_versions_long_gone(forger: Forger) -> None:
-    index = at(forger, records.Lease, purpose=Purpose.TRAIN, start_at=Policy(0, 3))
+    index = at(forger, records.LeaseEntry, purpose=Purpose.TRAIN, start_at=Policy(0, 3))
     forger.edit(index, start_at=Policy(0, 0), consume_by_version=1)
 
 
 def a_lease_starts_after_its_tokens_were_sampled(forger: Forger) -> None:
-    index = at(forger, records.Lease, purpose=Purpose.TRAIN, start_at=Policy(0, 0))
+    index = at(forger, records.LeaseEntry, purpose=Purpose.TRAIN, start_at=Policy(0, 0))
     forger.edit(index, start_at=Policy(0, 1), consume_by_version=2)
 
 
 def a_publication_is_removed(policy: Policy) -> Callable[[Forger], None]:
     def edit(forger: Forger) -> None:
-        del forger.entries[at(forger, records.Publish, policy=policy)]
+        del forger.entries[at(forger, records.PublishEntry, policy=policy)]
 
     return edit
 
 
 def a_restored_version_was_published_with_another_digest(forger: Forger) -> None:
-    forger.edit(at(forger, records.Publish, policy=Policy(1, 2)), digest=bytes(32))
+    forger.edit(at(forger, records.PublishEntry, policy=Policy(1, 2)), digest=bytes(32))
 
 
 def another_model_is_exported(forger: Forger) -> None:
@@ -565,14 +578,14 @@ def test_an_edited_line_is_named_and_so_is_what_was_found_in_it(run: Path) -> No
 
 def test_a_histogram_that_flatters_is_found(run: Path) -> None:
     forger = Forger(run)
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), staleness_tokens={0: 17})
+    forger.edit(at(forger, records.ConsumeEntry, policy=Policy(0, 1)), staleness_tokens={0: 17})
     forger.write_unsealed()
     assert Code.STALENESS_CLAIMED in audited(run).counts
 
 
 def test_a_root_that_is_not_the_samples_is_found(run: Path) -> None:
     forger = Forger(run)
-    forger.edit(at(forger, records.Consume, policy=Policy(0, 1)), root=bytes(16))
+    forger.edit(at(forger, records.ConsumeEntry, policy=Policy(0, 1)), root=bytes(16))
     forger.write_unsealed()
     assert {Code.ROOT_WRONG, Code.MANIFEST_CONTRADICTS} <= audited(run).counts.keys()
 
@@ -620,7 +633,7 @@ def every_reward_is_changed_in_frames_and_journal(forger: Forger) -> None:
 
 
 def another_digest_was_published(forger: Forger) -> None:
-    forger.edit(at(forger, records.Publish, policy=Policy(2, 5)), digest=bytes(32))
+    forger.edit(at(forger, records.PublishEntry, policy=Policy(2, 5)), digest=bytes(32))
 
 
 def the_learner_is_replaced(forger: Forger) -> None:
@@ -628,7 +641,7 @@ def the_learner_is_replaced(forger: Forger) -> None:
 
 
 def the_job_is_renamed(forger: Forger) -> None:
-    for index in forger.indices(lambda r: isinstance(r, records.Open)):
+    for index in forger.indices(lambda r: isinstance(r, records.OpenEntry)):
         forger.edit(index, job_id="other-1")
     for path in forger.root.glob("checkpoints/*/manifest.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"job_id": "other-1"}))
@@ -637,7 +650,7 @@ def the_job_is_renamed(forger: Forger) -> None:
 def another_setting_of_the_job_and_its_hash(forger: Forger) -> None:
     another_setting_of_the_job(forger)
     config = blake3((forger.root / "config.yaml").read_bytes()).digest()
-    for index in forger.indices(lambda r: isinstance(r, records.Open)):
+    for index in forger.indices(lambda r: isinstance(r, records.OpenEntry)):
         forger.edit(index, settings=config)
 
 
@@ -653,8 +666,8 @@ def times_are_changed(forger: Forger) -> None:
 
 def everything_behind_a_checkpoint_is_cut_off(forger: Forger) -> None:
     """The journal, the frames, the metrics, the later checkpoints, the model: as if the trainer had died there."""
-    end = at(forger, records.Checkpoint, policy=Policy(0, 2)) + 2
-    frames = [entry.record.frame for entry in forger.entries[:end] if isinstance(entry.record, records.Result)]
+    end = at(forger, records.CheckpointEntry, policy=Policy(0, 2)) + 2
+    frames = [entry.record.frame for entry in forger.entries[:end] if isinstance(entry.record, records.ResultEntry)]
     del forger.entries[end:]
     (forger.root / "metrics.jsonl").unlink()
     shutil.rmtree(forger.root / "final")
@@ -714,8 +727,8 @@ def test_what_no_digest_covers_is_not_found_and_is_in_the_docs(run: Path) -> Non
 
 def test_a_fork_that_is_added_behind_the_last_signature_is_told(run: Path) -> None:
     forger = Forger(run)
-    first = forger.entries[at(forger, records.Open, fork=1)].record
-    assert isinstance(first, records.Open)
+    first = forger.entries[at(forger, records.OpenEntry, fork=1)].record
+    assert isinstance(first, records.OpenEntry)
     chain, n = records.chain_hash(forger.path.read_bytes().splitlines()[-1]), len(forger.entries)
     with forger.path.open("ab") as file:
         file.write(records.to_line(n, chain, 1.8e9, replace(first, fork=3)) + b"\n")

@@ -17,12 +17,12 @@ from periplus.publication import (
     Assembler,
     Chunk,
     Closing,
-    Intake,
     Opening,
     Publication,
     PublicationKind,
     PublicationRecord,
     PublicationWriter,
+    StreamChecker,
     admit,
     check_closing,
     check_opening,
@@ -233,7 +233,7 @@ def test_an_opening_drops_an_unfinished_publication() -> None:
 
 
 def test_an_intake_says_what_is_coming() -> None:
-    intake = Intake(trust(), max_content_bytes=1000)
+    intake = StreamChecker(trust(), max_content_bytes=1000)
     assert intake.opening is None
     *head, closing = ANCHOR.records()
     for record in head:

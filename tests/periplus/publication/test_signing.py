@@ -18,13 +18,13 @@ from periplus.publication import (
     Certificate,
     Chunk,
     Closing,
-    Intake,
     JobAuthority,
     Opening,
     Publication,
     PublicationKind,
     PublicationRecord,
     PublisherKey,
+    StreamChecker,
     Trust,
 )
 from periplus.publication.signing import MAX_CERTIFICATES, SMALL_ORDER
@@ -95,7 +95,7 @@ def test_no_field_of_an_opening_can_be_changed() -> None:
     assert len(changed) > 100
     for opening in changed:
         with pytest.raises((Forged, CorruptFrame)):
-            Intake(trust(), max_content_bytes=1000).take(opening)
+            StreamChecker(trust(), max_content_bytes=1000).take(opening)
         if opening.attested is None:
             with pytest.raises(Forged):
                 trust().check_opening(opening)
@@ -319,7 +319,7 @@ def test_no_field_of_what_is_attested_can_be_changed() -> None:
     ]
     for opening in changed:
         with pytest.raises((Forged, CorruptFrame)):
-            Intake(trust(), max_content_bytes=1000).take(opening)
+            StreamChecker(trust(), max_content_bytes=1000).take(opening)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_what_is_derived_attests_nothing() -> None:
     with pytest.raises(Forged, match="another derived"):
         trust().check_opening(opening)
     with pytest.raises(CorruptFrame, match="another derived"):
-        Intake(trust(), max_content_bytes=1000).take(opening)
+        StreamChecker(trust(), max_content_bytes=1000).take(opening)
 
 
 def test_a_derived_closing_that_leads_elsewhere_is_refused() -> None:

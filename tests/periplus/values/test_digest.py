@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.values.digest import BLOCK_BYTES, payload_digest, root, state_digest, tensor_digest
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 from tests.support.strategies import states
 
 RAMP = np.arange(BLOCK_BYTES * 2 + 3, dtype=np.uint64).astype(np.uint8)
@@ -46,7 +46,7 @@ def test_order_of_names_does_not_matter() -> None:
 
 
 @given(states(), st.data())
-def test_every_change_changes_the_digest(state: State, data: st.DataObject) -> None:
+def test_every_change_changes_the_digest(state: WeightState, data: st.DataObject) -> None:
     before = state_digest(state)
     for name, tensor in state.items():
         rest = {other: t for other, t in state.items() if other != name}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from periplus.codec.trajectory import decode_columns, encode
 from periplus.errors import CorruptFrame
 from periplus.values.trajectories import Trajectories, validate_all
-from periplus.values.trajectory import Limits, Trajectory, validate
+from periplus.values.trajectory import Trajectory, TrajectoryLimits, validate
 from tests.support.strategies import trajectories
 
-WIDE = Limits(vocab_size=1 << 24, max_prompt_tokens=4, max_completion_tokens=6)
+WIDE = TrajectoryLimits(vocab_size=1 << 24, max_prompt_tokens=4, max_completion_tokens=6)
 
 
 def columns_of(batch: list[Trajectory]) -> Trajectories:
@@ -30,7 +30,7 @@ def verdict(check: Any, *arguments: object) -> str | None:
 
 
 @given(st.lists(trajectories(), min_size=1, max_size=4), st.sampled_from([WIDE, replace(WIDE, vocab_size=200)]))
-def test_columns_are_fit_exactly_when_every_row_is(batch: list[Trajectory], limits: Limits) -> None:
+def test_columns_are_fit_exactly_when_every_row_is(batch: list[Trajectory], limits: TrajectoryLimits) -> None:
     one_by_one = {verdict(validate, t, limits) for t in batch}
     assert verdict(validate_all, columns_of(batch), limits) == ("refused" if "refused" in one_by_one else None)
 

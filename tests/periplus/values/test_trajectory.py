@@ -9,12 +9,12 @@ from hypothesis import given
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
 from periplus.values.trajectory import (
-    Limits,
     PolicyRun,
     Purpose,
     SamplingParams,
     StopReason,
     Trajectory,
+    TrajectoryLimits,
     content_digest,
     oldest_policy,
     policy_runs,
@@ -24,7 +24,7 @@ from periplus.values.trajectory import (
 )
 from tests.support.strategies import trajectories
 
-LIMITS = Limits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
+LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
 GOOD = Trajectory(
     lease_id=1,
     group=2,

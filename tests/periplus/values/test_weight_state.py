@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from periplus.errors import CorruptFrame, NotFound
 from periplus.values.weight_state import (
-    State,
     Tensor,
+    WeightState,
     content_bytes,
     open_safetensors,
     read_safetensors,
@@ -55,7 +55,7 @@ def test_a_tensor_whose_data_and_shape_disagree_is_refused(
 
 @SAME_DIRECTORY
 @given(states())
-def test_any_state_survives_a_file(tmp_path: Path, state: State) -> None:
+def test_any_state_survives_a_file(tmp_path: Path, state: WeightState) -> None:
     write_safetensors(tmp_path / "model.safetensors", state)
     assert read_safetensors(tmp_path) == state
 

@@ -13,7 +13,7 @@ import pytest
 from periplus import errors
 from periplus.wan import grid
 from periplus.wan import relay as relay_module
-from periplus.wan.grid import Network
+from periplus.wan.grid import EmulatedNetwork
 from periplus.wan.relay import Relay
 from periplus.wan.shaping import LinkCount, LinkProperty, LinkSpec
 
@@ -21,11 +21,11 @@ MBIT = 1e6
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def network(there: LinkSpec, back: LinkSpec, egress_bits_per_s: float = math.inf) -> Network:
+def network(there: LinkSpec, back: LinkSpec, egress_bits_per_s: float = math.inf) -> EmulatedNetwork:
     regions = ("a", "b", "c")
     links = {(src, dst): there for src in regions for dst in regions if src != dst} | {("b", "a"): back}
     caps = dict.fromkeys(regions, math.inf)
-    return Network(
+    return EmulatedNetwork(
         regions=regions,
         links=links,
         egress_bits_per_s=caps | {"a": egress_bits_per_s},
@@ -39,7 +39,7 @@ def spec(rate_mbit_per_s: float = math.inf, rtt_s: float = 0.0) -> LinkSpec:
 
 
 @contextlib.asynccontextmanager
-async def relayed(net: Network) -> AsyncIterator[Relay]:
+async def relayed(net: EmulatedNetwork) -> AsyncIterator[Relay]:
     relay = Relay(net, asyncio.get_running_loop())
     try:
         yield relay

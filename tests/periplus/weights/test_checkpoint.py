@@ -6,13 +6,13 @@ import pytest
 
 from periplus.codec.weights.layout import layout_of
 from periplus.errors import CorruptFrame, NotFound
-from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE, State, open_safetensors, read_safetensors
+from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE, WeightState, open_safetensors, read_safetensors
 from periplus.weights.checkpoint import copy_others, open_checkpoint, open_target, plan
 from periplus.weights.replay import copy_tensors
 from tests.support.checkpoints import model, tensor, write_checkpoint
 
 
-def rewritten(old: Path, new: Path, state: State) -> Path:
+def rewritten(old: Path, new: Path, state: WeightState) -> Path:
     """`old` with other weights, by the modules under test."""
     before = open_checkpoint(old)
     planned = plan(before, layout_of(state))

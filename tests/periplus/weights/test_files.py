@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from periplus.codec.weights.layout import Layout, Line
+from periplus.codec.weights.layout import StateLayout, TensorLayout
 from periplus.codec.zstd import compress
 from periplus.errors import CorruptFrame, NotFound, StorageError, UnknownCodec
 from periplus.weights.files import (
@@ -15,17 +15,19 @@ from periplus.weights.files import (
     MAX_PART_BYTES,
     DeltaReader,
     DeltaWriter,
+    FileHead,
+    FileTail,
     FloorBits,
-    Head,
-    Tail,
     open_delta,
 )
 
-LAYOUT = Layout(lines=(Line(name="a", dtype="BF16", shape=(2, 2)), Line(name="ü", dtype="I8", shape=())))
+LAYOUT = StateLayout(
+    lines=(TensorLayout(name="a", dtype="BF16", shape=(2, 2)), TensorLayout(name="ü", dtype="I8", shape=()))
+)
 PARTS = [b"head", b"", b"span" * 9]
-HEAD = Head(base_digest=bytes(32), result_digest=bytes(range(32)), num_parts=3, layout=LAYOUT)
+HEAD = FileHead(base_digest=bytes(32), result_digest=bytes(range(32)), num_parts=3, layout=LAYOUT)
 FLOORS = FloorBits(num_changed=2, iid_bits=11.5, conditional_bits=8.25, conditional_with_tables_bits=9.0)
-TAIL = Tail(num_elements=5, num_changed=2, payload_bytes=40, floors=FLOORS)
+TAIL = FileTail(num_elements=5, num_changed=2, payload_bytes=40, floors=FLOORS)
 GOLDEN = (
     "iVBQVw0KGgqwAAAAKLUv/WQGABUFAKLLJSWQp+l5//9/YVyg7TZk0QD738rdkt3OQeucWNtGTYSktGWMXVcCCWsthWYGjFZYsMK1DjwUerlA"
     "gNFqpZJf1DhQx4gkuwfpk2BEBkYrvm9nb65HnPnhy5UnR378zytysyXLJjURyeQhl1QySSSP/HMit5DR6eTnlmDREuu0MSrJbFuDGX0Afc42"
@@ -38,7 +40,7 @@ GOLDEN = (
 """What `written()` gave once: zstandard may compress otherwise one day, and this must still be read."""
 
 
-def written(head: Head = HEAD, parts: list[bytes] = PARTS, tail: Tail = TAIL) -> bytes:
+def written(head: FileHead = HEAD, parts: list[bytes] = PARTS, tail: FileTail = TAIL) -> bytes:
     file = io.BytesIO()
     writer = DeltaWriter(file, head)
     for part in parts:
@@ -48,7 +50,7 @@ def written(head: Head = HEAD, parts: list[bytes] = PARTS, tail: Tail = TAIL) ->
     return file.getvalue()
 
 
-def read(data: bytes) -> tuple[Head, list[bytes], Tail]:
+def read(data: bytes) -> tuple[FileHead, list[bytes], FileTail]:
     reader = DeltaReader(io.BytesIO(data), Path("x.delta"))
     parts = list(reader.parts())
     assert reader.file_bytes == len(data)
@@ -87,8 +89,8 @@ TAIL_TREE = {
 
 def test_what_was_written_is_read() -> None:
     assert read(written()) == (HEAD, PARTS, TAIL)
-    without = Tail(num_elements=0, num_changed=0, payload_bytes=1, floors=None)
-    empty = Head(base_digest=bytes(32), result_digest=bytes(32), num_parts=1, layout=Layout(lines=()))
+    without = FileTail(num_elements=0, num_changed=0, payload_bytes=1, floors=None)
+    empty = FileHead(base_digest=bytes(32), result_digest=bytes(32), num_parts=1, layout=StateLayout(lines=()))
     assert read(written(empty, [b"h"], without)) == (empty, [b"h"], without)
 
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 
 from periplus.codec.weights.encoder import Encoder
-from periplus.codec.weights.layout import Layout, Line, layout_of
+from periplus.codec.weights.layout import StateLayout, TensorLayout, layout_of
 from periplus.errors import CorruptFrame, NotFound, PeriplusError, StorageError, WrongBase
 from periplus.values.digest import state_digest
-from periplus.values.weight_state import SINGLE_FILE, State, Tensor, read_safetensors, safetensors_head
+from periplus.values.weight_state import SINGLE_FILE, Tensor, WeightState, read_safetensors, safetensors_head
 from periplus.weights import operations, reading
-from periplus.weights.files import DeltaWriter, Head, Tail
+from periplus.weights.files import DeltaWriter, FileHead, FileTail
 from tests.support.checkpoints import model, moved, next_model, tensor, write_checkpoint
 from tests.support.strategies import states
 
@@ -37,16 +37,16 @@ def fold(base: Path, files: list[Path], output: Path) -> reading.Delta:
     return operations.fold(base, files, output, force=False, with_floors=True, progress=silent)
 
 
-def forge(path: Path, base: State, new: State, *, parts: list[bytes] | None = None, **head: object) -> Path:
+def forge(path: Path, base: WeightState, new: WeightState, *, parts: list[bytes] | None = None, **head: object) -> Path:
     """A delta's file with every hash right, whatever it says."""
     encoder = Encoder(base, new)
     made = list(encoder.parts()) if parts is None else parts
     fields = {"base_digest": state_digest(base), "result_digest": state_digest(new), "layout": layout_of(new)} | head
     with path.open("wb") as file:
-        writer = DeltaWriter(file, Head(num_parts=len(made), **fields))  # type: ignore[arg-type]
+        writer = DeltaWriter(file, FileHead(num_parts=len(made), **fields))  # type: ignore[arg-type]
         for part in made:
             writer.part(part)
-        writer.finish(Tail(num_elements=0, num_changed=0, payload_bytes=writer.payload_bytes, floors=None))
+        writer.finish(FileTail(num_elements=0, num_changed=0, payload_bytes=writer.payload_bytes, floors=None))
     return path
 
 
@@ -64,7 +64,7 @@ def chain(tmp_path: Path) -> list[Path]:
 
 @settings(max_examples=60, deadline=None)
 @given(states(), states())
-def test_any_two_states_are_turned_into_each_other(old: State, new: State) -> None:
+def test_any_two_states_are_turned_into_each_other(old: WeightState, new: WeightState) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         before, after = write_checkpoint(root / "old", old), write_checkpoint(root / "new", new)
@@ -191,7 +191,7 @@ def test_a_verdict_says_why_not(chain: list[Path], tmp_path: Path) -> None:
     diff(chain[0], chain[1], tmp_path / "d")
     state = read_safetensors(chain[1])
 
-    def why(name: str, changed: State) -> str:
+    def why(name: str, changed: WeightState) -> str:
         return reading.verify(write_checkpoint(tmp_path / name, changed), tmp_path / "d", silent).why_not
 
     assert reading.verify(chain[1], tmp_path / "d", silent).why_not == ""
@@ -272,7 +272,7 @@ def test_a_file_that_lies_about_its_outcome_or_layout_is_refused(tmp_path: Path)
     before = write_checkpoint(tmp_path / "old", old)
     with pytest.raises(CorruptFrame, match="promises"):
         apply(before, forge(tmp_path / "d", old, new, result_digest=bytes(32)), tmp_path / "made")
-    other = Layout(lines=(*layout_of(new).lines, Line(name="z", dtype="I8", shape=(9,))))
+    other = StateLayout(lines=(*layout_of(new).lines, TensorLayout(name="z", dtype="I8", shape=(9,))))
     with pytest.raises(CorruptFrame):
         apply(before, forge(tmp_path / "d", old, new, layout=other), tmp_path / "made")
     with pytest.raises(CorruptFrame):
@@ -283,7 +283,7 @@ def test_a_layout_that_fits_no_disk_is_refused_before_any_file(tmp_path: Path) -
     old = model(1)
     before = write_checkpoint(tmp_path / "old", old)
     for shape in ((1 << 50,), (1 << 62, 1 << 62)):
-        huge = Layout(lines=(Line(name="z", dtype="F64", shape=shape),))
+        huge = StateLayout(lines=(TensorLayout(name="z", dtype="F64", shape=shape),))
         forged = forge(tmp_path / "d", old, old, layout=huge)
         with pytest.raises(StorageError, match="free"):
             apply(before, forged, tmp_path / "made")

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from periplus import clock
-from planner.commands.background_search import Interrupt, Progress, progress_line, thought
+from planner.commands.background_search import Interrupt, SearchProgress, progress_line, thought
 from planner.problem.goal import Goal, Objective
 from tests.support.gpu_plan import judged
 
@@ -94,7 +94,7 @@ def test_progress_is_one_line_on_a_terminal_and_a_line_now_and_then_elsewhere(
 ) -> None:
     now_s = [0.0]
     monkeypatch.setattr(clock, "monotonic_s", lambda: now_s[0])
-    progress = Progress(goal=Goal(), what="auto", can_redraw=can_redraw, began_s=0.0)
+    progress = SearchProgress(goal=Goal(), what="auto", can_redraw=can_redraw, began_s=0.0)
     for at_s in (0.1, 1.0, 3.5, 6.0, 9.0):
         now_s[0] = at_s
         if at_s == 6.0:

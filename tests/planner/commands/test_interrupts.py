@@ -12,7 +12,7 @@ import pytest
 from periplus.__main__ import run
 from planner import solve
 from planner.answer.outcome import BudgetExhausted, Outcome
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from tests.support.quick_method import quick
 
 Capture = pytest.CaptureFixture[str]
@@ -31,7 +31,7 @@ def pressed(at_call: int, *, finds: bool) -> Callable[[str], Callable[..., Outco
     """Methods of which the one that is called as the `at_call`th is interrupted, before or after it found something."""
     calls = [0]
 
-    def search(prices: Prices, *, should_stop: Callable[[], bool], **options: Any) -> Outcome:
+    def search(prices: CostTables, *, should_stop: Callable[[], bool], **options: Any) -> Outcome:
         calls[0] += 1
         if calls[0] != at_call:
             return quick(prices, should_stop=should_stop, **options)

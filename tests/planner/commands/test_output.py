@@ -3,7 +3,7 @@ import pytest
 from periplus.errors import PlanInfeasible
 from planner.answer.outcome import Fact
 from planner.commands.output import committed
-from planner.plan import Infeasible
+from planner.plan import NoPlanExists
 
 FACTS = tuple(Fact(kind="rules", name=name, what=name) for name in ("a", "b"))
 
@@ -11,18 +11,18 @@ FACTS = tuple(Fact(kind="rules", name=name, what=name) for name in ("a", "b"))
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        (Infeasible(conflict="a; and b", facts=FACTS, is_minimal=True),
+        (NoPlanExists(conflict="a; and b", facts=FACTS, is_minimal=True),
          "no plan: a; and b; at least one of these has to change"),
-        (Infeasible(conflict="a; and b", facts=FACTS),
+        (NoPlanExists(conflict="a; and b", facts=FACTS),
          "no plan: a; and b; at least one of these has to change (it is proved that these contradict each other, but "
          "not that each of them is needed for that)"),
-        (Infeasible(conflict="a; and b", facts=FACTS, is_cut=True),
+        (NoPlanExists(conflict="a; and b", facts=FACTS, is_cut=True),
          "no plan: a; and b; at least one of these has to change (time ended before this was known to be the smallest "
          "such set)"),
-        (Infeasible(conflict="a", facts=FACTS[:1], is_minimal=True), "no plan: a"),
+        (NoPlanExists(conflict="a", facts=FACTS[:1], is_minimal=True), "no plan: a"),
     ],
 )  # fmt: skip
-def test_a_conflict_says_what_follows_and_whether_it_is_the_smallest(outcome: Infeasible, message: str) -> None:
+def test_a_conflict_says_what_follows_and_whether_it_is_the_smallest(outcome: NoPlanExists, message: str) -> None:
     with pytest.raises(PlanInfeasible) as found:
         committed(outcome)
     assert str(found.value) == message

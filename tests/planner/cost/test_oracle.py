@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.placement import Group, Layout, Placement, Pool
-from planner.cost.batched.evaluate_many import Verdict, evaluate_many
+from planner.cost.batched.evaluate_many import PlacementVerdict, evaluate_many
 from planner.cost.candidates.columns import mesh_columns, unit_columns
 from planner.cost.itemized_terms import terms
 from planner.cost.oracle import evaluate
-from planner.cost.step.fixed_terms import Placed, place
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.step.fixed_terms import FixedTerms, fixed_terms
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.transfers import home
 from planner.cost.tasks.phase_tables import phase_end_s
 from planner.problem.goal import Goal, Objective, Rules
@@ -24,14 +24,14 @@ from tests.support.planner_cost import machines, partitions, problem, region, wo
 from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
 
 
-def judged(prices: Prices, of: Placement, goal: Goal | None = None) -> Evaluation:
+def judged(prices: CostTables, of: Placement, goal: Goal | None = None) -> Evaluation:
     found = evaluate(prices, of, goal=goal)
     assert isinstance(found, Evaluation), found
     return found
 
 
 def test_without_staleness_a_step_is_the_critical_path() -> None:
-    prices = Prices(problem(two_regions(), workload(PAIR, eta=0)))
+    prices = CostTables(problem(two_regions(), workload(PAIR, eta=0)))
     found = judged(prices, placement(FAR))
     way, busy = home(prices, "x").ways["y"], dict(found.task_s)
     by_hand = busy[Task.ACTOR_TRAINING] + way.weights_s + busy[Task.GENERATION] + way.trajectories_s
@@ -42,11 +42,11 @@ def test_without_staleness_a_step_is_the_critical_path() -> None:
 @pytest.mark.parametrize("eta", [1, 2, 5])
 def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_full_rate(eta: int) -> None:
     asked = workload(PAIR, eta=eta)
-    prices = Prices(problem(two_regions(3e8), asked))
+    prices = CostTables(problem(two_regions(3e8), asked))
     found = judged(prices, placement(FAR))
     (region_times,) = found.regions
     price = prices.pool(PAIR[:1], FAR)
-    assert isinstance(price, PoolPrice)
+    assert isinstance(price, UnitCost)
     assert price.phase is not None
     before_s = dict(found.task_s)[Task.ACTOR_TRAINING] + region_times.weights_s + region_times.trajectories_s
     phase_s = phase_end_s([(float(FAR.num_units), price.phase)], float(asked.samples_per_step))
@@ -63,7 +63,7 @@ def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_fu
 
 def test_a_near_region_makes_more_of_a_step_where_a_far_one_gets_its_weights_late() -> None:
     asked = replace(workload(PAIR, eta=0), prompts_per_step=512)
-    prices = Prices(problem(two_regions(1e9), asked))
+    prices = CostTables(problem(two_regions(1e9), asked))
     near = pool("x/simple/4", Task.GENERATION, 3)
     found = judged(prices, placement(FAR, near))
     x, y = found.regions
@@ -71,7 +71,7 @@ def test_a_near_region_makes_more_of_a_step_where_a_far_one_gets_its_weights_lat
     made = 0.0
     for each, at in ((near, x), (FAR, y)):
         price = prices.pool(PAIR[:1], each)
-        assert isinstance(price, PoolPrice)
+        assert isinstance(price, UnitCost)
         assert price.phase is not None
         made += 3 * price.phase.within(at.window_s)
     assert made == pytest.approx(asked.samples_per_step, rel=1e-9)
@@ -81,7 +81,7 @@ def test_a_near_region_makes_more_of_a_step_where_a_far_one_gets_its_weights_lat
 def test_what_generation_shares_its_devices_with_takes_of_its_window_once() -> None:
     tasks = (*PAIR, Task.REFERENCE)
     asked = workload(tasks, eta=1)
-    prices = Prices(problem(two_regions(), asked))
+    prices = CostTables(problem(two_regions(), asked))
     both = (Task.GENERATION, Task.REFERENCE)
     layouts = tuple((task, Layout(tensor=1)) for task in both)
     shared = Pool(device_class="x/simple/4", unit_gpus=1, num_units=3, layouts=layouts)
@@ -97,7 +97,7 @@ def test_what_generation_shares_its_devices_with_takes_of_its_window_once() -> N
 def test_a_region_that_must_generate_does_not_idle_to_make_the_plan_faster() -> None:
     asked = problem(two_regions(1e7), workload(PAIR, eta=1))
     both = placement(pool("x/simple/4", Task.GENERATION, 2), FAR)
-    free, bound = judged(Prices(asked), both), judged(Prices(replace(asked, rules=Rules(min_regions=2))), both)
+    free, bound = judged(CostTables(asked), both), judged(CostTables(replace(asked, rules=Rules(min_regions=2))), both)
     assert [each.region for each in free.regions] == ["x"]
     assert free.idle == (1,)
     assert [each.region for each in bound.regions] == ["x", "y"]
@@ -106,16 +106,16 @@ def test_a_region_that_must_generate_does_not_idle_to_make_the_plan_faster() -> 
 
 
 def test_generation_is_samples_over_rates() -> None:
-    prices = Prices(problem(two_regions(), workload(PAIR)))
+    prices = CostTables(problem(two_regions(), workload(PAIR)))
     price = prices.pool(PAIR[:1], FAR)
-    assert isinstance(price, PoolPrice)
+    assert isinstance(price, UnitCost)
     assert dict(judged(prices, placement(FAR)).task_s)[Task.GENERATION] == pytest.approx(
         64 / (3 * price.rates[Task.GENERATION])
     )
 
 
 def test_a_pool_that_is_not_worth_waiting_for_idles_and_is_paid() -> None:
-    prices = Prices(problem(two_regions(1e6), workload(PAIR)))
+    prices = CostTables(problem(two_regions(1e6), workload(PAIR)))
     near = pool("x/simple/4", Task.GENERATION, 4)
     without, both = judged(prices, placement(near)), judged(prices, placement(FAR, near))
     assert both.idle == (0,)
@@ -125,7 +125,7 @@ def test_a_pool_that_is_not_worth_waiting_for_idles_and_is_paid() -> None:
 
 
 def test_a_faster_plan_is_not_dearer_where_throughput_is_asked_for() -> None:
-    prices = Prices(problem(two_regions(), workload(PAIR, eta=9)))
+    prices = CostTables(problem(two_regions(), workload(PAIR, eta=9)))
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=100.0)
     few, many = (judged(prices, placement(replace(FAR, num_units=num)), goal) for num in (1, 3))
     assert many.step_s < few.step_s
@@ -133,7 +133,7 @@ def test_a_faster_plan_is_not_dearer_where_throughput_is_asked_for() -> None:
 
 
 def test_a_budget_slows_the_job_down_to_what_it_pays() -> None:
-    prices = Prices(problem(two_regions(), workload(PAIR)))
+    prices = CostTables(problem(two_regions(), workload(PAIR)))
     free = judged(prices, placement(FAR))
     rent = free.usd_per_hour - free.usd_egress_per_hour
     goal = Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=rent + free.usd_egress_per_hour / 2)
@@ -146,7 +146,7 @@ def test_a_budget_slows_the_job_down_to_what_it_pays() -> None:
 
 
 def test_no_route_is_a_violation() -> None:
-    prices = Prices(problem(replace(two_regions(), links=()), workload(PAIR)))
+    prices = CostTables(problem(replace(two_regions(), links=()), workload(PAIR)))
     found = evaluate(prices, placement(FAR))
     assert isinstance(found, Violation)
     assert found.kind == "link"
@@ -154,7 +154,7 @@ def test_no_route_is_a_violation() -> None:
 
 def test_the_critics_weights_travel_where_it_scores_apart() -> None:
     tasks = (Task.GENERATION, Task.CRITIC_INFERENCE, *TRAINING)
-    prices = Prices(problem(two_regions(1e8), workload(tasks)))
+    prices = CostTables(problem(two_regions(1e8), workload(tasks)))
     train = pool("x/simple/4", Task.ACTOR_TRAINING, 2)
     critic = pool("x/simple/4", Task.CRITIC_TRAINING, 2)
     values = pool("y/slow/2", Task.CRITIC_INFERENCE, 2)
@@ -170,7 +170,7 @@ def test_the_critics_weights_travel_where_it_scores_apart() -> None:
 def test_samples_that_a_region_scores_are_not_sent_there_again_to_be_trained_on() -> None:
     tasks = (Task.GENERATION, Task.CRITIC_INFERENCE, *TRAINING)
     asked = workload(tasks, eta=0)
-    prices = Prices(problem(two_regions(), asked))
+    prices = CostTables(problem(two_regions(), asked))
     train, made = pool("x/simple/4", Task.ACTOR_TRAINING, 2), pool("x/simple/4", Task.GENERATION, 2)
     roles = (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
     critic = replace(pool("y/slow/2", roles[0], 2), layouts=tuple((task, Layout(tensor=1)) for task in roles))
@@ -186,15 +186,15 @@ def test_samples_that_a_region_scores_are_not_sent_there_again_to_be_trained_on(
 def test_only_the_group_that_infers_with_the_critic_waits_for_its_weights() -> None:
     tasks = (Task.GENERATION, Task.REFERENCE, Task.CRITIC_INFERENCE, *TRAINING)
     asked = workload(tasks, eta=0)
-    prices = Prices(problem(two_regions(1e7), asked))
+    prices = CostTables(problem(two_regions(1e7), asked))
     roles = (Task.ACTOR_TRAINING, Task.CRITIC_TRAINING, Task.GENERATION, Task.REFERENCE)
     near = [pool("x/simple/4", task, 1) for task in roles]
     values = pool("y/slow/2", Task.CRITIC_INFERENCE, 2)
     groups = tuple(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (*near, values))
     found = judged(prices, Placement(groups=groups))
     assert found.binding == "path:critic"
-    placed = place(prices, Placement(groups=groups))
-    assert isinstance(placed, Placed)
+    placed = fixed_terms(prices, Placement(groups=groups))
+    assert isinstance(placed, FixedTerms)
     (way,) = placed.critics.values()
     away_s = placed.home.ways["y"].scoring_s
     expected_s = placed.training_s + way.weights_s + dict(found.task_s)[Task.CRITIC_INFERENCE] + away_s
@@ -202,7 +202,7 @@ def test_only_the_group_that_infers_with_the_critic_waits_for_its_weights() -> N
 
 
 def test_terms_add_up_to_the_evaluation() -> None:
-    prices = Prices(problem(two_regions(), workload(PAIR)))
+    prices = CostTables(problem(two_regions(), workload(PAIR)))
     found, listed = judged(prices, placement(FAR)), terms(prices, placement(FAR))
     assert not isinstance(listed, Violation)
     by_name = {(term.subject, term.name): term.value for term in listed}
@@ -215,7 +215,7 @@ def test_terms_add_up_to_the_evaluation() -> None:
     )
 
 
-def random_placement(prices: Prices, rng: random.Random) -> Placement | None:
+def random_placement(prices: CostTables, rng: random.Random) -> Placement | None:
     asked = prices.problem.workload.tasks
     groups = []
     for part in rng.choice(list(partitions(list(asked)))):
@@ -254,22 +254,22 @@ def test_the_batched_oracle_is_the_oracle(eta: int, goal: Goal, is_ppo: bool, ru
     )
     tasks = TASKS if is_ppo else PAIR
     asked = problem(replace(on, regions=capped), workload(tasks, eta=eta), goal=goal)
-    prices = Prices(replace(asked, rules=rules))
+    prices = CostTables(replace(asked, rules=rules))
     rng = random.Random(seed)
     every = [each for each in (random_placement(prices, rng) for _ in range(25)) if each]
     batch = evaluate_many(prices, every)
     kinds = {
-        "inventory": Verdict.INVENTORY,
-        "rules": Verdict.RULES,
-        "deadline": Verdict.DEADLINE,
-        "budget": Verdict.BUDGET,
+        "inventory": PlacementVerdict.INVENTORY,
+        "rules": PlacementVerdict.RULES,
+        "deadline": PlacementVerdict.DEADLINE,
+        "budget": PlacementVerdict.BUDGET,
     }
     for i, each in enumerate(every):
         one = evaluate(prices, each)
         if isinstance(one, Violation):
             assert batch.verdict[i] == kinds[one.kind]
         else:
-            assert batch.verdict[i] == Verdict.VALID
+            assert batch.verdict[i] == PlacementVerdict.VALID
             assert batch.step_s[i] == pytest.approx(one.step_s, rel=1e-9)
             assert batch.usd_per_hour[i] == pytest.approx(one.usd_per_hour, rel=1e-9)
 
@@ -280,7 +280,7 @@ def test_regions_that_no_link_joins_are_refused_without_a_number_that_is_none(et
     """In every row: sums of infinite seconds would say so in warnings."""
     on = two_regions(4e8)
     apart = replace(region("z", machines(num=2)), wan_up_bytes_per_s=2e8, wan_down_bytes_per_s=1e5)
-    prices = Prices(problem(replace(on, regions=(*on.regions, apart)), workload(TASKS, eta=eta), goal=goal))
+    prices = CostTables(problem(replace(on, regions=(*on.regions, apart)), workload(TASKS, eta=eta), goal=goal))
     rng = random.Random(eta)
     every = [each for each in (random_placement(prices, rng) for _ in range(60)) if each]
     with warnings.catch_warnings():
@@ -289,8 +289,8 @@ def test_regions_that_no_link_joins_are_refused_without_a_number_that_is_none(et
     verdicts = set()
     for i, each in enumerate(every):
         one = evaluate(prices, each)
-        assert (batch.verdict[i] == Verdict.LINK) == (isinstance(one, Violation) and one.kind == "link")
-        assert (batch.verdict[i] == Verdict.VALID) == isinstance(one, Evaluation)
+        assert (batch.verdict[i] == PlacementVerdict.LINK) == (isinstance(one, Violation) and one.kind == "link")
+        assert (batch.verdict[i] == PlacementVerdict.VALID) == isinstance(one, Evaluation)
         verdicts.add(int(batch.verdict[i]))
-    assert int(Verdict.LINK) in verdicts
+    assert int(PlacementVerdict.LINK) in verdicts
     assert len(verdicts) > 1

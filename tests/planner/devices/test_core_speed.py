@@ -5,15 +5,15 @@ from itertools import count
 import pytest
 
 from planner.devices import layer
-from planner.devices.core_speed import ROWS, Measured, cpu_of, measure, probe
+from planner.devices.core_speed import ROWS, MeasuredSpeed, cpu_of, measure, probe
 
 PEAK, STREAM, SATURATION = 1e11, 1.5e10, 12.0
 
 
-def _made() -> Measured:
+def _made() -> MeasuredSpeed:
     products = tuple((rows, 2 * 1024 * 1024 * (rows + SATURATION) / PEAK) for rows in (*ROWS, 1 << 20))
     attention = tuple((long, long * (1e-7 + 5e-9 * long)) for long in (64, 512))
-    return Measured(product_s=products, stream_bytes_per_s=STREAM, attention_s=attention, operation_s=1e-6)
+    return MeasuredSpeed(product_s=products, stream_bytes_per_s=STREAM, attention_s=attention, operation_s=1e-6)
 
 
 def test_the_device_explains_the_times_it_was_made_of() -> None:

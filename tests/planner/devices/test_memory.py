@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from planner.devices.memory import FUSED, Kept, activation_bytes_per_layer, kv_bytes_per_token, logits_bytes
+from planner.devices.memory import (
+    FUSED,
+    KeptActivations,
+    activation_bytes_per_layer,
+    kv_bytes_per_token,
+    logits_bytes,
+)
 from planner.problem.architecture import Architecture
 
 ARCH = Architecture(
@@ -25,7 +31,7 @@ def test_fused_layers_keep_what_korthikanti_counts() -> None:
 
 
 def test_scores_are_kept_for_each_head_and_token() -> None:
-    kept = Kept(hidden=4.0, scores=1.0)
+    kept = KeptActivations(hidden=4.0, scores=1.0)
     more = activation_bytes_per_layer(ARCH, tensor=2, tokens=10, recompute=False, kept=kept, sequence=500.0)
     less = activation_bytes_per_layer(ARCH, tensor=2, tokens=10, recompute=False, kept=FUSED)
     assert more - less == 2 * 10 * 500 * 4 / 2

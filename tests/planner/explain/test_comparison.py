@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
 from planner.explain.comparison import best_bound, compared, comparison_text, comparison_tree, traces
-from planner.plan import Played
+from planner.plan import SimulatedFigures
 from planner.problem.goal import Goal
 from tests.support.gpu_plan import FLEET, PROBLEM, judged
 
@@ -43,7 +43,7 @@ def test_programs_get_every_improvement() -> None:
 def test_what_the_simulator_says_has_a_column_where_it_was_asked() -> None:
     assert "SIMULATED" not in comparison_text(RUNS, PROBLEM)
     step_s = 1.5 * BEST.evaluation.step_s
-    played = Played(step_s=step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
+    played = SimulatedFigures(step_s=step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
     stands = replace(played, step_s=None, stalled="nothing runs")
     runs = (replace(RUNS[0], simulated=stands), replace(RUNS[1], simulated=played), *RUNS[2:])
     lines = comparison_text(runs, PROBLEM).splitlines()

@@ -7,8 +7,8 @@ from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact, Found, Infeasible
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
-from planner.explain.counterfactuals import Change, effect, lifts, unanswered, unused_regions
+from planner.cost.tables.cost_tables import CostTables
+from planner.explain.counterfactuals import WhatIf, effect, lifts, unanswered, unused_regions
 from planner.explain.effects import effects_text, effects_tree, percent
 from planner.problem.goal import Goal, Objective, Problem
 from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, judged
@@ -22,7 +22,7 @@ def nothing(_: Problem) -> outcome.Outcome:
 
 def same(problem: Problem) -> outcome.Outcome:
     """A search that finds the plan again, where it still holds."""
-    evaluation = evaluate(Prices(problem), PLACEMENT)
+    evaluation = evaluate(CostTables(problem), PLACEMENT)
     if not isinstance(evaluation, Evaluation):
         return Infeasible(conflict=(Fact(kind="rules", name="x", what=evaluation.what),))
     best = outcome.Incumbent(placement=PLACEMENT, evaluation=evaluation, bound=None, elapsed_s=0.0)
@@ -36,7 +36,7 @@ def half(problem: Problem) -> outcome.Outcome:
     return Found(best=better, trace=(better,))
 
 
-def of(kind: str, problem: Problem = PROBLEM) -> dict[str, Change]:
+def of(kind: str, problem: Problem = PROBLEM) -> dict[str, WhatIf]:
     return {change.subject: change for change in lifts(problem, PLACEMENT) if change.kind == kind}
 
 

@@ -4,7 +4,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.devices.catalogue import architecture
 from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems
@@ -19,9 +19,9 @@ from tests.support.hosts import NEEDS, host, mesh, tiny_job
 WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))
 
 
-def one_worker(fleet: Fleet, needs: Needs, home: str, region: str) -> tuple[Prices, Incumbent]:
+def one_worker(fleet: Fleet, needs: Needs, home: str, region: str) -> tuple[CostTables, Incumbent]:
     problem = dict(problems(fleet, needs, WORKLOAD, load_capabilities().limits))[home]
-    prices = Prices(problem)
+    prices = CostTables(problem)
     keys = {at.region.name: at.key for at in prices.classes.values()}
     pools = [
         Pool(device_class=keys[name], unit_gpus=1, num_units=1, layouts=((task, Layout(tensor=1)),))

@@ -9,7 +9,7 @@ import pytest
 
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods import portfolio
 from planner.methods.portfolio import METHODS, auto
 from planner.problem.goal import Problem
@@ -25,7 +25,7 @@ def ticking(tick_s: float) -> Callable[[], float]:
 @cache
 def best() -> Found:
     """What `auto` answers, once for all tests."""
-    outcome = auto(Prices(problem()), seed=0, budget_s=1e6, now_s=ticking(1e-6))
+    outcome = auto(CostTables(problem()), seed=0, budget_s=1e6, now_s=ticking(1e-6))
     assert isinstance(outcome, Found)
     return outcome
 
@@ -33,7 +33,7 @@ def best() -> Found:
 def test_what_is_proved_is_proved_and_no_bound_is_above_the_answer() -> None:
     asked = problem()
     told: list[Incumbent] = []
-    prices = Prices(asked)
+    prices = CostTables(asked)
     outcome = auto(prices, seed=0, budget_s=1e6, now_s=ticking(1e-6), report=told.append)
     assert isinstance(outcome, Found)
     assert list(outcome.trace) == told
@@ -49,7 +49,7 @@ def test_a_stop_or_an_ended_budget_gives_the_best_so_far(algorithm: str) -> None
     asked = problem(algorithm=algorithm, is_async=False)
     told: list[Incumbent] = []
     outcome = auto(
-        Prices(asked), seed=0, budget_s=1.0, now_s=ticking(1e-9), report=told.append, should_stop=lambda: bool(told)
+        CostTables(asked), seed=0, budget_s=1.0, now_s=ticking(1e-9), report=told.append, should_stop=lambda: bool(told)
     )
     assert isinstance(outcome, (Found, BudgetExhausted))
     assert outcome.best == told[-1]
@@ -58,7 +58,7 @@ def test_a_stop_or_an_ended_budget_gives_the_best_so_far(algorithm: str) -> None
 @pytest.mark.parametrize("name", ["streamrl", "hetrl_bounded", "areal_hex"])
 def test_no_heuristic_is_better_than_a_proved_answer(name: str) -> None:
     asked: Problem = problem()
-    theirs = METHODS[name](Prices(asked), seed=0, budget_s=1.0, now_s=ticking(2e-3))
+    theirs = METHODS[name](CostTables(asked), seed=0, budget_s=1.0, now_s=ticking(2e-3))
     assert isinstance(theirs, Found)
     assert best().best.value(asked.goal) <= theirs.best.value(asked.goal) * (1 + 1e-9)
 
@@ -66,12 +66,12 @@ def test_no_heuristic_is_better_than_a_proved_answer(name: str) -> None:
 def test_a_bound_above_a_placement_that_is_known_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A method whose bound is wrong must not make an answer look proved, whoever finds the better placement."""
     asked = problem()
-    prices = Prices(asked)
+    prices = CostTables(asked)
     good = best()
     worse = next(each for each in good.trace if each.value(asked.goal) > good.best.value(asked.goal) * 1.02)
     wrong = replace(worse, bound=worse.value(asked.goal))
 
-    def lying(prices: Prices, *, report: Callable[[Incumbent], None], **more: object) -> Found:
+    def lying(prices: CostTables, *, report: Callable[[Incumbent], None], **more: object) -> Found:
         report(wrong)
         report(replace(good.best, bound=None))
         return Found(best=wrong, trace=(wrong,))

@@ -6,14 +6,14 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.trim import trimmed
 from planner.problem.workload import Task
 from tests.support.planner_cost import problem, workload
 from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
 
 
-def incumbent(prices: Prices, at: Placement) -> Incumbent:
+def incumbent(prices: CostTables, at: Placement) -> Incumbent:
     evaluation = evaluate(prices, at)
     assert isinstance(evaluation, Evaluation)
     return Incumbent(placement=at, evaluation=evaluation, bound=1.0, elapsed_s=2.0)
@@ -23,7 +23,7 @@ NEAR = pool("x/simple/4", Task.GENERATION, 4)
 
 
 def test_pools_that_idle_go_and_the_step_stays() -> None:
-    prices = Prices(problem(two_regions(1e6), workload(PAIR)))
+    prices = CostTables(problem(two_regions(1e6), workload(PAIR)))
     found = incumbent(prices, placement(FAR, NEAR))
     assert found.evaluation.idle == (0,)
     after = trimmed(prices, found)
@@ -34,7 +34,7 @@ def test_pools_that_idle_go_and_the_step_stays() -> None:
 
 
 def test_what_works_stays() -> None:
-    prices = Prices(problem(two_regions(), replace(workload(PAIR, eta=0), prompts_per_step=512)))
+    prices = CostTables(problem(two_regions(), replace(workload(PAIR, eta=0), prompts_per_step=512)))
     found = incumbent(prices, placement(FAR, NEAR))
     assert found.evaluation.idle == ()
     assert trimmed(prices, found) is found

@@ -9,7 +9,7 @@ from planner import solve
 from planner.answer.evaluation import Evaluation, Violation
 from planner.commands.output import committed
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.explain.lines import explain
 from planner.plan import Plan
 from planner.plan_text import goal_of, goal_tree
@@ -106,8 +106,8 @@ def test_a_placement_that_is_within_the_limit_but_not_within_the_margin_is_none(
     assert made.evaluation is not None
     near = limited(PROBLEM, 1.01 * made.evaluation.step_s)
     free = replace(near, goal=replace(near.goal, step_margin=0.0))
-    assert isinstance(evaluate(Prices(free), made.placement), Evaluation)
-    refused = evaluate(Prices(near), made.placement)
+    assert isinstance(evaluate(CostTables(free), made.placement), Evaluation)
+    refused = evaluate(CostTables(near), made.placement)
     assert isinstance(refused, Violation)
     assert refused.kind == "deadline"
 

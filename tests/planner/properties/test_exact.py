@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench.planner_cases import small
 from planner.answer.outcome import BudgetExhausted, Found, Infeasible, Outcome
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.evaluation_budget import ignore, never
 from planner.methods.exact.branch_and_bound import Search
 from planner.methods.exact.method import search
@@ -40,13 +40,18 @@ fewer = settings(few, max_examples=3)
 
 
 def solved(problem: Problem) -> Outcome:
-    return search(Prices(problem), seed=0, budget_s=2 * BUDGET_S, now_s=time.process_time, gap=0.0)
+    return search(CostTables(problem), seed=0, budget_s=2 * BUDGET_S, now_s=time.process_time, gap=0.0)
 
 
 def best_s(problem: Problem) -> float | None:
     """Seconds a step of the best placement; None where there is none."""
     outcome = Search(
-        prices=Prices(problem), gap=0.0, budget_s=BUDGET_S, now_s=time.process_time, report=ignore, should_stop=never
+        prices=CostTables(problem),
+        gap=0.0,
+        budget_s=BUDGET_S,
+        now_s=time.process_time,
+        report=ignore,
+        should_stop=never,
     ).run()  # without a conflict, which takes longer
     assert not isinstance(outcome, BudgetExhausted)  # an unproved answer is no best
     return outcome.best.evaluation.step_s if isinstance(outcome, Found) else None
@@ -199,7 +204,7 @@ def holds(problem: Problem) -> None:
         return
     assert isinstance(outcome, Found)
     best = outcome.best
-    assert evaluate(Prices(problem), best.placement) == best.evaluation
+    assert evaluate(CostTables(problem), best.placement) == best.evaluation
     assert best.bound is not None
     assert best.value(problem.goal) <= best.bound * (1 + 3 * GAP)
     for part, each in known:

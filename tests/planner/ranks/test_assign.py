@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.answer.placement import Placement
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published import HetrlScenario
 from planner.methods.baselines.sampling import sample
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import TRAINING
-from planner.ranks.assign import Ranks, assign
+from planner.ranks.assign import RankAssignment, assign
 from planner.ranks.links import MachineLinks, fleet_rate, inside_rate
 from tests.support.searches import problem
 
-PRICES = Prices(problem(HetrlScenario.SINGLE_REGION))
+PRICES = CostTables(problem(HetrlScenario.SINGLE_REGION))
 PLACEMENTS = sample(PRICES, np.random.default_rng(3), 12)
 
 
@@ -24,7 +24,7 @@ def shuffled_racks(at: DeviceClass, seed: int) -> np.ndarray:
     return np.where(rack[:, None] == rack[None, :], 1.0, 0.25) * at.fabric_bytes_per_s
 
 
-def check_seats(placement: Placement, ranks: Ranks) -> None:
+def check_seats(placement: Placement, ranks: RankAssignment) -> None:
     """Each unit on devices of one machine that nobody else has."""
     taken: set[tuple[str, int, int]] = set()
     for g, group in enumerate(placement.groups):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.planner_cases import small
 from planner.answer.outcome import Found
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.version_overlap import overlaps_of
 from planner.devices.catalogue import gpu_types
 from planner.methods.exact.method import search
@@ -25,7 +25,7 @@ TOLERANCE = 1e-6
 
 
 def best_s(case: Problem) -> float | None:
-    outcome = search(Prices(case), seed=0, budget_s=30.0, now_s=time.monotonic, gap=0.0)
+    outcome = search(CostTables(case), seed=0, budget_s=30.0, now_s=time.monotonic, gap=0.0)
     return outcome.best.evaluation.step_s if isinstance(outcome, Found) else None
 
 
@@ -57,7 +57,7 @@ def test_no_placement_of_the_changed_fleet_beats_what_is_left_of_the_bound(numbe
     assume(before is not None)
     changed = with_fewer(case, rng) if rng.random() < 0.5 else case
     changed = with_links(changed, lambda: float(np.exp(rng.uniform(-3, 1))))
-    bound = carried(before, Prices(case), Prices(changed))
+    bound = carried(before, CostTables(case), CostTables(changed))
     after = best_s(changed)
     assume(bound is not None and after is not None)
     assert bound is not None
@@ -66,37 +66,37 @@ def test_no_placement_of_the_changed_fleet_beats_what_is_left_of_the_bound(numbe
 
 
 def test_fewer_machines_and_slower_links_leave_a_bound_as_it_is() -> None:
-    was = Prices(problem())
-    assert carried(3.0, was, Prices(problem(num_l40s=2, bytes_per_s=1e6))) == 3.0
+    was = CostTables(problem())
+    assert carried(3.0, was, CostTables(problem(num_l40s=2, bytes_per_s=1e6))) == 3.0
 
 
 def test_twice_as_fast_a_link_leaves_half_of_it() -> None:
-    was = Prices(problem())
-    assert carried(3.0, was, Prices(problem(bytes_per_s=4e9))) == pytest.approx(1.5)
+    was = CostTables(problem())
+    assert carried(3.0, was, CostTables(problem(bytes_per_s=4e9))) == pytest.approx(1.5)
 
 
 def test_more_machines_leave_nothing() -> None:
-    assert carried(3.0, Prices(problem()), Prices(problem(num_l40s=5))) is None
+    assert carried(3.0, CostTables(problem()), CostTables(problem(num_l40s=5))) is None
 
 
 def test_another_workload_leaves_nothing() -> None:
     was, now = problem(), problem()
     now = replace(now, workload=replace(now.workload, eta=2))
-    assert carried(3.0, Prices(was), Prices(now)) is None
+    assert carried(3.0, CostTables(was), CostTables(now)) is None
 
 
 def test_a_way_that_was_not_there_leaves_nothing() -> None:
     case = problem()
     cut = replace(case, fleet=replace(case.fleet, links=case.fleet.links[:1]))
-    assert carried(3.0, Prices(cut), Prices(case)) is None
-    assert carried(3.0, Prices(case), Prices(cut)) == 3.0
+    assert carried(3.0, CostTables(cut), CostTables(case)) is None
+    assert carried(3.0, CostTables(case), CostTables(cut)) == 3.0
 
 
 @pytest.mark.parametrize(("eta", "most"), [(1, 1.1), (3, 1.3)])
 def test_what_is_made_on_a_coarser_grid_is_made_on_the_finer_one_within_the_factor(eta: int, most: float) -> None:
     case = problem(eta=eta)
     fewer = Fleet(regions=case.fleet.regions[:1], links=(), gpu_types=gpu_types())
-    was, now = Prices(case), Prices(replace(case, fleet=fewer))
+    was, now = CostTables(case), CostTables(replace(case, fleet=fewer))
     factor = stretch(was, now)
     assert 1.0 < factor < most
     (at,) = now.classes.values()
@@ -113,4 +113,4 @@ def test_what_is_made_on_a_coarser_grid_is_made_on_the_finer_one_within_the_fact
 def test_regions_that_are_renamed_leave_nothing() -> None:
     case = problem()
     fleet = replace(case.fleet, regions=(replace(case.fleet.regions[0], name="north"),), links=())
-    assert carried(3.0, Prices(case), Prices(replace(case, fleet=fleet))) is None
+    assert carried(3.0, CostTables(case), CostTables(replace(case, fleet=fleet))) is None

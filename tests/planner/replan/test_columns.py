@@ -11,7 +11,7 @@ from planner.answer.outcome import Found
 from planner.answer.placement import Placement
 from planner.cost.candidates.columns import mesh_columns
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.method import search
 from planner.problem.goal import STUDY
 from planner.replan.columns import units_for
@@ -20,10 +20,10 @@ from tests.support.replanning import problem
 
 
 @cache
-def two_pools(eta: int) -> tuple[Prices, Placement]:
+def two_pools(eta: int) -> tuple[CostTables, Placement]:
     """A plan whose mesh has two pools."""
     case = replace(problem(num_a100=3, num_l40s=0, num_l4=2, eta=eta), limits=STUDY)
-    prices = Prices(case)
+    prices = CostTables(case)
     found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
     mesh = next(group for group in found.best.placement.groups if group.trains)

@@ -15,10 +15,10 @@ from planner.answer.outcome import Found
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import trainer_region
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.method import search
 from planner.problem.goal import STUDY, Goal
-from planner.replan.migration import Policy
+from planner.replan.migration import MigrationPolicy
 from planner.replan.moves import Lost, num_moved, staying, use_of
 from planner.replan.replanner import Replanner
 from tests.planner.replan.test_meshes import drawn as drawn_mesh
@@ -33,9 +33,9 @@ pytestmark = pytest.mark.proofs
 
 
 @cache
-def running(eta: int) -> tuple[Prices, Placement]:
+def running(eta: int) -> tuple[CostTables, Placement]:
     """A problem whose meshes may have two pools, and its plan."""
-    prices = Prices(replace(problem(**MACHINES, eta=eta), limits=STUDY))
+    prices = CostTables(replace(problem(**MACHINES, eta=eta), limits=STUDY))
     found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
     return prices, found.best.placement
@@ -53,7 +53,7 @@ def left(running: Group, lost: Lost, rng: np.random.Generator) -> Group | None:
 
 
 def within(
-    prices: Prices, plan: Placement, lost: Lost, most: float, home: str, rng: np.random.Generator
+    prices: CostTables, plan: Placement, lost: Lost, most: float, home: str, rng: np.random.Generator
 ) -> Iterator[tuple[Placement, Evaluation]]:
     """Placements that run, drawn: of the plan's grouping and trainer's region, that move at most so many devices."""
     for _ in range(TRIES):
@@ -89,6 +89,8 @@ def test_a_deadline_that_a_drawn_placement_keeps_within_the_limit_is_kept_within
     deadline_s = max(last.step_s, fastest) * CLOSE
     prices = was.moved_to(replace(was.problem, goal=Goal(max_step_s=deadline_s)))
     # the clock stands still: this is about what is looked for, not about how fast this machine is
-    answer = Replanner(prices, plan, now_s=lambda: 0.0, policy=Policy(max_moved=max_moved)).fleet_changed(fleet, lost)
+    answer = Replanner(prices, plan, now_s=lambda: 0.0, policy=MigrationPolicy(max_moved=max_moved)).fleet_changed(
+        fleet, lost
+    )
     assert answer.is_within_limit
     assert answer.evaluation.step_s <= deadline_s * (1 + 1e-9)

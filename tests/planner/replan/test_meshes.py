@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.candidates.mesh_lists import MeshColumn
 from planner.cost.candidates.meshes import sums
-from planner.cost.tables.cost_tables import PoolPrice, Prices
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.validity import DATA, MICRO_BATCH, PIPELINE, TENSOR, of_group
 from planner.problem.fleet import Machines
 from planner.problem.goal import STUDY
@@ -30,12 +30,12 @@ ROUNDING = 1 + 1e-9
 
 
 @cache
-def prices_of(eta: int) -> Prices:
+def prices_of(eta: int) -> CostTables:
     """Two kinds of machines in the east, one in the south."""
     case = problem(num_a100=3, num_l40s=0, num_l4=3, eta=eta)
     east, south = case.fleet.regions
     east = replace(east, machines=(*east.machines, Machines(gpu="L40S", gpus_per_machine=8, num_machines=2)))
-    return Prices(replace(case, fleet=replace(case.fleet, regions=(east, south)), limits=STUDY))
+    return CostTables(replace(case, fleet=replace(case.fleet, regions=(east, south)), limits=STUDY))
 
 
 def layouts(rng: np.random.Generator, most_gpus: int) -> Iterator[tuple[int, int, Layout]]:
@@ -50,7 +50,7 @@ def layouts(rng: np.random.Generator, most_gpus: int) -> Iterator[tuple[int, int
             )  # fmt: skip
 
 
-def drawn(prices: Prices, rng: np.random.Generator, tasks: tuple[Task, ...], like: Group | None) -> Group | None:
+def drawn(prices: CostTables, rng: np.random.Generator, tasks: tuple[Task, ...], like: Group | None) -> Group | None:
     """A mesh that fits, with the cuts of `like` where it has devices of that class and chance will have it."""
     for _ in range(TRIES):
         pools = []
@@ -69,7 +69,7 @@ def drawn(prices: Prices, rng: np.random.Generator, tasks: tuple[Task, ...], lik
         group = Group(tasks=tasks, pools=tuple(pools))
         fits = all(pool.num_gpus <= prices.classes[pool.device_class].num_gpus for pool in pools)
         fits = fits and not any(of_group(prices, group))
-        if fits and all(isinstance(prices.pool(tasks, pool), PoolPrice) for pool in pools):
+        if fits and all(isinstance(prices.pool(tasks, pool), UnitCost) for pool in pools):
             return group
     return None
 
@@ -78,7 +78,7 @@ def gpus(group: Group) -> dict[str, int]:
     return {pool.device_class: pool.num_gpus for pool in group.pools}
 
 
-def beats(prices: Prices, running: Group, a: MeshColumn, b: MeshColumn) -> bool:
+def beats(prices: CostTables, running: Group, a: MeshColumn, b: MeshColumn) -> bool:
     """Whether `a` is at least as good as `b`, on no more devices of any class, and moves no more."""
     was, before = Placement(groups=(running,)), gpus(b.group)
     if a.regions[0] != b.regions[0] or any(num > before.get(key, 0) for key, num in gpus(a.group).items()):

@@ -13,13 +13,13 @@ from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.outcome import Found
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published_workloads import areal_hex_workload
 from planner.methods.exact.method import search
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem
 from planner.problem.workload import Task
-from planner.replan.migration import Policy, migration
+from planner.replan.migration import MigrationPolicy, migration
 from planner.replan.moves import Lost, Use, num_moved, use_of, uses
 from planner.replan.replanner import Replan, Replanner
 from tests.support.replanning import problem
@@ -32,16 +32,16 @@ changes = settings(
 
 
 @cache
-def running(eta: int) -> tuple[Prices, Placement, float]:
+def running(eta: int) -> tuple[CostTables, Placement, float]:
     """A problem, its plan, and the plan's bound."""
-    prices = Prices(problem(**MACHINES, eta=eta))
+    prices = CostTables(problem(**MACHINES, eta=eta))
     found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
     assert found.best.bound is not None
     return prices, found.best.placement, found.best.bound
 
 
-def replanner(eta: int = 1, policy: Policy | None = None) -> Replanner:
+def replanner(eta: int = 1, policy: MigrationPolicy | None = None) -> Replanner:
     prices, placement, bound = running(eta)
     return Replanner(prices, placement, now_s=time.perf_counter, policy=policy, bound=bound)
 
@@ -79,12 +79,12 @@ def test_an_answer_is_a_placement_within_the_limit_or_says_that_nothing_else_run
 ) -> None:
     prices, placement, _ = running(eta)
     fleet, lost = drawn(placement, eta, seed)
-    planner = replanner(eta, Policy(max_moved=max_moved))
+    planner = replanner(eta, MigrationPolicy(max_moved=max_moved))
     try:
         answer = planner.fleet_changed(fleet, lost)
     except LookupError:
         return
-    after = Prices(replace(prices.problem, fleet=fleet))
+    after = CostTables(replace(prices.problem, fleet=fleet))
     again = evaluate(after, answer.placement)
     assert isinstance(again, Evaluation)
     assert again.step_s == pytest.approx(answer.evaluation.step_s, rel=1e-9)
@@ -123,7 +123,7 @@ def test_a_mesh_whose_rest_lacks_memory_goes_on_with_smaller_micro_batches() -> 
     lost = {train.pools[0].device_class: {use_of(train.tasks, train.pools[0]): 8}}
     east, west = prices.problem.fleet.regions
     fewer = replace(east, machines=tuple(replace(each, num_machines=each.num_machines - 1) for each in east.machines))
-    planner = Replanner(prices, plan, now_s=time.perf_counter, policy=Policy(max_moved=0.05))
+    planner = Replanner(prices, plan, now_s=time.perf_counter, policy=MigrationPolicy(max_moved=0.05))
     answer = planner.fleet_changed(replace(prices.problem.fleet, regions=(fewer, west)), lost)
     assert answer.is_within_limit
     assert answer.num_moved == 0
@@ -131,7 +131,7 @@ def test_a_mesh_whose_rest_lacks_memory_goes_on_with_smaller_micro_batches() -> 
     assert (pool.num_units, pool.layout(Task.ACTOR_TRAINING).micro_batch) == (32, 1)
 
 
-def fully_sharded() -> tuple[Prices, Placement]:
+def fully_sharded() -> tuple[CostTables, Placement]:
     """A model of 14B on all 48 devices of one region, generation on 192 of another."""
     base = problem(num_a100=6, num_l40s=24)
     regions = tuple(
@@ -139,7 +139,7 @@ def fully_sharded() -> tuple[Prices, Placement]:
         for region in base.fleet.regions
     )
     workload = areal_hex_workload("DeepSeek-R1-Distill-Qwen-14B").workload
-    prices = Prices(replace(base, fleet=replace(base.fleet, regions=regions), workload=workload))
+    prices = CostTables(replace(base, fleet=replace(base.fleet, regions=regions), workload=workload))
     east, west = sorted(prices.classes)
     cut = Layout(tensor=1, sharding=Sharding.FULL, recompute=True, micro_batch=2)
     mesh = Pool(device_class=east, unit_gpus=1, num_units=48, layouts=((Task.ACTOR_TRAINING, cut),))
@@ -151,13 +151,13 @@ def fully_sharded() -> tuple[Prices, Placement]:
 
 def test_without_a_limit_an_answer_is_no_worse() -> None:
     fewer = problem(**{**MACHINES, "num_a100": 3}).fleet
-    free, limited = (replanner(policy=Policy(max_moved=most)).fleet_changed(fewer) for most in (1.0, 0.05))
+    free, limited = (replanner(policy=MigrationPolicy(max_moved=most)).fleet_changed(fewer) for most in (1.0, 0.05))
     assert free.evaluation.step_s <= limited.evaluation.step_s * 1.005
 
 
 def test_a_small_gain_is_not_worth_a_long_move() -> None:
     more = problem(**{**MACHINES, "num_l40s": 5}).fleet
-    slow = Policy(horizon_s=60.0, unit_start_s=50.0, hysteresis=0.1)
+    slow = MigrationPolicy(horizon_s=60.0, unit_start_s=50.0, hysteresis=0.1)
     assert replanner(policy=slow).fleet_changed(more).is_kept
 
 
@@ -166,7 +166,7 @@ def test_lost_devices_of_a_mesh_restart_the_trainer() -> None:
     mesh = placement.group_of(Task.ACTOR_TRAINING)
     key = mesh.pools[0].device_class
     use = next(use for use in uses(placement)[key] if use.tasks == mesh.tasks)
-    policy = Policy()
+    policy = MigrationPolicy()
     assert migration(prices, placement, placement, policy).restart_s == 0.0
     assert migration(prices, placement, placement, policy, {key: {use: use.unit_gpus}}).restart_s > 0.0
 
@@ -210,7 +210,7 @@ def test_dollars_at_a_throughput_are_compared_as_dollars() -> None:
         base, fleet=replace(base.fleet, regions=regions),
         goal=Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=2 * step_s),
     )  # fmt: skip
-    prices = Prices(case)
+    prices = CostTables(case)
     found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
     planner = Replanner(prices, found.best.placement, now_s=time.perf_counter, bound=found.best.bound)

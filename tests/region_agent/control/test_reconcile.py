@@ -13,9 +13,9 @@ from region_agent.control.reconcile import (
     AskToStop,
     Forget,
     Kill,
-    Limits,
     LocalTask,
     Process,
+    RestartLimits,
     Start,
     reconcile,
     report,
@@ -23,7 +23,7 @@ from region_agent.control.reconcile import (
     task_of,
 )
 
-LIMITS = Limits(grace_s=10.0, backoff_s=1.0)
+LIMITS = RestartLimits(grace_s=10.0, backoff_s=1.0)
 FAILED = TaskOutcome(state=TaskState.FAILED, message="it broke")
 SUCCEEDED = TaskOutcome(state=TaskState.SUCCEEDED, message="")
 STOPPED = TaskOutcome(state=TaskState.STOPPED, message="")

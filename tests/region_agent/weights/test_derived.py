@@ -10,7 +10,7 @@ from periplus.codec.weights.encoder import encode
 from periplus.errors import CorruptSpool, StateError, StorageError, Unreachable
 from periplus.publication import Assembler, DerivedWriter, Publication, PublicationKind
 from region_agent.weights import derived
-from region_agent.weights.derived import Made
+from region_agent.weights.derived import DerivedPublication
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import play
 from tests.support.versions import Versions, small_states
@@ -24,7 +24,7 @@ def writer() -> DerivedWriter:
     return DerivedWriter(VERSIONS.anchor(0).attestation, kind=PublicationKind.ANCHOR, max_chunks=len(PARTS))
 
 
-async def read(made: Made) -> Publication:
+async def read(made: DerivedPublication) -> Publication:
     assembler = Assembler(VERSIONS.trust, max_content_bytes=1 << 30)
     async for record in made.records():
         if (done := assembler.feed(record)) is not None:
@@ -39,7 +39,7 @@ def test_readers_that_come_before_during_and_after_get_the_same(
     monkeypatch.setattr(derived, "MEMORY_BYTES", memory_bytes)
 
     async def scene() -> None:
-        made = Made(writer(), FaultyWeightFiles(), PATH)
+        made = DerivedPublication(writer(), FaultyWeightFiles(), PATH)
         early = asyncio.create_task(read(made))
         await asyncio.to_thread(made.make, PARTS)
         late = await read(made)
@@ -56,7 +56,7 @@ def test_a_failure_in_the_middle_ends_its_readers_with_a_reason() -> None:
         raise CorruptSpool("the disk has forgotten something")
 
     async def scene() -> None:
-        made = Made(writer(), FaultyWeightFiles(), PATH)
+        made = DerivedPublication(writer(), FaultyWeightFiles(), PATH)
         reading = asyncio.create_task(read(made))
         await asyncio.to_thread(made.make, broken())
         with pytest.raises(Unreachable, match="forgotten"):
@@ -67,7 +67,7 @@ def test_a_failure_in_the_middle_ends_its_readers_with_a_reason() -> None:
 
 def test_more_than_readers_would_take_is_not_made() -> None:
     async def scene() -> None:
-        made = Made(writer(), FaultyWeightFiles(), PATH)
+        made = DerivedPublication(writer(), FaultyWeightFiles(), PATH)
         await asyncio.to_thread(made.make, [*PARTS, b"more"])
         assert isinstance(made.failure, StateError)
 
@@ -80,11 +80,11 @@ def test_a_full_disk_and_a_damaged_file_are_told_to_readers(monkeypatch: pytest.
     async def scene() -> None:
         disk = FaultyWeightFiles()
         disk.room_bytes = 1000
-        made = Made(writer(), disk, PATH)
+        made = DerivedPublication(writer(), disk, PATH)
         await asyncio.to_thread(made.make, PARTS)
         assert isinstance(made.failure, StorageError)
         disk = FaultyWeightFiles()
-        made = Made(writer(), disk, PATH)
+        made = DerivedPublication(writer(), disk, PATH)
         await asyncio.to_thread(made.make, PARTS)
         disk.content(PATH)[100] ^= 1
         with pytest.raises(CorruptSpool):

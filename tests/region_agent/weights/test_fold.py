@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from periplus.codec.weights.decoder import decode
 from periplus.errors import CorruptSpool, WrongBase
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 from region_agent.weights.chain import OnDisk
 from region_agent.weights.changes import fold
 from region_agent.weights.disk.weight_store import WeightStore
@@ -56,7 +56,7 @@ def test_a_fold_is_smaller_than_what_it_folds() -> None:
 
 
 def test_deltas_to_another_layout_are_not_folded_and_end_the_copy() -> None:
-    wider: State = {**made().states[1], "more": Tensor("BF16", (2,), made().states[1]["norm"].data[:4].copy())}
+    wider: WeightState = {**made().states[1], "more": Tensor("BF16", (2,), made().states[1]["norm"].data[:4].copy())}
     versions = Versions([made().states[0], wider, wider])
     store = open_store(versions)
     store.put(versions.anchor(0))

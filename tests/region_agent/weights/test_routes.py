@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from region_agent.weights.routes import Rates, Situation, Way, costs, fold_bytes
+from region_agent.weights.routes import RouteKind, RouteRates, Situation, costs, fold_bytes
 
 GB = 1 << 30
 DELTA = 100 << 20
-SLOW, FAST = Rates(link_bytes_per_s=2.5e6), Rates(link_bytes_per_s=1.25e9)
+SLOW, FAST = RouteRates(link_bytes_per_s=2.5e6), RouteRates(link_bytes_per_s=1.25e9)
 
 
-def cheapest(situation: Situation, rates: Rates) -> Way:
+def cheapest(situation: Situation, rates: RouteRates) -> RouteKind:
     return costs(situation, rates)[0].way
 
 
@@ -21,27 +21,27 @@ def behind(num_deltas: int, made_fold: int | None = None) -> Situation:
 
 
 def test_one_delta_is_sent_as_it_was_signed() -> None:
-    assert cheapest(behind(1), SLOW) is cheapest(behind(1), FAST) is Way.CHAIN
+    assert cheapest(behind(1), SLOW) is cheapest(behind(1), FAST) is RouteKind.CHAIN
 
 
 def test_eight_deltas_are_folded_over_a_slow_link_and_sent_as_they_are_over_a_fast_one() -> None:
-    assert cheapest(behind(8), SLOW) is Way.FOLD
-    assert cheapest(behind(8), FAST) is Way.CHAIN
+    assert cheapest(behind(8), SLOW) is RouteKind.FOLD
+    assert cheapest(behind(8), FAST) is RouteKind.CHAIN
 
 
 def test_a_fold_that_is_made_already_costs_only_its_bytes() -> None:
-    assert cheapest(behind(8, made_fold=4 * DELTA), FAST) is Way.FOLD
+    assert cheapest(behind(8, made_fold=4 * DELTA), FAST) is RouteKind.FOLD
 
 
 def test_who_has_nothing_gets_the_copy_and_the_deltas_behind_it() -> None:
     (only,) = costs(Situation(copy_content=16 * GB, is_behind_copy=True, after_copy=[DELTA, DELTA]), FAST)
-    assert only.way is Way.FULL
+    assert only.way is RouteKind.FULL
     assert only.num_bytes == int(0.8 * 16 * GB) + 2 * DELTA
 
 
 def test_nobody_is_sent_a_copy_that_is_older_than_what_it_has() -> None:
     dense = Situation(chain=[20 * GB], num_folded=1, copy_content=GB)
-    assert {cost.way for cost in costs(dense, FAST)} == {Way.CHAIN, Way.FOLD}
+    assert {cost.way for cost in costs(dense, FAST)} == {RouteKind.CHAIN, RouteKind.FOLD}
 
 
 def test_without_chain_and_copy_there_is_no_way() -> None:
@@ -63,7 +63,7 @@ def test_ways_are_ordered_by_time_and_none_is_faster_than_its_bytes(
     situation = Situation(
         chain=chain, num_folded=len(chain or ()), copy_content=content, after_copy=after, is_behind_copy=is_behind
     )
-    found = costs(situation, Rates(link_bytes_per_s=link))
+    found = costs(situation, RouteRates(link_bytes_per_s=link))
     assert [cost.seconds for cost in found] == sorted(cost.seconds for cost in found)
     assert all(cost.seconds >= cost.num_bytes / link for cost in found)
-    assert (chain is not None) == (Way.CHAIN in {cost.way for cost in found})
+    assert (chain is not None) == (RouteKind.CHAIN in {cost.way for cost in found})

@@ -13,7 +13,7 @@ from periplus.values.policy import Policy
 from periplus.values.weight_state import content_bytes
 from region_agent.weights import weight_cache as keeper_module
 from region_agent.weights.disk import restore
-from region_agent.weights.routes import Rates, Way
+from region_agent.weights.routes import RouteKind, RouteRates
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import Gateway, Reader, Trainer, gateway, keeper, play, remote_gateway, until
 from tests.support.versions import Versions, small_states
@@ -96,7 +96,7 @@ def test_a_gateway_that_was_cut_off_catches_up_by_what_it_lacks() -> None:
 
 
 def test_over_a_slow_link_it_catches_up_by_one_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "REMOTE", Rates(link_bytes_per_s=1e4))
+    monkeypatch.setattr(keeper_module, "REMOTE", RouteRates(link_bytes_per_s=1e4))
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
@@ -111,7 +111,7 @@ def test_over_a_slow_link_it_catches_up_by_one_fold(monkeypatch: pytest.MonkeyPa
             before = crossed(home)
             async with far_away(home, disk) as far:
                 await until(lambda: far.hub.keeper.copy_policy == at(10))
-                await until(lambda: home.hub.keeper.num_derived[Way.FOLD] == 1)
+                await until(lambda: home.hub.keeper.num_derived[RouteKind.FOLD] == 1)
                 deltas = sum(each.payload_bytes for each in made().chain(1, 10))
                 assert crossed(home) - before < deltas
                 trainer.publish(made().delta(10, 11))
@@ -138,7 +138,7 @@ def test_one_that_is_further_behind_than_any_chain_gets_the_copy() -> None:
                 assert worker.got[0].opening.kind is PublicationKind.ANCHOR
                 assert worker.got[0].opening.is_derived
                 assert worker.state() == made().states[9] or worker.got
-            assert home.hub.keeper.num_derived == {Way.CHAIN: 0, Way.FOLD: 0, Way.FULL: 1}
+            assert home.hub.keeper.num_derived == {RouteKind.CHAIN: 0, RouteKind.FOLD: 0, RouteKind.FULL: 1}
             assert trainer.came == []
 
     play(scene)

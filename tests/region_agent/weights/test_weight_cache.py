@@ -11,9 +11,9 @@ from periplus.publication import Publication, PublicationRecord
 from periplus.values.policy import Policy
 from region_agent.weights import weight_cache as keeper_module
 from region_agent.weights.disk import restore
-from region_agent.weights.disk.full_state import Copy
-from region_agent.weights.routes import Way
-from region_agent.weights.weight_cache import Keeper
+from region_agent.weights.disk.full_state import FullState
+from region_agent.weights.routes import RouteKind
+from region_agent.weights.weight_cache import WeightCache
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import Reader, Trainer, gateway, keeper, play, until
 from tests.support.versions import Versions, small_states
@@ -30,14 +30,14 @@ def at(index: int) -> Policy:
     return made().policy(index)
 
 
-def take(weights: Keeper, *publications: Publication) -> None:
+def take(weights: WeightCache, *publications: Publication) -> None:
     """As a hub does."""
     for publication in publications:
         for record in publication.records():
             weights.take(weights.log.append(record))
 
 
-async def settled(weights: Keeper) -> None:
+async def settled(weights: WeightCache) -> None:
     """One turn of its run."""
 
     async def done() -> None:
@@ -108,7 +108,7 @@ def test_a_fault_of_ours_while_something_is_made_ends_neither_the_keeper_nor_its
 ) -> None:
     monkeypatch.setattr(restore, "LOG_BYTES", 1)
 
-    def full(_: Copy) -> Iterator[bytes]:
+    def full(_: FullState) -> Iterator[bytes]:
         yield b"head"
         raise RuntimeError("a bug")
 
@@ -177,7 +177,7 @@ def test_a_slow_reader_of_the_full_copy_is_not_overtaken_by_it() -> None:
                 await asyncio.sleep(0.01)
             openings = [record.policy for record in records if hasattr(record, "policy")]
             assert openings == [at(0), at(1), at(2), at(3)]
-            assert weights.num_derived[Way.FULL] == 1
+            assert weights.num_derived[RouteKind.FULL] == 1
             await until(lambda: weights.copy_policy == at(2))
 
     play(scene)
@@ -218,6 +218,6 @@ def test_a_derived_file_that_is_damaged_is_made_anew(monkeypatch: pytest.MonkeyP
             async with Reader(home.address) as second:
                 await until(lambda: second.policy == at(1))
                 assert second.state() == made().states[1]
-            assert home.hub.keeper.num_derived[Way.FULL] == 2
+            assert home.hub.keeper.num_derived[RouteKind.FULL] == 2
 
     play(scene)

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.values.policy import Policy
-from periplus.values.trajectory import Limits, Purpose, Trajectory, read_only
+from periplus.values.trajectory import Purpose, Trajectory, TrajectoryLimits, read_only
 from rollout_worker.episodes.per_sample_fallback import WHY_CHARACTERS, only_valid, sample_what_can_be
-from rollout_worker.episodes.queue import Lease
+from rollout_worker.episodes.queue import QueuedLease
 from tests.periplus.values.test_trajectory import GOOD
 
 
-def lease(number: int) -> Lease:
-    return Lease(
+def lease(number: int) -> QueuedLease:
+    return QueuedLease(
         lease_id=number, group=number, sample=0, item=number, start_at=Policy(0, 0), consume_by_version=0,
         purpose=Purpose.TRAIN,
     )  # fmt: skip
@@ -22,7 +22,7 @@ def lease(number: int) -> Lease:
 
 @given(st.integers(0, 20), st.sets(st.integers(0, 19)))
 def test_each_lease_yields_its_sample_or_its_reason_in_order(number: int, poisoned: set[int]) -> None:
-    def sample(leases: Sequence[Lease]) -> Sequence[Trajectory]:
+    def sample(leases: Sequence[QueuedLease]) -> Sequence[Trajectory]:
         bad = [one.item for one in leases if one.item in poisoned]
         if bad:
             raise KeyError(f"item {bad[0]}")
@@ -35,7 +35,7 @@ def test_each_lease_yields_its_sample_or_its_reason_in_order(number: int, poison
 
 
 def test_a_long_reason_is_cut() -> None:
-    def sample(leases: Sequence[Lease]) -> Sequence[Trajectory]:
+    def sample(leases: Sequence[QueuedLease]) -> Sequence[Trajectory]:
         raise ValueError("x" * 10_000)
 
     ((failed),) = sample_what_can_be([lease(0)], sample)[1]
@@ -43,7 +43,7 @@ def test_a_long_reason_is_cut() -> None:
 
 
 def test_a_sample_that_the_trainer_would_refuse_costs_its_own_lease_alone() -> None:
-    limits = Limits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
+    limits = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
     nan = read_only([-1.0, float("nan"), 0], np.float32)
     produced = [
         replace(GOOD, lease_id=0), replace(GOOD, lease_id=1, reward=1e200), replace(GOOD, lease_id=2, logprobs=nan),

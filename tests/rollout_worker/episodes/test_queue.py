@@ -5,19 +5,19 @@ from hypothesis import strategies as st
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
-from rollout_worker.episodes.queue import SPARE_ENTRIES, Lease, LeaseQueue
+from rollout_worker.episodes.queue import SPARE_ENTRIES, LeaseQueue, QueuedLease
 
 
 def lease(
     lease_id: int, group: int = 0, sample: int = 0, start: int = 0, fork: int = 0, purpose: Purpose = Purpose.TRAIN
-) -> Lease:
-    return Lease(
+) -> QueuedLease:
+    return QueuedLease(
         lease_id=lease_id, group=group, sample=sample, item=0, start_at=Policy(fork, start), consume_by_version=start,
         purpose=purpose,
     )  # fmt: skip
 
 
-def queue_of(*leases: Lease) -> LeaseQueue:
+def queue_of(*leases: QueuedLease) -> LeaseQueue:
     queue = LeaseQueue()
     for one in leases:
         queue.add(one)
@@ -74,7 +74,7 @@ def test_a_revoked_lease_is_not_worked_on_and_one_that_was_taken_is_not_missed()
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 4)), max_size=12), st.integers(1, 4))
 def test_every_lease_is_taken_once_at_a_policy_that_it_allows(rows: list[tuple[int, int, int]], at_most: int) -> None:
     queue = queue_of(*(lease(i, group, sample, start) for i, (group, sample, start) in enumerate(rows)))
-    taken: list[Lease] = []
+    taken: list[QueuedLease] = []
     for version in range(5):
         while queue.has_startable(Policy(0, version)):
             batch = queue.take(Policy(0, version), at_most)

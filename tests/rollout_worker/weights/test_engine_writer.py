@@ -14,7 +14,7 @@ from periplus.codec.weights.staged import Staged, Update
 from periplus.errors import CorruptFrame, WrongBase
 from periplus.values.digest import state_digest
 from periplus.values.probe_prompts import PROBE_TOLERANCE_NATS
-from periplus.values.weight_state import State
+from periplus.values.weight_state import WeightState
 from rollout_worker.weights.engine_writer import EngineWeights
 from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
 
@@ -24,7 +24,7 @@ NAME = "model.layers.1.mlp.up_proj.weight"
 
 
 @pytest.fixture(scope="module")
-def probe() -> Callable[[State], tuple[float, ...]]:
+def probe() -> Callable[[WeightState], tuple[float, ...]]:
     return prober()
 
 
@@ -104,7 +104,7 @@ def test_a_flip_below_what_bfloat16_can_hold_names_its_tensor(weights: EngineWei
 
 
 def test_a_sound_engine_answers_the_probe_as_the_trainer_does(
-    weights: EngineWeights, probe: Callable[[State], tuple[float, ...]]
+    weights: EngineWeights, probe: Callable[[WeightState], tuple[float, ...]]
 ) -> None:
     finding = weights.check(DIGESTS[0], probe(STATES[0]))
     assert finding.is_sound
@@ -113,7 +113,7 @@ def test_a_sound_engine_answers_the_probe_as_the_trainer_does(
 
 
 def test_a_layer_that_computes_with_another_tensor_is_right_to_the_hash_and_wrong_to_the_probe(
-    weights: EngineWeights, model: Any, probe: Callable[[State], tuple[float, ...]]
+    weights: EngineWeights, model: Any, probe: Callable[[WeightState], tuple[float, ...]]
 ) -> None:
     layer = model.model.layers[1].mlp.up_proj
     layer.weight = torch.nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
@@ -126,7 +126,7 @@ def test_a_layer_that_computes_with_another_tensor_is_right_to_the_hash_and_wron
 
 @pytest.mark.parametrize("factor", [1.01, 0.0, float("nan")])
 def test_a_scale_that_reading_back_does_not_see_is_found_by_the_probe(
-    weights: EngineWeights, model: Any, probe: Callable[[State], tuple[float, ...]], factor: float
+    weights: EngineWeights, model: Any, probe: Callable[[WeightState], tuple[float, ...]], factor: float
 ) -> None:
     model.model.layers[0].self_attn.v_proj.register_forward_hook(lambda module, inputs, output: output * factor)
     finding = weights.check(DIGESTS[0], probe(STATES[0]))
@@ -135,7 +135,7 @@ def test_a_scale_that_reading_back_does_not_see_is_found_by_the_probe(
 
 
 def test_two_tensors_that_were_swapped_are_found(
-    weights: EngineWeights, model: Any, probe: Callable[[State], tuple[float, ...]]
+    weights: EngineWeights, model: Any, probe: Callable[[WeightState], tuple[float, ...]]
 ) -> None:
     first, second = model.model.layers[0].mlp, model.model.layers[1].mlp
     first.up_proj, second.up_proj = second.up_proj, first.up_proj
@@ -164,7 +164,7 @@ def test_a_state_that_is_not_of_the_engines_model_is_refused(weights: EngineWeig
 
 
 def test_an_engine_in_bfloat16_is_written_and_read_without_a_detour_and_may_round_as_it_does(
-    probe: Callable[[State], tuple[float, ...]],
+    probe: Callable[[WeightState], tuple[float, ...]],
 ) -> None:
     model = tiny_model()
     for parameter in model.parameters():

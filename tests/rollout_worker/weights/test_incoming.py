@@ -11,7 +11,7 @@ from periplus.publication import Chunk, Publication, PublicationRecord
 from periplus.values.policy import Policy
 from periplus.values.weight_state import content_bytes
 from rollout_worker.weights.host_copy import HostCopy
-from rollout_worker.weights.incoming import Bundle, Incoming, Mismatch, Outcome
+from rollout_worker.weights.incoming import Incoming, Outcome, ReceivedBundle, WeightMismatch
 from rollout_worker.weights.pending_versions import Version
 from tests.support.versions import Versions, flipped, small_states
 
@@ -49,7 +49,7 @@ def outcomes(host: HostCopy, *publications: Publication, distrust: bool = False)
 def test_an_anchor_and_a_chain_are_proven_one_by_one() -> None:
     host = HostCopy()
     found = outcomes(host, V.bundle(), V.anchor(0), *V.chain(0, 3))
-    assert isinstance(found[0], Bundle)
+    assert isinstance(found[0], ReceivedBundle)
     assert b"".join(found[0].parts) == b"bundle"
     versions = [each for each in found if isinstance(each, Version)]
     assert [version.signed.policy for version in versions] == [V.policy(index) for index in range(4)]
@@ -171,7 +171,7 @@ def test_what_a_gateway_made_from_a_copy_that_went_bad_is_a_mismatch_and_the_cop
     bad = flipped(V.states[2], "b.weight", 17)
     made = V.derived_delta(0, 2, made=bad) if base == 0 else V._derived(2, None, bad)
     (found,) = outcomes(host, made)
-    assert isinstance(found, Mismatch)
+    assert isinstance(found, WeightMismatch)
     assert found.policy == V.policy(2)
     assert V.digest(2).hex() in found.why
     assert host.policy is None
@@ -197,7 +197,7 @@ def test_a_bit_that_flipped_in_host_memory_makes_the_next_version_a_mismatch() -
         (found,) = outcomes(host, V.delta(0, 1))
     except CorruptFrame:
         return  # its contexts are of the base: it may not decode at all
-    assert isinstance(found, Mismatch)
+    assert isinstance(found, WeightMismatch)
 
 
 def test_a_derived_way_is_a_fallback_and_leads_to_the_same_weights() -> None:

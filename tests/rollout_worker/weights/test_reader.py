@@ -15,8 +15,8 @@ from periplus.pb.v1 import gateway_pb2
 from periplus.publication import Publication
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
-from periplus.values.weight_state import State
-from rollout_worker.weights.convert import Proof
+from periplus.values.weight_state import WeightState
+from rollout_worker.weights.convert import VersionReport
 from rollout_worker.weights.engine_writer import EngineWeights
 from rollout_worker.weights.reader import ReaderSettings, WeightReader
 from rollout_worker.weights.subscription import FAILURES_IN_A_ROW, REFUSALS_BEFORE_ANEW, Standing
@@ -38,7 +38,7 @@ class Scene:
     reader: WeightReader
     model: Any
     weights: EngineWeights
-    proofs: list[Proof] = field(default_factory=list)
+    proofs: list[VersionReport] = field(default_factory=list)
     errors: list[PeriplusError] = field(default_factory=list)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -87,7 +87,7 @@ async def scene(
             check_every_versions=every,
         )  # fmt: skip
 
-        async def report(proof: Proof) -> None:
+        async def report(proof: VersionReport) -> None:
             it.proofs.append(proof)
 
         reader = WeightReader(settings, report, lambda: it.woken.set())
@@ -113,7 +113,7 @@ def serving(newest: int) -> Callable[[gateway_pb2.SubscribeRequest], Iterable[Pu
     return script
 
 
-def held(model: Any) -> State:
+def held(model: Any) -> WeightState:
     return EngineWeights(tiny_engine(model), SEED).read()
 
 

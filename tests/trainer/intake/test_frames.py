@@ -11,15 +11,15 @@ from periplus.codec.frame import CodecId, Frame, unpack
 from periplus.errors import CorruptFrame, DiskFull
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
-from periplus.values.trajectory import Limits, content_digest
+from periplus.values.trajectory import TrajectoryLimits, content_digest
 from periplus.values.transport_keys import FrameKey
 from tests.periplus.values.test_trajectory import GOOD
 from trainer import disk_wait as disk_wait_module
 from trainer.disk_wait import DiskWait
 from trainer.intake import frames as intake_module
-from trainer.intake.frames import Committed, Intake, decode
+from trainer.intake.frames import Committed, FrameIntake, decode
 
-LIMITS = Limits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
+LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
 
 
 def disk_wait() -> DiskWait:
@@ -46,7 +46,7 @@ def commit(store: Spool, *frames: tuple[FrameKey, Frame]) -> list[tuple[Committe
     """Each frame is committed alone."""
 
     async def run() -> list[tuple[Committed, ...]]:
-        intake = Intake(store, LIMITS, disk_wait())
+        intake = FrameIntake(store, LIMITS, disk_wait())
         done = []
         for each in frames:
             await intake.put(each[0], "far", each[1])
@@ -98,7 +98,7 @@ def test_a_trajectory_that_breaks_the_jobs_limits_takes_its_frame_with_it(store:
 
 def test_what_waits_is_committed_together_in_order(store: Spool) -> None:
     async def run() -> tuple[Committed, ...]:
-        intake = Intake(store, LIMITS, disk_wait())
+        intake = FrameIntake(store, LIMITS, disk_wait())
         for sequence in range(5):
             await intake.put(key(sequence), "far", frame(sequence % 3))
         return await intake.take()
@@ -112,7 +112,7 @@ def test_who_puts_more_than_may_wait_waits(store: Spool, monkeypatch: pytest.Mon
     monkeypatch.setattr(intake_module, "WAITING_BYTES", 1)
 
     async def run() -> None:
-        intake = Intake(store, LIMITS, disk_wait())
+        intake = FrameIntake(store, LIMITS, disk_wait())
         await intake.put(key(0), "far", frame(0))
         second = asyncio.ensure_future(intake.put(key(1), "far", frame(1)))
         await asyncio.sleep(0)
@@ -138,7 +138,7 @@ def test_a_full_disk_is_tried_again_and_nothing_is_lost(
     monkeypatch.setattr(store, "append", sometimes)
 
     async def run() -> tuple[Committed, ...]:
-        intake = Intake(store, LIMITS, disk_wait())
+        intake = FrameIntake(store, LIMITS, disk_wait())
         for sequence in range(3):
             await intake.put(key(sequence), "far", frame(sequence))
         return await intake.take()
@@ -153,7 +153,7 @@ def test_what_is_too_much_for_one_commit_waits_for_the_next(store: Spool, monkey
     monkeypatch.setattr(intake_module, "COMMIT_TOKENS", 1)
 
     async def run() -> list[list[int]]:
-        intake = Intake(store, LIMITS, disk_wait())
+        intake = FrameIntake(store, LIMITS, disk_wait())
         for sequence in range(3):
             await intake.put(key(sequence), "far", frame(sequence))
         return [[each.key.sequence for each in await intake.take()] for _ in range(3)]

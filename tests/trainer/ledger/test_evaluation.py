@@ -10,7 +10,7 @@ from trainer.ledger.values import (
     EvalAsked,
     EvalReady,
     GroupDropped,
-    Judged,
+    JudgedResult,
     ResultArrived,
     SampleFailed,
     WorkerLeft,
@@ -94,5 +94,5 @@ def test_an_evaluation_that_moves_after_a_step_is_of_the_newer_version() -> None
     moved = desk.worker("b", 1)
     assert moved[0].group == old.group
     assert moved[0].start_at == Policy(0, 1)
-    (late,) = of(desk.tell(ResultArrived(answer(old, Policy(0, 0)))), Judged)
+    (late,) = of(desk.tell(ResultArrived(answer(old, Policy(0, 0)))), JudgedResult)
     assert late.arrival is Arrival.TOO_OLD

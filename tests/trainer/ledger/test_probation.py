@@ -11,6 +11,7 @@ from trainer.ledger.state import SPARE_DEADLINES
 from trainer.ledger.values import (
     BatchReady,
     BatchWanted,
+    ClockTicked,
     Drop,
     EvalAsked,
     EvalReady,
@@ -26,7 +27,6 @@ from trainer.ledger.values import (
     Revoked,
     RoomOffered,
     StepDone,
-    Ticked,
     WorkerJoined,
     WorkerLeft,
 )
@@ -107,7 +107,7 @@ class Stage:
             self.trains()
             for worker_id in sorted(self.players):
                 self.works(worker_id, num_at_once)
-            self.tell(Ticked(), after_s=round_s)
+            self.tell(ClockTicked(), after_s=round_s)
 
 
 # ---- a sample that kills its worker ----------------------------------------------------------------------------------

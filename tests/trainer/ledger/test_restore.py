@@ -7,7 +7,16 @@ import pytest
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import PolicyRun, Purpose
 from tests.support.ledgers import MAX_TOKENS, Desk, item_of, leases_of, of
-from trainer.ledger.values import Arrival, BatchReady, BatchWanted, GroupDropped, Judged, Replayed, Result, StepDone
+from trainer.ledger.values import (
+    Arrival,
+    BatchReady,
+    BatchWanted,
+    GroupDropped,
+    JudgedResult,
+    Replayed,
+    Result,
+    StepDone,
+)
 
 PARENT = Policy(0, 2)
 LINEAGE = Lineage(1, (PARENT,))
@@ -28,7 +37,7 @@ def stored(group: int, policy: Policy = PARENT, sample: int = 0, **changed: Any)
 
 
 def replay(desk: Desk, *results: Result) -> list[Arrival]:
-    return [judged.arrival for judged in of(desk.tell(Replayed(results)), Judged)]
+    return [judged.arrival for judged in of(desk.tell(Replayed(results)), JudgedResult)]
 
 
 def test_open_groups_of_the_checkpoint_are_opened_again_before_new_ones_and_start_in_the_new_fork() -> None:

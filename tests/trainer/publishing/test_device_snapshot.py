@@ -17,7 +17,7 @@ from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.layout import layout_of
 from periplus.codec.weights.part import elements, words
 from periplus.codec.weights.sparse import span as sparse
-from periplus.values.weight_state import State
+from periplus.values.weight_state import WeightState
 from trainer.publishing import device_snapshot
 from trainer.publishing.device_snapshot import DeviceCopy, patched
 from trainer.publishing.publish import bf16_state
@@ -56,7 +56,7 @@ def _any_bits(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndar
     return np.asarray(np.where(np.isnan(values), np.float32(-0.0), values))
 
 
-def host_positions(base: State, new: State, span_bytes: int) -> list[list[int]]:
+def host_positions(base: WeightState, new: WeightState, span_bytes: int) -> list[list[int]]:
     layout = layout_of(new)
     return [
         sparse.find_changes(

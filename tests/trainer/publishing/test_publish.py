@@ -15,7 +15,7 @@ from periplus.codec.weights.decoder import decode
 from periplus.publication import Assembler, Publication, PublicationKind
 from periplus.values.digest import payload_digest, state_digest
 from periplus.values.policy import Policy
-from periplus.values.weight_state import State, Tensor, content_bytes
+from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from tests.support.publishing import Author, published_by
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.publishing import publish
@@ -67,7 +67,7 @@ def step(actor: Any, rate: float) -> None:
     optimizer.step()
 
 
-def held_after(base: Published, publication: Publication) -> State:
+def held_after(base: Published, publication: Publication) -> WeightState:
     held = None if publication.opening.base is None else base.state
     return decode(held, publication.payload_parts, max_content_bytes=publication.opening.content_bytes)
 

@@ -28,12 +28,12 @@ from periplus.publication import (
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS, probe_prompts
-from periplus.values.weight_state import State
+from periplus.values.weight_state import WeightState
 from tests.support.keys import AUTHORITY
 from trainer.publishing import publish, publisher
 from trainer.publishing.publish import Bundle
 from trainer.publishing.publisher import Publisher
-from trainer.reporting.delivery import Proof, Sent
+from trainer.reporting.delivery import ReaderProof, Sent
 
 JOB = "job-1"
 DEADLINE_S = 20.0
@@ -72,20 +72,20 @@ class Desk:
     async def certified(self, sealer: Sealer) -> None:
         self._log.append(sealer)
 
-    async def milestone(self, record: audit.Record) -> None:
+    async def milestone(self, record: audit.Entry) -> None:
         self._log.append(record)
 
 
 class Scribe:
     def __init__(self) -> None:
         self.sent: list[Sent] = []
-        self.proofs: list[Proof] = []
+        self.proofs: list[ReaderProof] = []
         self.mismatches = 0
 
     def published(self, sent: Sent) -> None:
         self.sent.append(sent)
 
-    def proven(self, proof: Proof) -> None:
+    def proven(self, proof: ReaderProof) -> None:
         self.proofs.append(proof)
 
     def mismatched(self) -> None:
@@ -180,7 +180,7 @@ def test_a_version_is_on_record_before_its_closing_leaves(scene: Scene) -> None:
     play(scene, act)
     of_version = [type(each) for each in scene.link.log if not isinstance(each, Chunk)]
     assert of_version == [
-        Sealer, Opening, Closing, audit.Publish, Opening, Closing, Opening, audit.Publish, Closing,
+        Sealer, Opening, Closing, audit.PublishEntry, Opening, Closing, Opening, audit.PublishEntry, Closing,
     ], "and the journal is signed before anything is published"  # fmt: skip
 
 
@@ -283,7 +283,7 @@ def test_the_first_full_state_answers_who_asked_while_it_was_on_its_way(
         async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(scene.publisher.run())
 
-            async def behind_the_bundle(record: audit.Record) -> None:
+            async def behind_the_bundle(record: audit.Entry) -> None:
                 scene.link.open.clear()
 
             monkeypatch.setattr(scene.desk, "milestone", behind_the_bundle)
@@ -310,7 +310,7 @@ def test_nothing_large_is_done_before_the_first_publication_and_then_in_a_thread
 ) -> None:
     digested: list[bool] = []
 
-    def digest(state: State) -> bytes:
+    def digest(state: WeightState) -> bytes:
         digested.append(threading.current_thread() is threading.main_thread())
         return state_digest(state)
 
@@ -350,7 +350,7 @@ def test_whether_a_delta_pays_is_asked_until_one_did_and_again_when_one_did_not(
     asked: list[int] = []
     pays = publish.delta_pays
 
-    def ask(base: State, state: State) -> bool:
+    def ask(base: WeightState, state: WeightState) -> bool:
         asked.append(len(scene.link.published))
         return pays(base, state)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.methods.exact.program.linear_model import Floats
-from planner.methods.exact.subproblem.candidate_arrays import Blocks, MeshBlock, UnitBlock
+from planner.methods.exact.subproblem.candidate_arrays import MeshArrays, ProblemArrays, UnitArrays
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import TRAINING, Task
 
@@ -23,7 +23,7 @@ _SLACK = (1.3, 4.0)
 """Generation's latency that is allowed, as a multiple of the least. Chosen by hand."""
 
 
-def greedy(data: Blocks, grouping: Grouping, home: int) -> Iterator[Placement]:
+def greedy(data: ProblemArrays, grouping: Grouping, home: int) -> Iterator[Placement]:
     """Yield a few placements with this grouping and trainer's region."""
     first = next(tasks for tasks in grouping if Task.ACTOR_TRAINING in tasks)
     others = [tasks for tasks in grouping if tasks != first]
@@ -43,7 +43,7 @@ def greedy(data: Blocks, grouping: Grouping, home: int) -> Iterator[Placement]:
                 yield Placement(groups=tuple((groups | dealt)[tasks] for tasks in grouping))
 
 
-def _spread(block: MeshBlock, rows: "np.typing.NDArray[np.int64]") -> list[int]:
+def _spread(block: MeshArrays, rows: "np.typing.NDArray[np.int64]") -> list[int]:
     """Return a few rows from the fastest mesh to the smallest one.
 
     Only meshes count than which no faster one is smaller.
@@ -58,7 +58,7 @@ def _spread(block: MeshBlock, rows: "np.typing.NDArray[np.int64]") -> list[int]:
     return [best[i] for i in np.unique(np.linspace(0, len(best) - 1, _MESHES).round().astype(int)).tolist()]
 
 
-def _take(data: Blocks, free: dict[int, int], block: MeshBlock, row: int) -> bool:
+def _take(data: ProblemArrays, free: dict[int, int], block: MeshArrays, row: int) -> bool:
     """Remove a mesh's machines from `free`, in whole machines; return False if there are not enough."""
     needed: dict[int, int] = {}
     for pool in block.columns[row].group.pools:
@@ -71,7 +71,9 @@ def _take(data: Blocks, free: dict[int, int], block: MeshBlock, row: int) -> boo
     return True
 
 
-def _add_other_meshes(data: Blocks, free: dict[int, int], groups: dict[Tasks, Group], others: list[Tasks]) -> bool:
+def _add_other_meshes(
+    data: ProblemArrays, free: dict[int, int], groups: dict[Tasks, Group], others: list[Tasks]
+) -> bool:
     """Add the fastest mesh of moderate size for each other group that trains; return False if one finds none."""
     for tasks in others:
         if not any(task in TRAINING for task in tasks):
@@ -90,7 +92,9 @@ def _add_other_meshes(data: Blocks, free: dict[int, int], groups: dict[Tasks, Gr
     return True
 
 
-def _deal(data: Blocks, free: dict[int, int], units: list[Tasks], home: int, slack: float) -> dict[Tasks, Group] | None:
+def _deal(
+    data: ProblemArrays, free: dict[int, int], units: list[Tasks], home: int, slack: float
+) -> dict[Tasks, Group] | None:
     """Assign all free machines to the groups without training; None if some group gets none."""
     if not units:
         return {}
@@ -128,7 +132,7 @@ def _batches(num: int) -> list[int]:
     return [min(size, num - start) for start in range(0, num, size)]
 
 
-def _best_rows(data: Blocks, block: UnitBlock, home: int, slack: float) -> dict[int, int]:
+def _best_rows(data: ProblemArrays, block: UnitArrays, home: int, slack: float) -> dict[int, int]:
     """Return, by class, the row that makes most per device among those near enough."""
     ways = data.ways(home)
     keep = np.isfinite(ways.scoring_s[block.at_region])
@@ -146,7 +150,7 @@ def _best_rows(data: Blocks, block: UnitBlock, home: int, slack: float) -> dict[
     return best
 
 
-def _worth(data: Blocks, units: list[Tasks], choices: list[dict[int, int]]) -> list[dict[int, float]]:
+def _worth(data: ProblemArrays, units: list[Tasks], choices: list[dict[int, int]]) -> list[dict[int, float]]:
     """Return, by group and class, how much better a device is at the group's work than at any other group's.
 
     Values are relative to each group's best class.
@@ -166,7 +170,7 @@ def _worth(data: Blocks, units: list[Tasks], choices: list[dict[int, int]]) -> l
     ]
 
 
-def _group(block: UnitBlock, tasks: Tasks, rows: dict[int, int]) -> Group:
+def _group(block: UnitArrays, tasks: Tasks, rows: dict[int, int]) -> Group:
     """Return the group with these numbers of units, by row."""
     pools = []
     for row, num in sorted(rows.items()):

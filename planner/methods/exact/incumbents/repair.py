@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.workload import SCORING, Task
 
 _MOST_MORE, _MOST_FEWER = 12, 12
@@ -32,7 +32,7 @@ class _Judged:
     """Name of what determines the step time."""
 
 
-def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement | None:
+def mended(prices: CostTables, placement: Placement, worth_usd: float) -> Placement | None:
     """Return a placement that keeps the goal's deadline and costs less than `worth_usd`; None if none is found."""
     now = _judged(prices, placement)
     most_s = prices.problem.goal.planned_step_s
@@ -57,7 +57,7 @@ def mended(prices: Prices, placement: Placement, worth_usd: float) -> Placement 
     return now.placement if now.usd < worth_usd else None
 
 
-def _judged(prices: Prices, placement: Placement) -> _Judged | None:
+def _judged(prices: CostTables, placement: Placement) -> _Judged | None:
     """Evaluate a placement without the goal's limits; None if it is invalid or there is no deadline."""
     asked_s = prices.problem.goal.max_step_s
     goal = replace(prices.problem.goal, max_step_s=None, max_usd_per_hour=None)
@@ -68,7 +68,7 @@ def _judged(prices: Prices, placement: Placement) -> _Judged | None:
     return _Judged(placement=placement, step_s=found.step_s, usd=usd, binding=found.binding)
 
 
-def _more(prices: Prices, now: _Judged) -> _Judged | None:
+def _more(prices: CostTables, now: _Judged) -> _Judged | None:
     """Return the placement with one more unit, in a group that binds, that saves most seconds per dollar.
 
     The result is None if no unit helps.
@@ -95,7 +95,7 @@ def _binds(group: Group, binding: str) -> bool:
     return binding == "group:" + "+".join(group.tasks)
 
 
-def _fewer(prices: Prices, now: _Judged, most_s: float) -> _Judged | None:
+def _fewer(prices: CostTables, now: _Judged, most_s: float) -> _Judged | None:
     """Return the cheapest placement with one unit less that keeps the deadline; None if there is none."""
     best = None
     for placement in _smaller(now.placement):

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.methods.exact.program.linear_model import Bools, Floats, Ints
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
-from planner.methods.exact.subproblem.reachable_candidates import MeshesAt, UnitsAt
-from planner.methods.exact.subproblem.remaining_candidates import Choices
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes, ReachableUnits
+from planner.methods.exact.subproblem.remaining_candidates import RemainingCandidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Critic:
+class CriticTransfers:
     """Transfers of the critic's weights between all pairs of regions that a subproblem leaves open."""
 
     sources: Ints
@@ -31,13 +31,15 @@ class Critic:
     """Egress dollars of one version, `[num_regions, num_sources]`."""
 
     @staticmethod
-    def between(data: Blocks, trains: MeshesAt, scores: MeshesAt | UnitsAt, of: Choices) -> "Critic":
+    def between(
+        data: ProblemArrays, trains: ReachableMeshes, scores: ReachableMeshes | ReachableUnits, of: RemainingCandidates
+    ) -> "CriticTransfers":
         """Return the transfers between the meshes `trains` and the candidates `scores` that infer with the critic."""
         homes = trains.block.home
         sources = np.unique(homes[trains.rows])
         ways = [[data.critic_s(k, r) for k in sources.tolist()] for r in range(len(data.regions))]
         ways_s, link_s = np.moveaxis(np.array(ways, dtype=np.float64), 2, 0)
-        if isinstance(scores, MeshesAt):
+        if isinstance(scores, ReachableMeshes):
             score_s = float(scores.score_s.min())
         else:
             score_s = float(scores.level_s.min()) + scores.scoring_s(data.samples)
@@ -45,7 +47,7 @@ class Critic:
         left_s = data.ends * of.most_s - of.least.train_s - score_s
         near = (link_s <= of.most_s * (1 + 1e-9)) & (ways_s <= left_s * (1 + 1e-9) + 1e-9 * of.most_s)
         usd = np.array([[data.critic_usd(k, r) for k in sources.tolist()] for r in range(len(data.regions))])
-        return Critic(
+        return CriticTransfers(
             sources=sources,
             source=np.searchsorted(sources, homes).clip(0, len(sources) - 1),
             ways_s=ways_s,

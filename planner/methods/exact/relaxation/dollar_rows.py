@@ -1,8 +1,8 @@
 """Dollars in a linear model: rent, egress, the objective in dollars, and a budget.
 
-`Money` collects the rent (dollars per hour) and the egress (dollars per step) of everything that the model can choose.
-If dollars neither are the objective nor have a limit, nothing is collected. The egress that a choice of regions causes
-(the most expensive route in use) is a chain of binaries or a maximum over binaries.
+`DollarTerms` collects the rent (dollars per hour) and the egress (dollars per step) of everything that the model can
+choose. If dollars neither are the objective nor have a limit, nothing is collected. The egress that a choice of regions
+causes (the most expensive route in use) is a chain of binaries or a maximum over binaries.
 """
 
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import Counted, Terms, chain
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
-from planner.methods.exact.subproblem.reachable_candidates import MeshesAt
+from planner.methods.exact.relaxation.row_builders import Terms, UnitVariables, chain
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes
 from planner.problem.goal import Objective
 from planner.problem.workload import SCORING, Task
 
@@ -21,10 +21,10 @@ _HOUR_S = 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Money:
+class DollarTerms:
     """Rent and egress of one model, as linear expressions over its variables."""
 
-    data: Blocks
+    data: ProblemArrays
     home: int
     """Index of the trainer's region."""
     _rent: Terms = field(default_factory=list)
@@ -39,7 +39,7 @@ class Money:
         """Whether dollars matter at all."""
         return self.data.prices.problem.goal.counts_usd
 
-    def add_meshes(self, of: MeshesAt, at: Ints) -> None:
+    def add_meshes(self, of: ReachableMeshes, at: Ints) -> None:
         """Add rent and egress of the meshes of one group; `at` are their binaries."""
         if not self.counts:
             return
@@ -61,7 +61,7 @@ class Money:
         self._rent += zip(at.tolist(), block.usd[rows].tolist(), strict=True)
         self._egress += zip(at.tolist(), usd.tolist(), strict=True)
 
-    def add_units(self, model: LinearModel, units: Counted, is_fine: bool) -> None:
+    def add_units(self, model: LinearModel, units: UnitVariables, is_fine: bool) -> None:
         """Add rent and egress of the units of one group without training."""
         if not self.counts:
             return

@@ -6,24 +6,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import Counted
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
-from planner.methods.exact.subproblem.reachable_candidates import MeshesAt
+from planner.methods.exact.relaxation.row_builders import UnitVariables
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes
 from planner.problem.groupings import Tasks
 from planner.problem.workload import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class MeshVariables:
     """Candidate meshes of one group and their binary variables."""
 
-    of: MeshesAt
+    of: ReachableMeshes
     """The meshes."""
     at: Ints
     """Index of the binary of each mesh."""
 
 
-def add_inventory(data: Blocks, model: LinearModel, meshes: Iterable[Chosen], units: Iterable[Counted]) -> None:
+def add_inventory(
+    data: ProblemArrays, model: LinearModel, meshes: Iterable[MeshVariables], units: Iterable[UnitVariables]
+) -> None:
     """Add the inventory rows: for each class and unit size, all units of at least that size fit into its machines.
 
     Sizes are powers of two. Units of at least size k, in multiples of k devices, are at most num_machines x
@@ -46,7 +48,7 @@ def add_inventory(data: Blocks, model: LinearModel, meshes: Iterable[Chosen], un
             most = min(most, cap)
 
 
-def _held(meshes: Iterable[Chosen], units: Iterable[Counted]) -> tuple[Ints, Ints, Ints, Ints]:
+def _held(meshes: Iterable[MeshVariables], units: Iterable[UnitVariables]) -> tuple[Ints, Ints, Ints, Ints]:
     """Return (class, devices of a unit, variable, units per variable) of everything that can be chosen."""
     found = []
     for chosen in meshes:
@@ -65,7 +67,7 @@ def _held(meshes: Iterable[Chosen], units: Iterable[Counted]) -> tuple[Ints, Int
 
 
 def uses(
-    meshes: Mapping[Tasks, Chosen], units: Mapping[Tasks, Counted], only: Task | None
+    meshes: Mapping[Tasks, MeshVariables], units: Mapping[Tasks, UnitVariables], only: Task | None
 ) -> Iterator[tuple[int, int, float]]:
     """Yield (variable, region, weight) of everything that can be chosen, for one task or for all.
 

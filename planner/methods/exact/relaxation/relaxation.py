@@ -22,20 +22,28 @@ import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.methods.exact.program.linear_model import INFINITE, Bools, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.critic_transfers import Critic
-from planner.methods.exact.relaxation.dollar_rows import Money
-from planner.methods.exact.relaxation.inventory_rows import Chosen, add_inventory, uses
-from planner.methods.exact.relaxation.row_builders import LEVEL_STEP, Counted, Terms, below, capped, chain, inverse
+from planner.methods.exact.relaxation.critic_transfers import CriticTransfers
+from planner.methods.exact.relaxation.dollar_rows import DollarTerms
+from planner.methods.exact.relaxation.inventory_rows import MeshVariables, add_inventory, uses
+from planner.methods.exact.relaxation.row_builders import (
+    LEVEL_STEP,
+    Terms,
+    UnitVariables,
+    below,
+    capped,
+    chain,
+    inverse,
+)
 from planner.methods.exact.relaxation.window_rows import Interval, add_window, interval, looseness
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
-from planner.methods.exact.subproblem.reachable_candidates import MeshesAt
-from planner.methods.exact.subproblem.remaining_candidates import Choices, Node, beside_s, choices
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes
+from planner.methods.exact.subproblem.remaining_candidates import RemainingCandidates, Subproblem, beside_s, choices
 from planner.methods.exact.subproblem.rent_lower_bounds import chosen_usd
 from planner.problem.goal import Objective
 from planner.problem.groupings import Tasks
 from planner.problem.workload import SCORING, Task
 
-__all__ = ["Node", "Relaxation"]
+__all__ = ["Relaxation", "Subproblem"]
 
 _ROUNDING, _LATER = 1e-9, 1e-6
 """Relative tolerance of comparisons of dollars, and relative increase of a window that is read from a point, because
@@ -51,8 +59,8 @@ class Relaxation:
     `most_s` and `most_usd` are upper bounds: no placement above them is of interest.
     """
 
-    data: Blocks
-    node: Node
+    data: ProblemArrays
+    node: Subproblem
     most_s: float
     most_usd: float
     cuts: Sequence[tuple[Task, float]] = ()
@@ -74,12 +82,12 @@ class Relaxation:
     """Variable of the longest scoring of any group, transfers included."""
     window: int | None = field(init=False, default=None)
     """Variable of generation's window; None if generation takes turns with training."""
-    made: Counted = field(init=False)
+    made: UnitVariables = field(init=False)
     """Units that generate apart from training."""
-    _choices: Choices = field(init=False)
-    meshes: dict[Tasks, Chosen] = field(init=False, default_factory=dict)
+    _choices: RemainingCandidates = field(init=False)
+    meshes: dict[Tasks, MeshVariables] = field(init=False, default_factory=dict)
     """Meshes and binaries of each group with training."""
-    units: dict[Tasks, Counted] = field(init=False, default_factory=dict)
+    units: dict[Tasks, UnitVariables] = field(init=False, default_factory=dict)
     """Units and counts of each group without training."""
     _scoring: dict[Tasks, Terms] = field(init=False, default_factory=dict)
     """Seconds of scoring, transfers included, of each group without training."""
@@ -87,9 +95,9 @@ class Relaxation:
     """Interval of windows on which the rows of generation hold."""
     received: list[int] = field(init=False, default_factory=list)
     """Binaries of remote regions that generate, where it matters which ones receive versions."""
-    critic: Critic | None = field(init=False, default=None)
+    critic: CriticTransfers | None = field(init=False, default=None)
     """Transfers of the critic's weights, if they travel."""
-    _money: Money = field(init=False)
+    _money: DollarTerms = field(init=False)
     _uses: dict[tuple[int, ...], int] = field(init=False, default_factory=dict)
     """Binaries by the set of variables of which they say whether any is used."""
 
@@ -110,7 +118,7 @@ class Relaxation:
                 self.is_empty = True
                 return
         # Then add the variables of the step and its phases, the groups, and the rows that join them.
-        self._money = Money(data=self.data, home=node.home)
+        self._money = DollarTerms(data=self.data, home=node.home)
         self.low_s = max(low, found.least.busy_s, found.least.path_s() / self.data.ends)
         self.step = model.variable(min(self.low_s / self.scale_s * (1 - 1e-12), 1.0), self.most_s / self.scale_s)
         self.train, self.score = model.variable(), model.variable()
@@ -128,11 +136,11 @@ class Relaxation:
 
     # --- groups
 
-    def _add_mesh(self, tasks: Tasks, of: MeshesAt) -> None:
+    def _add_mesh(self, tasks: Tasks, of: ReachableMeshes) -> None:
         """Add a group with training: exactly one mesh, with its busy time, phases and path."""
         model, scale = self.model, self.scale_s
         at = model.variables(np.ones(len(of.rows)), whole=True)
-        self.meshes[tasks] = Chosen(of=of, at=at)
+        self.meshes[tasks] = MeshVariables(of=of, at=at)
         model.add(at, np.ones(len(at)), 1.0, 1.0)
         self._below(at, of.busy_s / scale, [(self.step, 1.0)])
         self._below(at, of.train_s / scale, [(self.train, 1.0)])
@@ -147,7 +155,7 @@ class Relaxation:
     def _add_units(self, tasks: Tasks) -> None:
         """Add a group without training: counts of units, busy time, scoring and generation."""
         of = self._choices.units[tasks]
-        units = Counted(of=of, at=self.model.variables(of.most, whole=True))
+        units = UnitVariables(of=of, at=self.model.variables(of.most, whole=True))
         self.units[tasks] = units
         scoring: Terms = []
         for column, task in enumerate(task for task in tasks if task in SCORING):
@@ -186,14 +194,14 @@ class Relaxation:
 
     # --- scoring
 
-    def _add_scoring(self, units: Counted, busy: Terms) -> None:
+    def _add_scoring(self, units: UnitVariables, busy: Terms) -> None:
         """Add the scoring of a group to its phase: busy time plus the transfer to the most distant unit."""
         steps = chain(self.data, self.model, units, units.of.level_s, self.scale_s, self.is_fine)
         self._scoring[units.of.block.tasks] = [*busy, *steps]
         below(self.model, [*busy, *steps], [(self.score, 1.0)])
         self._wait(units, units.of.level_s, self._choices.most_score_s, [(self.score, 1.0)])
 
-    def _wait(self, units: Counted, levels: Floats, most_s: float, right: Terms) -> None:
+    def _wait(self, units: UnitVariables, levels: Floats, most_s: float, right: Terms) -> None:
         """Add rows for scoring within `right`, at most `most_s`, where each unit loses its own transfer time.
 
         A unit at level l has the share (most_s - l) / (most_s - least) of the phase; its rate counts in that
@@ -213,7 +221,7 @@ class Relaxation:
 
     # --- generation
 
-    def _making(self, units: Counted) -> Counted:
+    def _making(self, units: UnitVariables) -> UnitVariables:
         """Return the units that generate, with their counts.
 
         In a group that also scores, remote units may idle in generation and still score: they get counts of their own.
@@ -226,9 +234,9 @@ class Relaxation:
         for i in np.flatnonzero(units.of.region != self.node.home).tolist():
             at[i] = model.variable(0.0, float(units.of.most[i]))
             model.row([(int(at[i]), 1.0), (int(units.at[i]), -1.0)], high=0.0)
-        return Counted(of=units.of, at=at)
+        return UnitVariables(of=units.of, at=at)
 
-    def _full_rates(self, units: Counted) -> int:
+    def _full_rates(self, units: UnitVariables) -> int:
         """Add a variable for generation's seconds per step at full rates and return its index.
 
         The limits of routes are included.
@@ -238,7 +246,7 @@ class Relaxation:
         at, rates = capped(self.model, units, units.of.rates * scale, caps, ways, down)
         return inverse(self.model, at, rates, self._longest, self._cuts(Task.GENERATION))
 
-    def _add_generation(self, units: Counted, others: Terms) -> None:
+    def _add_generation(self, units: UnitVariables, others: Terms) -> None:
         """Add generation's window: training + scoring + others + window <= (eta + 1) step, and what is made in it."""
         data, model, scale = self.data, self.model, self.scale_s
         low, high = self._choices.window_s
@@ -254,7 +262,7 @@ class Relaxation:
             steps = chain(data, model, units, levels, scale, self.is_fine)
             below(model, [*path, *steps], [(self.step, float(data.ends))])
 
-    def _add_receivers(self, units: Counted) -> None:
+    def _add_receivers(self, units: UnitVariables) -> None:
         """Add a binary for each remote region, where it matters which ones receive versions.
 
         It matters for slow links (link <= step), for a capped uplink (sum over receivers <= step) and for dollars.
@@ -293,8 +301,8 @@ class Relaxation:
             return
         path = [(self.step, float(self.data.ends)), (self.train, -1.0)]
         own = self.meshes[scores].of if scores in self.meshes else self.units[scores].of
-        self.critic = critic = Critic.between(self.data, self.meshes[trains].of, own, self._choices)
-        if isinstance(own, MeshesAt):
+        self.critic = critic = CriticTransfers.between(self.data, self.meshes[trains].of, own, self._choices)
+        if isinstance(own, ReachableMeshes):
             at, regions = self.meshes[scores].at, own.block.regions[own.rows]
             # The group that infers is a mesh: forbid meshes where the weights never arrive in time, add the path of the
             # others.
@@ -326,13 +334,13 @@ class Relaxation:
                 u, there = np.array([self._used(few, region)]), np.array([[region, region]])
                 self._money.add_critic(u, critic.least_usd, there)
 
-    def _keep_near(self, critic: Critic, trains: Chosen, region: int, uses: Terms) -> None:
+    def _keep_near(self, critic: CriticTransfers, trains: MeshVariables, region: int, uses: Terms) -> None:
         """Forbid training the critic where its weights would arrive too late in a region that infers with it."""
         far = ~critic.near[region][critic.source[trains.of.rows]]
         if far.any():
             self.model.row([*uses, *((x, 1.0) for x in trains.at[far].tolist())], high=1.0)
 
-    def _used(self, units: Counted, region: int) -> int:
+    def _used(self, units: UnitVariables, region: int) -> int:
         """Return a binary that is 1 if any of the group's units in the region are used."""
         of, here = units.of, units.at[units.of.region == region]
         key = tuple(here.tolist())

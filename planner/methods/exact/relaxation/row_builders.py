@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.methods.exact.program.linear_model import Floats, Ints, LinearModel
-from planner.methods.exact.subproblem.candidate_arrays import Blocks, Ways
-from planner.methods.exact.subproblem.reachable_candidates import UnitsAt
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays, TransferArrays
+from planner.methods.exact.subproblem.reachable_candidates import ReachableUnits
 
 _TANGENT_ERROR = 1e-3
 """Error of busy time between two neighbouring tangents, as a fraction of a step. Cuts at incumbents remove the rest.
@@ -25,19 +25,19 @@ Terms = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class UnitVariables:
     """Candidate units of one group and the variables that count them."""
 
-    of: UnitsAt
+    of: ReachableUnits
     """The units."""
     at: Ints
     """Index of the count variable of each unit."""
 
-    def some(self, keep: Ints) -> "Counted":
+    def some(self, keep: Ints) -> "UnitVariables":
         """Return the units at the given positions."""
         mask = np.zeros(len(self.at), dtype=bool)
         mask[keep] = True
-        return Counted(of=self.of.some(mask), at=self.at[mask])
+        return UnitVariables(of=self.of.some(mask), at=self.at[mask])
 
 
 def below(model: LinearModel, left: Sequence[tuple[int, float]], right: Sequence[tuple[int, float]]) -> None:
@@ -78,7 +78,9 @@ def _points(low: float, high: float) -> list[float]:
     return [*points, max(low, _TANGENT_ERROR / 10)]
 
 
-def chain(data: Blocks, model: LinearModel, units: Counted, levels: Floats, scale_s: float, is_fine: bool) -> Terms:
+def chain(
+    data: ProblemArrays, model: LinearModel, units: UnitVariables, levels: Floats, scale_s: float, is_fine: bool
+) -> Terms:
     """Return a linear expression for the highest latency level that is in use.
 
     `levels` is seconds of each unit. The expression is the lowest level plus, for each higher one, its rise times a
@@ -112,7 +114,7 @@ def chain(data: Blocks, model: LinearModel, units: Counted, levels: Floats, scal
 
 
 def capped(
-    model: LinearModel, units: Counted, made: Floats, caps: Floats, ways: Ways, down: float
+    model: LinearModel, units: UnitVariables, made: Floats, caps: Floats, ways: TransferArrays, down: float
 ) -> tuple[Ints, Floats]:
     """Return (variables, samples that one of each makes) under the limits of routes and the downlink.
 

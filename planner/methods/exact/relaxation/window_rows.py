@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import Counted, capped
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
-from planner.methods.exact.subproblem.reachable_candidates import UnitsAt
+from planner.methods.exact.relaxation.row_builders import UnitVariables, capped
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.methods.exact.subproblem.reachable_candidates import ReachableUnits
 
 _TANGENTS = 9
 """Tangents of 1 / g on the interval. Chosen by hand."""
@@ -52,7 +52,7 @@ class Interval:
         return (1.0 - self.first) / (self.high_s - self.low_s) if self.high_s > self.low_s else 0.0
 
 
-def interval(data: Blocks, of: UnitsAt, ends_s: tuple[float, float], most_s: float) -> Interval:
+def interval(data: ProblemArrays, of: ReachableUnits, ends_s: tuple[float, float], most_s: float) -> Interval:
     """Return the interval with the g of all units of the fleet together.
 
     `most_s` is what a step leaves to generation.
@@ -64,7 +64,7 @@ def interval(data: Blocks, of: UnitsAt, ends_s: tuple[float, float], most_s: flo
     return Interval(low_s=low, high_s=high, span_s=span_s, first=first)
 
 
-def most_made(of: UnitsAt, on: Interval) -> Floats:
+def most_made(of: ReachableUnits, on: Interval) -> Floats:
     """Return c for each unit: the largest ratio of its samples and g on the interval, `[num_rows]`.
 
     The ratio is largest at an end of the interval, at a knot of the table, or where the table reaches the full rate.
@@ -108,7 +108,7 @@ def carried_s(on: Interval, lag_s: Floats) -> Floats:
     return most * _ROUNDING
 
 
-def shapes(of: UnitsAt, on: Interval) -> list[Interval]:
+def shapes(of: ReachableUnits, on: Interval) -> list[Interval]:
     """Return the same interval with the g of single units, from the steepest to the flattest.
 
     Rows of each such g hold, and together they are tighter where units differ.
@@ -126,7 +126,7 @@ def shapes(of: UnitsAt, on: Interval) -> list[Interval]:
 
 
 def add_window(
-    data: Blocks, model: LinearModel, units: Counted, on: Interval, home: int, window: int, scale_s: float
+    data: ProblemArrays, model: LinearModel, units: UnitVariables, on: Interval, home: int, window: int, scale_s: float
 ) -> None:
     """Add the rows that bound what is made within the variable `window`."""
     more = shapes(units.of, on) if data.pays_for_few else []
@@ -139,7 +139,7 @@ def add_window(
             model.add(np.append(at, window), np.append(values, tilt * scale_s), low=1.0 / here + tilt * point)
 
 
-def _flat(of: UnitsAt, on: Interval) -> list[Interval]:
+def _flat(of: ReachableUnits, on: Interval) -> list[Interval]:
     """Return the same interval with g = 1, if it is short and some unit's table jumps in it; else nothing.
 
     At a jump no slope fits all units, however short the interval is, but none makes more than at its end.
@@ -149,7 +149,9 @@ def _flat(of: UnitsAt, on: Interval) -> list[Interval]:
     return [replace(on, first=1.0)] if is_rough else []
 
 
-def _rated(data: Blocks, model: LinearModel, units: Counted, on: Interval, home: int) -> tuple[Ints, Floats]:
+def _rated(
+    data: ProblemArrays, model: LinearModel, units: UnitVariables, on: Interval, home: int
+) -> tuple[Ints, Floats]:
     """Return (variables, largest share of a step's samples per unit and g).
 
     The limits of routes and of the downlink are included.
@@ -169,7 +171,9 @@ def _rated(data: Blocks, model: LinearModel, units: Counted, on: Interval, home:
     return capped(model, units, most_made(of, on) / samples, caps / samples, ways, down)
 
 
-def looseness(data: Blocks, units: Counted, on: Interval, counts: Floats, home: int, window_s: float) -> float:
+def looseness(
+    data: ProblemArrays, units: UnitVariables, on: Interval, counts: Floats, home: int, window_s: float
+) -> float:
     """Return the share of a step's samples that the rows count as made in this window although they are not."""
     ways, of = data.ways(home), units.of
     made, lag_s = np.zeros(len(data.regions)), np.full(len(data.regions), INFINITE)

@@ -1,9 +1,9 @@
 """Candidates of one problem as arrays, and network constants between its regions: the input of all linear models.
 
-`UnitBlock` and `MeshBlock` hold the candidates of one group (`planner.cost.candidates.columns`), a row each. `Ways`
-holds the transfers from and to one region that may host the trainer (the *home* region). `Blocks` makes each of these
-when it is first asked for and shares them among all groupings. Classes and regions are numbered in the order of their
-sorted names.
+`UnitArrays` and `MeshArrays` hold the candidates of one group (`planner.cost.candidates.columns`), a row each.
+`TransferArrays` holds the transfers from and to one region that may host the trainer (the *home* region).
+`ProblemArrays` makes each of these when it is first asked for and shares them among all groupings. Classes and regions
+are numbered in the order of their sorted names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,10 @@ from typing import TypeVar, cast
 import numpy as np
 
 from planner.cost.candidates.columns import MayPair, UnitColumn, any_pair, mesh_list, unit_columns
-from planner.cost.candidates.mesh_lists import MeshColumn, MeshList, MeshPart
-from planner.cost.candidates.meshes import Room
+from planner.cost.candidates.mesh_lists import ClassMeshes, MeshColumn, MeshList
+from planner.cost.candidates.meshes import MeshTimeLimits
 from planner.cost.tables import transfers as between
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.version_overlap import NONE, Overlaps, overlaps_of
 from planner.methods.exact.program.linear_model import Bools, Floats, Ints
 from planner.problem.goal import Objective
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitBlock:
+class UnitArrays:
     """Candidate units of one group without training; arrays are `[num_rows]` unless said otherwise."""
 
     tasks: Tasks
@@ -63,7 +63,7 @@ class UnitBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeshBlock:
+class MeshArrays:
     """Candidate meshes of one group with training; arrays are `[num_rows]` or, for both pools, `[num_rows, 2]`."""
 
     tasks: Tasks
@@ -106,7 +106,7 @@ class MeshBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
+class TransferArrays:
     """Transfers between the trainer's region and each region, `[num_regions]` each; inf without a route."""
 
     home: int
@@ -137,14 +137,14 @@ class Ways:
     """Egress dollars of all samples of a step, sent from the region."""
 
 
-class Blocks:
+class ProblemArrays:
     """All candidates and transfers of one problem as arrays, made when they are first asked for.
 
     `max_s` leaves out meshes that alone take longer than a step may. `num_blocks` is the largest number of pools in a
     mesh.
     """
 
-    def __init__(self, prices: Prices, max_s: float, num_blocks: int) -> None:
+    def __init__(self, prices: CostTables, max_s: float, num_blocks: int) -> None:
         self.prices = prices
         self.num_blocks = min(num_blocks, prices.problem.limits.max_train_blocks)
         self.max_s = max_s
@@ -153,17 +153,19 @@ class Blocks:
         self.regions = tuple(sorted({each.region.name for each in self.classes}))
         self.region_at = {name: i for i, name in enumerate(self.regions)}
         self.class_region = np.array([self.region_at[each.region.name] for each in self.classes], dtype=np.int64)
-        self.rooms: dict[tuple[Tasks, int | None], tuple[Room, MayPair]] = {}
+        self.rooms: dict[tuple[Tasks, int | None], tuple[MeshTimeLimits, MayPair]] = {}
         """Room of the meshes of each group that trains; without an entry, all that take at most `max_s` are listed.
         The key is the group's tasks and, if it trains the actor, the trainer's region (None: any)."""
-        self._units: dict[Tasks, UnitBlock] = {}
-        self._meshes: dict[Tasks, MeshBlock] = {}
-        self._ways: dict[int, Ways] = {}
+        self._units: dict[Tasks, UnitArrays] = {}
+        self._meshes: dict[Tasks, MeshArrays] = {}
+        self._ways: dict[int, TransferArrays] = {}
         self._known: dict[object, object] = {}
 
-    def of(self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]) -> "Blocks":
+    def of(
+        self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]
+    ) -> "ProblemArrays":
         """Return the same problem with only these candidates for the given groups; re-planning uses this."""
-        found = Blocks(self.prices, self.max_s, self.num_blocks)
+        found = ProblemArrays(self.prices, self.max_s, self.num_blocks)
         found._units = self._units | {tasks: self._units_of(tasks, columns) for tasks, columns in units.items()}
         found._meshes = self._meshes | {tasks: self._meshes_of(tasks, columns) for tasks, columns in meshes.items()}
         found._ways = self._ways
@@ -193,13 +195,13 @@ class Blocks:
         """Whether the job is synchronous (eta is 0)."""
         return self.prices.problem.workload.eta == 0
 
-    def units(self, tasks: Tasks) -> UnitBlock:
+    def units(self, tasks: Tasks) -> UnitArrays:
         """Return the candidate units of a group without training."""
         if tasks not in self._units:
             self._units[tasks] = self._units_of(tasks, unit_columns(self.prices, tasks))
         return self._units[tasks]
 
-    def meshes(self, tasks: Tasks, home: int | None = None) -> MeshBlock:
+    def meshes(self, tasks: Tasks, home: int | None = None) -> MeshArrays:
         """Return the candidate meshes of a group with training.
 
         `home` says that only the trainer in that region is of interest; listing meshes of two pools for all regions is
@@ -217,7 +219,7 @@ class Blocks:
             self._known[key] = find()
         return cast(T, self._known[key])
 
-    def ways(self, home: int) -> Ways:
+    def ways(self, home: int) -> TransferArrays:
         """Return the transfers from and to a region that hosts the trainer."""
         if home not in self._ways:
             self._ways[home] = self._ways_of(home)
@@ -236,21 +238,21 @@ class Blocks:
     def _listed(self, tasks: Tasks, home: int | None) -> MeshList:
         """Return the meshes within the room that `rooms` states for the group, or within `max_s`."""
         key = (tasks, home) if self.num_blocks > 1 else (tasks, None)
-        room, may_pair = self.rooms.get(key, (Room(busy_s=self.max_s), any_pair))
+        room, may_pair = self.rooms.get(key, (MeshTimeLimits(busy_s=self.max_s), any_pair))
         name = None if home is None else self.regions[home]
         found = mesh_list(self.prices, tasks, room, blocks=1, home=name, may_pair=may_pair)
         if self.num_blocks > 1:
             found += mesh_list(self.prices, tasks, room, blocks=2, home=name, may_pair=may_pair)
         return found
 
-    def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitBlock:
+    def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitArrays:
         phases = [column.phase for column in columns if column.phase is not None]
         at_class = np.array([self.class_at[each.unit.device_class] for each in columns], dtype=np.int64)
         sizes = [each.unit.unit_gpus for each in columns]
         of_class = [self.classes[c] for c in at_class.tolist()]
         held = [at.num_units(size) for at, size in zip(of_class, sizes, strict=True)]
         shares = [at.num_gpus / size for at, size in zip(of_class, sizes, strict=True)]
-        return UnitBlock(
+        return UnitArrays(
             tasks=tasks,
             columns=columns,
             at_class=at_class,
@@ -269,7 +271,7 @@ class Blocks:
             usd=np.array([each.usd_per_hour for each in columns]),
         )
 
-    def _meshes_of(self, tasks: Tasks, columns: Sequence[MeshColumn]) -> MeshBlock:
+    def _meshes_of(self, tasks: Tasks, columns: Sequence[MeshColumn]) -> MeshArrays:
         """Return these candidates, given as objects, as arrays."""
 
         def total(which: tuple[Task, ...]) -> Floats:
@@ -280,7 +282,7 @@ class Blocks:
             ends = [(each[0], each[1] if len(each) > 1 else each[0] if lacking is None else lacking) for each in found]
             return np.array(ends, dtype=np.int64).reshape(-1, 2)
 
-        return MeshBlock(
+        return MeshArrays(
             tasks=tasks,
             columns=columns,
             regions=both(lambda each: [self.region_at[r] for r in each.regions], None),
@@ -296,13 +298,13 @@ class Blocks:
             usd_per_step=np.array([each.usd_per_step for each in columns], dtype=np.float64),
         )
 
-    def _meshes_in(self, tasks: Tasks, listed: MeshList) -> MeshBlock:
+    def _meshes_in(self, tasks: Tasks, listed: MeshList) -> MeshArrays:
         """Return these candidates, given as a list that already stores arrays, as arrays."""
 
-        def joined(of: Callable[[MeshPart], Floats]) -> Floats:
+        def joined(of: Callable[[ClassMeshes], Floats]) -> Floats:
             return np.concatenate([np.zeros(0), *(of(part) for part in listed.parts)])
 
-        def both(of: Callable[[MeshPart, int], Ints | int], lacking: int | None) -> Ints:
+        def both(of: Callable[[ClassMeshes, int], Ints | int], lacking: int | None) -> Ints:
             found = [np.zeros((0, 2), dtype=np.int64)]
             for part in listed.parts:
                 pair = np.empty((len(part), 2), dtype=np.int64)
@@ -315,7 +317,7 @@ class Blocks:
         gpus = both(lambda part, pool: part.pools[pool][0].unit[part.pools[pool][1]], 1)
         num = both(lambda part, pool: part.pools[pool][0].num_units[part.pools[pool][1]], 0)
         makes = [part.generating(self.prices) for part in listed.parts]
-        return MeshBlock(
+        return MeshArrays(
             tasks=tasks,
             columns=listed,
             regions=regions,
@@ -331,7 +333,7 @@ class Blocks:
             usd_per_step=joined(lambda part: np.full(len(part), part.usd_per_step)),
         )
 
-    def _ways_of(self, home: int) -> Ways:
+    def _ways_of(self, home: int) -> TransferArrays:
         found = between.home(self.prices, self.regions[home])
         ways = [found.ways.get(name) for name in self.regions]
 
@@ -340,7 +342,7 @@ class Blocks:
 
         link_s = each("link_s")
         rtt_s = each("weights_s") - np.where(np.isfinite(link_s), link_s, 0.0)
-        return Ways(
+        return TransferArrays(
             home=home,
             weights_s=each("weights_s"),
             half_rtt_s=rtt_s,

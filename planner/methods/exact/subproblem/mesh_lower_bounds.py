@@ -12,15 +12,15 @@ from functools import partial
 import numpy as np
 
 from planner.cost.candidates.columns import usable_classes
-from planner.cost.candidates.meshes import Room
-from planner.cost.candidates.pool_layouts import Options, options
+from planner.cost.candidates.meshes import MeshTimeLimits
+from planner.cost.candidates.pool_layouts import PoolOptions, options
 from planner.cost.tasks.layer_cuts import TENSOR
 from planner.cost.tasks.phase_tables import ends_s
-from planner.cost.tasks.training import Blocks as Pools
+from planner.cost.tasks.training import PoolTrainingTerms as Pools
 from planner.cost.tasks.training import mesh_times
 from planner.methods.exact.program.linear_model import INFINITE, Bools, Floats, Ints
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
-from planner.methods.exact.subproblem.remaining_candidates import NEVER, Least, Node, least_alone
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.methods.exact.subproblem.remaining_candidates import NEVER, GroupLowerBounds, Subproblem, least_alone
 from planner.problem.groupings import Tasks
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -40,13 +40,13 @@ _TOLERANCE = 1e-9
 """Relative tolerance of comparisons of times."""
 
 
-def floor(data: Blocks, tasks: Tasks, home: int) -> Least:
+def floor(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowerBounds:
     """Return lower bounds on a group with training, for the trainer in region `home`."""
     found = data.known(("floor", tasks), lambda: _floors(data, tasks))
     return found[home] if Task.ACTOR_TRAINING in tasks else found[-1]
 
 
-def limit(data: Blocks, nodes: Iterable[Node]) -> None:
+def limit(data: ProblemArrays, nodes: Iterable[Subproblem]) -> None:
     """Restrict the meshes that are listed to those that some of these subproblems have room for.
 
     A mesh needs room beside the lower bounds of the other groups. The least over all subproblems counts.
@@ -56,7 +56,7 @@ def limit(data: Blocks, nodes: Iterable[Node]) -> None:
         each = {tasks: (floor if _trains(tasks) else least_alone)(data, tasks, node.home) for tasks in node.grouping}
         # For each group that trains: the lower bounds of all others, for its trainer's region and for any region.
         for tasks in (tasks for tasks in node.grouping if _trains(tasks)):
-            beside = Least()
+            beside = GroupLowerBounds()
             for other, one in each.items():
                 beside = beside if other == tasks else beside.with_other(one)
             phases = (beside.train_s, beside.score_s, beside.after_s, beside.others_s)
@@ -65,7 +65,7 @@ def limit(data: Blocks, nodes: Iterable[Node]) -> None:
     path_s = data.ends * data.max_s * (1 + _TOLERANCE)
     for (tasks, region), (train_s, score_s, after_s, others_s) in least.items():
         left_s = path_s - others_s
-        room = Room(busy_s=data.max_s, path_s=left_s, train_s=train_s, score_s=score_s, after_s=after_s)
+        room = MeshTimeLimits(busy_s=data.max_s, path_s=left_s, train_s=train_s, score_s=score_s, after_s=after_s)
         data.rooms[tasks, region] = (room, _worth_listing(data, tasks, room))
 
 
@@ -73,14 +73,14 @@ def _trains(tasks: Tasks) -> bool:
     return any(task in TRAINING for task in tasks)
 
 
-def _worth_listing(data: Blocks, tasks: Tasks, room: Room) -> Callable[[str, str], bool]:
+def _worth_listing(data: ProblemArrays, tasks: Tasks, room: MeshTimeLimits) -> Callable[[str, str], bool]:
     """Return a test on the keys of two classes (or twice one): whether a mesh on them may be within the room."""
     train_s, score_s, gen_s = _phases_s(data, tasks)
     fits = room.holds(train_s, score_s, gen_s) & np.isfinite(train_s)
     return lambda a, b: bool(fits[data.class_at[a], data.class_at[b]])
 
 
-def _phases_s(data: Blocks, tasks: Tasks) -> list[Floats]:
+def _phases_s(data: ProblemArrays, tasks: Tasks) -> list[Floats]:
     """Return lower bounds on training, scoring and generation, `[num_classes, num_classes]` each.
 
     An entry is inf where no mesh is possible.
@@ -88,7 +88,7 @@ def _phases_s(data: Blocks, tasks: Tasks) -> list[Floats]:
     return data.known(("phases", tasks), lambda: _phases_of(data, tasks))
 
 
-def _phases_of(data: Blocks, tasks: Tasks) -> list[Floats]:
+def _phases_of(data: ProblemArrays, tasks: Tasks) -> list[Floats]:
     """Compute the bounds of `_phases_s`."""
     pairs = _pairs(data, tasks)
     phases = (TRAINING, SCORING, (Task.GENERATION,))
@@ -96,7 +96,7 @@ def _phases_of(data: Blocks, tasks: Tasks) -> list[Floats]:
     return [np.where(pairs, sum(each, np.zeros(pairs.shape)), INFINITE) for each in of]
 
 
-def _floors(data: Blocks, tasks: Tasks) -> list[Least]:
+def _floors(data: ProblemArrays, tasks: Tasks) -> list[GroupLowerBounds]:
     """Return lower bounds for each region as the trainer's region, then for any region."""
     phases, num = _phases_s(data, tasks), len(data.regions)
     least = []
@@ -108,12 +108,14 @@ def _floors(data: Blocks, tasks: Tasks) -> list[Least]:
         np.minimum.at(of_home, data.class_region, of_class)
         least.append(of_home.tolist())
     return [
-        NEVER if busy_s == INFINITE else Least(busy_s=busy_s, train_s=train_s, score_s=score_s, after_s=after_s)
+        NEVER
+        if busy_s == INFINITE
+        else GroupLowerBounds(busy_s=busy_s, train_s=train_s, score_s=score_s, after_s=after_s)
         for busy_s, train_s, score_s, after_s in zip(*least, strict=True)
     ]
 
 
-def floor_usd(data: Blocks, tasks: Tasks, home: int, most_s: float) -> float:
+def floor_usd(data: ProblemArrays, tasks: Tasks, home: int, most_s: float) -> float:
     """Return a lower bound on the rent in dollars per hour of a group with training.
 
     Its tasks take at most `most_s` seconds together, and each task's work is done at the best price per work of either
@@ -124,7 +126,7 @@ def floor_usd(data: Blocks, tasks: Tasks, home: int, most_s: float) -> float:
     return per_step / most_s
 
 
-def _usd_seconds(data: Blocks, tasks: Tasks, home: int | None) -> float:
+def _usd_seconds(data: ProblemArrays, tasks: Tasks, home: int | None) -> float:
     """Return the least rent times seconds over all pairs of classes that may be a mesh."""
     pairs = _pairs(data, tasks)
     if home is not None:
@@ -140,7 +142,7 @@ def _usd_seconds(data: Blocks, tasks: Tasks, home: int | None) -> float:
     return float(whole[pairs].min())
 
 
-def _usd_of(data: Blocks, task: Task) -> Floats:
+def _usd_of(data: ProblemArrays, task: Task) -> Floats:
     """Return `[num_classes]`: dollars per hour times seconds for one task's work in a step; inf without a price."""
     found = np.full(len(data.classes), INFINITE)
     for c, at in enumerate(data.classes):
@@ -160,7 +162,7 @@ def _usd_of(data: Blocks, task: Task) -> Floats:
     return found
 
 
-def _pairs(data: Blocks, tasks: Tasks) -> Bools:
+def _pairs(data: ProblemArrays, tasks: Tasks) -> Bools:
     """Return `[num_classes, num_classes]`: whether two classes may be a mesh.
 
     The diagonal stands for meshes of one pool.
@@ -179,12 +181,12 @@ def _pairs(data: Blocks, tasks: Tasks) -> Bools:
     return found
 
 
-def _joined(data: Blocks) -> Floats:
+def _joined(data: ProblemArrays) -> Floats:
     """Return `[num_regions, num_regions]`: bytes per second between pools of one mesh; 0 where they cannot be one."""
     return data.known("joined", lambda: _joined_bytes_per_s(data))
 
 
-def _joined_bytes_per_s(data: Blocks) -> Floats:
+def _joined_bytes_per_s(data: ProblemArrays) -> Floats:
     """Compute the rates of `_joined`."""
     some = {int(region): at for region, at in zip(data.class_region, data.classes, strict=True)}
     found = np.zeros((len(data.regions), len(data.regions)))
@@ -195,7 +197,7 @@ def _joined_bytes_per_s(data: Blocks) -> Floats:
     return found
 
 
-def _seconds(data: Blocks, task: Task) -> Floats:
+def _seconds(data: ProblemArrays, task: Task) -> Floats:
     """Return lower bounds on the seconds of one task on two classes, `[num_classes, num_classes]`.
 
     The diagonal stands for one class alone.
@@ -203,7 +205,7 @@ def _seconds(data: Blocks, task: Task) -> Floats:
     return data.known(("seconds", task), lambda: _seconds_of(data, task))
 
 
-def _seconds_of(data: Blocks, task: Task) -> Floats:
+def _seconds_of(data: ProblemArrays, task: Task) -> Floats:
     """Compute the bounds of `_seconds`."""
     if task is Task.GENERATION:
         return _generation_s(data)
@@ -215,7 +217,7 @@ def _seconds_of(data: Blocks, task: Task) -> Floats:
     return found
 
 
-def _training_s(data: Blocks, task: Task) -> Floats:
+def _training_s(data: ProblemArrays, task: Task) -> Floats:
     """Return lower bounds on training, `[num_classes, num_classes]`: each layout beside the fastest other pool.
 
     The other pool adds at least one pipeline to the gradient ring. Both pools must reach their bound, so the larger
@@ -248,13 +250,13 @@ def _training_s(data: Blocks, task: Task) -> Floats:
     return both
 
 
-def _blocks(data: Blocks, task: Task, c: int) -> tuple[Pools, Pools]:
+def _blocks(data: ProblemArrays, task: Task, c: int) -> tuple[Pools, Pools]:
     """Return (layouts of one task that fit the class, those of them that may be one pool of two)."""
     of, fits = _options(data, task, c)
     return of.blocks[task].take(np.flatnonzero(fits)), of.blocks[task].take(np.flatnonzero(fits & ~of.is_full))
 
 
-def _options(data: Blocks, task: Task, c: int) -> tuple[Options, Bools]:
+def _options(data: ProblemArrays, task: Task, c: int) -> tuple[PoolOptions, Bools]:
     """Return the layouts of one task alone, and which of them the class has enough machines for."""
     at, prices = data.classes[c], data.prices
     key = ("options", (task,), prices.kind(at), at.num_machines)
@@ -262,14 +264,14 @@ def _options(data: Blocks, task: Task, c: int) -> tuple[Options, Bools]:
     return of, of.num_units * of.unit <= of.held * at.num_machines
 
 
-def _scoring_rate(data: Blocks, task: Task, c: int) -> float:
+def _scoring_rate(data: ProblemArrays, task: Task, c: int) -> float:
     """Return the best samples per second of scoring with all devices of a class."""
     at = data.classes[c]
     sizes = [size for size in TENSOR if size <= at.gpus_per_machine]
     return max(at.num_units(size) / data.prices.scoring_s(task, at.gpu, size) for size in sizes)
 
 
-def _generation_s(data: Blocks) -> Floats:
+def _generation_s(data: ProblemArrays) -> Floats:
     """Return lower bounds on generation as a phase, `[num_classes, num_classes]`.
 
     The shorter of both loading times counts.

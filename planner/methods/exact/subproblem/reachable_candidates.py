@@ -1,8 +1,8 @@
 """Candidates of a group as seen from one trainer's region: their times including transfers, and joint lower bounds.
 
-The *home* region hosts the trainer. `MeshesAt` and `UnitsAt` select the candidates that it can reach and add transfer
-times to them. `UnitsAt` also bounds what all units of the fleet could do together, which `choices`, `windows` and
-`dollars` use.
+The *home* region hosts the trainer. `ReachableMeshes` and `ReachableUnits` select the candidates that it can reach and
+add transfer times to them. `ReachableUnits` also bounds what all units of the fleet could do together, which `choices`,
+`windows` and `dollars` use.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ import numpy as np
 from planner.cost.tasks.phase_tables import around
 from planner.cost.tasks.version_overlap import Overlaps, made_in
 from planner.methods.exact.program.linear_model import INFINITE, Bools, Floats, Ints
-from planner.methods.exact.subproblem.candidate_arrays import Blocks, MeshBlock, UnitBlock, Ways
+from planner.methods.exact.subproblem.candidate_arrays import MeshArrays, ProblemArrays, TransferArrays, UnitArrays
 from planner.problem.groupings import Tasks
 from planner.problem.workload import SCORING, Task
 
@@ -22,10 +22,10 @@ the first into this many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeshesAt:
+class ReachableMeshes:
     """Candidate meshes that are possible with the trainer in one region; arrays are `[num_rows]`."""
 
-    block: MeshBlock
+    block: MeshArrays
     """All candidates of the group."""
     rows: Ints
     """Rows of the block that are possible."""
@@ -40,7 +40,7 @@ class MeshesAt:
     link_s: Floats
     """Seconds that versions occupy the slowest link; 0 if the mesh needs no versions."""
 
-    def some(self, keep: Bools) -> "MeshesAt":
+    def some(self, keep: Bools) -> "ReachableMeshes":
         """Return the rows of the mask."""
         if keep.all():
             return self
@@ -56,13 +56,13 @@ class MeshesAt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitsAt:
+class ReachableUnits:
     """Candidate units that are possible with the trainer in one region.
 
     Arrays are `[num_rows]` unless said otherwise.
     """
 
-    block: UnitBlock
+    block: UnitArrays
     """All candidates of the group."""
     rows: Ints
     """Rows of the block that are possible."""
@@ -111,7 +111,7 @@ class UnitsAt:
         """Whether the group scores."""
         return any(task in SCORING for task in self.block.tasks)
 
-    def some(self, keep: Bools) -> "UnitsAt":
+    def some(self, keep: Bools) -> "ReachableUnits":
         """Return the rows of the mask."""
         if keep.all():
             return self
@@ -178,17 +178,17 @@ class UnitsAt:
         return low
 
 
-def meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:
+def meshes_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableMeshes:
     """Return the meshes that are possible with the trainer in `home`, in the block's order."""
     return data.known(("meshes at", tasks, home), lambda: _meshes_at(data, tasks, home))
 
 
-def units_at(data: Blocks, tasks: Tasks, home: int) -> UnitsAt:
+def units_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableUnits:
     """Return the units that are possible with the trainer in `home`, in the block's order."""
     return data.known(("units at", tasks, home), lambda: _units_at(data, tasks, home))
 
 
-def _meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:
+def _meshes_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableMeshes:
     block, ways = data.meshes(tasks, home), data.ways(home)
     trains_actor, generates = Task.ACTOR_TRAINING in tasks, Task.GENERATION in tasks
     away_s = ways.training_s[block.regions].max(axis=1)
@@ -208,7 +208,7 @@ def _meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:
         weights_s = np.zeros(len(data.regions)) if trains_actor else ways.weights_s
         rest_s = phase_s(data, block, rows, weights_s + ways.trajectories_s)
         link_s = none if trains_actor else ways.link_s[regions].max(axis=1)
-    return MeshesAt(
+    return ReachableMeshes(
         block=block,
         rows=rows,
         busy_s=block.busy_s[rows],
@@ -219,7 +219,7 @@ def _meshes_at(data: Blocks, tasks: Tasks, home: int) -> MeshesAt:
     )
 
 
-def phase_s(data: Blocks, block: MeshBlock, rows: Ints, ways_s: Floats) -> Floats:
+def phase_s(data: ProblemArrays, block: MeshArrays, rows: Ints, ways_s: Floats) -> Floats:
     """Return the seconds of generation's phase with the slowest region's transfers, `[len(rows)]`.
 
     `ways_s` is seconds of weights and trajectories by region. Regions that finish no sample do not count, unless
@@ -230,7 +230,7 @@ def phase_s(data: Blocks, block: MeshBlock, rows: Ints, ways_s: Floats) -> Float
     return found
 
 
-def _units_at(data: Blocks, tasks: Tasks, home: int) -> UnitsAt:
+def _units_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableUnits:
     block, ways = data.units(tasks), data.ways(home)
     keep = np.isfinite(ways.scoring_s[block.at_region])
     if data.prices.problem.rules.max_regions == 1:
@@ -240,7 +240,7 @@ def _units_at(data: Blocks, tasks: Tasks, home: int) -> UnitsAt:
     scored = [i for i, task in enumerate(tasks) if task in SCORING]
     generates = Task.GENERATION in tasks
     none = np.zeros(len(rows))
-    return UnitsAt(
+    return ReachableUnits(
         block=block,
         rows=rows,
         region=region,
@@ -255,7 +255,7 @@ def _units_at(data: Blocks, tasks: Tasks, home: int) -> UnitsAt:
     )
 
 
-def lags(ways: Ways, receivers: int, beside_s: Floats | float = 0.0) -> Floats:
+def lags(ways: TransferArrays, receivers: int, beside_s: Floats | float = 0.0) -> Floats:
     """Return `[num_regions]`: seconds for a version to reach each region and its last samples to return.
 
     `receivers` regions share the uplink. `beside_s` is what the critic's weights take of the same links.

@@ -1,8 +1,8 @@
 """Candidates that are left in one subproblem, given an upper bound on the step time.
 
-Each group alone has lower bounds on training, scoring and generation (`Least`). A candidate that does not fit beside
-the other groups' lower bounds is dropped. This is done twice, since the bounds rise when candidates go. What is left
-gives ranges for the scoring phase and for generation's window.
+Each group alone has lower bounds on training, scoring and generation (`GroupLowerBounds`). A candidate that does not
+fit beside the other groups' lower bounds is dropped. This is done twice, since the bounds rise when candidates go. What
+is left gives ranges for the scoring phase and for generation's window.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Bools, Floats
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.reachable_candidates import (
-    MeshesAt,
-    UnitsAt,
+    ReachableMeshes,
+    ReachableUnits,
     lags,
     meshes_at,
     phase_s,
@@ -28,7 +28,7 @@ _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Subproblem:
     """A subproblem: placements of one grouping and trainer's region, within the ranges of the other fields."""
 
     grouping: Grouping
@@ -55,7 +55,7 @@ class Node:
         """Return the range of the longest transfer to a unit of this group that scores."""
         return next(((low, high) for of, low, high in self.levels if of == tasks), (0.0, INFINITE))
 
-    def by_level(self, tasks: Tasks, most_s: float, least_s: float) -> tuple["Node", "Node"]:
+    def by_level(self, tasks: Tasks, most_s: float, least_s: float) -> tuple["Subproblem", "Subproblem"]:
         """Divide the subproblem: the group's longest transfer takes at most `most_s`, or at least `least_s`."""
         low, high = self.level_s(tasks)
         kept = tuple(each for each in self.levels if each[0] != tasks)
@@ -64,7 +64,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Least:
+class GroupLowerBounds:
     """Lower bounds in seconds on what one group, or all groups together, need."""
 
     busy_s: float = 0.0
@@ -82,9 +82,9 @@ class Least:
         """Return the sum of all phases of a path."""
         return self.train_s + self.score_s + self.after_s + self.others_s
 
-    def with_other(self, other: "Least") -> "Least":
+    def with_other(self, other: "GroupLowerBounds") -> "GroupLowerBounds":
         """Return the bounds of two groups together: each phase ends when both groups have ended theirs."""
-        return Least(
+        return GroupLowerBounds(
             busy_s=max(self.busy_s, other.busy_s),
             train_s=max(self.train_s, other.train_s),
             score_s=max(self.score_s, other.score_s),
@@ -93,19 +93,19 @@ class Least:
         )
 
 
-NEVER = Least(busy_s=INFINITE, train_s=INFINITE, score_s=INFINITE, after_s=INFINITE)
+NEVER = GroupLowerBounds(busy_s=INFINITE, train_s=INFINITE, score_s=INFINITE, after_s=INFINITE)
 """Bounds of a group that has no candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class RemainingCandidates:
     """Candidates that are left in a subproblem, with their joint bounds."""
 
-    meshes: Mapping[Tasks, MeshesAt]
+    meshes: Mapping[Tasks, ReachableMeshes]
     """Meshes of each group with training."""
-    units: Mapping[Tasks, UnitsAt]
+    units: Mapping[Tasks, ReachableUnits]
     """Units of each group without training."""
-    least: Least
+    least: GroupLowerBounds
     """Lower bounds of all groups together."""
     most_s: float
     """Upper bound on the step time."""
@@ -117,12 +117,12 @@ class Choices:
     """Upper bound on everything of a path except training."""
 
 
-def least_alone(data: Blocks, tasks: Tasks, home: int) -> Least:
+def least_alone(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowerBounds:
     """Return the lower bounds of one group that could use the whole fleet, whatever the other groups do."""
     return data.known(("least", tasks, home), lambda: _least_alone(data, tasks, home))
 
 
-def _least_alone(data: Blocks, tasks: Tasks, home: int) -> Least:
+def _least_alone(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowerBounds:
     if any(task in TRAINING for task in tasks):
         at = meshes_at(data, tasks, home)
         return _of_meshes(at) if len(at.rows) else NEVER
@@ -132,8 +132,8 @@ def _least_alone(data: Blocks, tasks: Tasks, home: int) -> Least:
     return _of_units(data, units, units.least_window_s(data.samples) if units.generates else 0.0)
 
 
-def _of_meshes(at: MeshesAt) -> Least:
-    return Least(
+def _of_meshes(at: ReachableMeshes) -> GroupLowerBounds:
+    return GroupLowerBounds(
         busy_s=float(at.busy_s.min()),
         train_s=float(at.train_s.min()),
         score_s=float(at.score_s.min()),
@@ -141,12 +141,12 @@ def _of_meshes(at: MeshesAt) -> Least:
     )
 
 
-def _of_units(data: Blocks, at: UnitsAt, window_s: float) -> Least:
+def _of_units(data: ProblemArrays, at: ReachableUnits, window_s: float) -> GroupLowerBounds:
     scoring_s = at.scoring_s(data.samples)
     generating_s = 0.0
     if at.generates and not data.is_sync:
         generating_s = data.samples / float(at.fleets(at.rates))
-    return Least(
+    return GroupLowerBounds(
         busy_s=scoring_s + generating_s,
         score_s=float(at.level_s.min()) + scoring_s if at.scores else 0.0,
         after_s=window_s,
@@ -154,12 +154,12 @@ def _of_units(data: Blocks, at: UnitsAt, window_s: float) -> Least:
     )
 
 
-def choices(data: Blocks, node: Node, most_s: float) -> Choices | None:
+def choices(data: ProblemArrays, node: Subproblem, most_s: float) -> RemainingCandidates | None:
     """Return the candidates left if a step takes at most `most_s` seconds; None if some group has none."""
     path_s = data.ends * most_s * (1 + _TOLERANCE)
-    meshes: dict[Tasks, MeshesAt] = {}
-    units: dict[Tasks, UnitsAt] = {}
-    each: dict[Tasks, Least] = {}
+    meshes: dict[Tasks, ReachableMeshes] = {}
+    units: dict[Tasks, ReachableUnits] = {}
+    each: dict[Tasks, GroupLowerBounds] = {}
     # Candidates that keep the step limit alone, with each group's lower bounds on the whole fleet.
     for tasks in node.grouping:
         if any(task in TRAINING for task in tasks):
@@ -188,7 +188,7 @@ def choices(data: Blocks, node: Node, most_s: float) -> Choices | None:
     high_s = min(node.window_s[1], path_s - beside_s - least.score_s)
     if least.path_s() > path_s or least.after_s > high_s * (1 + _TOLERANCE):
         return None
-    return Choices(
+    return RemainingCandidates(
         meshes=meshes,
         units=units,
         least=least,
@@ -199,15 +199,15 @@ def choices(data: Blocks, node: Node, most_s: float) -> Choices | None:
     )
 
 
-def _together(each: Mapping[Tasks, Least], node: Node) -> Least:
+def _together(each: Mapping[Tasks, GroupLowerBounds], node: Subproblem) -> GroupLowerBounds:
     """Return the bounds of all groups together, within the ranges of the subproblem."""
-    found = Least(after_s=node.window_s[0], others_s=node.others_s[0])
+    found = GroupLowerBounds(after_s=node.window_s[0], others_s=node.others_s[0])
     for one in each.values():
         found = found.with_other(one)
     return found
 
 
-def beside_s(data: Blocks, node: Node) -> Floats:
+def beside_s(data: ProblemArrays, node: Subproblem) -> Floats:
     """Return `[num_regions]`: seconds that the critic's weights certainly take of links from the trainer's region."""
     found = np.zeros(len(data.regions))
     trains, scores = (
@@ -228,12 +228,12 @@ def beside_s(data: Blocks, node: Node) -> Floats:
     return found
 
 
-def _without_critic(node: Node, tasks: Tasks) -> list[int]:
+def _without_critic(node: Subproblem, tasks: Tasks) -> list[int]:
     """Return the regions that are closed to the group, because the critic must not infer there."""
     return [r for r, is_there in node.critic_in if not is_there] if Task.CRITIC_INFERENCE in tasks else []
 
 
-def _in_time(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> MeshesAt:
+def _in_time(data: ProblemArrays, node: Subproblem, tasks: Tasks, most_s: float) -> ReachableMeshes:
     """Return the meshes of a group that keep the step limit alone and match the subproblem."""
     at = meshes_at(data, tasks, node.home)
     if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks and (more_s := beside_s(data, node)).any():
@@ -249,7 +249,7 @@ def _in_time(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> MeshesAt:
     return at.some(keep)
 
 
-def _reached(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> UnitsAt:
+def _reached(data: ProblemArrays, node: Subproblem, tasks: Tasks, most_s: float) -> ReachableUnits:
     """Return the units of a group that match the subproblem, with lags for at least as many receivers as it has."""
     at = units_at(data, tasks, node.home)
     if closed := _without_critic(node, tasks):
@@ -268,7 +268,7 @@ def _reached(data: Blocks, node: Node, tasks: Tasks, most_s: float) -> UnitsAt:
     return _making(data, at, at.link_s <= most_s * (1 + _TOLERANCE))
 
 
-def _making(data: Blocks, at: UnitsAt, can: Bools) -> UnitsAt:
+def _making(data: ProblemArrays, at: ReachableUnits, can: Bools) -> ReachableUnits:
     """Return the units, of which only those in `can` generate.
 
     The others still score if the group does and idling is allowed; otherwise they are dropped.
@@ -286,7 +286,7 @@ def _making(data: Blocks, at: UnitsAt, can: Bools) -> UnitsAt:
     )
 
 
-def fits(at: MeshesAt, least: Least, path_s: float, generates: bool) -> Bools:
+def fits(at: ReachableMeshes, least: GroupLowerBounds, path_s: float, generates: bool) -> Bools:
     """Return whether each mesh fits into a path of `path_s` seconds beside the other groups' lower bounds."""
     after_s = at.rest_s if generates else np.full(len(at.rows), least.after_s)
     whole: Floats = np.maximum(at.train_s, least.train_s) + np.maximum(at.score_s, least.score_s) + after_s
@@ -294,7 +294,14 @@ def fits(at: MeshesAt, least: Least, path_s: float, generates: bool) -> Bools:
     return found
 
 
-def _near(data: Blocks, at: UnitsAt, own: Least, least: Least, path_s: float, most_window_s: float) -> UnitsAt:
+def _near(
+    data: ProblemArrays,
+    at: ReachableUnits,
+    own: GroupLowerBounds,
+    least: GroupLowerBounds,
+    path_s: float,
+    most_window_s: float,
+) -> ReachableUnits:
     """Return the units near enough to score in the time left, and to finish a sample within their window."""
     others_s = least.train_s + least.after_s + least.others_s
     if at.scores:

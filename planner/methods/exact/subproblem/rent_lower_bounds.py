@@ -10,15 +10,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.mesh_lower_bounds import floor_usd
-from planner.methods.exact.subproblem.reachable_candidates import MeshesAt, UnitsAt, meshes_at, units_at
-from planner.methods.exact.subproblem.remaining_candidates import Least, fits
+from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes, ReachableUnits, meshes_at, units_at
+from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, fits
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import TRAINING, Task
 
 
-def least_usd(data: Blocks, grouping: Grouping, home: int, least: Least, most_s: float, *, is_listed: bool) -> float:
+def least_usd(
+    data: ProblemArrays, grouping: Grouping, home: int, least: GroupLowerBounds, most_s: float, *, is_listed: bool
+) -> float:
     """Return a lower bound in dollars per hour for all placements of this grouping and trainer's region.
 
     Their step takes at most `most_s`; `least` are the lower bounds of all groups together. `is_listed` says whether
@@ -36,21 +38,25 @@ def least_usd(data: Blocks, grouping: Grouping, home: int, least: Least, most_s:
 
 
 def chosen_usd(
-    data: Blocks, meshes: Mapping[Tasks, MeshesAt], units: Mapping[Tasks, UnitsAt], least: Least, most_s: float
+    data: ProblemArrays,
+    meshes: Mapping[Tasks, ReachableMeshes],
+    units: Mapping[Tasks, ReachableUnits],
+    least: GroupLowerBounds,
+    most_s: float,
 ) -> float:
     """Return a lower bound in dollars per hour with the candidates that are left in a subproblem."""
     usd = sum(meshes_usd(data, at, least, most_s) for at in meshes.values())
     return usd + sum(units_usd(data, at, least, most_s) for at in units.values())
 
 
-def meshes_usd(data: Blocks, at: MeshesAt, least: Least, most_s: float) -> float:
+def meshes_usd(data: ProblemArrays, at: ReachableMeshes, least: GroupLowerBounds, most_s: float) -> float:
     """Return the rent of the cheapest mesh that is fast enough; inf if there is none."""
     keep = fits(at, least, data.ends * most_s * (1 + 1e-9), Task.GENERATION in at.block.tasks)
     keep &= at.busy_s <= most_s * (1 + 1e-9)
     return float(at.block.usd[at.rows[keep]].min(initial=INFINITE))
 
 
-def units_usd(data: Blocks, at: UnitsAt, least: Least, most_s: float) -> float:
+def units_usd(data: ProblemArrays, at: ReachableUnits, least: GroupLowerBounds, most_s: float) -> float:
     """Return a lower bound on the rent of a group without training.
 
     It is the largest of three needs: full rates within a step, scoring within its phase, and samples within the window.
@@ -80,7 +86,7 @@ def units_usd(data: Blocks, at: UnitsAt, least: Least, most_s: float) -> float:
     return found
 
 
-def _together(at: UnitsAt, rates: Floats) -> Floats:
+def _together(at: ReachableUnits, rates: Floats) -> Floats:
     """Return `[num_rows]`: one rate for several tasks by turns, such that sums over units are an upper bound.
 
     The joint rate is concave in the rate of each task, so any weights give an upper bound.
@@ -91,7 +97,7 @@ def _together(at: UnitsAt, rates: Floats) -> Floats:
     return found
 
 
-def _cover(at: UnitsAt, made: Floats, needed: float) -> float:
+def _cover(at: ReachableUnits, made: Floats, needed: float) -> float:
     """Return the least rent of units, in fractions, that make `needed`; inf if all of them together do not."""
     classes = at.block.at_class[at.rows]
     starts = np.flatnonzero(np.diff(classes, prepend=-1))

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
+from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
 from tests.support.strategies import states, tensors
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
@@ -31,7 +31,9 @@ def rounded(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.unsig
     return values.astype(np.float16).view(np.uint16) if dtype == "F16" else values.view(np.uint32)
 
 
-def step(update: float, *, count: int = 4000, num_tensors: int = 3, dtype: str = "BF16") -> tuple[State, State]:
+def step(
+    update: float, *, count: int = 4000, num_tensors: int = 3, dtype: str = "BF16"
+) -> tuple[WeightState, WeightState]:
     """Weights before and after an update of about that size each: the larger, the denser."""
     base: dict[str, Tensor] = {}
     new: dict[str, Tensor] = {}
@@ -46,7 +48,7 @@ def step(update: float, *, count: int = 4000, num_tensors: int = 3, dtype: str =
 
 
 @st.composite
-def pairs(draw: st.DrawFn) -> tuple[State, State]:
+def pairs(draw: st.DrawFn) -> tuple[WeightState, WeightState]:
     """Any two states: tensors stay, change in a few bits or throughout, are retyped, reshaped, removed, added."""
     base = draw(states())
     new: dict[str, Tensor] = dict(draw(states()))

@@ -6,7 +6,7 @@ import pytest
 
 from periplus.codec.weights import floors as module
 from periplus.codec.weights.floors import MANTISSA_BITS, Floors, floors
-from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor
+from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
 from tests.support.checkpoints import model, moved, next_model, tensor
 
 
@@ -15,7 +15,7 @@ def entropy_bits(counts: Counter[int]) -> float:
     return sum(count * log2(total / count) for count in counts.values() if count)
 
 
-def by_hand(base: State, new: State) -> Floors:
+def by_hand(base: WeightState, new: WeightState) -> Floors:
     """Element by element, as the module's text says it."""
     contexts: dict[tuple[str, str, int], Counter[int]] = defaultdict(Counter)
     for name, old in base.items():
@@ -77,7 +77,7 @@ ZEROS = {"a": Tensor("BF16", (4,), np.array([0, 0, 0x7FFF, 0xFFFF], "<u2"))}
 )
 @pytest.mark.parametrize("piece_elements", [1 << 20, 64])
 def test_the_floors_are_those_counted_by_hand(
-    base: State, new: State, piece_elements: int, monkeypatch: pytest.MonkeyPatch
+    base: WeightState, new: WeightState, piece_elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PIECE_ELEMENTS", piece_elements)
     expected = by_hand(base, new)

@@ -11,7 +11,7 @@ from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.layout import layout_of
 from periplus.codec.zstd import compress
 from periplus.errors import CorruptFrame, WireError
-from periplus.values.weight_state import State, Tensor, content_bytes
+from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from tests.periplus.codec.weights.cases import noise, step
 from tests.periplus.codec.weights.golden.write import cases
 
@@ -22,7 +22,7 @@ CAP = content_bytes(NEW)
 SPARSE = next(index for index, part in enumerate(PARTS) if part[0] == 1 and index)
 
 
-def refused_or_bounded(base: State | None, parts: list[bytes], max_content_bytes: int) -> None:
+def refused_or_bounded(base: WeightState | None, parts: list[bytes], max_content_bytes: int) -> None:
     try:
         found = decode(base, parts, max_content_bytes=max_content_bytes)
     except WireError:
@@ -167,8 +167,8 @@ def test_frames_that_declare_more_than_their_span_are_refused_unopened() -> None
 
 
 def test_ways_that_do_not_fit_a_span_are_refused() -> None:
-    base: State = {"w": Tensor("I64", (4,), np.arange(4))}
-    new: State = {"w": Tensor("I64", (4,), np.arange(1, 5))}
+    base: WeightState = {"w": Tensor("I64", (4,), np.arange(4))}
+    new: WeightState = {"w": Tensor("I64", (4,), np.arange(1, 5))}
     parts = encode(base, new)
     with pytest.raises(CorruptFrame, match="no number line"):
         decode(base, [parts[0], PARTS[SPARSE]], max_content_bytes=99)

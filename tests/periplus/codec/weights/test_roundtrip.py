@@ -11,17 +11,17 @@ from periplus.codec.weights.encoder import Encoder, encode
 from periplus.codec.zstd import compress
 from periplus.errors import WrongBase
 from periplus.values.digest import state_digest
-from periplus.values.weight_state import ELEMENT_BYTES, State, Tensor, content_bytes
+from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState, content_bytes
 from tests.periplus.codec.weights.cases import noise, pairs, special, step
 
 
-def through(base: State | None, new: State) -> State:
+def through(base: WeightState | None, new: WeightState) -> WeightState:
     return decode(base, encode(base, new), max_content_bytes=content_bytes(new))
 
 
 @settings(max_examples=100, deadline=None)
 @given(pairs())
-def test_any_two_states_survive(pair: tuple[State, State]) -> None:
+def test_any_two_states_survive(pair: tuple[WeightState, WeightState]) -> None:
     base, new = pair
     assert through(base, new) == new
     assert through(None, new) == new
@@ -92,7 +92,7 @@ def test_an_empty_state_is_a_head() -> None:
 
 
 def test_a_fold_is_the_sequence() -> None:
-    states: list[State] = [step(0.0)[1], *(step(update)[1] for update in (1e-6, 3e-6, 1e-5, 1e-4))]
+    states: list[WeightState] = [step(0.0)[1], *(step(update)[1] for update in (1e-6, 3e-6, 1e-5, 1e-4))]
     walked = states[0]
     for older, newer in pairwise(states):
         walked = decode(walked, encode(older, newer), max_content_bytes=content_bytes(newer))
@@ -140,13 +140,13 @@ def test_stats_say_what_was_written() -> None:
 
 
 @pytest.mark.parametrize("other", [None, {}, {"model.norm.weight": Tensor("F32", (7,), np.zeros(28, "u1"))}])
-def test_a_base_of_another_layout_is_refused(other: State | None) -> None:
+def test_a_base_of_another_layout_is_refused(other: WeightState | None) -> None:
     base, new = step(1e-5)
     with pytest.raises(WrongBase, match="fetch an anchor"):
         decode(other, encode(base, new), max_content_bytes=content_bytes(new))
 
 
-def full_copy_bytes(state: State) -> int:
+def full_copy_bytes(state: WeightState) -> int:
     """The smaller of zstd-1 of the plain bytes and of the byte planes."""
     groups: dict[int, list[np.ndarray]] = {}
     for _, tensor in sorted(state.items()):

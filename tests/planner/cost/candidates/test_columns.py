@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from planner.answer.placement import Placement
-from planner.cost.batched.evaluate_many import Verdict, evaluate_many
+from planner.cost.batched.evaluate_many import PlacementVerdict, evaluate_many
 from planner.cost.candidates.columns import mesh_columns, unit_columns
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.problem.goal import Goal, Objective
 from planner.problem.workload import Task
 from tests.support.planner_cost import (
@@ -31,20 +31,20 @@ PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)
 
 def prices(
     *, eta: int, regions: int, memory: float, tasks: tuple[Task, ...] = PAIR, goal: Goal | None = None
-) -> Prices:
+) -> CostTables:
     fast, slow = slower(GPU, "fast", factor=1, memory=memory), slower(GPU, "slow", factor=0.6, memory=memory)
     a, b = machines(fast, per_machine=2), machines(slow, per_machine=1, usd=0.5)
     where = (region("x", a, b),) if regions == 1 else (region("x", a), region("y", b))
-    return Prices(problem(fleet(*where, types=(fast, slow)), workload(tasks, eta=eta), goal=goal))
+    return CostTables(problem(fleet(*where, types=(fast, slow)), workload(tasks, eta=eta), goal=goal))
 
 
-def best(of: Prices, every: Iterable[Placement]) -> float:
+def best(of: CostTables, every: Iterable[Placement]) -> float:
     """Of the goal's objective."""
     least, rest = np.inf, iter(every)
     while some := list(islice(rest, 20_000)):
         found = evaluate_many(of, some)
         value = found.usd_per_hour if of.problem.goal.objective is Objective.COST_AT_THROUGHPUT else found.step_s
-        least = min(least, float(np.where(found.verdict == Verdict.VALID, value, np.inf).min()))
+        least = min(least, float(np.where(found.verdict == PlacementVerdict.VALID, value, np.inf).min()))
     return least
 
 
@@ -75,7 +75,7 @@ def test_nor_is_one_that_costs_less(goal: Goal) -> None:
 def test_every_column_makes_a_valid_placement() -> None:
     of = prices(eta=1, regions=2, memory=1.0, tasks=GRPO)
     every = list(of_columns(of))
-    assert (evaluate_many(of, every).verdict == Verdict.VALID).all()
+    assert (evaluate_many(of, every).verdict == PlacementVerdict.VALID).all()
 
 
 def test_what_takes_longer_is_left_out() -> None:
@@ -102,7 +102,7 @@ def test_a_mesh_that_sends_weights_is_listed_from_either_end(scores: bool) -> No
     """The critic's leave from its first pool's region, if it scores apart; where they go nowhere, one end is enough."""
     tasks = (*PAIR, Task.CRITIC_TRAINING, *((Task.CRITIC_INFERENCE,) if scores else ()))
     near = fleet(region("x", machines()), region("y", machines()), bytes_per_s=1e12, rtt_s=1e-6)
-    of = Prices(problem(near, workload(tasks, eta=1)))
+    of = CostTables(problem(near, workload(tasks, eta=1)))
     first = {each.regions[0] for each in mesh_columns(of, (Task.CRITIC_TRAINING,), blocks=2)}
     assert first == ({"x", "y"} if scores else {"x"})
 
@@ -112,7 +112,7 @@ def test_prices_that_move_to_another_fleet_are_those_of_that_fleet() -> None:
     mesh_columns(of, PAIR)
     links = tuple(replace(link, bytes_per_s=link.bytes_per_s / 3) for link in of.problem.fleet.links)
     asked = replace(of.problem, fleet=replace(of.problem.fleet, links=links))
-    moved, fresh = of.moved_to(asked), Prices(asked)
+    moved, fresh = of.moved_to(asked), CostTables(asked)
     assert mesh_columns(moved, PAIR) == mesh_columns(fresh, PAIR)
     assert [c.unit for c in unit_columns(moved, PAIR[:1])] == [c.unit for c in unit_columns(fresh, PAIR[:1])]
     every = list(of_columns(fresh))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.validity import violation
 from planner.problem.goal import STUDY, Limits, Problem, Rules
 from planner.problem.workload import Task
@@ -31,7 +31,7 @@ def kind(
     *, made: tuple[Pool, ...] = (MADE,), trained: tuple[Pool, ...] = (TRAINED,), of: Problem = ASKED
 ) -> str | None:
     groups = (Group(tasks=PAIR[:1], pools=made), Group(tasks=PAIR[1:], pools=trained))
-    found = violation(Prices(of), Placement(groups=groups))
+    found = violation(CostTables(of), Placement(groups=groups))
     return found.kind if found else None
 
 
@@ -58,7 +58,7 @@ def test_shapes_that_the_plan_space_does_not_have(trained: tuple[Pool, ...]) -> 
 
 
 def test_a_task_left_out_is_no_placement() -> None:
-    found = violation(Prices(ASKED), Placement(groups=(Group(tasks=PAIR[:1], pools=(MADE,)),)))
+    found = violation(CostTables(ASKED), Placement(groups=(Group(tasks=PAIR[:1], pools=(MADE,)),)))
     assert found is not None
     assert "exactly once" in found.what
 

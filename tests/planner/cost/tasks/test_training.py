@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.answer.placement import Layout, Sharding
 from planner.cost.tasks import layer_cuts, training
-from planner.cost.tasks.training import Blocks, Edge, MeshTime, blocks, mesh_times, stage_s
+from planner.cost.tasks.training import MeshTime, PoolConnection, PoolTrainingTerms, blocks, mesh_times, stage_s
 from planner.devices import layer
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.workload import Task, Workload
@@ -25,7 +25,7 @@ def at(per_machine: int = 8, num: int = 4) -> DeviceClass:
     return found
 
 
-def one(layout: Layout, units: int, *, of: Workload = OF, on: DeviceClass | None = None) -> Blocks:
+def one(layout: Layout, units: int, *, of: Workload = OF, on: DeviceClass | None = None) -> PoolTrainingTerms:
     return blocks(of, TRAIN, on or at(), layer_cuts.of_layout(layout, units))
 
 
@@ -104,7 +104,7 @@ def test_adapters_need_no_gradients_of_the_weights_and_hardly_any_traffic() -> N
 
 def test_two_pools_share_samples_in_proportion_to_their_speed() -> None:
     fast, slow = one(Layout(tensor=1), 4), one(Layout(tensor=1, micro_batch=4), 1)
-    edge = Edge(bytes_per_s=1e9, latency_s=0.0, is_shared=False)
+    edge = PoolConnection(bytes_per_s=1e9, latency_s=0.0, is_shared=False)
     times = mesh_times(OF, [fast, slow], [edge]).at(0)
     speed = float(fast.samples_per_s[0] + slow.samples_per_s[0])
     assert times.compute_s == pytest.approx(SAMPLES / speed)
@@ -114,7 +114,7 @@ def test_two_pools_share_samples_in_proportion_to_their_speed() -> None:
 def test_all_rings_share_a_link_between_regions() -> None:
     pair = [one(Layout(tensor=2), 2), one(Layout(tensor=1), 1)]
     apart, shared = (
-        mesh_times(OF, pair, [Edge(bytes_per_s=1e9, latency_s=0.0, is_shared=is_shared)]).at(0)
+        mesh_times(OF, pair, [PoolConnection(bytes_per_s=1e9, latency_s=0.0, is_shared=is_shared)]).at(0)
         for is_shared in (False, True)
     )
     assert shared.reduce_s == pytest.approx(2 * apart.reduce_s)
@@ -140,7 +140,7 @@ def test_a_mesh_is_never_faster_for_a_block_that_is_worse(
     every = blocks(OF, TRAIN, at(), rows)
     a, b = every.take(np.array([i * 7 % len(rows.data)])), every.take(np.array([j * 11 % len(rows.data)]))
     worse = replace(a, **{name: getattr(a, name) * (factor if name in NUMBERS else 1 / factor)})
-    edge = Edge(bytes_per_s=2e9, latency_s=1e-3, is_shared=is_shared)
+    edge = PoolConnection(bytes_per_s=2e9, latency_s=1e-3, is_shared=is_shared)
     before, after = (mesh_times(OF, [each, b], [edge]).at(0).total_s for each in (a, worse))
     assert after >= before * (1 - 1e-12)
 

@@ -8,7 +8,7 @@ import pytest
 from planner.devices.calibration import held_out, parameters
 from planner.devices.calibration.fit import Fit, fit_all
 from planner.devices.calibration.kin import Traits, completed, expected, kin
-from planner.devices.calibration.observations import FloatArray, Numerics, Series, Term
+from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Numerics, Series
 from planner.devices.calibration.predict import predicted_s
 from planner.devices.catalogue import architectures, gpu_types
 
@@ -34,7 +34,7 @@ def numbers(gpu: str) -> FloatArray:
 
 def made(gpu: str, model: str) -> Series:
     blank = Series(
-        term=Term.DENSE_LAYER, source="made up", gpu=gpu, model=model, arch=architectures()[model], tensor=1,
+        term=MeasuredTerm.DENSE_LAYER, source="made up", gpu=gpu, model=model, arch=architectures()[model], tensor=1,
         numerics=Numerics.HALF, columns={"tokens": TOKENS}, seconds=np.ones(len(TOKENS)),
     )  # fmt: skip
     program = parameters.program(parameters.centres(parameters.PROGRAM))

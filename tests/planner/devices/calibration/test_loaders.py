@@ -7,7 +7,7 @@ import pytest
 
 from planner.devices.calibration.layer_memory import predicted_bytes
 from planner.devices.calibration.loaders import load_memory, load_profiles, load_traits
-from planner.devices.calibration.observations import Numerics, Series, Term
+from planner.devices.calibration.observations import MeasuredTerm, Numerics, Series
 from planner.devices.calibration.training_tables import profiled_architecture
 from planner.devices.catalogue import gpu_types
 
@@ -74,12 +74,12 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def only(series: tuple[Series, ...], term: Term, model: str = "", variant: str = "") -> Series:
+def only(series: tuple[Series, ...], term: MeasuredTerm, model: str = "", variant: str = "") -> Series:
     return next(one for one in series if one.term is term and model in one.model and variant in one.variant)
 
 
 def test_rows_that_rounding_may_have_moved_are_left_out(data: Path) -> None:
-    found = only(load_profiles(data), Term.DECODE_LAYER)
+    found = only(load_profiles(data), MeasuredTerm.DECODE_LAYER)
     assert found.columns["tokens"].tolist() == [4.0, 140.0]
     assert (found.gpu, found.tensor, found.columns["sequence"].tolist()) == ("T4", 2, [870.0, 870.0])
 
@@ -88,18 +88,18 @@ def test_a_copied_profile_and_embeddings_are_left_out(data: Path) -> None:
     found = load_profiles(data)
     assert not [one for one in found if one.gpu == "GH200-96GB"]
     assert sorted(one.term.value for one in found if one.source == "sailor" and one.gpu == "A100-40GB-SXM") == sorted(
-        [Term.TRAIN_FORWARD, Term.TRAIN_BACKWARD] * 2 + [Term.HEAD] * 2 + [Term.UPDATE]
+        [MeasuredTerm.TRAIN_FORWARD, MeasuredTerm.TRAIN_BACKWARD] * 2 + [MeasuredTerm.HEAD] * 2 + [MeasuredTerm.UPDATE]
     )
 
 
 def test_runs_below_the_peak_of_float32_count_as_float32(data: Path) -> None:
     found = load_profiles(data)
-    assert only(found, Term.TRAIN_FORWARD, "OPT-30B").numerics is Numerics.FLOAT32
-    assert only(found, Term.TRAIN_FORWARD, "OPT-350M").numerics is Numerics.TENSOR32
+    assert only(found, MeasuredTerm.TRAIN_FORWARD, "OPT-30B").numerics is Numerics.FLOAT32
+    assert only(found, MeasuredTerm.TRAIN_FORWARD, "OPT-350M").numerics is Numerics.TENSOR32
 
 
 def test_an_update_is_of_the_two_layers_and_tables_that_were_profiled(data: Path) -> None:
-    found = only(load_profiles(data), Term.UPDATE, "OPT-350M")
+    found = only(load_profiles(data), MeasuredTerm.UPDATE, "OPT-350M")
     arch = profiled_architecture("OPT-350", 2)
     expected = 2 * 50432 * 1024 / 2 + 2048 * 1024 + 2 * arch.params_per_layer / 2
     assert found.columns["params"].tolist() == [expected]
@@ -107,30 +107,30 @@ def test_an_update_is_of_the_two_layers_and_tables_that_were_profiled(data: Path
 
 
 def test_links_are_of_one_device_and_only_where_a_bus_is_shared(data: Path) -> None:
-    found = [one for one in load_profiles(data) if one.term is Term.TRAIN_FORWARD]
+    found = [one for one in load_profiles(data) if one.term is MeasuredTerm.TRAIN_FORWARD]
     links = {one.gpu: one.link_bytes_per_s for one in found}
     assert links == {"A100-40GB-SXM": None, "Titan-RTX": 6.2e9}
 
 
 def test_the_kernels_of_a_layer_are_added_up_and_the_residual_twice(data: Path) -> None:
-    found = only(load_profiles(data), Term.DENSE_LAYER)
+    found = only(load_profiles(data), MeasuredTerm.DENSE_LAYER)
     assert found.seconds.tolist() == [pytest.approx(3.0e-3)]
     assert found.model == "Llama-70B"
 
 
 def test_messages_count_elements_in_one_table_and_bytes_in_the_other(data: Path) -> None:
     found = load_profiles(data)
-    assert only(found, Term.COLLECTIVE, variant="all_gather").columns["payload_bytes"].tolist() == [131072.0]
-    reduce = only(found, Term.COLLECTIVE, variant="all_reduce")
+    assert only(found, MeasuredTerm.COLLECTIVE, variant="all_gather").columns["payload_bytes"].tolist() == [131072.0]
+    reduce = only(found, MeasuredTerm.COLLECTIVE, variant="all_reduce")
     assert (reduce.columns["payload_bytes"].tolist(), reduce.tensor) == ([65536.0], 4)
-    assert len([one for one in found if one.term is Term.COLLECTIVE]) == 2
+    assert len([one for one in found if one.term is MeasuredTerm.COLLECTIVE]) == 2
 
 
 def test_kernels_too_small_and_caches_still_warm_are_left_out(data: Path) -> None:
     found = load_profiles(data)
-    assert sum(map(len, (one for one in found if one.term is Term.MATMUL))) == 1
-    assert only(found, Term.PREFILL_ATTENTION).columns["tokens"].tolist() == [4096.0]
-    assert only(found, Term.DECODE_ATTENTION).columns["tokens"].tolist() == [64.0]
+    assert sum(map(len, (one for one in found if one.term is MeasuredTerm.MATMUL))) == 1
+    assert only(found, MeasuredTerm.PREFILL_ATTENTION).columns["tokens"].tolist() == [4096.0]
+    assert only(found, MeasuredTerm.DECODE_ATTENTION).columns["tokens"].tolist() == [64.0]
 
 
 def test_every_series_is_of_a_known_type_and_has_as_many_numbers_as_times(data: Path) -> None:

@@ -12,7 +12,7 @@ from planner.explain.pictures.links import links_svg
 from planner.explain.pictures.placement import placement_svg
 from planner.explain.pictures.quality import quality_svg
 from planner.problem.fleet import Fleet
-from planner.simulate.run_record import Simulated, Span
+from planner.simulate.run_record import BusySpan, Simulated
 from planner.simulate.simulator import simulate
 from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, gpu_plan
 from tests.support.static_plan import PLAN
@@ -71,11 +71,11 @@ def test_a_played_step_has_a_row_a_unit_and_bars_by_task() -> None:
     assert {"generation", "actor_training", "critic_training", "reward"} <= bars
 
 
-def span(place: str, begin_s: float, end_s: float, what: str = "reward") -> Span:
-    return Span(region="us", place=place, what=what, begin_s=begin_s, end_s=end_s, step=0)
+def span(place: str, begin_s: float, end_s: float, what: str = "reward") -> BusySpan:
+    return BusySpan(region="us", place=place, what=what, begin_s=begin_s, end_s=end_s, step=0)
 
 
-def with_spans(*spans: Span) -> Simulated:
+def with_spans(*spans: BusySpan) -> Simulated:
     return Simulated(
         step_s=1.0, steps_s=(1.0,), samples_per_s=1.0, task_busy_s=(), links=(), regions=(), tokens_by_age=(1,),
         hold_s=0.0, units_lost=0, samples_lost=0, samples_put_back=0.0, spans=spans, num_played=1,

@@ -3,7 +3,7 @@ import pytest
 from periplus.errors import ConfigError
 from planner.files.fleet_file import fleet_of, to_tree
 from planner.files.importers.assemble import Choice, import_fleet
-from planner.files.importers.tables import Kind, kind_of, rows_of
+from planner.files.importers.tables import TableKind, kind_of, rows_of
 
 GRID = """src_region,dst_region,throughput_gbps,rtt_ms,source
 aws:us-east-1,gcp:us-central1-a,4,30,x
@@ -35,22 +35,22 @@ ALL = {"grid.csv": GRID, "aws.csv": AWS, "spot.csv": SPOT, "gcp.csv": GCP, "egre
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (GRID, Kind.GRID), (AWS, Kind.AWS_PRICES), (SPOT, Kind.AWS_SPOT), (GCP, Kind.GCP_PRICES),
-        (EGRESS, Kind.EGRESS), (SMI, Kind.NVIDIA_SMI), (TOPO, Kind.TOPOLOGY), ("\ufeff" + GRID, Kind.GRID),
-        ("name, memory.total [MiB]\nNVIDIA L4, 23034 MiB\n", Kind.NVIDIA_SMI),
-        ("NVIDIA L4, 23034 MiB\n", Kind.NVIDIA_SMI),
-        ("Sun Mar  1 10:00:00 2026\n+----+\n| NVIDIA-SMI 550.54.15    Driver Version: 550 |\n", Kind.NVIDIA_SMI),
-        ("src_region,dst_region,throughput_gbps,rtt_ms,scenario,source\n", Kind.DTFM),
-        ("src_region,dst_region,rtt_ms,month_ending,source\n", Kind.IBM),
-        ("src_region,dst_region,usd_per_gb\n", Kind.AWS_EGRESS),
-        ("src_region,destination,tier_tib_per_month,usd_per_gib\n", Kind.GCP_EGRESS),
-        ("src_region,src_tier,dst_region,dst_tier,throughput_gbps,sent_gbps,date\n", Kind.THROUGHPUT),
-        ("src_region,src_tier,dst_region,dst_tier,rtt_ms,rtt_min_ms,date\n", Kind.ROUND_TRIPS),
-        ("src_zone,src_gpu,dst_zone,max_gbytes_per_s,cluster\n", Kind.SAILOR),
-        ("Provider,InstanceType,AcceleratorName,Price,SpotPrice,Region,AvailabilityZone\n", Kind.NEOCLOUDS),
+        (GRID, TableKind.GRID), (AWS, TableKind.AWS_PRICES), (SPOT, TableKind.AWS_SPOT), (GCP, TableKind.GCP_PRICES),
+        (EGRESS, TableKind.EGRESS), (SMI, TableKind.NVIDIA_SMI), (TOPO, TableKind.TOPOLOGY), ("\ufeff" + GRID, TableKind.GRID),
+        ("name, memory.total [MiB]\nNVIDIA L4, 23034 MiB\n", TableKind.NVIDIA_SMI),
+        ("NVIDIA L4, 23034 MiB\n", TableKind.NVIDIA_SMI),
+        ("Sun Mar  1 10:00:00 2026\n+----+\n| NVIDIA-SMI 550.54.15    Driver Version: 550 |\n", TableKind.NVIDIA_SMI),
+        ("src_region,dst_region,throughput_gbps,rtt_ms,scenario,source\n", TableKind.DTFM),
+        ("src_region,dst_region,rtt_ms,month_ending,source\n", TableKind.IBM),
+        ("src_region,dst_region,usd_per_gb\n", TableKind.AWS_EGRESS),
+        ("src_region,destination,tier_tib_per_month,usd_per_gib\n", TableKind.GCP_EGRESS),
+        ("src_region,src_tier,dst_region,dst_tier,throughput_gbps,sent_gbps,date\n", TableKind.THROUGHPUT),
+        ("src_region,src_tier,dst_region,dst_tier,rtt_ms,rtt_min_ms,date\n", TableKind.ROUND_TRIPS),
+        ("src_zone,src_gpu,dst_zone,max_gbytes_per_s,cluster\n", TableKind.SAILOR),
+        ("Provider,InstanceType,AcceleratorName,Price,SpotPrice,Region,AvailabilityZone\n", TableKind.NEOCLOUDS),
     ],
 )  # fmt: skip
-def test_tables_are_known_by_their_headers(text: str, kind: Kind) -> None:
+def test_tables_are_known_by_their_headers(text: str, kind: TableKind) -> None:
     assert kind_of(text, "file") is kind
 
 

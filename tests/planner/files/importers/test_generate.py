@@ -8,8 +8,8 @@ from planner.files.fleet_file import fleet_of, to_tree
 from planner.files.importers.egress import Egress
 from planner.files.importers.generate import Tables, benchmark_fleets, generated_fleet, scaled_fleet
 from planner.files.importers.names import cloud_of
-from planner.files.importers.network import Measured
-from planner.files.importers.prices import Offer, Prices
+from planner.files.importers.network import MeasuredNetwork
+from planner.files.importers.prices import Offer, PriceTable
 from planner.problem.fleet import Link
 
 _TYPES = (("p4d", "A100-40GB-SXM", 8, 4.0), ("p5", "H100-SXM", 8, 7.0), ("g6", "L4", 1, 0.8), ("g6x", "L4", 4, 1.2))
@@ -31,8 +31,8 @@ def tables(num_per_cloud: int = 12) -> Tables:
         for place in places if cloud_of(place) != "azure" for kind, gpu, num, usd in _TYPES for spot in (0, 1)
     )  # fmt: skip
     return Tables(
-        network=Measured(links=links, rtt_s={}),
-        prices=Prices(offers=offers),
+        network=MeasuredNetwork(links=links, rtt_s={}),
+        prices=PriceTable(offers=offers),
         egress=Egress(usd_per_gbyte={}, internet_usd_per_gbyte=dict.fromkeys(places, 0.09)),
     )
 

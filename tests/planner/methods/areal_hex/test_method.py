@@ -6,12 +6,12 @@ import pytest
 
 from planner.answer.outcome import BudgetExhausted, Found
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published import HetrlScenario, areal_hex_fleet
 from planner.files.importers.published_workloads import areal_hex_workload
 from planner.methods.areal_hex.method import search
 from planner.methods.areal_hex.strategy import PhaseOne
-from planner.methods.hetrl.candidate_lists import Menu
+from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.goal import STUDY, Goal, Objective, Problem
 from planner.problem.workload import Task
 from tests.support.searches import problem, still
@@ -24,7 +24,7 @@ CHEAP = replace(HEX, goal=Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_
 
 
 def found_for(asked: Problem, *, max_evals: int = 100) -> Found:
-    outcome = search(Prices(asked), seed=0, budget_s=1.0, now_s=still, max_evals=max_evals)
+    outcome = search(CostTables(asked), seed=0, budget_s=1.0, now_s=still, max_evals=max_evals)
     assert isinstance(outcome, Found)
     return outcome
 
@@ -35,7 +35,7 @@ def found_for(asked: Problem, *, max_evals: int = 100) -> Found:
     ids=["hex", "budget", "hetrl", "sync", "ppo"],
 )
 def test_incumbents_are_two_disjoint_pools_and_what_the_oracle_says(asked: Problem) -> None:
-    prices = Prices(asked)
+    prices = CostTables(asked)
     outcome = search(prices, seed=0, budget_s=1.0, now_s=still, max_evals=100)
     assert isinstance(outcome, Found)
     values = [each.value(asked.goal) for each in outcome.trace]
@@ -52,7 +52,7 @@ def test_the_same_problem_gives_the_same_answer() -> None:
 
 
 def test_a_budget_in_dollars_is_kept_by_both_phases() -> None:
-    first = PhaseOne(Menu(Prices(CHEAP)))
+    first = PhaseOne(CandidateLists(CostTables(CHEAP)))
     first.prepare(lambda: False)
     strategy = first.solve(frozenset(), lambda: False)
     assert strategy is not None
@@ -63,7 +63,7 @@ def test_a_budget_in_dollars_is_kept_by_both_phases() -> None:
 
 
 def test_phase_one_trades_no_device_twice_and_gets_slower_without_its_best_mesh() -> None:
-    first = PhaseOne(Menu(Prices(HEX)))
+    first = PhaseOne(CandidateLists(CostTables(HEX)))
     first.prepare(lambda: False)
     best = first.solve(frozenset(), lambda: False)
     assert best is not None
@@ -77,6 +77,6 @@ def test_phase_one_trades_no_device_twice_and_gets_slower_without_its_best_mesh(
 
 def test_a_runtime_that_cannot_score_where_it_trains_gets_nothing() -> None:
     limits = replace(STUDY, colocates=False)
-    outcome = search(Prices(problem(limits=limits)), seed=0, budget_s=1.0, now_s=still, max_evals=50)
+    outcome = search(CostTables(problem(limits=limits)), seed=0, budget_s=1.0, now_s=still, max_evals=50)
     assert isinstance(outcome, BudgetExhausted)
     assert outcome.best is None

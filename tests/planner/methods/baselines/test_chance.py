@@ -8,16 +8,16 @@ import pytest
 
 from bench.planner_cases import small
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines import genetic, random_search
 from planner.problem.goal import Problem, Rules
 
 SEARCHES = [random_search.search, genetic.search]
 
 
-def _prices(rules: Rules = Rules()) -> Prices:  # noqa: B008
+def _prices(rules: Rules = Rules()) -> CostTables:  # noqa: B008
     case = small.problem(7, small.DEVICES)
-    return Prices(Problem(fleet=case.fleet, workload=case.workload, rules=rules))
+    return CostTables(Problem(fleet=case.fleet, workload=case.workload, rules=rules))
 
 
 def _ticking() -> Callable[[], float]:
@@ -61,7 +61,7 @@ def test_breeding_improves_on_as_many_random_ones_as_it_begins_with() -> None:
     better = 0
     for number in (5, 7, 17):
         case = small.problem(number, small.DEVICES)
-        prices = Prices(Problem(fleet=case.fleet, workload=case.workload))
+        prices = CostTables(Problem(fleet=case.fleet, workload=case.workload))
         first = random_search.search(prices, seed=1, budget_s=genetic.POPULATION * 0.001, now_s=_ticking())
         found = genetic.search(prices, seed=1, budget_s=1.0, now_s=_ticking())
         assert isinstance(first, Found)

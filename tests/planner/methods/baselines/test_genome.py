@@ -8,8 +8,8 @@ import pytest
 from bench.planner_cases import small
 from planner.answer.evaluation import Evaluation, Violation
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
-from planner.methods.baselines.genome import Genome
+from planner.cost.tables.cost_tables import CostTables
+from planner.methods.baselines.genome import PlacementGenome
 from planner.methods.baselines.sampling import drawn, sample
 from planner.problem.goal import Problem, Rules
 from planner.problem.workload import Task
@@ -22,21 +22,21 @@ def _problem(number: int) -> Problem:
 
 def test_what_is_drawn_is_accepted_by_the_oracle() -> None:
     for number in (0, 3, 5, 16):
-        prices = Prices(_problem(number))
+        prices = CostTables(_problem(number))
         for placement in sample(prices, np.random.default_rng(number), 5):
             assert isinstance(evaluate(prices, placement), Evaluation)
 
 
 def test_the_same_generator_gives_the_same_placements() -> None:
-    prices = Prices(_problem(0))
+    prices = CostTables(_problem(0))
     assert sample(prices, np.random.default_rng(7), 5) == sample(prices, np.random.default_rng(7), 5)
 
 
 def test_only_memory_routes_and_rules_of_the_whole_refuse_what_keys_say() -> None:
     refusals: Counter[str] = Counter()
     for number in range(12):
-        prices = Prices(small.problem(number, small.DEVICES))
-        genome, rng = Genome(prices), np.random.default_rng(number)
+        prices = CostTables(small.problem(number, small.DEVICES))
+        genome, rng = PlacementGenome(prices), np.random.default_rng(number)
         for _ in range(30):
             placement = genome.placement(rng.random(genome.length))
             judged = None if placement is None else evaluate(prices, placement)
@@ -46,7 +46,7 @@ def test_only_memory_routes_and_rules_of_the_whole_refuse_what_keys_say() -> Non
 
 
 def test_every_partition_class_and_kind_of_mesh_comes_up() -> None:
-    prices = Prices(_problem(7))
+    prices = CostTables(_problem(7))
     found = [placement for placement, _ in drawn(prices, np.random.default_rng(0), 500)]
     partitions = {frozenset(group.tasks for group in placement.groups) for placement in found}
     classes = {pool.device_class for placement in found for group in placement.groups for pool in group.pools}
@@ -59,7 +59,7 @@ def test_every_partition_class_and_kind_of_mesh_comes_up() -> None:
 def test_a_limit_of_regions_holds() -> None:
     for number in (0, 5, 22):
         case = _problem(number)
-        prices = Prices(Problem(fleet=case.fleet, workload=case.workload, rules=Rules(max_regions=1)))
+        prices = CostTables(Problem(fleet=case.fleet, workload=case.workload, rules=Rules(max_regions=1)))
         for placement in sample(prices, np.random.default_rng(0), 3):
             pools = [pool for group in placement.groups for pool in group.pools]
             assert len({prices.classes[pool.device_class].region.name for pool in pools}) == 1
@@ -68,13 +68,13 @@ def test_a_limit_of_regions_holds() -> None:
 def test_an_impossible_problem_gives_no_sample() -> None:
     case = _problem(0)
     rules = Rules(pins=((Task.GENERATION, frozenset({"nowhere"})),))
-    prices = Prices(Problem(fleet=case.fleet, workload=case.workload, rules=rules))
+    prices = CostTables(Problem(fleet=case.fleet, workload=case.workload, rules=rules))
     assert sample(prices, np.random.default_rng(0), 1) == []
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_keys_at_their_ends_are_read(number: int) -> None:
-    prices = Prices(_problem(number))
-    genome = Genome(prices)
+    prices = CostTables(_problem(number))
+    genome = PlacementGenome(prices)
     for keys in (np.zeros(genome.length), np.full(genome.length, np.nextafter(1.0, 0.0))):
         genome.placement(keys)

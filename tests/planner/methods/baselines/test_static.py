@@ -11,7 +11,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Found, objective_value
 from planner.answer.placement import Group, Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines import streamrl_like, verl_like
 from planner.problem.goal import STUDY, Objective, Rules
 from planner.problem.workload import Task
@@ -42,7 +42,7 @@ def test_nothing_in_the_family_is_better(search: Callable[..., object], belongs:
     compared = 0
     for number in range(80):
         problem = small.problem(number, small.DEVICES)
-        prices = Prices(problem)
+        prices = CostTables(problem)
         every = brute_force.placements(prices, most=MOST)
         if every is None or problem.goal.objective is not Objective.THROUGHPUT or compared == 3:
             continue
@@ -63,7 +63,7 @@ def test_where_roles_cannot_share_devices_there_is_no_verl() -> None:
     for number in range(40):
         problem = small.problem(number, small.DEVICES)
         if not problem.limits.colocates:
-            found = verl_like.search(Prices(problem), seed=0, budget_s=60.0, now_s=lambda: 0.0)
+            found = verl_like.search(CostTables(problem), seed=0, budget_s=60.0, now_s=lambda: 0.0)
             assert not isinstance(found, Found)
 
 
@@ -77,7 +77,7 @@ def test_with_a_raised_limit_both_stages_of_streamrl_may_have_all_classes() -> N
     asked = problem(fleet(*regions, types=(GPU, slow), bytes_per_s=1e10, rtt_s=0.001), of, rules=rules)
     found = {}
     for most in (2, 4):
-        one = Prices(replace(asked, limits=replace(STUDY, max_train_blocks=most)))
+        one = CostTables(replace(asked, limits=replace(STUDY, max_train_blocks=most)))
         outcome = streamrl_like.search(one, seed=0, budget_s=60.0, now_s=lambda: 0.0)
         assert isinstance(outcome, Found)
         found[most] = outcome.best
@@ -88,6 +88,6 @@ def test_with_a_raised_limit_both_stages_of_streamrl_may_have_all_classes() -> N
     for size in range(1, len(generation.pools)):
         for pools in combinations(generation.pools, size):
             fewer = Placement(groups=(replace(generation, pools=pools), training))
-            judged = evaluate(Prices(asked), fewer)
+            judged = evaluate(CostTables(asked), fewer)
             assert isinstance(judged, Evaluation)
             assert judged.step_s >= found[4].evaluation.step_s

@@ -12,7 +12,7 @@ from bench.planner_cases import small
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, objective_value
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.methods.evaluation_budget import ignore
 from planner.methods.exact.branch_and_bound import Search
@@ -30,7 +30,7 @@ DEMANDS = (Rules(), Rules(min_regions=2), Rules(generating=frozenset({"west"})))
 def test_no_known_plan_beats_the_bound(
     make_problem: Callable[..., Problem], eta: int, critic: bool, rules: Rules
 ) -> None:
-    prices = Prices(make_problem(eta=eta, critic=critic, rules=rules))
+    prices = CostTables(make_problem(eta=eta, critic=critic, rules=rules))
     found = search(prices, seed=0, budget_s=5.0, now_s=time.perf_counter)
     assert isinstance(found, Found | BudgetExhausted)
     assert found.best is not None
@@ -42,18 +42,18 @@ def test_no_known_plan_beats_the_bound(
 
 @pytest.mark.parametrize("eta", [0, 1])
 def test_a_proof_of_a_hundredth_is_found_and_the_oracle_agrees(make_problem: Callable[..., Problem], eta: int) -> None:
-    prices = Prices(make_problem(eta=eta))
+    prices = CostTables(make_problem(eta=eta))
     found = search(prices, seed=0, budget_s=60.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
     assert found.best.gap(prices.problem.goal) <= 0.01 + 1e-9
-    again = evaluate(Prices(prices.problem), found.best.placement)
+    again = evaluate(CostTables(prices.problem), found.best.placement)
     assert isinstance(again, Evaluation)
     assert again.step_s == pytest.approx(found.best.evaluation.step_s)
 
 
 def test_the_same_question_gets_the_same_answer(make_problem: Callable[..., Problem]) -> None:
     problem = make_problem(eta=1)
-    answers = [search(Prices(problem), seed=3, budget_s=60.0, now_s=time.perf_counter) for _ in range(2)]
+    answers = [search(CostTables(problem), seed=3, budget_s=60.0, now_s=time.perf_counter) for _ in range(2)]
     assert isinstance(answers[0], Found)
     assert isinstance(answers[1], Found)
     assert answers[0].best.placement == answers[1].best.placement
@@ -63,7 +63,7 @@ def test_cost_at_a_throughput_keeps_the_deadline_and_is_cheaper_than_random_plan
     make_problem: Callable[..., Problem],
 ) -> None:
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=60.0)
-    prices = Prices(make_problem(goal=goal))
+    prices = CostTables(make_problem(goal=goal))
     found = search(prices, seed=0, budget_s=4.0, now_s=time.perf_counter)
     assert isinstance(found, Found | BudgetExhausted)
     assert found.best is not None
@@ -74,7 +74,7 @@ def test_cost_at_a_throughput_keeps_the_deadline_and_is_cheaper_than_random_plan
 
 def test_a_budget_of_dollars_is_kept(make_problem: Callable[..., Problem]) -> None:
     goal = Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=20.0)
-    prices = Prices(make_problem(goal=goal))
+    prices = CostTables(make_problem(goal=goal))
     found = search(prices, seed=0, budget_s=4.0, now_s=time.perf_counter)
     assert isinstance(found, Found | BudgetExhausted)
     assert found.best is not None
@@ -85,7 +85,7 @@ def test_a_budget_of_dollars_is_kept(make_problem: Callable[..., Problem]) -> No
 
 def test_rules_are_kept(make_problem: Callable[..., Problem]) -> None:
     rules = Rules(max_regions=1)
-    found = search(Prices(make_problem(rules=rules)), seed=0, budget_s=30.0, now_s=time.perf_counter)
+    found = search(CostTables(make_problem(rules=rules)), seed=0, budget_s=30.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
     classes = {pool.device_class for group in found.best.placement.groups for pool in group.pools}
     assert len({key.split("/")[0] for key in classes}) == 1
@@ -94,7 +94,7 @@ def test_rules_are_kept(make_problem: Callable[..., Problem]) -> None:
 def test_asked_to_stop_it_returns_what_it_has(make_problem: Callable[..., Problem]) -> None:
     looks = count()
     found = search(
-        Prices(make_problem()), seed=0, budget_s=60.0, now_s=time.perf_counter, should_stop=lambda: next(looks) > 2
+        CostTables(make_problem()), seed=0, budget_s=60.0, now_s=time.perf_counter, should_stop=lambda: next(looks) > 2
     )
     assert isinstance(found, BudgetExhausted)
     assert found.best is not None
@@ -116,7 +116,7 @@ HARD = [
 def test_small_problems_are_proved_without_a_gap(number: int, size: small.Size, goal: Goal) -> None:
     """Without a clock: parts are given up after so many cuts alone."""
     looks = count()
-    prices = Prices(replace(small.problem(number, size), goal=goal))
+    prices = CostTables(replace(small.problem(number, size), goal=goal))
     found = Search(
         prices=prices, gap=0.0, budget_s=10.0, now_s=still, report=ignore, should_stop=lambda: next(looks) > 1000
     ).run()

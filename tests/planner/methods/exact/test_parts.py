@@ -9,9 +9,9 @@ from bench.planner_cases import small
 from planner.methods.exact.program.linear_model import INFINITE, Solution
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.mesh_lower_bounds import floor
-from planner.methods.exact.subproblem.remaining_candidates import Least, Node, least_alone
+from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.goal import STUDY, Goal, Objective
 from planner.problem.groupings import Grouping
@@ -51,7 +51,7 @@ class Case:
     """A good placement of a part, and what the part is looked into with."""
 
     name: str
-    data: Blocks
+    data: ProblemArrays
     grouping: Grouping
     home: int
     known: Known
@@ -60,8 +60,8 @@ class Case:
     def goal(self) -> Goal:
         return self.data.prices.problem.goal
 
-    def least(self, *, is_listed: bool) -> Least:
-        least = Least()
+    def least(self, *, is_listed: bool) -> GroupLowerBounds:
+        least = GroupLowerBounds()
         for tasks in self.grouping:
             trains = any(task in TRAINING for task in tasks)
             least = least.with_other((floor if trains and not is_listed else least_alone)(self.data, tasks, self.home))
@@ -72,7 +72,7 @@ class Case:
         is_cost = self.goal.objective is Objective.COST_AT_THROUGHPUT
         most_s = self.goal.max_step_s if is_cost else self.known.step_s * (1 + 1e-6)
         most_usd = self.known.usd_per_hour * (1 + 1e-6) if is_cost else INFINITE
-        return Relaxation(self.data, Node(grouping=self.grouping, home=self.home), most_s or INFINITE, most_usd)
+        return Relaxation(self.data, Subproblem(grouping=self.grouping, home=self.home), most_s or INFINITE, most_usd)
 
     def bound(self, built: Relaxation, solved: Solution) -> float:
         is_cost = self.goal.objective is Objective.COST_AT_THROUGHPUT
@@ -85,7 +85,7 @@ def cases(size: str, number: int) -> tuple[Case, ...]:
     asked = with_binding_goal(replace(problem, limits=STUDY))
     parts = known_parts(asked)
     longest_s = max((known.step_s for known in parts.best.values()), default=1.0)
-    data = Blocks(parts.prices, longest_s * 1.001, 2)
+    data = ProblemArrays(parts.prices, longest_s * 1.001, 2)
     found = []
     for (grouping, home), known in parts.parts()[:PARTS]:
         name = f"{size}: problem {number}, {asked.goal.objective}, {grouping} from {home}"

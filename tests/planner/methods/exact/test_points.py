@@ -14,14 +14,14 @@ from bench.planner_cases import small
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Placement
 from planner.cost.oracle import evaluate
-from planner.cost.step.fixed_terms import Placed, place
-from planner.cost.step.step_estimate import Judged, judge, others_s
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.step.fixed_terms import FixedTerms, fixed_terms
+from planner.cost.step.step_estimate import StepEstimate, estimate_step, others_s
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.program.linear_model import INFINITE
 from planner.methods.exact.program.ortools_solver import solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
-from planner.methods.exact.subproblem.remaining_candidates import Node
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.methods.exact.subproblem.remaining_candidates import Subproblem
 from planner.problem.goal import STUDY, Goal, Objective, Problem
 from planner.problem.groupings import Grouping, Tasks, groupings
 from planner.problem.workload import TRAINING, Task
@@ -40,10 +40,10 @@ Chosen = dict[Tasks, dict[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    data: Blocks
+    data: ProblemArrays
     chosen: Chosen
-    placed: Placed
-    judged: Judged
+    placed: FixedTerms
+    judged: StepEstimate
     evaluation: Evaluation
 
     @property
@@ -62,7 +62,7 @@ def test_a_placement_is_a_point_of_every_part_that_holds_it(number: int) -> None
     links = tuple(replace(each, bytes_per_s=each.bytes_per_s / 10 ** rng.uniform(0, 2)) for each in problem.fleet.links)
     problem = replace(problem, fleet=replace(problem.fleet, links=links))
     for point in points(problem, list(Objective)[number // 2 % 3], rng):
-        whole = Node(grouping=tuple(point.chosen), home=point.data.region_at[point.placed.home.name])
+        whole = Subproblem(grouping=tuple(point.chosen), home=point.data.region_at[point.placed.home.name])
         for node in (whole, narrower(point, whole, rng)):
             assert value_in(point, node) <= point.value * (1 + 3e-6), (node, point.placed.placement)
 
@@ -74,7 +74,7 @@ def points(problem: Problem, objective: Objective, rng: np.random.Generator) -> 
         objective=objective, max_step_s=LONGEST_S if is_cost else None, max_usd_per_hour=1e9 if is_budget else None
     )
     free = replace(problem, goal=loose)
-    every, data, num = groupings(free), Blocks(Prices(free), LONGEST_S, 2), 0
+    every, data, num = groupings(free), ProblemArrays(CostTables(free), LONGEST_S, 2), 0
     for _ in range(TRIES if data.classes else 0):
         chosen = drawn(data, every[rng.integers(len(every))], rng)
         found = chosen and evaluate(data.prices, placement(data, chosen))
@@ -83,19 +83,19 @@ def points(problem: Problem, objective: Objective, rng: np.random.Generator) -> 
         near = float(rng.choice([1.0, 1.1]))
         goal = replace(loose, max_step_s=near * found.step_s) if is_cost else loose
         goal = replace(goal, max_usd_per_hour=near * found.usd_per_hour + 1e-6) if is_budget else goal
-        asked = Blocks(Prices(replace(problem, goal=goal)), LONGEST_S, 2)
-        placed = place(asked.prices, placement(asked, chosen))
+        asked = ProblemArrays(CostTables(replace(problem, goal=goal)), LONGEST_S, 2)
+        placed = fixed_terms(asked.prices, placement(asked, chosen))
         evaluation = evaluate(asked.prices, placement(asked, chosen))
-        assert isinstance(placed, Placed)
+        assert isinstance(placed, FixedTerms)
         assert isinstance(evaluation, Evaluation)
-        judged = judge(asked.prices, placed)
+        judged = estimate_step(asked.prices, placed)
         if evaluation.idle and placed.generating.tasks == (Task.GENERATION,):
             continue  # better without the pools that idle
         num += 1
         yield Point(data=asked, chosen=chosen, placed=placed, judged=judged, evaluation=evaluation)
 
 
-def drawn(data: Blocks, grouping: Grouping, rng: np.random.Generator) -> Chosen:
+def drawn(data: ProblemArrays, grouping: Grouping, rng: np.random.Generator) -> Chosen:
     """Empty where some group has nothing to choose from."""
     chosen: Chosen = {}
     for tasks in grouping:
@@ -108,7 +108,7 @@ def drawn(data: Blocks, grouping: Grouping, rng: np.random.Generator) -> Chosen:
     return chosen
 
 
-def placement(data: Blocks, chosen: Chosen) -> Placement:
+def placement(data: ProblemArrays, chosen: Chosen) -> Placement:
     groups = []
     for tasks, counts in chosen.items():
         if any(task in TRAINING for task in tasks):
@@ -119,7 +119,7 @@ def placement(data: Blocks, chosen: Chosen) -> Placement:
     return Placement(groups=tuple(groups))
 
 
-def narrower(point: Point, node: Node, rng: np.random.Generator) -> Node:
+def narrower(point: Point, node: Subproblem, rng: np.random.Generator) -> Subproblem:
     """A part of it that the search may split off, with the placement in it."""
     prices, placed, judged = point.data.prices, point.placed, point.judged
 
@@ -147,7 +147,7 @@ def narrower(point: Point, node: Node, rng: np.random.Generator) -> Node:
     return node
 
 
-def value_in(point: Point, node: Node) -> float:
+def value_in(point: Point, node: Subproblem) -> float:
     """What a part's model says of the placement; infinite where it has none such."""
     most_s = point.data.prices.problem.goal.max_step_s or point.evaluation.step_s * (1 + 1e-9)
     built = Relaxation(point.data, node, most_s, INFINITE)

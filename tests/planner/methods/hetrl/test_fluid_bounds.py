@@ -7,11 +7,11 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import sample
-from planner.methods.evaluation_budget import Judge
+from planner.methods.evaluation_budget import EvaluationBudget
 from planner.methods.hetrl import fluid_bounds as bounds_module
-from planner.methods.hetrl.candidate_lists import Menu
+from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem
@@ -39,8 +39,8 @@ def in_order(placement: Placement) -> list[tuple[tuple[str, ...], int]]:
     ids=["async", "sync", "sync ppo", "async ppo", "cost"],
 )
 def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) -> None:
-    prices = Prices(asked)
-    bounds = Bounds(Menu(prices))
+    prices = CostTables(asked)
+    bounds = Bounds(CandidateLists(prices))
     for placement in sample(prices, np.random.default_rng(7), 8):
         judged = evaluate(prices, placement)
         assert isinstance(judged, Evaluation)
@@ -55,9 +55,9 @@ def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_what_a_search_finds_does_not_beat_the_bounds_of_its_arm(is_async: bool) -> None:
     asked = problem(is_async=is_async)
-    prices = Prices(asked)
-    bounds = Bounds(Menu(prices))
-    judge = Judge(prices, budget_s=1.0, now_s=still, max_evals=400)
+    prices = CostTables(asked)
+    bounds = Bounds(CandidateLists(prices))
+    judge = EvaluationBudget(prices, budget_s=1.0, now_s=still, max_evals=400)
     Descent(prices, np.random.default_rng(1)).run(judge)
     for each in judge.trace:
         groups = in_order(each.placement)
@@ -68,7 +68,7 @@ def test_what_a_search_finds_does_not_beat_the_bounds_of_its_arm(is_async: bool)
 
 
 def test_more_devices_never_raise_a_bound() -> None:
-    bounds = Bounds(Menu(Prices(problem(is_async=False))))
+    bounds = Bounds(CandidateLists(CostTables(problem(is_async=False))))
     tasks = problem().workload.tasks
     values = [bounds.of_sizes((tasks,), (num,)) for num in range(1, 65)]
     assert values == sorted(values, reverse=True)
@@ -78,10 +78,10 @@ def test_more_devices_never_raise_a_bound() -> None:
 def test_the_bound_of_a_large_fleet_is_no_higher_and_hardly_lower_for_counting_in_multiples(
     is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prices = Prices(problem(is_async=is_async, algorithm="ppo"))
-    exact, every = Bounds(Menu(prices)), groupings(prices.problem)[::20]
+    prices = CostTables(problem(is_async=is_async, algorithm="ppo"))
+    exact, every = Bounds(CandidateLists(prices)), groupings(prices.problem)[::20]
     monkeypatch.setattr(bounds_module, "_MOST_COUNTS", 16)
-    rounded = Bounds(Menu(prices))
+    rounded = Bounds(CandidateLists(prices))
     for grouping in every:
         assert rounded.of_grouping(grouping) <= exact.of_grouping(grouping) * (1 + 1e-3)
         sizes = exact.best_sizes(grouping)

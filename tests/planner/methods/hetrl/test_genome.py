@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 
 from planner.answer.evaluation import Violation
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.hetrl import evolution, genome
-from planner.methods.hetrl.candidate_lists import Menu
+from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.goal import Rules
 from planner.problem.groupings import groupings
 from planner.problem.workload import TRAINING
 from tests.support.searches import problem
 
 ASKED = problem()
-PRICES = Prices(ASKED)
-MENU = Menu(PRICES)
+PRICES = CostTables(ASKED)
+MENU = CandidateLists(PRICES)
 GROUPINGS = groupings(ASKED)
 
 
@@ -46,7 +46,7 @@ def test_every_decoded_genome_fits_its_machines(which: int, seed: int, data: st.
 
 def test_a_region_that_is_forbidden_to_a_task_is_not_held_by_its_group() -> None:
     asked = problem(rules=Rules(forbidden_regions=frozenset({"cloud-b"})))
-    menu = Menu(Prices(asked))
+    menu = CandidateLists(CostTables(asked))
     space = genome.space(menu, GROUPINGS[0])
     held = evolution.seeded(space, (64,), np.random.default_rng(0)).held
     assert all(not n for at, n in zip(space.classes, held[0], strict=True) if at.region.name == "cloud-b")

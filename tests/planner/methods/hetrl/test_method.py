@@ -8,7 +8,7 @@ import pytest
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Outcome
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published import HetrlScenario
 from planner.methods.hetrl.method import search, search_bounded
 from planner.problem.goal import Goal, Objective, Problem, Rules
@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("method", [search, search_bounded])
 
 
 def found_by(method: Method, asked: Problem, *, seed: int = 0, max_evals: int = 150) -> Found:
-    outcome = method(Prices(asked), seed=seed, budget_s=1.0, now_s=still, max_evals=max_evals)
+    outcome = method(CostTables(asked), seed=seed, budget_s=1.0, now_s=still, max_evals=max_evals)
     assert isinstance(outcome, Found)
     return outcome
 
@@ -36,7 +36,7 @@ def found_by(method: Method, asked: Problem, *, seed: int = 0, max_evals: int = 
     ids=["ppo", "cost", "budget", "two regions"],
 )
 def test_every_incumbent_is_what_the_oracle_says_and_better_than_the_one_before(method: Method, asked: Problem) -> None:
-    prices = Prices(asked)
+    prices = CostTables(asked)
     reported: list[Incumbent] = []
     outcome = method(prices, seed=1, budget_s=1.0, now_s=still, max_evals=150, report=reported.append)
     assert isinstance(outcome, Found)
@@ -66,7 +66,7 @@ def test_the_budget_of_evaluations_is_kept(method: Method) -> None:
 @BOTH
 def test_a_job_that_nothing_can_do_ends_with_nothing(method: Method) -> None:
     rules = Rules(forbidden_regions=frozenset({"cloud-a", "cloud-b", "edge-a", "edge-b"}))
-    outcome = method(Prices(problem(rules=rules)), seed=0, budget_s=1.0, now_s=still, max_evals=50)
+    outcome = method(CostTables(problem(rules=rules)), seed=0, budget_s=1.0, now_s=still, max_evals=50)
     assert isinstance(outcome, BudgetExhausted)
     assert outcome.best is None
 
@@ -76,7 +76,7 @@ def test_a_search_that_is_stopped_returns_its_incumbent(method: Method) -> None:
     seen: list[Incumbent] = []
     asked = iter(range(1 << 30))
     outcome = method(
-        Prices(problem()), seed=0, budget_s=1.0, now_s=still, max_evals=10_000, report=seen.append,
+        CostTables(problem()), seed=0, budget_s=1.0, now_s=still, max_evals=10_000, report=seen.append,
         should_stop=lambda: next(asked) > 60,
     )  # fmt: skip
     assert isinstance(outcome, Found)
@@ -87,7 +87,7 @@ def test_a_search_that_is_stopped_returns_its_incumbent(method: Method) -> None:
 @BOTH
 def test_time_ends_a_search_without_a_budget_of_evaluations(method: Method) -> None:
     ticks = iter(range(100_000))
-    outcome = method(Prices(problem()), seed=0, budget_s=200.0, now_s=lambda: float(next(ticks)))
+    outcome = method(CostTables(problem()), seed=0, budget_s=200.0, now_s=lambda: float(next(ticks)))
     assert isinstance(outcome, Found)
     assert outcome.best.elapsed_s <= 300.0
 

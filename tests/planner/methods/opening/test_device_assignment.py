@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published import HetrlScenario
-from planner.methods.evaluation_budget import INFEASIBLE, Judge
-from planner.methods.hetrl.candidate_lists import menu_of
+from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
+from planner.methods.hetrl.candidate_lists import candidate_lists
 from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.hetrl.genome import space
-from planner.methods.opening.device_assignment import Dealer, fleet, share
+from planner.methods.opening.device_assignment import DeviceAssigner, fleet, share
 from planner.methods.opening.grouping_estimates import estimates
 from planner.problem.goal import Problem
 from planner.problem.groupings import groupings
@@ -25,8 +25,8 @@ IDS = ["async", "sync ppo", "async ppo"]
 
 @pytest.mark.parametrize("asked", ASKED, ids=IDS)
 def test_no_genome_takes_more_than_there_is_or_leaves_a_group_with_nothing(asked: Problem) -> None:
-    menu = menu_of(Prices(asked))
-    dealer = Dealer(menu, fleet(menu, Bounds(menu)))
+    menu = candidate_lists(CostTables(asked))
+    dealer = DeviceAssigner(menu, fleet(menu, Bounds(menu)))
     for grouping in groupings(asked)[:40]:
         of = space(menu, grouping)
         found = list(dealer.genomes(of, 6))
@@ -39,10 +39,13 @@ def test_no_genome_takes_more_than_there_is_or_leaves_a_group_with_nothing(asked
 
 @pytest.mark.parametrize("asked", ASKED, ids=IDS)
 def test_the_likeliest_groupings_have_a_better_placement_than_the_unlikeliest(asked: Problem) -> None:
-    prices = Prices(asked)
-    menu, every = menu_of(prices), groupings(asked)
+    prices = CostTables(asked)
+    menu, every = candidate_lists(prices), groupings(asked)
     of_fleet = fleet(menu, Bounds(menu))
-    dealer, judge = Dealer(menu, of_fleet), Judge(prices, budget_s=1.0, now_s=still, max_evals=100_000)
+    dealer, judge = (
+        DeviceAssigner(menu, of_fleet),
+        EvaluationBudget(prices, budget_s=1.0, now_s=still, max_evals=100_000),
+    )
     order = np.argsort(estimates(of_fleet, every), kind="stable").tolist()
 
     def best(some: list[int]) -> float:

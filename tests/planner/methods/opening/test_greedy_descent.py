@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published import HetrlScenario
-from planner.methods.evaluation_budget import Judge
+from planner.methods.evaluation_budget import EvaluationBudget
 from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from tests.support.searches import problem, still
@@ -20,13 +20,13 @@ ASKED = [
 IDS = ["async", "sync ppo", "cost", "one region"]
 
 
-def judge_of(prices: Prices, max_evals: int) -> Judge:
-    return Judge(prices, budget_s=1.0, now_s=still, max_evals=max_evals)
+def judge_of(prices: CostTables, max_evals: int) -> EvaluationBudget:
+    return EvaluationBudget(prices, budget_s=1.0, now_s=still, max_evals=max_evals)
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=IDS)
 def test_every_incumbent_is_what_the_oracle_says(asked: Problem) -> None:
-    prices = Prices(asked)
+    prices = CostTables(asked)
     judge = judge_of(prices, 200)
     Descent(prices, np.random.default_rng(0)).run(judge)
     assert judge.trace
@@ -39,7 +39,7 @@ def test_every_incumbent_is_what_the_oracle_says(asked: Problem) -> None:
 def test_the_same_seed_finds_the_same() -> None:
     found = []
     for _ in range(2):
-        prices = Prices(ASKED[0])
+        prices = CostTables(ASKED[0])
         judge = judge_of(prices, 200)
         Descent(prices, np.random.default_rng(3)).run(judge)
         found.append(judge.trace)
@@ -47,7 +47,7 @@ def test_the_same_seed_finds_the_same() -> None:
 
 
 def test_it_goes_on_where_it_ended_and_ends_when_nothing_better_comes() -> None:
-    prices = Prices(ASKED[0])
+    prices = CostTables(ASKED[0])
     descent = Descent(prices, np.random.default_rng(0))
     first, second = judge_of(prices, 100), judge_of(prices, 100_000)
     descent.run(first)

@@ -11,7 +11,7 @@ from planner.devices.catalogue import gpu_types
 from planner.problem.architecture import Architecture
 from planner.problem.lengths import constant
 from planner.problem.workload import Task, Workload
-from planner.simulate.generation.engine import GROWTH_TOKENS, Engine, Sample
+from planner.simulate.generation.engine import GROWTH_TOKENS, SimulatedEngine, SimulatedSample
 from planner.simulate.generation.replica_speed import Speed
 
 ARCH = Architecture(
@@ -26,13 +26,13 @@ SPEED = Speed(WORKLOAD, gpu_types()["A100-80GB-SXM"], 1)
 PLENTY = 1_000_000
 
 
-def queue_of(lengths: list[int], prompt: int = 50) -> deque[Sample]:
-    return deque(Sample(group=i, prompt=prompt, length=length) for i, length in enumerate(lengths))
+def queue_of(lengths: list[int], prompt: int = 50) -> deque[SimulatedSample]:
+    return deque(SimulatedSample(group=i, prompt=prompt, length=length) for i, length in enumerate(lengths))
 
 
 def play(lengths: list[int], *, slots: int, cache_tokens: int) -> tuple[list[int], float, int]:
     """In the order of their ends, with the last end and how many were put back."""
-    engine = Engine(SPEED, max_running=slots, cache_tokens=cache_tokens)
+    engine = SimulatedEngine(SPEED, max_running=slots, cache_tokens=cache_tokens)
     queue, ended = queue_of(lengths), []
     engine.admit_from(queue, 0.0, slots)
     while engine.num_running:
@@ -100,7 +100,7 @@ def test_full_caches_put_the_newest_back_as_single_steps_do(lengths: list[int], 
 @given(st.lists(st.integers(2, 80), min_size=1, max_size=6), st.lists(st.floats(0.0, 1.0), max_size=6))
 def test_halting_in_between_changes_no_end(lengths: list[int], fractions: list[float]) -> None:
     _, whole_s, _ = play(lengths, slots=8, cache_tokens=PLENTY)
-    engine = Engine(SPEED, max_running=8, cache_tokens=PLENTY)
+    engine = SimulatedEngine(SPEED, max_running=8, cache_tokens=PLENTY)
     engine.admit_from(queue_of(lengths), 0.0, 8)
     for halt_s in sorted(fraction * whole_s for fraction in fractions):
         while engine.due_s() <= halt_s:
@@ -113,7 +113,7 @@ def test_halting_in_between_changes_no_end(lengths: list[int], fractions: list[f
 
 
 def test_tokens_before_a_swap_are_of_the_old_version_and_later_ones_of_the_new() -> None:
-    engine = Engine(SPEED, max_running=1, cache_tokens=PLENTY)
+    engine = SimulatedEngine(SPEED, max_running=1, cache_tokens=PLENTY)
     queue = queue_of([100])
     sample = queue[0]
     engine.admit_from(queue, 0.0, 1)
@@ -125,7 +125,7 @@ def test_tokens_before_a_swap_are_of_the_old_version_and_later_ones_of_the_new()
 
 
 def test_a_pause_lasts_until_it_is_over_and_loses_nothing() -> None:
-    engine = Engine(SPEED, max_running=4, cache_tokens=PLENTY)
+    engine = SimulatedEngine(SPEED, max_running=4, cache_tokens=PLENTY)
     engine.admit_from(queue_of([50, 50]), 0.0, 4)
     due_s = engine.due_s()
     free_s = engine.pause(due_s / 2)
@@ -136,7 +136,7 @@ def test_a_pause_lasts_until_it_is_over_and_loses_nothing() -> None:
 
 
 def test_what_vanishes_is_handed_back_without_its_tokens() -> None:
-    engine = Engine(SPEED, max_running=4, cache_tokens=PLENTY)
+    engine = SimulatedEngine(SPEED, max_running=4, cache_tokens=PLENTY)
     engine.admit_from(queue_of([50, 60]), 0.0, 4)
     engine.halt(engine.due_s() / 2)
     lost = engine.vanish()

@@ -11,7 +11,7 @@ from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Fleet, Machines, Region
 from planner.problem.lengths import constant, lognormal
 from planner.problem.workload import Task, Workload
-from planner.simulate.learning.training import Block, Mesh
+from planner.simulate.learning.training import PoolPipelines, SimulatedMesh
 
 GPU = gpu_types()["A100-80GB-SXM"]
 ARCH = architecture("Qwen3-4B")
@@ -24,13 +24,13 @@ WORKLOAD = Workload(
 )  # fmt: skip
 
 
-def mesh(*, unit: int, data: int, **kinds: object) -> Mesh:
+def mesh(*, unit: int, data: int, **kinds: object) -> SimulatedMesh:
     layout = Layout(tensor=unit, **kinds)  # type: ignore[arg-type]
     pool = Pool(
         device_class=AT.key, unit_gpus=unit, num_units=data * layout.pipeline,
         layouts=((Task.ACTOR_TRAINING, layout),),
     )  # fmt: skip
-    return Mesh(WORKLOAD, [Block(WORKLOAD, Task.ACTOR_TRAINING, AT, pool)], list)
+    return SimulatedMesh(WORKLOAD, [PoolPipelines(WORKLOAD, Task.ACTOR_TRAINING, AT, pool)], list)
 
 
 def test_equal_samples_on_one_device_take_their_slots_and_the_update() -> None:

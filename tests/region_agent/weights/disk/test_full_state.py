@@ -13,7 +13,7 @@ from periplus.codec.weights.encoder import encode
 from periplus.errors import Conflict, CorruptFrame, StorageError, WrongBase
 from periplus.publication import Publication, PublicationKind, derived_publication, signed_publication
 from periplus.values.digest import state_digest
-from periplus.values.weight_state import State, Tensor, content_bytes
+from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from region_agent.weights.changes import fold, full
 from region_agent.weights.disk.weight_store import WeightStore
 from tests.support.faulty_weights import FaultyWeightFiles
@@ -43,7 +43,7 @@ def filled(*publications: Publication, chain_versions: int = 2) -> FaultyWeightF
     return disk
 
 
-def held(store: WeightStore) -> State:
+def held(store: WeightStore) -> WeightState:
     assert store.copy is not None
     return decode(None, list(full(store.copy)), max_content_bytes=1 << 30)
 
@@ -155,7 +155,7 @@ def test_a_failing_disk_in_the_middle_of_a_version_is_recovered_from_when_it_wor
 def test_real_files_hold_states_of_several_dtypes_and_spans(tmp_path: Path, span_bytes: int) -> None:
     rng = np.random.default_rng(1)
 
-    def state(seed: int) -> State:
+    def state(seed: int) -> WeightState:
         rng = np.random.default_rng(seed)
         return {
             "a": Tensor("BF16", (999,), rng.normal(size=999).astype(np.float32).view(np.uint16)[::2][:999].copy()),

@@ -7,7 +7,7 @@ import pytest
 
 from periplus.codec.weights.decoder import decode
 from periplus.errors import CorruptFrame, DiskFull
-from periplus.values.weight_state import State
+from periplus.values.weight_state import WeightState
 from region_agent.weights.changes import full
 from region_agent.weights.disk.weight_store import MOST_CHAINS, WeightStore
 from tests.support.faulty_weights import FaultyWeightFiles
@@ -27,7 +27,7 @@ def open_store(disk: FaultyWeightFiles, chain_versions: int = 2) -> WeightStore:
     return WeightStore.open(FOLDER, made().trust, chain_versions=chain_versions, layer=disk)
 
 
-def held(store: WeightStore) -> State:
+def held(store: WeightStore) -> WeightState:
     assert store.copy is not None
     return decode(None, list(full(store.copy)), max_content_bytes=1 << 30)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from periplus.codec.weights.encoder import encode
-from periplus.values.weight_state import State, Tensor
+from periplus.values.weight_state import Tensor, WeightState
 from tests.periplus.codec.weights.cases import noise, step
 
 HERE = Path(__file__).parent
 
 
-def cases() -> dict[str, tuple[State | None, State]]:
+def cases() -> dict[str, tuple[WeightState | None, WeightState]]:
     """Name -> base and new state."""
     sparse = step(2e-6)
     dense = step(3e-4, count=2000)

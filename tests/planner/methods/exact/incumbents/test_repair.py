@@ -8,7 +8,7 @@ import pytest
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.incumbents.repair import mended
 from planner.methods.exact.method import search
 from planner.problem.goal import Goal, Objective, Problem
@@ -18,12 +18,12 @@ from tests.planner.methods.exact.conftest import two_regions, workload
 SLOW_S = 40.0
 
 
-def prices_within(problem: Problem, most_s: float) -> Prices:
+def prices_within(problem: Problem, most_s: float) -> CostTables:
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=most_s)
-    return Prices(replace(problem, goal=goal))
+    return CostTables(replace(problem, goal=goal))
 
 
-def usd(prices: Prices, placement: Placement) -> float:
+def usd(prices: CostTables, placement: Placement) -> float:
     judged = evaluate(prices, placement)
     assert isinstance(judged, Evaluation), judged
     return judged.usd_per_hour
@@ -38,19 +38,19 @@ def with_units(placement: Placement, change: Callable[[int], int]) -> Placement:
 
 
 @pytest.fixture(scope="module")
-def apart() -> tuple[Prices, Placement]:
+def apart() -> tuple[CostTables, Placement]:
     """A problem, and a good placement whose generation has several units of its own."""
     problem = Problem(fleet=two_regions(num_a100=2, num_l40s=2), workload=workload(eta=1))
     pins = ((Task.GENERATION, frozenset({"west"})), (Task.ACTOR_TRAINING, frozenset({"east"})))
     problem = replace(problem, rules=replace(problem.rules, pins=pins))
-    fast = search(Prices(problem), seed=0, budget_s=20.0, now_s=lambda: 0.0)
+    fast = search(CostTables(problem), seed=0, budget_s=20.0, now_s=lambda: 0.0)
     best = getattr(fast, "best", None)
     assert best is not None
     assert sum(pool.num_units for pool in best.placement.group_of(Task.GENERATION).pools) > 1
     return prices_within(problem, best.evaluation.step_s * 1.05), best.placement
 
 
-def test_a_placement_that_is_late_comes_in_time(apart: tuple[Prices, Placement]) -> None:
+def test_a_placement_that_is_late_comes_in_time(apart: tuple[CostTables, Placement]) -> None:
     prices, placement = apart
     late = with_units(placement, lambda num: max(1, num // 2))
     assert not isinstance(evaluate(prices, late), Evaluation)
@@ -59,7 +59,7 @@ def test_a_placement_that_is_late_comes_in_time(apart: tuple[Prices, Placement])
     assert usd(prices, found) <= usd(prices, placement)
 
 
-def test_a_placement_that_is_early_gets_cheaper(apart: tuple[Prices, Placement]) -> None:
+def test_a_placement_that_is_early_gets_cheaper(apart: tuple[CostTables, Placement]) -> None:
     prices, placement = apart
     patient = prices_within(prices.problem, SLOW_S * 4)
     found = mended(patient, placement, float("inf"))
@@ -67,7 +67,7 @@ def test_a_placement_that_is_early_gets_cheaper(apart: tuple[Prices, Placement])
     assert usd(patient, found) < usd(patient, placement)
 
 
-def test_what_cannot_be_in_time_or_is_too_dear_is_none(apart: tuple[Prices, Placement]) -> None:
+def test_what_cannot_be_in_time_or_is_too_dear_is_none(apart: tuple[CostTables, Placement]) -> None:
     prices, placement = apart
     assert mended(prices_within(prices.problem, 1e-3), placement, float("inf")) is None
     assert mended(prices, placement, 0.01) is None

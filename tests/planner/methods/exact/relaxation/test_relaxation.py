@@ -11,15 +11,15 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import trainer_region
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.methods.exact.program.linear_model import INFINITE, LinearModel
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.mesh_lower_bounds import floor
 from planner.methods.exact.subproblem.reachable_candidates import units_at
-from planner.methods.exact.subproblem.remaining_candidates import Least, Node, least_alone
+from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem, Rules
@@ -42,14 +42,14 @@ def capped(fleet: Fleet, *, slower: float) -> Fleet:
     )  # fmt: skip
 
 
-def plans(prices: Prices, data: Blocks) -> Iterator[tuple[Placement, Evaluation, Node]]:
+def plans(prices: CostTables, data: ProblemArrays) -> Iterator[tuple[Placement, Evaluation, Subproblem]]:
     for placement, evaluation in drawn(prices, np.random.default_rng(5), 8):
         home = data.region_at[trainer_region(prices, placement)]
         grouping = tuple(group.tasks for group in placement.groups)
-        yield placement, evaluation, Node(grouping=grouping, home=home)
+        yield placement, evaluation, Subproblem(grouping=grouping, home=home)
 
 
-def bound_s(data: Blocks, node: Node, most_s: float) -> float:
+def bound_s(data: ProblemArrays, node: Subproblem, most_s: float) -> float:
     built = Relaxation(data, node, most_s, INFINITE)
     return INFINITE if built.is_empty else solve_relaxed(built.model).bound * built.scale_s
 
@@ -61,8 +61,8 @@ def test_no_plan_is_faster_than_its_own_part_allows(
     make_problem: Callable[..., Problem], eta: int, critic: bool, rules: Rules, slower: float
 ) -> None:
     problem = make_problem(eta=eta, critic=critic, rules=rules)
-    prices = Prices(replace(problem, fleet=capped(problem.fleet, slower=slower)))
-    data = Blocks(prices, INFINITE, 2)
+    prices = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    data = ProblemArrays(prices, INFINITE, 2)
     for _, evaluation, node in plans(prices, data):
         for most_s in (evaluation.step_s * NARROW, evaluation.step_s * 1.5):
             assert bound_s(data, node, most_s) <= evaluation.step_s * (1 + TOLERANCE)
@@ -70,8 +70,8 @@ def test_no_plan_is_faster_than_its_own_part_allows(
 
 @pytest.mark.parametrize("eta", [0, 1, 4])
 def test_halves_of_a_window_hold_what_the_whole_holds(make_problem: Callable[..., Problem], eta: int) -> None:
-    prices = Prices(make_problem(eta=eta))
-    data, rng = Blocks(prices, INFINITE, 2), np.random.default_rng(6)
+    prices = CostTables(make_problem(eta=eta))
+    data, rng = ProblemArrays(prices, INFINITE, 2), np.random.default_rng(6)
     for _, evaluation, node in plans(prices, data):
         most_s = evaluation.step_s * NARROW
         built = Relaxation(data, node, most_s, INFINITE)
@@ -89,8 +89,8 @@ def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int, slower: float
 ) -> None:
     problem = make_problem(eta=eta)
-    prices = Prices(replace(problem, fleet=capped(problem.fleet, slower=slower)))
-    data, num = Blocks(prices, INFINITE, 2), 0
+    prices = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    data, num = ProblemArrays(prices, INFINITE, 2), 0
     for _, evaluation, node in plans(prices, data):
         most_s = evaluation.step_s * NARROW
         for tasks in (tasks for tasks in node.grouping if not any(task in TRAINING for task in tasks)):
@@ -107,8 +107,8 @@ def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
 def test_parts_by_what_others_take_of_generations_group_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int, share: float
 ) -> None:
-    prices = Prices(make_problem(eta=eta))
-    data, num = Blocks(prices, INFINITE, 2), 0
+    prices = CostTables(make_problem(eta=eta))
+    data, num = ProblemArrays(prices, INFINITE, 2), 0
     for _, evaluation, node in plans(prices, data):
         group = next(tasks for tasks in node.grouping if Task.GENERATION in tasks)
         others_s = sum(s for task, s in evaluation.task_s if task in group and task is not Task.GENERATION)
@@ -127,8 +127,8 @@ def test_parts_by_the_number_of_receivers_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int
 ) -> None:
     problem = make_problem(eta=eta)
-    prices = Prices(replace(problem, fleet=capped(problem.fleet, slower=20.0)))
-    data = Blocks(prices, INFINITE, 2)
+    prices = CostTables(replace(problem, fleet=capped(problem.fleet, slower=20.0)))
+    data = ProblemArrays(prices, INFINITE, 2)
     for _, evaluation, node in plans(prices, data):
         parts = [replace(node, receivers=ends) for ends in ((0, 0), (1, 1), (2, 9))]
         least_s = min(bound_s(data, part, evaluation.step_s * NARROW) for part in parts)
@@ -139,11 +139,11 @@ def test_parts_by_the_number_of_receivers_hold_what_the_whole_holds(
 def test_floors_and_groups_alone_are_below_every_plan(
     make_problem: Callable[..., Problem], eta: int, critic: bool
 ) -> None:
-    prices = Prices(make_problem(eta=eta, critic=critic))
-    data = Blocks(prices, INFINITE, 2)
+    prices = CostTables(make_problem(eta=eta, critic=critic))
+    data = ProblemArrays(prices, INFINITE, 2)
     for _, evaluation, node in plans(prices, data):
         for of in (least_alone, floor):
-            least = Least()
+            least = GroupLowerBounds()
             for tasks in node.grouping:
                 has_mesh = any(task in TRAINING for task in tasks)
                 least = least.with_other((of if has_mesh else least_alone)(data, tasks, node.home))
@@ -157,11 +157,11 @@ def test_no_plan_is_cheaper_than_its_own_part_allows(
 ) -> None:
     """As tight as can be: no step longer than the plan's own is allowed."""
     problem = make_problem(eta=eta, critic=critic, goal=within(1e6))
-    prices = Prices(replace(problem, fleet=capped(problem.fleet, slower=slower)))
-    whole = Blocks(prices, INFINITE, 2)
+    prices = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    whole = ProblemArrays(prices, INFINITE, 2)
     for placement, evaluation, node in plans(prices, whole):
         most_s = evaluation.step_s * NARROW
-        least = Least()
+        least = GroupLowerBounds()
         for tasks in node.grouping:
             least = least.with_other(least_alone(whole, tasks, node.home))
         rent = evaluation.usd_per_hour - evaluation.usd_egress_per_hour
@@ -172,12 +172,14 @@ def test_no_plan_is_cheaper_than_its_own_part_allows(
         assert solve_relaxed(model).bound <= usd * (1 + TOLERANCE)
 
 
-def least_dollars(prices: Prices, placement: Placement, node: Node, most_s: float) -> tuple[LinearModel, float]:
+def least_dollars(
+    prices: CostTables, placement: Placement, node: Subproblem, most_s: float
+) -> tuple[LinearModel, float]:
     """The part's model for that deadline, and what the placement costs an hour."""
-    strict = Prices(replace(prices.problem, goal=within(most_s)))
+    strict = CostTables(replace(prices.problem, goal=within(most_s)))
     judged = evaluate(strict, placement)
     assert isinstance(judged, Evaluation)
-    built = Relaxation(Blocks(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
+    built = Relaxation(ProblemArrays(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
     assert not built.is_empty
     return built.model, judged.usd_per_hour
 
@@ -193,8 +195,8 @@ def test_no_plan_is_cheaper_than_its_own_part_allows_where_egress_is_dear(
     make_problem: Callable[..., Problem], eta: int, critic: bool
 ) -> None:
     problem = make_problem(eta=eta, critic=critic, goal=within(1e6))
-    prices = Prices(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=100.0)))
-    for placement, evaluation, node in plans(prices, Blocks(prices, INFINITE, 2)):
+    prices = CostTables(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=100.0)))
+    for placement, evaluation, node in plans(prices, ProblemArrays(prices, INFINITE, 2)):
         model, usd = least_dollars(prices, placement, node, evaluation.step_s * NARROW)
         assert solve_relaxed(model).bound <= usd * (1 + TOLERANCE)
         assert solve_whole(model, limit_s=20.0, gap=0.0).bound <= usd * (1 + TOLERANCE)
@@ -203,13 +205,13 @@ def test_no_plan_is_cheaper_than_its_own_part_allows_where_egress_is_dear(
 @pytest.mark.parametrize("eta", [0, 1, 4])
 def test_a_part_of_a_window_is_no_dearer_than_the_plans_in_it(make_problem: Callable[..., Problem], eta: int) -> None:
     """Rows of several shapes, on intervals that are wide and narrow."""
-    prices = Prices(make_problem(eta=eta, goal=within(1e6)))
-    for placement, evaluation, node in plans(prices, Blocks(prices, INFINITE, 2)):
+    prices = CostTables(make_problem(eta=eta, goal=within(1e6)))
+    for placement, evaluation, node in plans(prices, ProblemArrays(prices, INFINITE, 2)):
         most_s = evaluation.step_s * NARROW
-        strict = Prices(replace(prices.problem, goal=within(most_s)))
+        strict = CostTables(replace(prices.problem, goal=within(most_s)))
         judged = evaluate(strict, placement)
         assert isinstance(judged, Evaluation)
-        data, most_usd = Blocks(strict, INFINITE, 2), judged.usd_per_hour * NARROW
+        data, most_usd = ProblemArrays(strict, INFINITE, 2), judged.usd_per_hour * NARROW
         assert data.pays_for_few
         for parts in (2, 7):
             ends = [0.0, *np.geomspace(0.1, 1.0, parts) * (eta + 1) * most_s, INFINITE]
@@ -224,10 +226,10 @@ def test_samples_that_are_scored_far_away_are_paid_for_in_the_program(make_probl
     pins = ((Task.REFERENCE, frozenset({"west"})), (Task.GENERATION, frozenset({"east"})))
     rules = Rules(pins=(*pins, (Task.ACTOR_TRAINING, frozenset({"east"}))))
     problem = make_problem(eta=1, goal=within(60.0), rules=rules)
-    prices = Prices(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=1000.0)))
-    data = Blocks(prices, INFINITE, 2)
+    prices = CostTables(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=1000.0)))
+    data = ProblemArrays(prices, INFINITE, 2)
     grouping = ((Task.GENERATION,), (Task.REFERENCE,), (Task.ACTOR_TRAINING,))
-    built = Relaxation(data, Node(grouping=grouping, home=data.region_at["east"]), 60.0, INFINITE)
+    built = Relaxation(data, Subproblem(grouping=grouping, home=data.region_at["east"]), 60.0, INFINITE)
     found = solve_whole(built.model, limit_s=20.0, gap=0.0)
     assert found.values is not None
     judged = evaluate(prices, built.placement(found.values))

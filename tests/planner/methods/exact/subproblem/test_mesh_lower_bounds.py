@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from planner.answer.placement import Group
-from planner.cost.tables.cost_tables import Prices
+from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.methods.exact.program.linear_model import INFINITE
-from planner.methods.exact.subproblem.candidate_arrays import Blocks
+from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.mesh_lower_bounds import limit
-from planner.methods.exact.subproblem.remaining_candidates import Node, choices
+from planner.methods.exact.subproblem.remaining_candidates import Subproblem, choices
 from planner.problem.goal import Problem
 from planner.problem.groupings import Tasks, groupings
 from planner.problem.workload import Task
 
 
-def chosen_among(data: Blocks, node: Node, most_s: float) -> dict[Tasks, set[Group]] | None:
+def chosen_among(data: ProblemArrays, node: Subproblem, most_s: float) -> dict[Tasks, set[Group]] | None:
     found = choices(data, node, most_s)
     if found is None:
         return None
@@ -29,10 +29,10 @@ def chosen_among(data: Blocks, node: Node, most_s: float) -> dict[Tasks, set[Gro
 def test_what_is_left_unlisted_is_left_out_of_every_part(
     make_problem: Callable[..., Problem], eta: int, critic: bool, num_blocks: int
 ) -> None:
-    prices = Prices(make_problem(eta=eta, critic=critic))
+    prices = CostTables(make_problem(eta=eta, critic=critic))
     most_s = min(evaluation.step_s for _, evaluation in drawn(prices, np.random.default_rng(1), 40))
-    whole, limited = (Blocks(prices, most_s, num_blocks) for _ in range(2))
-    nodes = [Node(grouping=each, home=h) for each in groupings(prices.problem) for h in range(len(whole.regions))]
+    whole, limited = (ProblemArrays(prices, most_s, num_blocks) for _ in range(2))
+    nodes = [Subproblem(grouping=each, home=h) for each in groupings(prices.problem) for h in range(len(whole.regions))]
     limit(limited, nodes)
     assert sum(room.path_s < INFINITE for room, _ in limited.rooms.values()) > 0
     for node in nodes:
@@ -40,10 +40,10 @@ def test_what_is_left_unlisted_is_left_out_of_every_part(
 
 
 def test_fewer_meshes_are_listed_where_generation_takes_most_of_a_path(make_problem: Callable[..., Problem]) -> None:
-    prices = Prices(make_problem(eta=0))
+    prices = CostTables(make_problem(eta=0))
     most_s = min(evaluation.step_s for _, evaluation in drawn(prices, np.random.default_rng(1), 40))
-    whole, limited = (Blocks(prices, most_s * 0.6, 2) for _ in range(2))
+    whole, limited = (ProblemArrays(prices, most_s * 0.6, 2) for _ in range(2))
     apart = next(each for each in groupings(prices.problem) if (Task.GENERATION,) in each)
     trains = next(tasks for tasks in apart if Task.ACTOR_TRAINING in tasks)
-    limit(limited, [Node(grouping=apart, home=0)])
+    limit(limited, [Subproblem(grouping=apart, home=0)])
     assert len(limited.meshes(trains, 0).columns) < len(whole.meshes(trains, 0).columns)
