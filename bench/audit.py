@@ -91,18 +91,30 @@ class Trainer:
         self._root = records.START_OF_BATCHES
         self._kept: list[Path] = []
         self._parent: tuple[Policy, bytes] | None = None
-        job = {"staleness": BOUND, "seed": config.seed, "train": {"groups_per_step": config.groups_per_step},
-               "algorithm": {"name": "grpo", "group_size": config.group_size}}  # fmt: skip
+        job = {
+            "staleness": BOUND,
+            "seed": config.seed,
+            "train": {"groups_per_step": config.groups_per_step},
+            "algorithm": {"name": "grpo", "group_size": config.group_size},
+        }
         self._run.config.write_text(json.dumps(job))
         self._store = Spool.open(self._run.trajectories, durability=Durability.PROCESS, max_bytes=1 << 40)
         self._journal = AuditJournal.open(self._run.audit)
         self._say(
             records.OpenEntry(
-                job_id=JOB, fork=0, parent=None, manifest=None, resumed_at=None, bound=BOUND,
-                group_size=config.group_size, groups_per_step=config.groups_per_step, seed=config.seed,
-                algorithm="grpo", settings=blake3(self._run.config.read_bytes()).digest(),
+                job_id=JOB,
+                fork=0,
+                parent=None,
+                manifest=None,
+                resumed_at=None,
+                bound=BOUND,
+                group_size=config.group_size,
+                groups_per_step=config.groups_per_step,
+                seed=config.seed,
+                algorithm="grpo",
+                settings=blake3(self._run.config.read_bytes()).digest(),
             )
-        )  # fmt: skip
+        )
         key = PublisherKey.generate()
         self._sealer = Sealer(key, authority.certify(JOB, 0, key.public_key))
         self._say(self._sealer.seal(*self._journal.position))
@@ -136,12 +148,18 @@ class Trainer:
         config, group = self._config, self._next_group
         leases = [
             records.LeaseEntry(
-                lease_id=self._next_lease + sample, group=group, sample=sample, item=group % 5000,
-                purpose=Purpose.TRAIN, worker_id=f"{JOB}/eu-west/rollout-{group % 8}", region="eu-west",
-                start_at=self._policy, consume_by_version=self._policy.version + BOUND,
+                lease_id=self._next_lease + sample,
+                group=group,
+                sample=sample,
+                item=group % 5000,
+                purpose=Purpose.TRAIN,
+                worker_id=f"{JOB}/eu-west/rollout-{group % 8}",
+                region="eu-west",
+                start_at=self._policy,
+                consume_by_version=self._policy.version + BOUND,
             )
             for sample in range(config.group_size)
-        ]  # fmt: skip
+        ]
         for lease in leases:
             self._say(lease)
         found = [self._trajectory(lease) for lease in leases]
@@ -152,12 +170,21 @@ class Trainer:
             digest = content_digest(t)
             self._say(
                 records.ResultEntry(
-                    verdict=records.AdmissionVerdict.ACCEPTED, why="", lease_id=lease.lease_id, group=group,
-                    sample=lease.sample, worker_id=lease.worker_id, region="eu-west", digest=digest,
-                    num_tokens=len(t.completion_ids), policies=t.policies, stop_reason=t.stop_reason,
-                    frame=records.FrameId(position.epoch, position.sequence), index=index,
+                    verdict=records.AdmissionVerdict.ACCEPTED,
+                    why="",
+                    lease_id=lease.lease_id,
+                    group=group,
+                    sample=lease.sample,
+                    worker_id=lease.worker_id,
+                    region="eu-west",
+                    digest=digest,
+                    num_tokens=len(t.completion_ids),
+                    policies=t.policies,
+                    stop_reason=t.stop_reason,
+                    frame=records.FrameId(position.epoch, position.sequence),
+                    index=index,
                 )
-            )  # fmt: skip
+            )
             self._waiting[-1].append(records.UsedSample(group, lease.sample, digest))
             self._ages.append((self._policy.version, len(t.completion_ids)))
         self._next_lease += config.group_size
@@ -166,14 +193,22 @@ class Trainer:
     def _trajectory(self, lease: records.LeaseEntry) -> Trajectory:
         num_tokens = int(self._rng.integers(1, 2 * self._config.mean_tokens))
         return Trajectory(
-            lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
+            lease_id=lease.lease_id,
+            group=lease.group,
+            sample=lease.sample,
+            item=lease.item,
+            purpose=lease.purpose,
             prompt_ids=read_only([1, 2, lease.item], np.int32),
             completion_ids=read_only(self._rng.integers(0, 5000, num_tokens), np.int32),
             logprobs=read_only(-self._rng.random(num_tokens), np.float32),
-            mask=read_only(np.ones(num_tokens), np.bool_), policies=(PolicyRun(lease.start_at, num_tokens),),
-            reward=1.0, stop_reason=StopReason.EOS, sampling=SamplingParams(temperature=1.0),
-            worker_id=lease.worker_id, generation_s=0.5,
-        )  # fmt: skip
+            mask=read_only(np.ones(num_tokens), np.bool_),
+            policies=(PolicyRun(lease.start_at, num_tokens),),
+            reward=1.0,
+            stop_reason=StopReason.EOS,
+            sampling=SamplingParams(temperature=1.0),
+            worker_id=lease.worker_id,
+            generation_s=0.5,
+        )
 
     def _step(self) -> None:
         batch = self._waiting[: self._config.groups_per_step]
@@ -185,8 +220,11 @@ class Trainer:
             age = self._policy.version - version
             ages[age] = ages.get(age, 0) + num_tokens
         root = records.batch_root([used.digest for used in samples])
-        self._say(records.ConsumeEntry(policy=self._policy, trained=True, why="", samples=samples, root=root,
-                                  staleness_tokens=ages))  # fmt: skip
+        self._say(
+            records.ConsumeEntry(
+                policy=self._policy, trained=True, why="", samples=samples, root=root, staleness_tokens=ages
+            )
+        )
         self._root = records.next_batches_root(self._root, root)
         self._policy = self._policy.next()
         self._publish()
@@ -205,16 +243,23 @@ class Trainer:
         position, part = self._journal.position, folder / "model.safetensors"
         opened = sorted(group[0].group for group in self._waiting)
         manifest = {
-            "schema": "periplus.checkpoint/1", "job_id": JOB, "fork": 0, "version": self._policy.version,
-            "parts": [{"name": part.name, "bytes": part.stat().st_size,
-                       "blake3": blake3(part.read_bytes()).hexdigest()}],
-            "parents": [], "progress": {"steps": float(self._policy.version)},
+            "schema": "periplus.checkpoint/1",
+            "job_id": JOB,
+            "fork": 0,
+            "version": self._policy.version,
+            "parts": [
+                {"name": part.name, "bytes": part.stat().st_size, "blake3": blake3(part.read_bytes()).hexdigest()}
+            ],
+            "parents": [],
+            "progress": {"steps": float(self._policy.version)},
             "audit": {"n": position.n, "prev": position.prev.hex()},
             "weights": state_digest(round_to_bf16(self._state)).hex(),
             "parent": self._parent and [0, self._parent[0].version],
             "parent_manifest": self._parent and self._parent[1].hex(),
-            "next_group": self._next_group, "open_groups": opened, "batches_root": self._root.hex(),
-        }  # fmt: skip
+            "next_group": self._next_group,
+            "open_groups": opened,
+            "batches_root": self._root.hex(),
+        }
         (folder / "manifest.json").write_text(json.dumps(manifest))
         digest = blake3((folder / "manifest.json").read_bytes()).digest()
         self._say(records.CheckpointEntry(policy=self._policy, manifest=digest, covers=position.n))
@@ -260,11 +305,15 @@ def _audit(root: str, authority_key: bytes) -> Taken:
     cpu_s, wall_s = time.process_time() - begun_cpu_s, time.monotonic() - begun_s
     assert report.surviving is not None
     return Taken(
-        codes=tuple(sorted(report.counts)), trained=report.surviving.trained,
-        trained_by_frame=report.surviving.trained_by_frame, signed_lines=report.seals.num_lines,
-        num_lines=report.num_lines, cpu_s=cpu_s, wall_s=wall_s,
+        codes=tuple(sorted(report.counts)),
+        trained=report.surviving.trained,
+        trained_by_frame=report.surviving.trained_by_frame,
+        signed_lines=report.seals.num_lines,
+        num_lines=report.num_lines,
+        cpu_s=cpu_s,
+        wall_s=wall_s,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    )  # fmt: skip
+    )
 
 
 def audited(root: Path, authority_key: bytes) -> Taken:
@@ -307,9 +356,15 @@ def measure(config: Config, folder: Path) -> list[dict[str, Any]]:
 def _reach(rows: Sequence[dict[str, Any]]) -> list[dict[str, object]]:
     value = rows[-1]["us_per_line"]
     return [
-        {"name": "audit_s_per_million_lines", "value": value, "unit": "s", "op": "<=",
-         "target": MAX_S_PER_MILLION_LINES, "ok": value <= MAX_S_PER_MILLION_LINES},
-    ]  # fmt: skip
+        {
+            "name": "audit_s_per_million_lines",
+            "value": value,
+            "unit": "s",
+            "op": "<=",
+            "target": MAX_S_PER_MILLION_LINES,
+            "ok": value <= MAX_S_PER_MILLION_LINES,
+        },
+    ]
 
 
 def _rounded(row: dict[str, Any]) -> dict[str, Any]:

@@ -121,8 +121,9 @@ def _score(predicted: Sequence[Predicted]) -> Score:
     labels = [label for one in predicted for label in _labels(one.series)]
     return score(
         np.concatenate([one.seconds for one in predicted]),
-        np.concatenate([one.series.seconds for one in predicted]), labels,
-    )  # fmt: skip
+        np.concatenate([one.series.seconds for one in predicted]),
+        labels,
+    )
 
 
 def _labels(series: Series) -> Iterator[str]:
@@ -144,9 +145,12 @@ def print_table(split: str, table: Mapping[str, Score]) -> None:
 
 def as_row(one: Score) -> Row:
     return {
-        "rows": one.num_rows, "mean_error": one.mean_error, "worst_error": one.worst_error, "worst": one.worst,
+        "rows": one.num_rows,
+        "mean_error": one.mean_error,
+        "worst_error": one.worst_error,
+        "worst": one.worst,
         "spearman": one.spearman,
-    }  # fmt: skip
+    }
 
 
 def numbers_of(fit: Fit, traits: Mapping[str, Traits]) -> Row:
@@ -179,9 +183,10 @@ def unknown_program(row: LayerMemory) -> tuple[float, float]:
     family = row.arch.name[:3]
     others = [kept for name, kept in KEPT.items() if name[:3] != family]
     mean = replace(
-        others[0], hidden=float(np.mean([kept.hidden for kept in others])),
+        others[0],
+        hidden=float(np.mean([kept.hidden for kept in others])),
         width=row.arch.num_mlp_matrices - 1 + float(np.mean([_width_beyond(n) for n in KEPT if n[:3] != family])),
-    )  # fmt: skip
+    )
     return predicted_bytes(row, mean)
 
 
@@ -260,10 +265,13 @@ def main() -> int:
     print_memory(results["memory"])
     reach = reach_of(results)
     record = {
-        "bench": "planner_cost", "commit": provenance.commit(), "machine": provenance.machine(numpy=np.__version__),
+        "bench": "planner_cost",
+        "commit": provenance.commit(),
+        "machine": provenance.machine(numpy=np.__version__),
         "config": {"quick": arguments.quick, "kernels_every": every, "rows": sum(map(len, series))},
-        "results": _rounded(results), "reach": reach,
-    }  # fmt: skip
+        "results": _rounded(results),
+        "reach": reach,
+    }
     print(json.dumps(record))
     return 0 if all(row["ok"] for row in reach) else 1
 

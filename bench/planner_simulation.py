@@ -130,12 +130,18 @@ def played(
         ceiling = spearman(simulated, [each.step_s for each in again])
     ratios = np.array(predicted) / np.array(simulated)
     return Compared(
-        cell=cell.name, which=which, num_plans=len(chosen), spearman=spearman(predicted, simulated),
-        mean_error=float(np.mean(np.abs(ratios - 1))), worst_error=float(np.max(np.abs(ratios - 1))),
-        bias=float(np.median(ratios)), max_age=max(each.max_age for each in seen), simulate_s=took_s / len(chosen),
+        cell=cell.name,
+        which=which,
+        num_plans=len(chosen),
+        spearman=spearman(predicted, simulated),
+        mean_error=float(np.mean(np.abs(ratios - 1))),
+        worst_error=float(np.max(np.abs(ratios - 1))),
+        bias=float(np.median(ratios)),
+        max_age=max(each.max_age for each in seen),
+        simulate_s=took_s / len(chosen),
         pairs=tuple((_short(a), _short(b)) for a, b in zip(predicted, simulated, strict=True)),
         ceiling=ceiling,
-    )  # fmt: skip
+    )
 
 
 def _simulated(
@@ -143,11 +149,15 @@ def _simulated(
 ) -> list[Simulated]:
     return [
         simulate(
-            problem, placement, seed=seed + i, num_steps=cell.num_steps, idle=frozenset(evaluation.idle),
+            problem,
+            placement,
+            seed=seed + i,
+            num_steps=cell.num_steps,
+            idle=frozenset(evaluation.idle),
             at_most=evaluation.limited,
         )
         for i, (placement, evaluation) in enumerate(chosen)
-    ]  # fmt: skip
+    ]
 
 
 def _short(value: float) -> float:
@@ -189,17 +199,26 @@ def check_simulator() -> None:
     equal = Lengths(quantiles=(400.0,))
     tasks = (Task.GENERATION, Task.ACTOR_TRAINING)
     workload = Workload(
-        algorithm="grpo", models=dict.fromkeys(tasks, arch), eta=0, prompts_per_step=4, group_size=8,
-        prompt_tokens=Lengths(quantiles=(128.0,)), completion_tokens=equal,
-    )  # fmt: skip
+        algorithm="grpo",
+        models=dict.fromkeys(tasks, arch),
+        eta=0,
+        prompts_per_step=4,
+        group_size=8,
+        prompt_tokens=Lengths(quantiles=(128.0,)),
+        completion_tokens=equal,
+    )
     pool = Pool(
-        device_class="here/A100-80GB-SXM/8", unit_gpus=4, num_units=1,
+        device_class="here/A100-80GB-SXM/8",
+        unit_gpus=4,
+        num_units=1,
         layouts=tuple((task, Layout(tensor=4, micro_batch=4)) for task in tasks),
-    )  # fmt: skip
+    )
     seen = simulate(
-        Problem(fleet=fleet, workload=workload), Placement(groups=(Group(tasks=tasks, pools=(pool,)),)), seed=0,
+        Problem(fleet=fleet, workload=workload),
+        Placement(groups=(Group(tasks=tasks, pools=(pool,)),)),
+        seed=0,
         num_steps=3,
-    )  # fmt: skip
+    )
 
     def reduce_s(rows: float) -> float:
         return 2 * collective.machine_all_reduce_s(gpu, payload_bytes=2 * rows * arch.hidden_size, num=4)
@@ -230,10 +249,15 @@ def cells(*, quick: bool, seed: int, num_plans: int) -> list[Cell]:
         model = HETRL_MODELS[i % len(HETRL_MODELS)]
         made.append(
             Cell(
-                scenario=str(scenario), algorithm=algorithm, is_async=is_async, model=model, num_plans=size[0],
-                num_steps=size[1], seed=seed,
+                scenario=str(scenario),
+                algorithm=algorithm,
+                is_async=is_async,
+                model=model,
+                num_plans=size[0],
+                num_steps=size[1],
+                seed=seed,
             )
-        )  # fmt: skip
+        )
     return made[::5] if quick else made
 
 

@@ -110,11 +110,18 @@ def world_of(case: Case) -> World:
     need_tokens_per_s = case.groups_per_step * case.group_size * sample_tokens / step_s
     regions = tuple(region for region in REGIONS for _ in range(WORKERS_PER_REGION))
     return World(
-        links=_links(case.data), worker_regions=regions,
-        slots=deal_slots(round(CAPACITY * need_tokens_per_s / TOKENS_PER_S), len(regions)), tokens_per_s=TOKENS_PER_S,
-        sample_s=sample_tokens / TOKENS_PER_S, step_s=step_s, groups_per_step=case.groups_per_step,
-        group_size=case.group_size, bound=case.bound, deaths_per_hour=case.deaths_per_hour, outages=case.outages,
-    )  # fmt: skip
+        links=_links(case.data),
+        worker_regions=regions,
+        slots=deal_slots(round(CAPACITY * need_tokens_per_s / TOKENS_PER_S), len(regions)),
+        tokens_per_s=TOKENS_PER_S,
+        sample_s=sample_tokens / TOKENS_PER_S,
+        step_s=step_s,
+        groups_per_step=case.groups_per_step,
+        group_size=case.group_size,
+        bound=case.bound,
+        deaths_per_hour=case.deaths_per_hour,
+        outages=case.outages,
+    )
 
 
 def run(case: Case) -> Outcome:
@@ -148,9 +155,7 @@ def plan(data: Path, *, quick: bool, seed: int, lengths: str) -> Plan:
 
     def case(policy: str, ratio: float, bound: int) -> Case:
         window = ours_window if policy == OURS else peer_window
-        return Case(
-            policy=policy, ratio=ratio, bound=bound, data=data, window=window, seed=seed, lengths=lengths
-        )  # fmt: skip
+        return Case(policy=policy, ratio=ratio, bound=bound, data=data, window=window, seed=seed, lengths=lengths)
 
     policies = (OURS, Rule.AREAL, Rule.PRIME_RL, Rule.SYNCHRONOUS) if quick else POLICIES
     grid = tuple(case(policy, ratio, bound) for policy in policies for ratio in ratios for bound in bounds)
@@ -192,10 +197,20 @@ def run_all(cases: Sequence[Case], jobs: int) -> list[Outcome]:
 def check_simulator() -> None:
     """A synchronous loop over one free region and equal lengths takes T + W + G + D, to the tick."""
     world = World(
-        links={"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0)}, worker_regions=("here",) * 4,
-        slots=(8,) * 4, tokens_per_s=10.0, sample_s=7.0, step_s=5.0, groups_per_step=4, group_size=8, bound=0,
-        deaths_per_hour=0.0, encode_s=1.0, load_s=2.0, relay_s=0.0,
-    )  # fmt: skip
+        links={"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0)},
+        worker_regions=("here",) * 4,
+        slots=(8,) * 4,
+        tokens_per_s=10.0,
+        sample_s=7.0,
+        step_s=5.0,
+        groups_per_step=4,
+        group_size=8,
+        bound=0,
+        deaths_per_hour=0.0,
+        encode_s=1.0,
+        load_s=2.0,
+        relay_s=0.0,
+    )
     source = Source(name="equal", groups=np.full((1, 8), 70))
     simulator = Simulator(world, Lengths(source, 8, 0), Peer(Rule.SYNCHRONOUS, world), 0)
     simulator.run(6)
@@ -205,9 +220,11 @@ def check_simulator() -> None:
 
 
 KNOWN = {
-    (Rule.DROP, 1.0): ("discarded_samples", 0.10), (Rule.DROP, 1.5): ("discarded_samples", 0.14),
-    (Rule.HOLD, 1.0): ("busy", 0.95), (Rule.HOLD, 1.5): ("busy", 0.81),
-}  # fmt: skip
+    (Rule.DROP, 1.0): ("discarded_samples", 0.10),
+    (Rule.DROP, 1.5): ("discarded_samples", 0.14),
+    (Rule.HOLD, 1.0): ("busy", 0.95),
+    (Rule.HOLD, 1.5): ("busy", 0.81),
+}
 """Figures that were found before, at bound 2."""
 
 

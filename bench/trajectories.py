@@ -78,13 +78,27 @@ class Config:
 
 
 FULL = Config(
-    train_steps=300, groups=8, side_groups=2, sharpness=(0.7, 1.6, 2.5, 4.0), levels=(1, 3, 6, 9, 12, 15, 19),
-    passes=101, peer_passes=3, ingest_frames=2000, ingest_runs=5,
-)  # fmt: skip
+    train_steps=300,
+    groups=8,
+    side_groups=2,
+    sharpness=(0.7, 1.6, 2.5, 4.0),
+    levels=(1, 3, 6, 9, 12, 15, 19),
+    passes=101,
+    peer_passes=3,
+    ingest_frames=2000,
+    ingest_runs=5,
+)
 QUICK = Config(
-    train_steps=20, groups=2, side_groups=0, sharpness=(), levels=(3, LEVEL), passes=51, peer_passes=1,
-    ingest_frames=600, ingest_runs=1,
-)  # fmt: skip
+    train_steps=20,
+    groups=2,
+    side_groups=0,
+    sharpness=(),
+    levels=(3, LEVEL),
+    passes=51,
+    peer_passes=1,
+    ingest_frames=600,
+    ingest_runs=1,
+)
 
 Group = tuple[Trajectory, ...]
 
@@ -153,13 +167,23 @@ def record(place: int, prompt: Any, ids: Any, logprobs: Any) -> Trajectory:
     runs = [PolicyRun(Policy(0, version - 1), swapped_at), PolicyRun(Policy(0, version), num_tokens - swapped_at)]
     correct = (place * 7) % 3 == 0
     return Trajectory(
-        lease_id=1_000_000 + place, group=group, sample=sample, item=(group * 7919) % 500, purpose=Purpose.TRAIN,
-        prompt_ids=token_ids(prompt), completion_ids=read_only(ids, np.int32),
-        logprobs=read_only(logprobs, np.float32), mask=read_only(np.ones(num_tokens), np.bool_),
-        policies=tuple(run for run in runs if run.num_tokens), reward=float(correct), stop_reason=StopReason.EOS,
-        sampling=SamplingParams(temperature=1.0), metadata=json.dumps({"dataset": "math500", "correct": correct}),
-        worker_id="eu-west/rollout-3", generation_s=num_tokens / 61.7,
-    )  # fmt: skip
+        lease_id=1_000_000 + place,
+        group=group,
+        sample=sample,
+        item=(group * 7919) % 500,
+        purpose=Purpose.TRAIN,
+        prompt_ids=token_ids(prompt),
+        completion_ids=read_only(ids, np.int32),
+        logprobs=read_only(logprobs, np.float32),
+        mask=read_only(np.ones(num_tokens), np.bool_),
+        policies=tuple(run for run in runs if run.num_tokens),
+        reward=float(correct),
+        stop_reason=StopReason.EOS,
+        sampling=SamplingParams(temperature=1.0),
+        metadata=json.dumps({"dataset": "math500", "correct": correct}),
+        worker_id="eu-west/rollout-3",
+        generation_s=num_tokens / 61.7,
+    )
 
 
 def with_tool_output(group: Group) -> Group:
@@ -311,9 +335,15 @@ def _reach(results: dict[str, Any]) -> list[dict[str, object]]:
     num_bytes, speed = ours_["bytes_per_sampled_token"], ours_["decode_validate_gbytes_per_s"]
     rows = [
         _row("bytes_per_sampled_token", num_bytes, "B", "<=", MAX_BYTES_PER_TOKEN, num_bytes <= MAX_BYTES_PER_TOKEN),
-        _row("decode_validate_gbytes_per_s", speed, "GB/s", ">=", MIN_DECODE_GBYTES_PER_S,
-             speed >= MIN_DECODE_GBYTES_PER_S),
-    ]  # fmt: skip
+        _row(
+            "decode_validate_gbytes_per_s",
+            speed,
+            "GB/s",
+            ">=",
+            MIN_DECODE_GBYTES_PER_S,
+            speed >= MIN_DECODE_GBYTES_PER_S,
+        ),
+    ]
     rate = taken_in["ingest_tokens_per_s"]
     ok = rate >= MIN_INGEST_TOKENS_PER_S
     rows.append(_row("ingest_tokens_per_s", rate, "tokens/s", ">=", MIN_INGEST_TOKENS_PER_S, ok))

@@ -79,13 +79,21 @@ class Config:
 
 
 FULL = Config(
-    quick=False, density_elements=8 << 20, speed_elements=128 << 20, speed_passes=9, peer_passes=3,
+    quick=False,
+    density_elements=8 << 20,
+    speed_elements=128 << 20,
+    speed_passes=9,
+    peer_passes=3,
     simulated_elements=4 << 20,
-)  # fmt: skip
+)
 QUICK = Config(
-    quick=True, density_elements=1 << 20, speed_elements=16 << 20, speed_passes=5, peer_passes=1,
+    quick=True,
+    density_elements=1 << 20,
+    speed_elements=16 << 20,
+    speed_passes=5,
+    peer_passes=1,
     simulated_elements=1 << 20,
-)  # fmt: skip
+)
 
 
 def say(text: str) -> None:
@@ -244,11 +252,13 @@ def main() -> int:
     results = measure(config, cache)
     reach = reach_of(results)
     record = {
-        "bench": "weight_codec", "commit": provenance.commit(),
+        "bench": "weight_codec",
+        "commit": provenance.commit(),
         "machine": provenance.machine(load, numpy=np.__version__, zstd=".".join(map(str, zstandard.ZSTD_VERSION))),
         "config": asdict(config),
-        "results": _rounded(results), "reach": reach,
-    }  # fmt: skip
+        "results": _rounded(results),
+        "reach": reach,
+    }
     print(json.dumps(record))
     return 0 if all(row["ok"] for row in reach) else 1
 

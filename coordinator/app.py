@@ -112,9 +112,13 @@ def _plan(state: State, order: RunPlanner) -> PlanFinished:
 def _ask(fleet: Fleet, job_json: str) -> Outcome:
     job = JobFile.from_json(job_json)
     return plan_job(
-        fleet, job, architecture=visible_architecture(job.model.path), model_bytes=published_bytes(job.model.path),
-        capabilities=load_capabilities(), thinking=Thinking(budget_s=PLAN_BUDGET_S, now_s=clock.monotonic_s),
-    )  # fmt: skip
+        fleet,
+        job,
+        architecture=visible_architecture(job.model.path),
+        model_bytes=published_bytes(job.model.path),
+        capabilities=load_capabilities(),
+        thinking=Thinking(budget_s=PLAN_BUDGET_S, now_s=clock.monotonic_s),
+    )
 
 
 def _steady_unix_s() -> Callable[[], float]:

@@ -62,9 +62,14 @@ def authority(file: Path) -> int:
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 def run(
-    listen: str, region: str, wan: str, authority_key: Path | None, ready_file: Path | None, stop_on_stdin_eof: bool,
+    listen: str,
+    region: str,
+    wan: str,
+    authority_key: Path | None,
+    ready_file: Path | None,
+    stop_on_stdin_eof: bool,
     log_level: str,
-) -> int:  # fmt: skip
+) -> int:
     """Run a coordinator in the foreground. Logs go to standard error."""
     telemetry.configure(log_level, sys.stderr)
     config = resolve(CoordinatorConfig(listen=listen, region=region, wan=wan, authority_key=authority_key))

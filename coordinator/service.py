@@ -27,9 +27,13 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
     `certify` signs for a job, a fork and a public key."""
 
     def __init__(
-        self, writer: Writer, heartbeat_s: float, version: str, make_job_id: Callable[[str], str],
+        self,
+        writer: Writer,
+        heartbeat_s: float,
+        version: str,
+        make_job_id: Callable[[str], str],
         certify: Callable[[str, int, bytes], Certificate],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._writer = writer
         self._heartbeat_s = heartbeat_s
         self._version = version

@@ -340,8 +340,15 @@ def _task(state: State, job: Job, task_id: str, role: Role) -> AssignedTask:
     assert job.placement is not None
     home = state.regions[job.placement.trainer_region].hello
     return AssignedTask(
-        task_id=task_id, job_id=job.job_id, role=role, job_json=job.request.job_json, trainer_region=home.region,
-        trainer_gateway=home.gateway_address, fork=job.fork, resume_from=job.request.resume_from,
-        plan_json=job.placement.plan_json, stopping=job.cancelling and role is Role.TRAINER,
+        task_id=task_id,
+        job_id=job.job_id,
+        role=role,
+        job_json=job.request.job_json,
+        trainer_region=home.region,
+        trainer_gateway=home.gateway_address,
+        fork=job.fork,
+        resume_from=job.request.resume_from,
+        plan_json=job.placement.plan_json,
+        stopping=job.cancelling and role is Role.TRAINER,
         authority_key=state.authority_key,
-    )  # fmt: skip
+    )

@@ -171,9 +171,15 @@ class Writer:
         session.epoch = self.state.regions[hello.region].epoch
         self._sessions[(hello.region, session.epoch)] = session
         log_event(
-            log, logging.INFO, "region_joined", region=hello.region, epoch=session.epoch, gateway=hello.gateway_address,
-            host=hello.inventory.hostname, num_tasks=len(hello.tasks),
-        )  # fmt: skip
+            log,
+            logging.INFO,
+            "region_joined",
+            region=hello.region,
+            epoch=session.epoch,
+            gateway=hello.gateway_address,
+            host=hello.inventory.hostname,
+            num_tasks=len(hello.tasks),
+        )
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -218,11 +224,21 @@ def _log_answer(order: Order) -> None:
     match order:
         case SendCertificate():
             log_event(
-                log, logging.INFO, "trainer_certified", job=order.job_id, fork=order.fork, region=order.region,
+                log,
+                logging.INFO,
+                "trainer_certified",
+                job=order.job_id,
+                fork=order.fork,
+                region=order.region,
                 public_key=order.public_key.hex(),
-            )  # fmt: skip
+            )
         case RefuseCertificate():
             log_event(
-                log, logging.WARNING, "certificate_refused", job=order.job_id, fork=order.fork, region=order.region,
+                log,
+                logging.WARNING,
+                "certificate_refused",
+                job=order.job_id,
+                fork=order.fork,
+                region=order.region,
                 why=order.reason,
-            )  # fmt: skip
+            )

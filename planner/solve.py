@@ -192,7 +192,7 @@ def _as_plan(prices: CostTables, found: outcome.Outcome, method: str, seed: int)
 def _infeasible(found: outcome.Infeasible) -> NoPlanExists:
     return NoPlanExists(
         conflict=sentence(found.conflict), facts=found.conflict, is_minimal=found.is_minimal, is_cut=found.is_cut
-    )  # fmt: skip
+    )
 
 
 def sentence(facts: Sequence[Fact]) -> str:

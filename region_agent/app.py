@@ -153,16 +153,22 @@ class Agent:
         self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
         self._supervisor = Supervisor(
             WorkerSettings(
-                region=config.region, gateway=address, work_dir=config.work_dir.absolute(),
+                region=config.region,
+                gateway=address,
+                work_dir=config.work_dir.absolute(),
                 num_threads=config.worker_threads,
             )
-        )  # fmt: skip
+        )
         self._tasks = asyncio.TaskGroup()
         self._certificates = CertificateDesk(config.coordinator, self._send)
         handlers = SessionHandlers(
-            hello=self._hello, heartbeat=self._heartbeat, questions=self._certificates.questions,
-            desired=self._on_desired, probe=self._on_probe, certificate=self._certificates.answered,
-        )  # fmt: skip
+            hello=self._hello,
+            heartbeat=self._heartbeat,
+            questions=self._certificates.questions,
+            desired=self._on_desired,
+            probe=self._on_probe,
+            certificate=self._certificates.answered,
+        )
         self._session = CoordinatorSession(config.coordinator, router, handlers)
 
     async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> ShutdownReason:
@@ -206,10 +212,12 @@ class Agent:
     def _hello(self) -> control_pb2.Hello:
         config = self._config
         return control_pb2.Hello(
-            region=config.region, boot_id=self._boot_id, gateway_address=self._advertised,
+            region=config.region,
+            boot_id=self._boot_id,
+            gateway_address=self._advertised,
             inventory=self._inventory,
             tasks=[report_to_pb(report_) for report_ in self._reports().values()],
-        )  # fmt: skip
+        )
 
     def _heartbeat(self) -> control_pb2.Heartbeat:
         return heartbeat_to_pb(self._traffic)
@@ -235,12 +243,21 @@ class Agent:
             return
         self._traffic.sent(order.dst_region, measured.sent_bytes)
         link = control_pb2.LinkMeasurement(
-            src_region=region, dst_region=order.dst_region, rtt_s=measured.rtt_s,
-            throughput_bits_per_s=measured.throughput_bits_per_s, probe_bytes=measured.sent_bytes,
-        )  # fmt: skip
+            src_region=region,
+            dst_region=order.dst_region,
+            rtt_s=measured.rtt_s,
+            throughput_bits_per_s=measured.throughput_bits_per_s,
+            probe_bytes=measured.sent_bytes,
+        )
         self._session.send(control_pb2.AgentMessage(link=link))
-        event(log, logging.INFO, "link", dst=order.dst_region, rtt_ms=round(measured.rtt_s * 1e3, 1),
-              mbit_per_s=round(measured.throughput_bits_per_s / 1e6, 1))  # fmt: skip
+        event(
+            log,
+            logging.INFO,
+            "link",
+            dst=order.dst_region,
+            rtt_ms=round(measured.rtt_s * 1e3, 1),
+            mbit_per_s=round(measured.throughput_bits_per_s / 1e6, 1),
+        )
 
     async def _open_and_drop_hubs(self) -> None:
         jobs = {task.job_id: task for task in self._desired.values()}
@@ -293,9 +310,13 @@ class Agent:
         if is_home or task.trainer_gateway == gateway:
             return
         upstream = Upstream(
-            self._hubs.get(job_id), region=self._config.region, home_region=task.trainer_region,
-            home_gateway=task.trainer_gateway, router=self._router, traffic=self._traffic,
-        )  # fmt: skip
+            self._hubs.get(job_id),
+            region=self._config.region,
+            home_region=task.trainer_region,
+            home_gateway=task.trainer_gateway,
+            router=self._router,
+            traffic=self._traffic,
+        )
         running = self._tasks.create_task(upstream.run(random.Random().random))
         self._upstreams[job_id] = (task.trainer_gateway, running)
 

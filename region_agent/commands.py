@@ -31,10 +31,23 @@ def agent() -> None:
 
 @agent.command()
 @click.option("--region", required=True, metavar="NAME", help="Name of this region, unique in the fleet.")
-@click.option("--coordinator", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", type=HOST_PORT,
-              envvar="PERIPLUS_COORDINATOR", help="Where the coordinator listens.")  # fmt: skip
-@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", type=HOST_PORT,
-              help="Where the gateway listens; port 0 lets the system choose.")  # fmt: skip
+@click.option(
+    "--coordinator",
+    default="127.0.0.1:7070",
+    show_default=True,
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    envvar="PERIPLUS_COORDINATOR",
+    help="Where the coordinator listens.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where the gateway listens; port 0 lets the system choose.",
+)
 @click.option(
     "--advertise",
     default="",
@@ -42,12 +55,19 @@ def agent() -> None:
     type=HOST_PORT,
     help="Where other regions reach it  [default: as it listens]",
 )
-@click.option("--work-dir", type=DirectoryToWrite(), default=Path(), show_default=True,
-              help="Where output directories of jobs lie.")  # fmt: skip
 @click.option(
-    "--state-dir", type=DirectoryToWrite(), default=None,
+    "--work-dir",
+    type=DirectoryToWrite(),
+    default=Path(),
+    show_default=True,
+    help="Where output directories of jobs lie.",
+)
+@click.option(
+    "--state-dir",
+    type=DirectoryToWrite(),
+    default=None,
     help="Where the gateway keeps what is not committed  [default: .periplus/REGION in the work directory]",
-)  # fmt: skip
+)
 @click.option(
     "--wan",
     default="",
@@ -58,19 +78,33 @@ def agent() -> None:
 @click.option("--cores", type=int, default=None, help="Cores that this region offers  [default: all]")
 @click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all]")
 @click.option("--worker-threads", type=int, default=1, show_default=True, help="Compute threads of each worker.")
-@click.option("--stop-grace-s", type=float, default=30.0, show_default=True,
-              help="From asking a worker to stop to killing it.")  # fmt: skip
+@click.option(
+    "--stop-grace-s", type=float, default=30.0, show_default=True, help="From asking a worker to stop to killing it."
+)
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Written when the gateway listens.")
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes.")
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False), default="info",
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
     show_default=True,
-)  # fmt: skip
+)
 def run(
-    region: str, coordinator: str, listen: str, advertise: str, work_dir: Path, state_dir: Path | None, wan: str,
-    cores: int | None, memory_gib: float | None, worker_threads: int, stop_grace_s: float, ready_file: Path | None,
-    stop_on_stdin_eof: bool, log_level: str,
-) -> int:  # fmt: skip
+    region: str,
+    coordinator: str,
+    listen: str,
+    advertise: str,
+    work_dir: Path,
+    state_dir: Path | None,
+    wan: str,
+    cores: int | None,
+    memory_gib: float | None,
+    worker_threads: int,
+    stop_grace_s: float,
+    ready_file: Path | None,
+    stop_on_stdin_eof: bool,
+    log_level: str,
+) -> int:
     """Run the agent until it is asked to stop."""
     from region_agent.app import run as run_agent  # the weight codec's compiler takes a second to load
 
@@ -78,16 +112,22 @@ def run(
     config = validate(
         AgentConfig,
         {
-            "region": region, "coordinator": coordinator, "listen": listen, "advertise": advertise,
-            "work_dir": str(work_dir), "state_dir": str(state_dir or work_dir / STATE / quote(region, safe="")),
-            "wan": wan, "num_cores": cores if cores is not None else os.cpu_count() or 1,
+            "region": region,
+            "coordinator": coordinator,
+            "listen": listen,
+            "advertise": advertise,
+            "work_dir": str(work_dir),
+            "state_dir": str(state_dir or work_dir / STATE / quote(region, safe="")),
+            "wan": wan,
+            "num_cores": cores if cores is not None else os.cpu_count() or 1,
             "memory_bytes": _memory_bytes(memory_gib),
-            "worker_threads": worker_threads, "stop_grace_s": stop_grace_s,
+            "worker_threads": worker_threads,
+            "stop_grace_s": stop_grace_s,
             "restart_backoff_s": 1.0,
         },
         "periplus agent",
         {},
-    )  # fmt: skip
+    )
     telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))
     reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
     return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK

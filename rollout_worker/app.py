@@ -80,9 +80,12 @@ class Worker:
         self._loaded: Loaded | None = None
         self._bundle_digest = b""
         settings = ReaderSettings(
-            job_id=self._job_id, reader_id=self._worker_id, gateway=config.task.gateway,
-            authority_key=config.authority_key, check_every_versions=self._job.network.check_engine_every_versions,
-        )  # fmt: skip
+            job_id=self._job_id,
+            reader_id=self._worker_id,
+            gateway=config.task.gateway,
+            authority_key=config.authority_key,
+            check_every_versions=self._job.network.check_engine_every_versions,
+        )
         self._reader = WeightReader(settings, self._report_proof, self._wake.set)
 
     async def run(self) -> None:
@@ -125,9 +128,11 @@ class Worker:
             with rpc.remote_errors(gateway):
                 call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
                 hello = gateway_pb2.WorkerHello(
-                    job_id=self._job_id, region=self._config.task.region, bundle_digest=self._bundle_digest,
+                    job_id=self._job_id,
+                    region=self._config.task.region,
+                    bundle_digest=self._bundle_digest,
                     epoch=self._epoch,
-                )  # fmt: skip
+                )
                 capacity = gateway_pb2.Capacity(num_samples=self._config.capacity)
                 await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, hello=hello))
                 await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, capacity=capacity))
@@ -185,16 +190,16 @@ class Worker:
         assert policy is not None
         leases = self._queue.take(policy, self._config.batch_rows)
         settings = EpisodeSettings(
-            seed=self._job.seed, temperature=self._job.sampling.temperature,
-            max_new_tokens=self._job.sampling.max_new_tokens, worker_id=self._worker_id,
-        )  # fmt: skip
+            seed=self._job.seed,
+            temperature=self._job.sampling.temperature,
+            max_new_tokens=self._job.sampling.max_new_tokens,
+            worker_id=self._worker_id,
+        )
 
         def sample(some: Sequence[QueuedLease]) -> Sequence[Trajectory]:
             return sample_batch(some, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings)
 
-        started = gateway_pb2.LeasesStarted(
-            lease_ids=[lease.lease_id for lease in leases], policy=policy_to_pb(policy)
-        )  # fmt: skip
+        started = gateway_pb2.LeasesStarted(lease_ids=[lease.lease_id for lease in leases], policy=policy_to_pb(policy))
         await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, started=started))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STARTED_DEADLINE_S):
@@ -219,9 +224,10 @@ class Worker:
     def _limits(self, loaded: Loaded) -> TrajectoryLimits:
         sampling = self._job.sampling
         return TrajectoryLimits(
-            vocab_size=loaded.engine.vocab_size, max_prompt_tokens=sampling.prompt_tokens,
+            vocab_size=loaded.engine.vocab_size,
+            max_prompt_tokens=sampling.prompt_tokens,
             max_completion_tokens=sampling.max_new_tokens,
-        )  # fmt: skip
+        )
 
     async def _report(self, failed: Sequence[Failed]) -> None:
         for each in failed:

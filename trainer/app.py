@@ -86,9 +86,15 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         link.record(Record(kind=RecordKind.PHASE, policy=Policy(config.task.fork, 0), time_s=time_s, text=phase))
 
     trainer = _Trainer(
-        config=config, run_directory=RunDirectory(Path(config.task.run_dir)), link=link, key=key,
-        disk=DiskWait(stop, say), stop=stop, ready=ready, started_s=started_s,
-    )  # fmt: skip
+        config=config,
+        run_directory=RunDirectory(Path(config.task.run_dir)),
+        link=link,
+        key=key,
+        disk=DiskWait(stop, say),
+        stop=stop,
+        ready=ready,
+        started_s=started_s,
+    )
 
     async def deliver(message: gateway_pb2.TrainerDown) -> None:
         running = await asyncio.shield(ready)  # workers that outlived an earlier trainer speak while this one prepares
@@ -166,9 +172,15 @@ async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
 
 def _assembled(trainer: _Trainer, prepared: Prepared) -> AbstractContextManager[Running]:
     return assembled(
-        trainer.config, prepared, trainer.link, trainer.key, trainer.run_directory, trainer.disk, clock.monotonic_s,
+        trainer.config,
+        prepared,
+        trainer.link,
+        trainer.key,
+        trainer.run_directory,
+        trainer.disk,
+        clock.monotonic_s,
         trainer.started_s,
-    )  # fmt: skip
+    )
 
 
 async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> None:
@@ -208,9 +220,12 @@ async def _prepare(trainer: _Trainer) -> Prepared | None:
         if trainer.stop.is_set():
             raise _Stopped
         record = Record(
-            kind=kind, policy=Policy(config.task.fork, 0), time_s=clock.monotonic_s() - trainer.started_s,
-            values=values, text=text,
-        )  # fmt: skip
+            kind=kind,
+            policy=Policy(config.task.fork, 0),
+            time_s=clock.monotonic_s() - trainer.started_s,
+            values=values,
+            text=text,
+        )
         event_loop.call_soon_threadsafe(trainer.link.record, record)
         writing = trainer.disk.write(lambda: run_directory.append(record))
         asyncio.run_coroutine_threadsafe(writing, event_loop).result()

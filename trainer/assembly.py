@@ -56,9 +56,15 @@ class Running:
 
 @contextmanager
 def assembled(
-    config: TrainerConfig, prepared: Prepared, link: GatewayLink, key: PublisherKey, run: RunDirectory, disk: DiskWait,
-    now: Callable[[], float], started_s: float,
-) -> Iterator[Running]:  # fmt: skip
+    config: TrainerConfig,
+    prepared: Prepared,
+    link: GatewayLink,
+    key: PublisherKey,
+    run: RunDirectory,
+    disk: DiskWait,
+    now: Callable[[], float],
+    started_s: float,
+) -> Iterator[Running]:
     """Open the journal and the store, and build what works with them.
 
     The trainer's process started at `started_s` on the clock of `now`. Raises: Conflict, CorruptSpool, StorageError; on
@@ -72,21 +78,36 @@ def assembled(
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
         limits = TrajectoryLimits(
-            vocab_size=prepared.model.config.vocab_size, max_prompt_tokens=job.sampling.prompt_tokens,
+            vocab_size=prepared.model.config.vocab_size,
+            max_prompt_tokens=job.sampling.prompt_tokens,
             max_completion_tokens=job.sampling.max_new_tokens,
-        )  # fmt: skip
+        )
         desk = LedgerService(
-            ledger=ledger_of(job, prepared), intake=FrameIntake(store, limits, disk), journal=journal, link=link,
+            ledger=ledger_of(job, prepared),
+            intake=FrameIntake(store, limits, disk),
+            journal=journal,
+            link=link,
             disk=disk,
             retention=Retention(job.output.trajectories_mib << 20),
-            bundle_digest=prepared.bundle.digest, home_region=config.task.region,
-            syncs=durability is Durability.MACHINE, now=now, wall=clock.unix_s,
-        )  # fmt: skip
+            bundle_digest=prepared.bundle.digest,
+            home_region=config.task.region,
+            syncs=durability is Durability.MACHINE,
+            now=now,
+            wall=clock.unix_s,
+        )
         scribe = RunRecorder(job, run, link, desk, disk, prepared.progress, now, started_s)
         publisher = Publisher(
-            job_id, prepared.model, prepared.policy, key=key, link=link, desk=desk, scribe=scribe,
-            prompts_RP=probe_prompts(job.seed, limits.vocab_size), num_threads=config.task.num_threads, now=now,
-        )  # fmt: skip
+            job_id,
+            prepared.model,
+            prepared.policy,
+            key=key,
+            link=link,
+            desk=desk,
+            scribe=scribe,
+            prompts_RP=probe_prompts(job.seed, limits.vocab_size),
+            num_threads=config.task.num_threads,
+            now=now,
+        )
         keeper = Checkpointer(job, job_id, run, prepared, journal=journal, store=store, desk=desk, disk=disk)
         _begin(config, prepared, run, desk)
         desk.replay(replayable(store, limits))
@@ -105,18 +126,27 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
     """The ledger of a job, at its start or where a checkpoint left it."""
     batch_tokens = job.train.groups_per_step * job.algorithm.group_size * job.sampling.max_new_tokens
     limits = LedgerLimits(
-        groups_per_step=job.train.groups_per_step, group_size=job.algorithm.group_size, bound=job.staleness,
-        steps=job.steps, lease_timeout_s=job.failure.lease_timeout_s,
+        groups_per_step=job.train.groups_per_step,
+        group_size=job.algorithm.group_size,
+        bound=job.staleness,
+        steps=job.steps,
+        lease_timeout_s=job.failure.lease_timeout_s,
         max_hold_s=job.failure.max_hold_s if job.failure.on_overrun == "hold" else 0.0,
-        max_attempts=job.failure.max_sample_attempts, max_sample_tokens=job.sampling.max_new_tokens,
-        intake_tokens=batch_tokens * (job.staleness + 1 + INTAKE_BATCHES), depth=job.train.pipeline_depth,
+        max_attempts=job.failure.max_sample_attempts,
+        max_sample_tokens=job.sampling.max_new_tokens,
+        intake_tokens=batch_tokens * (job.staleness + 1 + INTAKE_BATCHES),
+        depth=job.train.pipeline_depth,
         filter_uniform=job.train.filter_groups,
-    )  # fmt: skip
+    )
     restored = prepared.restored
     return Ledger(
-        limits, prepared.lineage, prepared.policy, item_order(prepared.dataset.splits.train, job.seed),
-        next_group=restored.next_group if restored else 0, open_groups=restored.open_groups if restored else (),
-    )  # fmt: skip
+        limits,
+        prepared.lineage,
+        prepared.policy,
+        item_order(prepared.dataset.splits.train, job.seed),
+        next_group=restored.next_group if restored else 0,
+        open_groups=restored.open_groups if restored else (),
+    )
 
 
 def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: LedgerService) -> None:
@@ -128,9 +158,16 @@ def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: L
         desk.write(audit.CheckpointEntry(policy=known.policy, manifest=known.digest, covers=known.audit_line))
     desk.write(
         audit.OpenEntry(
-            job_id=config.task.job_id, fork=config.task.fork, parent=restored.policy if restored else None,
-            manifest=known.digest if known else None, resumed_at=known.audit_line if known else None,
-            bound=job.staleness, group_size=job.algorithm.group_size, groups_per_step=job.train.groups_per_step,
-            seed=job.seed, algorithm=job.algorithm.name, settings=blake3(config_text(job).encode()).digest(),
+            job_id=config.task.job_id,
+            fork=config.task.fork,
+            parent=restored.policy if restored else None,
+            manifest=known.digest if known else None,
+            resumed_at=known.audit_line if known else None,
+            bound=job.staleness,
+            group_size=job.algorithm.group_size,
+            groups_per_step=job.train.groups_per_step,
+            seed=job.seed,
+            algorithm=job.algorithm.name,
+            settings=blake3(config_text(job).encode()).digest(),
         )
-    )  # fmt: skip
+    )

@@ -41,9 +41,17 @@ class TrainingLoop:
     """One run of one fork."""
 
     def __init__(
-        self, config: TrainerConfig, prepared: Prepared, *, link: GatewayLink, desk: LedgerService, keeper: Checkpointer,
-        publisher: Publisher, scribe: RunRecorder, now: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self,
+        config: TrainerConfig,
+        prepared: Prepared,
+        *,
+        link: GatewayLink,
+        desk: LedgerService,
+        keeper: Checkpointer,
+        publisher: Publisher,
+        scribe: RunRecorder,
+        now: Callable[[], float],
+    ) -> None:
         self._config = config
         self._job = config.job
         self._at = prepared
@@ -141,9 +149,13 @@ class TrainingLoop:
         )
         root = audit.batch_root([sample.digest for sample in samples])
         line = audit.ConsumeEntry(
-            policy=batch.policy, trained=report is not None, why="" if report is not None else "no_tokens",
-            samples=samples, root=root, staleness_tokens=found.tokens_by_staleness,
-        )  # fmt: skip
+            policy=batch.policy,
+            trained=report is not None,
+            why="" if report is not None else "no_tokens",
+            samples=samples,
+            root=root,
+            staleness_tokens=found.tokens_by_staleness,
+        )
         self._keeper.consumed(root)
         await self._desk.step_done(batch, line)
 

@@ -30,10 +30,16 @@ def warmup_settings(job: JobFile) -> WarmupSettings:
     warmup = job.train.warmup
     assert warmup is not None
     return WarmupSettings(
-        max_steps=warmup.max_steps, batch_rows=warmup.batch_size, peak_learning_rate=warmup.lr,
-        ramp_steps=warmup.ramp_steps, max_grad_norm=job.optimizer.max_grad_norm, weight_decay=warmup.weight_decay,
-        target_loss=warmup.target_loss, loss_window=WARMUP_LOSS_WINDOW, seed=job.seed,
-    )  # fmt: skip
+        max_steps=warmup.max_steps,
+        batch_rows=warmup.batch_size,
+        peak_learning_rate=warmup.lr,
+        ramp_steps=warmup.ramp_steps,
+        max_grad_norm=job.optimizer.max_grad_norm,
+        weight_decay=warmup.weight_decay,
+        target_loss=warmup.target_loss,
+        loss_window=WARMUP_LOSS_WINDOW,
+        seed=job.seed,
+    )
 
 
 def build_learner(job: JobFile, actor: Any, *, pad_id: int, ranks: Ranks | None = None) -> Learner:
@@ -59,29 +65,43 @@ def learner_settings(job: JobFile) -> LearnerSettings:
     return LearnerSettings(
         algorithm=ALGORITHMS[a.name],
         advantage=AdvantageSettings(
-            normalise=a.advantage_normalisation != "none", gamma=_or(a.gamma, 1.0), gae_lambda=_or(a.gae_lambda, 1.0),
-            bootstrap_truncated=bool(a.bootstrap_truncated), overlong_filter=bool(a.overlong_filter),
-            overlong_cache_tokens=a.overlong_cache_tokens or 0, max_tokens=job.sampling.max_new_tokens,
+            normalise=a.advantage_normalisation != "none",
+            gamma=_or(a.gamma, 1.0),
+            gae_lambda=_or(a.gae_lambda, 1.0),
+            bootstrap_truncated=bool(a.bootstrap_truncated),
+            overlong_filter=bool(a.overlong_filter),
+            overlong_cache_tokens=a.overlong_cache_tokens or 0,
+            max_tokens=job.sampling.max_new_tokens,
         ),
         update=UpdateSettings(
-            token_loss=ALGORITHMS[a.name].token_loss, loss=_loss_settings(job), value_clip=a.value_clip,
-            temperature=job.sampling.temperature, max_grad_norm=job.optimizer.max_grad_norm,
+            token_loss=ALGORITHMS[a.name].token_loss,
+            loss=_loss_settings(job),
+            value_clip=a.value_clip,
+            temperature=job.sampling.temperature,
+            max_grad_norm=job.optimizer.max_grad_norm,
             micro_batch_rows=job.train.micro_batch_samples,
         ),
-        minibatches=job.train.minibatches, epochs=job.train.epochs, seed=job.seed,
+        minibatches=job.train.minibatches,
+        epochs=job.train.epochs,
+        seed=job.seed,
         critic_rate=_or(a.critic_lr, 0.0) / job.optimizer.lr if job.optimizer.lr else 0.0,
-        reward_kl_coefficient=a.kl_coefficient if a.kl_in == "reward" else 0.0, reward_kl_estimator=estimator,
+        reward_kl_coefficient=a.kl_coefficient if a.kl_in == "reward" else 0.0,
+        reward_kl_estimator=estimator,
         mismatch_alarm=job.train.logprob_mismatch_alarm,
-    )  # fmt: skip
+    )
 
 
 def learning_rate_of(job: JobFile, step: int) -> float:
     """Return the learning rate of step `step`, counted from 0."""
     optimizer = job.optimizer
     return learning_rate(
-        step, num_steps=job.steps, peak=optimizer.lr, ramp_steps=optimizer.warmup_steps,
-        decay=Decay(optimizer.schedule), floor=optimizer.floor,
-    )  # fmt: skip
+        step,
+        num_steps=job.steps,
+        peak=optimizer.lr,
+        ramp_steps=optimizer.warmup_steps,
+        decay=Decay(optimizer.schedule),
+        floor=optimizer.floor,
+    )
 
 
 def _loss_settings(job: JobFile) -> LossSettings:
@@ -91,14 +111,17 @@ def _loss_settings(job: JobFile) -> LossSettings:
     return LossSettings(
         clip=Clip(low=a.clip_low, high=a.clip_high, dual=a.dual_clip),
         importance=Importance(
-            correction=Correction(a.importance_correction), level=Level(a.importance_level or defaults.level),
-            cap=_or(a.importance_cap, defaults.cap), low=_or(a.importance_low, defaults.low),
+            correction=Correction(a.importance_correction),
+            level=Level(a.importance_level or defaults.level),
+            cap=_or(a.importance_cap, defaults.cap),
+            low=_or(a.importance_low, defaults.low),
             high=_or(a.importance_high, defaults.high),
         ),
-        aggregation=Aggregation(a.loss_aggregation), constant_tokens=_or(a.loss_constant_tokens, 1),
+        aggregation=Aggregation(a.loss_aggregation),
+        constant_tokens=_or(a.loss_constant_tokens, 1),
         kl_coefficient=a.kl_coefficient if a.kl_in == "loss" else 0.0,
         kl_estimator=KlEstimator(a.kl_estimator or KlEstimator.K3),
-    )  # fmt: skip
+    )
 
 
 def _adamw(job: JobFile, model: torch.nn.Module) -> torch.optim.Optimizer:

@@ -69,10 +69,17 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     if manifest is not None:
         checkpoint.restore(manifest, model, learner)
     return Prepared(
-        model=model, tokenizer=tokenizer, model_files=model_files(model_dir, model), learner=learner,
-        dataset=dataset, policy=policy, lineage=lineage, restored=manifest, progress=progress,
+        model=model,
+        tokenizer=tokenizer,
+        model_files=model_files(model_dir, model),
+        learner=learner,
+        dataset=dataset,
+        policy=policy,
+        lineage=lineage,
+        restored=manifest,
+        progress=progress,
         bundle=publish.bundle(model_dir, Path(job.data.path) if job.data.path else None),
-    )  # fmt: skip
+    )
 
 
 def _warm_up(

@@ -301,9 +301,7 @@ def _train_layouts(size: int, num: int) -> Iterator[Layout]:
 
 
 def _pool(at: DeviceClass, size: int, num: int, tasks: tuple[Task, ...], layouts: Sequence[Layout]) -> Pool:
-    return Pool(
-        device_class=at.key, unit_gpus=size, num_units=num, layouts=tuple(zip(tasks, layouts, strict=True))
-    )  # fmt: skip
+    return Pool(device_class=at.key, unit_gpus=size, num_units=num, layouts=tuple(zip(tasks, layouts, strict=True)))
 
 
 def _with_units(unit: Pool, num: int) -> Pool:

@@ -122,8 +122,13 @@ def _is_in_space(problem: Problem, placement: Placement) -> bool:
 
 def _is_cornered(placement: Placement) -> bool:
     """Whether memory left only the smallest way to train: full sharding, one sample a micro-batch."""
-    layouts = [layout for group in placement.groups for pool in group.pools for task, layout in pool.layouts
-               if task in TRAINING]  # fmt: skip
+    layouts = [
+        layout
+        for group in placement.groups
+        for pool in group.pools
+        for task, layout in pool.layouts
+        if task in TRAINING
+    ]
     return any(layout.sharding is Sharding.FULL and layout.micro_batch == 1 for layout in layouts)
 
 
@@ -131,9 +136,13 @@ def _played(problem: Problem, ours: Solved) -> Row:
     if ours.best is None:
         return {"simulated_step_s": None, "simulated_error": None}
     seen = simulate(
-        problem, ours.placement, seed=1, num_steps=STEPS, idle=frozenset(ours.best.evaluation.idle),
+        problem,
+        ours.placement,
+        seed=1,
+        num_steps=STEPS,
+        idle=frozenset(ours.best.evaluation.idle),
         at_most=ours.best.evaluation.limited,
-    )  # fmt: skip
+    )
     return {"simulated_step_s": seen.step_s, "simulated_error": abs(ours.value / seen.step_s - 1)}
 
 
@@ -156,9 +165,10 @@ def summary(rows: Rows) -> Row:
     for scenario, key in product(PUBLISHED, ("sync_verl", "async_verl", "async_streamrl", "sync_streamrl")):
         timing, name = key.split("_")
         chosen = [
-            row for row in measured(rows)
+            row
+            for row in measured(rows)
             if row["scenario"] == scenario and row["is_async"] == (timing == "async") and row[f"{name}_ratio"]
-        ]  # fmt: skip
+        ]
         if chosen:
             ratios = [row[f"{name}_ratio"] for row in chosen]
             table[f"{scenario} {timing} over {name}"] = {

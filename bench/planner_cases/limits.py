@@ -120,9 +120,13 @@ def _played(solved: Solved, goal: Goal) -> Row:
         return row | {"answer": "infeasible" if solved.is_infeasible else "none in time"}
     judged = solved.best.evaluation
     seen = simulate(
-        solved.problem, solved.placement, seed=0, num_steps=NUM_STEPS, idle=frozenset(judged.idle),
+        solved.problem,
+        solved.placement,
+        seed=0,
+        num_steps=NUM_STEPS,
+        idle=frozenset(judged.idle),
         at_most=judged.limited,
-    )  # fmt: skip
+    )
     usd = _usd_per_hour(solved.problem, solved.placement, seen, at_least_s=judged.step_s * (judged.binding == "budget"))
     too_slow = goal.max_step_s is not None and seen.step_s > goal.max_step_s
     too_dear = goal.max_usd_per_hour is not None and usd > goal.max_usd_per_hour

@@ -72,9 +72,13 @@ def compare(kind: str, first: int, num: int, quick: bool) -> Row:
         if compared == num:
             break
     return {
-        "cases": compared, "infeasible": infeasible, "placements": placements, "mismatches": len(wrong),
-        "worst": worst, "wrong": wrong,
-    }  # fmt: skip
+        "cases": compared,
+        "infeasible": infeasible,
+        "placements": placements,
+        "mismatches": len(wrong),
+        "worst": worst,
+        "wrong": wrong,
+    }
 
 
 def _problems(size: small.Size, first: int, most: int) -> Iterator[tuple[int, Problem]]:

@@ -120,9 +120,10 @@ def _home_lost(solved: Solved, prepare_s: float) -> Row:
     """The trainer's region goes, for which an answer was prepared in so many seconds."""
     fleet, home = solved.problem.fleet, trainer_region(CostTables(solved.problem), solved.placement)
     rest = replace(
-        fleet, regions=tuple(region for region in fleet.regions if region.name != home),
+        fleet,
+        regions=tuple(region for region in fleet.regions if region.name != home),
         links=tuple(link for link in fleet.links if home not in (link.src_region, link.dst_region)),
-    )  # fmt: skip
+    )
     row, _ = _changed(solved, lambda planner: planner.fleet_changed(rest), prepare_s)
     return {"region": home} | row
 
@@ -190,10 +191,7 @@ def _redrawn(fleet: Fleet, plan: Placement, rng: np.random.Generator, sign: int)
             for use, num in machine.held.items() if sign < 0 else ():
                 of_class = lost.setdefault(at.key, {})
                 of_class[use] = of_class.get(use, 0) + num
-    regions = (
-        replace(region, machines=tuple(_with_changes(region, change)))
-        for region in fleet.regions
-    )  # fmt: skip
+    regions = (replace(region, machines=tuple(_with_changes(region, change))) for region in fleet.regions)
     return replace(fleet, regions=tuple(regions)), lost
 
 

@@ -73,7 +73,7 @@ DEVICES = Size(
 """Single devices: all placements are tried."""
 MANY_TASK_DEVICES = replace(
     DEVICES, most_gpus=4, etas=(0, 0, 1), tensors=(1, 1, 2), machine_sizes=(1, 2, 3), task_sets=MANY_TASKS
-)  # fmt: skip
+)
 """The same with five and six tasks, in up to 203 groupings."""
 SYNCHRONOUS_CLASSES = Size(
     fewest_gpus=8,
@@ -93,7 +93,7 @@ SYNCHRONOUS_CLASSES = Size(
 """Counts by class, without what `brute_force` leaves out of large fleets."""
 ASYNCHRONOUS_CLASSES = replace(
     SYNCHRONOUS_CLASSES, etas=(1, 4), most_regions=2, tensors=(1,), blocks=(1,), task_sets=TASK_SETS[:1]
-)  # fmt: skip
+)
 """The same, where generation has a batch to choose as well."""
 ODD_CLASSES = replace(
     SYNCHRONOUS_CLASSES,
@@ -200,26 +200,33 @@ def _region(rng: np.random.Generator, size: Size, name: str, gpus: int, types: l
         gpus -= per_machine * num
         machines.append(
             Machines(
-                gpu=str(rng.choice(types)), gpus_per_machine=per_machine, num_machines=num,
+                gpu=str(rng.choice(types)),
+                gpus_per_machine=per_machine,
+                num_machines=num,
                 usd_per_gpu_hour=None if rng.random() < 0.05 else round(float(rng.uniform(0.5, 4.0)), 2),
-                is_spot=bool(rng.random() < 0.1), fabric=str(rng.choice(["", "", "x"])),
+                is_spot=bool(rng.random() < 0.1),
+                fabric=str(rng.choice(["", "", "x"])),
             )
-        )  # fmt: skip
+        )
     return Region(
-        name=name, machines=tuple(machines), fabric_bytes_per_s=float(10 ** rng.uniform(8.5, 10.5)),
+        name=name,
+        machines=tuple(machines),
+        fabric_bytes_per_s=float(10 ** rng.uniform(8.5, 10.5)),
         cross_fabric_bytes_per_s=float(10 ** rng.uniform(8, 10)) if rng.random() < 0.5 else None,
         wan_up_bytes_per_s=float(10 ** rng.uniform(7, 9)) if rng.random() < 0.3 else None,
         wan_down_bytes_per_s=float(10 ** rng.uniform(7, 9)) if rng.random() < 0.2 else None,
         is_public=bool(rng.random() < 0.8),
-    )  # fmt: skip
+    )
 
 
 def _link(rng: np.random.Generator, src: str, dst: str) -> Link:
     return Link(
-        src_region=src, dst_region=dst, rtt_s=float(rng.uniform(0.005, 0.2)),
+        src_region=src,
+        dst_region=dst,
+        rtt_s=float(rng.uniform(0.005, 0.2)),
         bytes_per_s=float(10 ** rng.uniform(4.5 if rng.random() < 0.2 else 7, 9.5)),
         usd_per_gbyte=float(rng.choice([0.0, 0.02, 0.09])),
-    )  # fmt: skip
+    )
 
 
 def _gpu_type(rng: np.random.Generator, size: Size, name: str) -> GpuType:
@@ -230,12 +237,14 @@ def _gpu_type(rng: np.random.Generator, size: Size, name: str) -> GpuType:
         matmul_flop_per_s=float(10 ** rng.uniform(12.7, 14.3)),
         link_bytes_per_s=float(10 ** rng.uniform(10, 11.5)),
         efficiency=Efficiency(
-            matmul_fraction=float(rng.uniform(0.3, 0.8)), saturation_tokens=float(rng.uniform(30, 500)),
-            memory_fraction=float(rng.uniform(0.5, 0.9)), link_fraction=float(rng.uniform(0.3, 0.9)),
+            matmul_fraction=float(rng.uniform(0.3, 0.8)),
+            saturation_tokens=float(rng.uniform(30, 500)),
+            memory_fraction=float(rng.uniform(0.5, 0.9)),
+            link_fraction=float(rng.uniform(0.3, 0.9)),
             layer_overhead_s=float(10 ** rng.uniform(-5.3, -4)),
             collective_latency_s=float(10 ** rng.uniform(-5.3, -4)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _goal(rng: np.random.Generator, size: Size) -> Goal:

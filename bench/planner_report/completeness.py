@@ -58,12 +58,16 @@ def _errors(part: Part) -> str:
 def run_table(record: Record) -> str:
     rows = [
         [
-            f"`{part.name}`", str(len(part.rows)), str(part.num_cells), str(len(part.failed)),
-            " ".join(part.commits), "" if part.most_jobs is None else str(part.most_jobs),
+            f"`{part.name}`",
+            str(len(part.rows)),
+            str(part.num_cells),
+            str(len(part.failed)),
+            " ".join(part.commits),
+            "" if part.most_jobs is None else str(part.most_jobs),
             "complete" if part.is_whole else "**not complete**" if part.rows else "**not measured**",
         ]
         for part in record.parts.values()
-    ]  # fmt: skip
+    ]
     return table(["section", "pieces run", "of", "failed", "commit", "at once", ""], rows)
 
 

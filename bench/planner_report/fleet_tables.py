@@ -15,8 +15,23 @@ CLOSE = 0.01
 
 
 def areal_hex_table(rows: Rows) -> str:
-    header = ["model", "eta", "dollars an hour", "step s: both", "H800", "H20", "throughput x", "certified", "gap %",
-              "dollars an hour: both", "H800", "H20", "cheaper x", "certified", "gap %"]  # fmt: skip
+    header = [
+        "model",
+        "eta",
+        "dollars an hour",
+        "step s: both",
+        "H800",
+        "H20",
+        "throughput x",
+        "certified",
+        "gap %",
+        "dollars an hour: both",
+        "H800",
+        "H20",
+        "cheaper x",
+        "certified",
+        "gap %",
+    ]
     return table(header, [_areal_hex_line(row) for row in rows.values()])
 
 
@@ -51,21 +66,44 @@ def areal_hex_sentence(rows: Sequence[Row]) -> str:
 
 
 def real_table(rows: Rows) -> str:
-    header = ["fleet", "regions", "GPUs", "step s", "one region's", "times faster", "gap %", "proof s",
-              "dollars an hour", "one region's", "saved", "saved %", "gap %", "one region's gap %",
-              "proof s"]  # fmt: skip
+    header = [
+        "fleet",
+        "regions",
+        "GPUs",
+        "step s",
+        "one region's",
+        "times faster",
+        "gap %",
+        "proof s",
+        "dollars an hour",
+        "one region's",
+        "saved",
+        "saved %",
+        "gap %",
+        "one region's gap %",
+        "proof s",
+    ]
     return table(header, [_real_line(name, row) for name, row in rows.items()])
 
 
 def _real_line(name: str, row: Row) -> list[str]:
     return [
-        name.removeprefix("fleet "), str(row["regions"]), f"{row['num_gpus']:,}",
-        number(row["throughput_value"], 4), number(row["throughput_alone_value"], 4), fixed(row.get("speedup"), 2),
-        percent(row["throughput_gap"], 2), number(row["throughput_s"]),
-        fixed(row.get("cost_value"), 2), fixed(row.get("cost_alone_value"), 2),
-        fixed(row.get("usd_per_hour_saved"), 2), percent(row.get("fraction_saved")),
-        percent(row.get("cost_gap"), 2), percent(row.get("cost_alone_gap"), 2), number(row.get("cost_s")),
-    ]  # fmt: skip
+        name.removeprefix("fleet "),
+        str(row["regions"]),
+        f"{row['num_gpus']:,}",
+        number(row["throughput_value"], 4),
+        number(row["throughput_alone_value"], 4),
+        fixed(row.get("speedup"), 2),
+        percent(row["throughput_gap"], 2),
+        number(row["throughput_s"]),
+        fixed(row.get("cost_value"), 2),
+        fixed(row.get("cost_alone_value"), 2),
+        fixed(row.get("usd_per_hour_saved"), 2),
+        percent(row.get("fraction_saved")),
+        percent(row.get("cost_gap"), 2),
+        percent(row.get("cost_alone_gap"), 2),
+        number(row.get("cost_s")),
+    ]
 
 
 def real_sentence(rows: Sequence[Row]) -> str:

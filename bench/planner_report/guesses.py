@@ -21,6 +21,10 @@ def guesses() -> list[str]:
     hexes = areal_hex_fleet(num_h800_machines=1, num_h20_machines=1).guesses
     work = areal_hex_workload(AREAL_HEX_MODELS[0]).guesses
     return [
-        "HetRL's fleets:", bullets(lines), "HetRL's workloads:", bullets(jobs),
-        "AReaL-Hex's fleet and workload; the benchmark gives the bound of each case itself:", bullets([*hexes, *work]),
-    ]  # fmt: skip
+        "HetRL's fleets:",
+        bullets(lines),
+        "HetRL's workloads:",
+        bullets(jobs),
+        "AReaL-Hex's fleet and workload; the benchmark gives the bound of each case itself:",
+        bullets([*hexes, *work]),
+    ]

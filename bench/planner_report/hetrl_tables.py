@@ -42,25 +42,40 @@ def compared(rows: Iterable[Row]) -> list[Compared]:
             chosen = [row for row in rows if row["scenario"] == scenario and row["is_async"] == (timing == "async")]
             if chosen:
                 span = published.get(f"{timing}_{family}")
-                found.append(
-                    Compared(scenario=scenario, timing=timing, family=family, rows=chosen, published=span)
-                )  # fmt: skip
+                found.append(Compared(scenario=scenario, timing=timing, family=family, rows=chosen, published=span))
     return found
 
 
 def ratio_table(rows: Sequence[Row]) -> str:
-    header = ["network", "timing", "over", "cases", "without one", "least", "geometric mean", "largest",
-              "certified at most", "published by HetRL"]  # fmt: skip
+    header = [
+        "network",
+        "timing",
+        "over",
+        "cases",
+        "without one",
+        "least",
+        "geometric mean",
+        "largest",
+        "certified at most",
+        "published by HetRL",
+    ]
     return table(header, [_ratio_line(each) for each in compared(rows)])
 
 
 def _ratio_line(each: Compared) -> list[str]:
     ratios = each.ratios
     return [
-        each.scenario, each.timing, each.family, str(len(each.rows)), str(len(each.rows) - len(ratios)),
-        fixed(min(ratios, default=None), 2), fixed(geometric_mean(ratios) if ratios else None, 2),
-        fixed(max(ratios, default=None), 2), fixed(max(each.at_most, default=None), 2), span_words(each.published),
-    ]  # fmt: skip
+        each.scenario,
+        each.timing,
+        each.family,
+        str(len(each.rows)),
+        str(len(each.rows) - len(ratios)),
+        fixed(min(ratios, default=None), 2),
+        fixed(geometric_mean(ratios) if ratios else None, 2),
+        fixed(max(ratios, default=None), 2),
+        fixed(max(each.at_most, default=None), 2),
+        span_words(each.published),
+    ]
 
 
 def span_words(span: Sequence[float] | None) -> str:
@@ -119,8 +134,22 @@ def cornered_sentence(rows: Sequence[Row]) -> str:
 
 
 def cases_table(rows: Rows) -> str:
-    header = ["network", "model", "workload", "step s", "gap %", "one percent s", "over verl", "at most", "published",
-              "over streamrl", "at most", "published", "simulated s", "error %"]  # fmt: skip
+    header = [
+        "network",
+        "model",
+        "workload",
+        "step s",
+        "gap %",
+        "one percent s",
+        "over verl",
+        "at most",
+        "published",
+        "over streamrl",
+        "at most",
+        "published",
+        "simulated s",
+        "error %",
+    ]
     return table(header, [_case_line(row) for row in rows.values()])
 
 
@@ -128,9 +157,16 @@ def _case_line(row: Row) -> list[str]:
     families = [cell for name in FAMILIES for cell in _family_cells(row, name)]
     proved = "not proved" if row["one_percent_s"] is None else number(row["one_percent_s"])
     return [
-        row["scenario"], row["model"], f"{row['algorithm'].upper()} {timing_of(row)}", number(row["step_s"], 4),
-        percent(row["gap"], 2), proved, *families, number(row["simulated_step_s"], 4), percent(row["simulated_error"]),
-    ]  # fmt: skip
+        row["scenario"],
+        row["model"],
+        f"{row['algorithm'].upper()} {timing_of(row)}",
+        number(row["step_s"], 4),
+        percent(row["gap"], 2),
+        proved,
+        *families,
+        number(row["simulated_step_s"], 4),
+        percent(row["simulated_error"]),
+    ]
 
 
 def _family_cells(row: Row, name: str) -> list[str]:

@@ -26,8 +26,19 @@ def limits_table(rows: Rows) -> str:
                 regions = "one" if plan["regions"] == 1 else "several"
                 critic = "yes" if row["algorithm"] == "ppo" else "no"
                 found.setdefault((row["eta"], regions, critic, plan["objective"]), []).append(plan)
-    header = ["bound", "regions", "critic", "goal", "plans", "margin %", "error %: mean", "largest", "least",
-              "dollars over predicted %, largest", "missed"]  # fmt: skip
+    header = [
+        "bound",
+        "regions",
+        "critic",
+        "goal",
+        "plans",
+        "margin %",
+        "error %: mean",
+        "largest",
+        "least",
+        "dollars over predicted %, largest",
+        "missed",
+    ]
     return table(header, [_line(key, plans) for key, plans in sorted(found.items())])
 
 
@@ -36,10 +47,16 @@ def _line(key: tuple[int, str, str, str], plans: Sequence[Row]) -> list[str]:
     margins = sorted({plan["margin"] for plan in plans})
     paid = [plan["simulated_usd"] / plan["predicted_usd"] - 1 for plan in plans if plan["predicted_usd"] > 0]
     return [
-        str(key[0]), *key[1:], str(len(plans)), " or ".join(percent(margin, 0) for margin in margins),
-        percent(sum(errors) / len(errors)), percent(max(errors)), percent(min(errors)),
-        percent(max(paid), 2) if paid else NONE, str(sum(plan["missed"] for plan in plans)),
-    ]  # fmt: skip
+        str(key[0]),
+        *key[1:],
+        str(len(plans)),
+        " or ".join(percent(margin, 0) for margin in margins),
+        percent(sum(errors) / len(errors)),
+        percent(max(errors)),
+        percent(min(errors)),
+        percent(max(paid), 2) if paid else NONE,
+        str(sum(plan["missed"] for plan in plans)),
+    ]
 
 
 def nearest_table(rows: Rows, most: int = 12) -> str:
@@ -55,8 +72,13 @@ def nearest_table(rows: Rows, most: int = 12) -> str:
     return table(
         header,
         [
-            [name, number(plan["limit_s"], 4), number(plan["predicted_s"], 4), number(plan["simulated_s"], 4),
-             percent(share)]
+            [
+                name,
+                number(plan["limit_s"], 4),
+                number(plan["predicted_s"], 4),
+                number(plan["simulated_s"], 4),
+                percent(share),
+            ]
             for share, name, plan in every[:most]
         ],
-    )  # fmt: skip
+    )

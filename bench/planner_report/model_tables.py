@@ -10,8 +10,19 @@ _SETS = ("random", "best tenth")
 
 
 def simulation_table(rows: Rows) -> str:
-    header = ["network, workload, model", "placements", "rank", "error %", "worst %", "bias", "best tenth: rank",
-              "of at most about", "error %", "worst %", "bias"]  # fmt: skip
+    header = [
+        "network, workload, model",
+        "placements",
+        "rank",
+        "error %",
+        "worst %",
+        "bias",
+        "best tenth: rank",
+        "of at most about",
+        "error %",
+        "worst %",
+        "bias",
+    ]
     return table(header, [_simulation_line(name, row) for name, row in rows.items()])
 
 

@@ -74,11 +74,15 @@ def page_of(record: Record, stem: str) -> tuple[str, dict[str, str]]:
         f"# The planner, compared: {stem}",
         "Written by `python -m bench.planner_record` from what `python -m bench.planner` printed; no figure was copied "
         "by hand. What is compared, and how: [planner-comparison.md](../planner-comparison.md).",
-        "## What this says, and what it does not", bullets(HONEST),
-        "## What was run", _provenance(record), run_table(record),
-        "## Figures against targets", f"{score(record)} Figures are those of the worst case, except means.",
+        "## What this says, and what it does not",
+        bullets(HONEST),
+        "## What was run",
+        _provenance(record),
+        run_table(record),
+        "## Figures against targets",
+        f"{score(record)} Figures are those of the worst case, except means.",
         reach_table(record),
-    ]  # fmt: skip
+    ]
     for name, (title, body) in _SECTIONS.items():
         part = record.parts.get(name)
         if part is None:
@@ -95,7 +99,7 @@ def page_of(record: Record, stem: str) -> tuple[str, dict[str, str]]:
 def _provenance(record: Record) -> str:
     machines = {
         f"{each['cpu']}, {counted(int(each['cpus']), 'core')}, Python {each['python']}" for each in record.machines
-    }  # fmt: skip
+    }
     loads = [float(each["load_1min_before"]) for each in record.machines if "load_1min_before" in each]
     text = f"Machine: {'; '.join(sorted(machines))}." if machines else "The machine was not recorded with these rows."
     if loads:
@@ -113,7 +117,8 @@ def _hetrl(part: Part, page: Page) -> list[str]:
         f"synchronous and not. Proved within one percent: {proved} of {counted(len(rows), 'case')}, largest gap "
         f"{percent(max(row['gap'] for row in rows), 2)} %.",
         page.picture("ratios", "ratios over static families beside HetRL's published ranges", ratios_svg(rows, note)),
-        hetrl_tables.published_sentence(rows), hetrl_tables.families_sentence(rows),
+        hetrl_tables.published_sentence(rows),
+        hetrl_tables.families_sentence(rows),
         *filter(None, [hetrl_tables.cornered_sentence(rows)]),
         hetrl_tables.ratio_table(rows),
         "Each case. Ratios are of seconds a step, the family's best over ours; *at most* is the certified upper bound "
@@ -125,7 +130,7 @@ def _hetrl(part: Part, page: Page) -> list[str]:
         "placement yet. `hetrl` and `areal_hex` are re-implemented.",
         page.picture("time", "quality of each method against thinking time", time_svg(rows, note)),
         hetrl_tables.time_table(rows),
-    ]  # fmt: skip
+    ]
 
 
 def _areal_hex(part: Part, _: Page) -> list[str]:
@@ -188,9 +193,11 @@ def _cost(part: Part, _: Page) -> list[str]:
     return [
         "Device physics against profiles that nobody here measured. `cost_time_error_mean` is the mean over *layer "
         "times* of two rows: without the model, and without the device type.",
-        model_tables.time_means_table(row), model_tables.time_kinds_table(row),
-        "Memory, where nothing is fitted:", model_tables.memory_table(row),
-    ]  # fmt: skip
+        model_tables.time_means_table(row),
+        model_tables.time_kinds_table(row),
+        "Memory, where nothing is fitted:",
+        model_tables.memory_table(row),
+    ]
 
 
 def _brute_force(part: Part, _: Page) -> list[str]:
@@ -215,9 +222,11 @@ def _limits(part: Part, _: Page) -> list[str]:
         "`planner/problem/margins.py` and played for forty steps: `bench/planner_cases/limits.py`. *Error* is "
         "simulated over predicted seconds a step, less one. A margin of `0` is of rows that were measured to set the "
         "margins, or of budgets in one region, where only rent counts.",
-        limits_tables.limits_sentence(rows), limits_tables.limits_table(part.rows),
-        "The plans that came nearest to their limit of seconds:", limits_tables.nearest_table(part.rows),
-    ]  # fmt: skip
+        limits_tables.limits_sentence(rows),
+        limits_tables.limits_table(part.rows),
+        "The plans that came nearest to their limit of seconds:",
+        limits_tables.nearest_table(part.rows),
+    ]
 
 
 _SECTIONS: dict[str, tuple[str, Callable[[Part, Page], list[str]]]] = {

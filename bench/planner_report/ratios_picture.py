@@ -32,11 +32,15 @@ class _Place:
 
 def ratios_svg(rows: Sequence[Row], note: str = "") -> str:
     """One panel a family; a band for each network and timing, a lane for each model and algorithm."""
-    shapes, y = head(TITLE, [
-        "Seconds a step of the family's best placement over ours, both under our oracle. Every dot is a case; the red "
-        "mark is the certified upper bound on that ratio. Grey: what HetRL publishes, measured on real clusters.",
-        note,
-    ])  # fmt: skip
+    shapes, y = head(
+        TITLE,
+        [
+            "Seconds a step of the family's best placement over ours, both under our oracle. Every dot is a case; the "
+            "red mark is the certified upper bound on that ratio. Grey: what HetRL publishes, "
+            "measured on real clusters.",
+            note,
+        ],
+    )
     more, y = svg.legend(MARGIN, y + 24, _entries(rows), WIDTH - 2 * MARGIN)
     shapes += more
     place = _placed(y + 46)
@@ -131,6 +135,7 @@ def _case(row: Row, family: str, axis: Log, y: float) -> list[str]:
 def _spoken(found: Sequence[Compared]) -> str:
     parts = [
         f"{each.scenario} {each.timing} over {each.family}: {min(each.ratios):.2f} to {max(each.ratios):.2f}"
-        for each in found if each.ratios
-    ]  # fmt: skip
+        for each in found
+        if each.ratios
+    ]
     return "; ".join(parts)

@@ -86,9 +86,11 @@ def _file(path: Path) -> Run:
     except (IndexError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path}: its last line is not a record of bench.planner ({error!r})") from error
     return Run(
-        quick=config["quick"], seed=config["seed"], machine=record["machine"],
+        quick=config["quick"],
+        seed=config["seed"],
+        machine=record["machine"],
         sections={name: found["rows"] for name, found in results.items() if name in SECTIONS},
-    )  # fmt: skip
+    )
 
 
 def _folder(path: Path) -> Run:
@@ -146,7 +148,9 @@ def _part(section: Section, settings: Settings, runs: Sequence[Run]) -> Part:
     except KeyError as error:
         raise ValueError(f"{section.name}: rows without {error}, so of another version of the benchmark") from error
     return Part(
-        name=section.name, rows=ordered, failed={name: why for name, why in failed.items() if name not in rows},
+        name=section.name,
+        rows=ordered,
+        failed={name: why for name, why in failed.items() if name not in rows},
         left=tuple(name for name in names if name not in rows and name not in failed),
         reach=reach,
-    )  # fmt: skip
+    )

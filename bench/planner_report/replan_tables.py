@@ -10,8 +10,19 @@ _MACHINES = {"less": "a tenth of machines gone", "more": "a tenth more machines"
 
 
 def jobs_table(rows: Rows) -> str:
-    header = ["job", "step s", "gap %", "GPUs", "links", "with versions", "worst link s", "with versions s",
-              "worst inventory s", "moved %", "over fresh"]  # fmt: skip
+    header = [
+        "job",
+        "step s",
+        "gap %",
+        "GPUs",
+        "links",
+        "with versions",
+        "worst link s",
+        "with versions s",
+        "worst inventory s",
+        "moved %",
+        "over fresh",
+    ]
     return table(header, [_job_line(name, row) for name, row in rows.items()])
 
 
@@ -19,16 +30,34 @@ def _job_line(name: str, row: Row) -> list[str]:
     ends = {each["link"] for each in row["links"]}
     carrying = {each["link"] for each in row["links"] if each["carries_versions"]}
     return [
-        name, number(row["step_s"], 4), percent(row["gap"], 2), f"{row['gpus_used']:,}", str(len(ends)),
-        str(len(carrying)), fixed(row["link_s_max"], 3), fixed(row["version_link_s_max"], 3),
-        fixed(row["inventory_s_max"], 3), percent(row["moved_max"]), fixed(row["over_fresh_max"], 3),
-    ]  # fmt: skip
+        name,
+        number(row["step_s"], 4),
+        percent(row["gap"], 2),
+        f"{row['gpus_used']:,}",
+        str(len(ends)),
+        str(len(carrying)),
+        fixed(row["link_s_max"], 3),
+        fixed(row["version_link_s_max"], 3),
+        fixed(row["inventory_s_max"], 3),
+        percent(row["moved_max"]),
+        fixed(row["over_fresh_max"], 3),
+    ]
 
 
 def changes_table(rows: Rows) -> str:
     """Of links the slowest answer to each factor, those that carry versions apart; every change of inventory."""
-    header = ["job", "change", "seconds", "kept", "lost %", "moved %", "within the limit", "step s", "over fresh",
-              "migration s"]  # fmt: skip
+    header = [
+        "job",
+        "change",
+        "seconds",
+        "kept",
+        "lost %",
+        "moved %",
+        "within the limit",
+        "step s",
+        "over fresh",
+        "migration s",
+    ]
     lines = []
     for name, row in rows.items():
         lines += _worst_links(name, [each for each in row["links"] if each["carries_versions"]], "with versions")
@@ -49,10 +78,15 @@ def _worst_links(name: str, links: Sequence[Row], words: str) -> list[list[str]]
 
 def _change(row: Row) -> list[str]:
     return [
-        fixed(row["seconds"], 3), _yes(row["is_kept"]), percent(row["lost"]) if "lost" in row else NONE,
-        percent(row["moved"]), _yes(row["is_within_limit"]), number(row["step_s"], 4), fixed(row.get("over_fresh"), 3),
+        fixed(row["seconds"], 3),
+        _yes(row["is_kept"]),
+        percent(row["lost"]) if "lost" in row else NONE,
+        percent(row["moved"]),
+        _yes(row["is_within_limit"]),
+        number(row["step_s"], 4),
+        fixed(row.get("over_fresh"), 3),
         number(row["migration_s"]),
-    ]  # fmt: skip
+    ]
 
 
 def _yes(value: bool) -> str:

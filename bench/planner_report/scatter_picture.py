@@ -25,11 +25,14 @@ def scatter_svg(rows: Rows, note: str = "") -> str:
     """One panel an algorithm and timing. Raises: ValueError for rows without pairs."""
     if not has_pairs(rows):
         raise ValueError("these rows have no pairs of predicted and simulated seconds")
-    shapes, y = head(TITLE, [
-        "Seconds a step that the cost model predicts of a placement, and those that the simulator sees when it plays "
-        "it. HetRL's 64 GPUs in four networks. Full line: equal; dashed: ten percent off.",
-        note,
-    ])  # fmt: skip
+    shapes, y = head(
+        TITLE,
+        [
+            "Seconds a step that the cost model predicts of a placement, and those that the simulator sees when it "
+            "plays it. HetRL's 64 GPUs in four networks. Full line: equal; dashed: ten percent off.",
+            note,
+        ],
+    )
     more, y = svg.legend(MARGIN, y + 24, [(_COLOURS[which], which) for which in _COLOURS], WIDTH - 2 * MARGIN)
     shapes += more
     top, wide = y + 42, (WIDTH - 2 * MARGIN - 44 - _GAP_X) / 2

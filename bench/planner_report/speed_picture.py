@@ -22,18 +22,25 @@ _ASIDE = 7.0
 """Between workloads of one fleet, so that those that end together are seen."""
 _LEFT, _RIGHT = MARGIN + 44, WIDTH - MARGIN - 12
 _LABELS = {
-    "DT-FM": (0, 10, 4), "FlashFlex": (2, 10, 4), "Metis": (0, 10, 4), "Sailor, 3 types": (3, 10, 4),
+    "DT-FM": (0, 10, 4),
+    "FlashFlex": (2, 10, 4),
+    "Metis": (0, 10, 4),
+    "Sailor, 3 types": (3, 10, 4),
     "Sailor, 2 types": (0, 10, 14),
-}  # fmt: skip
+}
 """Which point a name stands beside, and where from it."""
 
 
 def speed_svg(rows: Sequence[Row], note: str = "") -> str:
-    shapes, y = head(TITLE, [
-        "Our planner on generated fleets of measured links. A ring with an arrow: not proved within the time allowed.",
-        "Grey, for context: other planners, until they end. They solve other problems, and prove nothing.",
-        note,
-    ])  # fmt: skip
+    shapes, y = head(
+        TITLE,
+        [
+            "Our planner on generated fleets of measured links. A ring with an arrow: not proved "
+            "within the time allowed.",
+            "Grey, for context: other planners, until they end. They solve other problems, and prove nothing.",
+            note,
+        ],
+    )
     more, y = svg.legend(
         MARGIN, y + 24, [*((c, n) for n, c in _COLOURS.items()), ("bad", "target")], WIDTH - 2 * MARGIN
     )

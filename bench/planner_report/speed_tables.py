@@ -28,9 +28,16 @@ def _speed_line(row: Row) -> list[str]:
     close = f"not in {number(row['wall_s'])}" if proved is None else number(proved)
     used = NONE if row["gpus_used"] is None else f"{row['gpus_used']:,}"
     return [
-        f"{row['num_gpus']:,}", str(row["regions"]), workload_of(row), number(row["first_s"]), close,
-        number(row["step_s"], 4), percent(row["gap"], 2), used, fixed(row.get("peak_gib"), 2),
-    ]  # fmt: skip
+        f"{row['num_gpus']:,}",
+        str(row["regions"]),
+        workload_of(row),
+        number(row["first_s"]),
+        close,
+        number(row["step_s"], 4),
+        percent(row["gap"], 2),
+        used,
+        fixed(row.get("peak_gib"), 2),
+    ]
 
 
 def workload_of(row: Row) -> str:
@@ -49,11 +56,16 @@ def oracle_table(rows: Rows) -> str:
     ]
     lines = [
         [
-            f"{row['num_gpus']:,}", f"GRPO {timing_of(row)}", str(row["distinct"]), fixed(row["pools"], 1),
-            number(row["rows_per_s"], 3), number(row["placements_per_s"], 3), number(row["one_by_one_per_s"], 3),
+            f"{row['num_gpus']:,}",
+            f"GRPO {timing_of(row)}",
+            str(row["distinct"]),
+            fixed(row["pools"], 1),
+            number(row["rows_per_s"], 3),
+            number(row["placements_per_s"], 3),
+            number(row["one_by_one_per_s"], 3),
         ]
         for row in rows.values()
-    ]  # fmt: skip
+    ]
     return table(header, lines)
 
 
@@ -68,10 +80,14 @@ def brute_force_table(rows: Rows) -> str:
         planned = KINDS[kind][1] if kind in KINDS else 0
         lines.append(
             [
-                kind, f"{total['cases']} of {planned}", str(total["infeasible"]), f"{total['placements']:,}",
-                str(total["mismatches"]), f"{max(row['worst'] for row in found):.1e}",
+                kind,
+                f"{total['cases']} of {planned}",
+                str(total["infeasible"]),
+                f"{total['placements']:,}",
+                str(total["mismatches"]),
+                f"{max(row['worst'] for row in found):.1e}",
             ]
-        )  # fmt: skip
+        )
     return table(["problems", "cases", "without a plan", "placements tried", "mismatches", "worst difference"], lines)
 
 

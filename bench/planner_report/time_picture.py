@@ -20,11 +20,15 @@ _GAP = 64.0
 
 def time_svg(rows: Sequence[Row], note: str = "") -> str:
     """One panel an algorithm."""
-    shapes, y = head(TITLE, [
-        "Seconds a step of each method's best placement over the best that any of them ever found, geometric mean over "
-        "HetRL's cases. A ring: in some cases the method has no placement yet (how many); the mean is of the others.",
-        note,
-    ])  # fmt: skip
+    shapes, y = head(
+        TITLE,
+        [
+            "Seconds a step of each method's best placement over the best that any of them ever found, geometric mean "
+            "over HetRL's cases. A ring: in some cases the method has no placement yet (how many); "
+            "the mean is of the others.",
+            note,
+        ],
+    )
     entries = [(_COLOURS[method], _NAMES[method]) for method in METHODS]
     more, y = svg.legend(
         MARGIN, y + 24, [*entries, ("bad", "no placement can be below (certified)")], WIDTH - 2 * MARGIN
@@ -46,7 +50,7 @@ def _vertical(panels: Sequence[Sequence[Row]], top: float, bottom: float) -> Log
     """The same in both panels."""
     means = [
         at.mean for rows in panels for found in over_time(rows).values() for at in found.values() if at.mean is not None
-    ]  # fmt: skip
+    ]
     least = min([1.0, *(least for rows in panels if (least := _least(rows)))])
     return Log(0.97 * least, 1.06 * max([1.2, *means]), bottom, top)
 

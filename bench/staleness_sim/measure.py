@@ -142,9 +142,10 @@ def simulate(simulator: Simulator, window: Window, best: Best) -> Outcome:
     simulator.run(last + 1)  # step `last` has begun
     begin_s, end_s = (simulator.steps[step].begin_s for step in (window.warmup, last))
     groups = [
-        attempts for attempts in simulator.attempts.values()
+        attempts
+        for attempts in simulator.attempts.values()
         if (first := _first_s(attempts)) is not None and begin_s <= first < end_s
-    ]  # fmt: skip
+    ]
     extra = 0
     while extra < MAX_EXTRA_STEPS and (extra <= simulator.world.bound + 1 or _num_open(groups)):
         extra += 1
@@ -173,9 +174,7 @@ def _figures(
     for step in simulator.steps[window.warmup : window.warmup + window.steps]:
         ages.update(step.samples_by_age)
     bound = simulator.world.bound
-    violations = sum(
-        number for step in simulator.steps for age, number in step.samples_by_age.items() if age > bound
-    )  # fmt: skip
+    violations = sum(number for step in simulator.steps for age, number in step.samples_by_age.items() if age > bound)
     late = sum(number for age, number in ages.items() if age > bound)
     return Outcome(
         steps_per_s=window.steps / length_s,

@@ -21,10 +21,16 @@ class Ours:
     def __init__(self, world: World, depth: float | None = None) -> None:
         batch_tokens = world.groups_per_step * world.group_size * MAX_SAMPLE_TOKENS
         limits = values.LedgerLimits(
-            groups_per_step=world.groups_per_step, group_size=world.group_size, bound=world.bound, steps=1 << 30,
-            lease_timeout_s=LEASE_TIMEOUT_S, max_hold_s=MAX_HOLD_S, max_sample_tokens=MAX_SAMPLE_TOKENS,
-            intake_tokens=batch_tokens * (world.bound + 4), depth=depth,
-        )  # fmt: skip
+            groups_per_step=world.groups_per_step,
+            group_size=world.group_size,
+            bound=world.bound,
+            steps=1 << 30,
+            lease_timeout_s=LEASE_TIMEOUT_S,
+            max_hold_s=MAX_HOLD_S,
+            max_sample_tokens=MAX_SAMPLE_TOKENS,
+            intake_tokens=batch_tokens * (world.bound + 4),
+            depth=depth,
+        )
         self.ledger = machine.Ledger(limits, Lineage(0), Policy(0, 0), item_of=lambda group: group)
 
     def hears(self, message: sim.Message, now_s: float) -> Sequence[sim.Order]:
@@ -70,10 +76,17 @@ class Ours:
 
 def _arrival(attempt: sim.Attempt) -> values.Event:
     result = values.Result(
-        lease_id=attempt.key, group=attempt.group, sample=attempt.sample, item=attempt.group, purpose=Purpose.TRAIN,
-        worker_id=attempt.worker, policies=(PolicyRun(Policy(0, attempt.version), attempt.length),),
-        num_tokens=attempt.length, reward=float(attempt.sample % 2), payload=attempt,
-    )  # fmt: skip
+        lease_id=attempt.key,
+        group=attempt.group,
+        sample=attempt.sample,
+        item=attempt.group,
+        purpose=Purpose.TRAIN,
+        worker_id=attempt.worker,
+        policies=(PolicyRun(Policy(0, attempt.version), attempt.length),),
+        num_tokens=attempt.length,
+        reward=float(attempt.sample % 2),
+        payload=attempt,
+    )
     return values.ResultArrived(result)
 
 

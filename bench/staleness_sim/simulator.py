@@ -284,9 +284,12 @@ class Simulator:
         region = self.world.worker_regions[place]
         self._num_joined += 1
         worker = _Worker(
-            name=f"w{place:02}.{self._num_joined:04}", place=place, region=region, slots=self.world.slots[place],
+            name=f"w{place:02}.{self._num_joined:04}",
+            place=place,
+            region=region,
+            slots=self.world.slots[place],
             version=self._region_version[region],
-        )  # fmt: skip
+        )
         self._workers[worker.name] = worker
         self._send_up(worker, Joined(worker.name, self.world.room(place), worker.version))
         if self.world.deaths_per_hour > 0.0:

@@ -50,11 +50,16 @@ def frames_of(groups: Sequence[Sequence[Trajectory]], num_frames: int) -> list[b
     for place in range(num_frames):
         renamed = [
             replace(
-                t, lease_id=1 + place * len(groups[0]) + sample, group=place, sample=sample, item=0, worker_id=WORKER,
+                t,
+                lease_id=1 + place * len(groups[0]) + sample,
+                group=place,
+                sample=sample,
+                item=0,
+                worker_id=WORKER,
                 policies=(PolicyRun(START, len(t.mask)),),
             )
             for sample, t in enumerate(groups[place % len(groups)])
-        ]  # fmt: skip
+        ]
         payloads.append(encode(renamed))
     return payloads
 
@@ -100,19 +105,32 @@ def _check(folder: Path, num_frames: int, num_samples: int) -> int:
 async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: int, limits: TrajectoryLimits) -> float:
     address = await asyncio.to_thread(pipe.recv)
     ledger_limits = LedgerLimits(
-        groups_per_step=num_groups, group_size=group_size, bound=0, steps=1, lease_timeout_s=3600.0, max_hold_s=0.0,
+        groups_per_step=num_groups,
+        group_size=group_size,
+        bound=0,
+        steps=1,
+        lease_timeout_s=3600.0,
+        max_hold_s=0.0,
         max_sample_tokens=limits.max_completion_tokens,
         intake_tokens=num_groups * group_size * limits.max_completion_tokens,
-    )  # fmt: skip
+    )
     link = GatewayLink(address, JOB, 0)
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:
         desk = LedgerService(
-            ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0), intake=FrameIntake(store, limits, disk),
-            disk=disk, journal=journal, retention=Retention(1 << 50), link=link, bundle_digest=b"", home_region="home",
-            syncs=True, now=time.monotonic, wall=time.time,
-        )  # fmt: skip
+            ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0),
+            intake=FrameIntake(store, limits, disk),
+            disk=disk,
+            journal=journal,
+            retention=Retention(1 << 50),
+            link=link,
+            bundle_digest=b"",
+            home_region="home",
+            syncs=True,
+            now=time.monotonic,
+            wall=time.time,
+        )
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(link.run(desk.on_message)), tasks.create_task(desk.run())]
             started_s = time.process_time()

@@ -128,9 +128,12 @@ def train(corpus: Corpus, steps: int, seed: int) -> LanguageModel:
 
 
 def _sampled_loss(
-    model: LanguageModel, features_NW: torch.Tensor, targets_N: torch.Tensor, proposal: torch.Tensor,
+    model: LanguageModel,
+    features_NW: torch.Tensor,
+    targets_N: torch.Tensor,
+    proposal: torch.Tensor,
     generator: torch.Generator,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     weight, log_rate = model.embedding.weight, torch.log(NEGATIVES * proposal)
     others_K = torch.multinomial(proposal, NEGATIVES, replacement=True, generator=generator)
     right_N = (features_NW * weight[targets_N]).sum(1) + (model.bias - log_rate)[targets_N]

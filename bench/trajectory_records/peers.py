@@ -44,17 +44,23 @@ def peers() -> list[Peer]:
     return [
         Peer("json", _json, json.loads, lambda group: [record["logprobs"] for record in group]),
         Peer("prime_rl_msgpack", _msgpack, msgspec.msgpack.Decoder(list[TrainingSample]).decode, _msgpack_logprobs),
-        Peer("protobuf", lambda group: _to_protobuf(message, group), message.FromString,
-             lambda group: [list(sample.logprobs) for sample in group.samples]),
-    ]  # fmt: skip
+        Peer(
+            "protobuf",
+            lambda group: _to_protobuf(message, group),
+            message.FromString,
+            lambda group: [list(sample.logprobs) for sample in group.samples],
+        ),
+    ]
 
 
 def compressed(peer: Peer) -> Peer:
     compressor, decompressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL), zstandard.ZstdDecompressor()
     return Peer(
-        f"{peer.name}_zstd{ZSTD_LEVEL}", lambda group: compressor.compress(peer.encode(group)),
-        lambda data: peer.decode(decompressor.decompress(data)), peer.logprobs_of,
-    )  # fmt: skip
+        f"{peer.name}_zstd{ZSTD_LEVEL}",
+        lambda group: compressor.compress(peer.encode(group)),
+        lambda data: peer.decode(decompressor.decompress(data)),
+        peer.logprobs_of,
+    )
 
 
 def with_prompts_once(group: Sequence[Trajectory]) -> list[tuple[Trajectory, list[int]]]:
@@ -71,27 +77,40 @@ def with_prompts_once(group: Sequence[Trajectory]) -> list[tuple[Trajectory, lis
 def _json(group: Sequence[Trajectory]) -> bytes:
     records = [
         {
-            "lease_id": t.lease_id, "group": t.group, "sample": t.sample, "item": t.item, "prompt_ids": prompt,
-            "completion_ids": t.completion_ids.tolist(), "logprobs": [float(str(p)) for p in t.logprobs],
-            "mask": t.mask.astype(int).tolist(), "policies": [asdict(run) for run in t.policies], "reward": t.reward,
-            "stop_reason": t.stop_reason, "sampling": asdict(t.sampling), "metadata": t.metadata,
-            "worker_id": t.worker_id, "generation_s": t.generation_s,
+            "lease_id": t.lease_id,
+            "group": t.group,
+            "sample": t.sample,
+            "item": t.item,
+            "prompt_ids": prompt,
+            "completion_ids": t.completion_ids.tolist(),
+            "logprobs": [float(str(p)) for p in t.logprobs],
+            "mask": t.mask.astype(int).tolist(),
+            "policies": [asdict(run) for run in t.policies],
+            "reward": t.reward,
+            "stop_reason": t.stop_reason,
+            "sampling": asdict(t.sampling),
+            "metadata": t.metadata,
+            "worker_id": t.worker_id,
+            "generation_s": t.generation_s,
         }
         for t, prompt in with_prompts_once(group)
-    ]  # fmt: skip
+    ]
     return json.dumps(records, separators=(",", ":")).encode()
 
 
 def training_samples(group: Sequence[Trajectory]) -> list[TrainingSample]:
     return [
         TrainingSample(
-            token_ids=prompt + t.completion_ids.tolist(), mask=[False] * len(prompt) + t.mask.tolist(),
+            token_ids=prompt + t.completion_ids.tolist(),
+            mask=[False] * len(prompt) + t.mask.tolist(),
             logprobs=[0.0] * len(prompt) + t.logprobs.tolist(),
-            temperatures=[t.sampling.temperature] * (len(prompt) + len(t.completion_ids)), env_name="math",
-            advantage=0.5, reward=t.reward,
+            temperatures=[t.sampling.temperature] * (len(prompt) + len(t.completion_ids)),
+            env_name="math",
+            advantage=0.5,
+            reward=t.reward,
         )
         for t, prompt in with_prompts_once(group)
-    ]  # fmt: skip
+    ]
 
 
 def _msgpack(group: Sequence[Trajectory]) -> bytes:
@@ -108,11 +127,16 @@ def _protobuf() -> Any:
     file = descriptor_pb2.FileDescriptorProto(name="bench_trajectories.proto", package="bench", syntax="proto3")
     sample = file.message_type.add(name="Sample")
     kinds = (
-        ("prompt_ids", field.TYPE_UINT32, True), ("completion_ids", field.TYPE_UINT32, True),
-        ("logprobs", field.TYPE_FLOAT, True), ("mask", field.TYPE_BOOL, True), ("versions", field.TYPE_UINT64, True),
-        ("version_tokens", field.TYPE_UINT32, True), ("reward", field.TYPE_DOUBLE, False),
-        ("group", field.TYPE_UINT64, False), ("sample", field.TYPE_UINT32, False),
-    )  # fmt: skip
+        ("prompt_ids", field.TYPE_UINT32, True),
+        ("completion_ids", field.TYPE_UINT32, True),
+        ("logprobs", field.TYPE_FLOAT, True),
+        ("mask", field.TYPE_BOOL, True),
+        ("versions", field.TYPE_UINT64, True),
+        ("version_tokens", field.TYPE_UINT32, True),
+        ("reward", field.TYPE_DOUBLE, False),
+        ("group", field.TYPE_UINT64, False),
+        ("sample", field.TYPE_UINT32, False),
+    )
     for number, (name, kind, repeated) in enumerate(kinds, start=1):
         label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
         sample.field.add(name=name, number=number, type=kind, label=label)
@@ -129,10 +153,16 @@ def _to_protobuf(message: Any, group: Sequence[Trajectory]) -> bytes:
     out = message()
     for t, prompt in with_prompts_once(group):
         out.samples.add(
-            prompt_ids=prompt, completion_ids=t.completion_ids.tolist(), logprobs=t.logprobs.tolist(),
-            mask=t.mask.tolist(), versions=[run.policy.version for run in t.policies],
-            version_tokens=[run.num_tokens for run in t.policies], reward=t.reward, group=t.group, sample=t.sample,
-        )  # fmt: skip
+            prompt_ids=prompt,
+            completion_ids=t.completion_ids.tolist(),
+            logprobs=t.logprobs.tolist(),
+            mask=t.mask.tolist(),
+            versions=[run.policy.version for run in t.policies],
+            version_tokens=[run.num_tokens for run in t.policies],
+            reward=t.reward,
+            group=t.group,
+            sample=t.sample,
+        )
     data: bytes = out.SerializeToString()
     return data
 
@@ -148,9 +178,14 @@ def known_figure(seed: int) -> dict[str, float]:
     ids = rng.choice(32_768, num_tokens, p=(1 / ranks) / (1 / ranks).sum())
     logprobs = -rng.gamma(0.5, 1.0, num_tokens).astype(np.float32)
     one = TrainingSample(
-        token_ids=ids.tolist(), mask=[True] * num_tokens, logprobs=logprobs.tolist(), temperatures=[1.0] * num_tokens,
-        env_name="math", advantage=0.5, reward=1.0,
-    )  # fmt: skip
+        token_ids=ids.tolist(),
+        mask=[True] * num_tokens,
+        logprobs=logprobs.tolist(),
+        temperatures=[1.0] * num_tokens,
+        env_name="math",
+        advantage=0.5,
+        reward=1.0,
+    )
     raw = msgspec.msgpack.encode([one])
     stored = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)
     return {"raw": len(raw) / num_tokens, f"zstd{ZSTD_LEVEL}": len(stored) / num_tokens}

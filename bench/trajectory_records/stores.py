@@ -117,9 +117,13 @@ def measure(payloads: Sequence[bytes], rounds: int, seed: int) -> dict[str, Any]
 
 
 def _round(
-    opener: Callable[[Path, Durability], Store], durability: Durability, payloads: Sequence[bytes],
-    rng: random.Random, *, is_check: bool,
-) -> dict[str, float]:  # fmt: skip
+    opener: Callable[[Path, Durability], Store],
+    durability: Durability,
+    payloads: Sequence[bytes],
+    rng: random.Random,
+    *,
+    is_check: bool,
+) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp(prefix="periplus-stores-"))
     try:
         store = opener(folder, durability)
@@ -154,7 +158,9 @@ def _round(
         shutil.rmtree(folder)
     mbytes = sum(map(len, payloads)) / 1e6
     return {
-        "append_mbytes_per_s": mbytes / append_s, "read_mbytes_per_s": mbytes / read_s,
-        "retire_frames_per_s": len(keys) / retire_s, "open_s": open_s,
+        "append_mbytes_per_s": mbytes / append_s,
+        "read_mbytes_per_s": mbytes / read_s,
+        "retire_frames_per_s": len(keys) / retire_s,
+        "open_s": open_s,
         "disk_bytes_per_payload_byte": disk_bytes / 1e6 / mbytes,
-    }  # fmt: skip
+    }

@@ -96,9 +96,11 @@ def _train_tokenizer(texts: list[str]) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE, special_tokens=["<end>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=VOCAB_SIZE,
+        special_tokens=["<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
@@ -106,11 +108,19 @@ def _train_tokenizer(texts: list[str]) -> Any:
 def new_model(size: Size, seed: int) -> Any:
     """A random model, in float32."""
     config = Qwen3Config(
-        vocab_size=VOCAB_SIZE, hidden_size=size.hidden, intermediate_size=size.intermediate,
-        num_hidden_layers=size.layers, num_attention_heads=size.heads, num_key_value_heads=size.kv_heads,
-        head_dim=size.hidden // size.heads, max_position_embeddings=512, tie_word_embeddings=True,
-        pad_token_id=0, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
+        vocab_size=VOCAB_SIZE,
+        hidden_size=size.hidden,
+        intermediate_size=size.intermediate,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        head_dim=size.hidden // size.heads,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     torch.manual_seed(seed)
     return Qwen3ForCausalLM(config)
 
@@ -182,11 +192,14 @@ class _Training:
         partial = self.path.with_suffix(".partial")
         torch.save(
             {
-                "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
-                "losses": self.losses, "wall_s": self.wall_s,
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+                "losses": self.losses,
+                "wall_s": self.wall_s,
             },
             partial,
-        )  # fmt: skip
+        )
         partial.replace(self.path)
 
 
@@ -203,11 +216,16 @@ def _train(training: _Training, texts: Texts, *, seed: int, limit_s: float, say:
     say(f"ended by {ended_by} after {training.step} steps; after the cooldown {final:.4f}")
     num_tokens = (training.step + COOLDOWN_STEPS) * ROWS * COLUMNS
     return Outcome(
-        ended_by=ended_by, steps=training.step, cooldown_steps=COOLDOWN_STEPS,
-        num_parameters=sum(p.numel() for p in training.model.parameters()), train_tokens=num_tokens,
-        epochs=num_tokens / len(texts.train), held_out_losses=training.losses, final_loss=final,
+        ended_by=ended_by,
+        steps=training.step,
+        cooldown_steps=COOLDOWN_STEPS,
+        num_parameters=sum(p.numel() for p in training.model.parameters()),
+        train_tokens=num_tokens,
+        epochs=num_tokens / len(texts.train),
+        held_out_losses=training.losses,
+        final_loss=final,
         wall_s=training.wall_s,
-    )  # fmt: skip
+    )
 
 
 def _to_flat(training: _Training, batches: Iterator[torch.Tensor], texts: Texts, limit_s: float, say: Say) -> str:

@@ -48,15 +48,17 @@ def peers() -> tuple[Peer, ...]:
         Peer("flat_int32", _sparse_encoder(_flat, _overwriting), _sparse_decoder(_from_flat, _overwritten)),
         Peer("leb128", _sparse_encoder(_leb128, _overwriting), _sparse_decoder(_from_leb128, _overwritten)),
         Peer(
-            "pulse_zstd1", _zstd(_sparse_encoder(_coo, _overwriting)),
+            "pulse_zstd1",
+            _zstd(_sparse_encoder(_coo, _overwriting)),
             _unzstd(_sparse_decoder(_from_coo, _overwritten)),
         ),
         Peer(
-            "nemo_dcr_zstd1", _zstd(_sparse_encoder(_gaps, _xoring, positions_first=True)),
+            "nemo_dcr_zstd1",
+            _zstd(_sparse_encoder(_gaps, _xoring, positions_first=True)),
             _unzstd(_sparse_decoder(_from_gaps, _xored, positions_first=True)),
         ),
         Peer("dense_xor_zstd1", _zstd(_encode_dense_xor), _unzstd(_decode_dense_xor)),
-    )  # fmt: skip
+    )
 
 
 # ---- containers ------------------------------------------------------------------------------------------------------
@@ -108,9 +110,11 @@ def _sparse_decoder(
 
 
 def _put(
-    state: dict[str, Tensor], one: tuple[str, npt.NDArray[np.int64]], reader: "_Reader",
+    state: dict[str, Tensor],
+    one: tuple[str, npt.NDArray[np.int64]],
+    reader: "_Reader",
     values_of: Callable[[Bits, Bits], Bits],
-) -> None:  # fmt: skip
+) -> None:
     name, changed = one
     old = state[name]
     now = bits(old).copy()
@@ -264,15 +268,27 @@ def _decode_dense_xor(base: WeightState, payload: bytes) -> WeightState:
 
 SIMULATED = {
     "step 5 at 1e-6": {
-        "flat_int32": 48.0, "leb128": 27.2, "pulse_zstd1": 25.9, "nemo_dcr_zstd1": 15.8, "dense_xor_zstd1": 24.4,
+        "flat_int32": 48.0,
+        "leb128": 27.2,
+        "pulse_zstd1": 25.9,
+        "nemo_dcr_zstd1": 15.8,
+        "dense_xor_zstd1": 24.4,
     },
     "step 200 at 1e-6": {
-        "flat_int32": 48.0, "leb128": 26.2, "pulse_zstd1": 24.3, "nemo_dcr_zstd1": 14.7, "dense_xor_zstd1": 22.5,
+        "flat_int32": 48.0,
+        "leb128": 26.2,
+        "pulse_zstd1": 24.3,
+        "nemo_dcr_zstd1": 14.7,
+        "dense_xor_zstd1": 22.5,
     },
     "step 200 at 3e-6": {
-        "flat_int32": 48.0, "leb128": 24.4, "pulse_zstd1": 22.5, "nemo_dcr_zstd1": 13.2, "dense_xor_zstd1": 19.6,
+        "flat_int32": 48.0,
+        "leb128": 24.4,
+        "pulse_zstd1": 22.5,
+        "nemo_dcr_zstd1": 13.2,
+        "dense_xor_zstd1": 19.6,
     },
-}  # fmt: skip
+}
 """Bits a change, of the simulation in bench/weight_deltas/synthetic.py, where the layouts were compared before."""
 
 STRESS = {"3 % uniform": {"nemo_dcr_zstd1": 13.0}, "5 % uniform": {"nemo_dcr_zstd1": 12.0}}

@@ -44,15 +44,30 @@ def _key(value: str) -> bytes:
 
 @click.command("audit")
 @click.argument("run", metavar="RUN", type=_DIRECTORY)
-@click.option("--spool", "spools", multiple=True, type=_DIRECTORY, metavar="DIR",
-              help="A gateway's spool to compare with; may be given several times.")  # fmt: skip
-@click.option("--authority", "authorities", multiple=True, metavar="KEY", callback=_keys,
-              help="Public key of the coordinator that certified the run's trainers: 64 hexadecimal digits, or a file "
-              "that holds them; `periplus coordinator authority` prints it. May be given several times.")  # fmt: skip
 @click.option(
-    "-o", "--output", type=click.Choice([Output.TABLE.value, Output.JSON.value, Output.YAML.value]),
-    default=Output.TABLE.value, show_default=True,
-)  # fmt: skip
+    "--spool",
+    "spools",
+    multiple=True,
+    type=_DIRECTORY,
+    metavar="DIR",
+    help="A gateway's spool to compare with; may be given several times.",
+)
+@click.option(
+    "--authority",
+    "authorities",
+    multiple=True,
+    metavar="KEY",
+    callback=_keys,
+    help="Public key of the coordinator that certified the run's trainers: 64 hexadecimal digits, or a file "
+    "that holds them; `periplus coordinator authority` prints it. May be given several times.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice([Output.TABLE.value, Output.JSON.value, Output.YAML.value]),
+    default=Output.TABLE.value,
+    show_default=True,
+)
 def audit_command(run: Path, spools: tuple[Path, ...], authorities: tuple[bytes, ...], output: str) -> None:
     """Recompute from the files in the run directory RUN what was trained on, and hold it against what was promised.
 

@@ -67,16 +67,26 @@ job.add_command(report_command)
 @click.option("--dry-run", is_flag=True, help="Check the job and print it as it would run; ask no coordinator.")
 @click.option("--wait", is_flag=True, help="Return when the job has ended, with its exit code.")
 @click.option("--watch", is_flag=True, help="Show the job until it has ended; implies --wait.")
-@click.option("--resume", type=_DIRECTORY, metavar="RUN",
-              help="Go on from the newest checkpoint in this run directory, with the run's own job; FILE is not "
-              "needed.")  # fmt: skip
+@click.option(
+    "--resume",
+    type=_DIRECTORY,
+    metavar="RUN",
+    help="Go on from the newest checkpoint in this run directory, with the run's own job; FILE is not needed.",
+)
 @click.option("--change", is_flag=True, help="With --resume: let FILE and KEY=VALUE change the run's job.")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def submit(
-    file: Path | None, overrides: tuple[str, ...], dry_run: bool, wait: bool, watch: bool, resume: Path | None,
-    change: bool, output: str, coordinator: str,
-) -> None:  # fmt: skip
+    file: Path | None,
+    overrides: tuple[str, ...],
+    dry_run: bool,
+    wait: bool,
+    watch: bool,
+    resume: Path | None,
+    change: bool,
+    output: str,
+    coordinator: str,
+) -> None:
     """Submit the job in FILE, with dotted keys overridden, and print its id."""
     job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
     for left in check_job(job_file):
@@ -171,9 +181,7 @@ def cancel(job_id: str, output: str, coordinator: str) -> None:
 @click.option("--all-forks", is_flag=True, help="Also what was logged before the job was resumed.")
 @click.option("--runs-dir", type=_DIRECTORY, help="Where the agents on this machine keep runs  [default: the job's]")
 @_coordinator_option
-def logs(
-    job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path | None, coordinator: str
-) -> None:  # fmt: skip
+def logs(job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path | None, coordinator: str) -> None:
     """Print the logs of a job's processes that ran on this machine."""
 
     async def call(remote: Coordinator) -> None:

@@ -97,9 +97,13 @@ def view_event(event: control_pb2.JobEvent) -> Event | None:
         case "job":
             job = event.job
             return JobChanged(
-                job_id=job.job_id, name=job.name, state=job_state(job), reason=job.reason,
-                submitted_at_s=job.submitted_at_s, at_s=event.time_s,
-            )  # fmt: skip
+                job_id=job.job_id,
+                name=job.name,
+                state=job_state(job),
+                reason=job.reason,
+                submitted_at_s=job.submitted_at_s,
+                at_s=event.time_s,
+            )
         case "step":
             return RecordSeen(record_from_pb(event.step), event.time_s)
         case "fleet":

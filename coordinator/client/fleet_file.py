@@ -25,12 +25,15 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
     )
     links = tuple(
         Link(
-            src_region=each.src_region, dst_region=each.dst_region, rtt_s=each.rtt_s,
-            bytes_per_s=each.throughput_bits_per_s / 8, age_s=round(max(0.0, now_s - each.measured_at_s), 3),
+            src_region=each.src_region,
+            dst_region=each.dst_region,
+            rtt_s=each.rtt_s,
+            bytes_per_s=each.throughput_bits_per_s / 8,
+            age_s=round(max(0.0, now_s - each.measured_at_s), 3),
         )
         for each in fleet.links
         if each.throughput_bits_per_s > 0
-    )  # fmt: skip
+    )
     return to_tree(Fleet(regions=regions, links=links, gpu_types=gpu_types())), left_out
 
 

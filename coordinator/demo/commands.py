@@ -20,26 +20,54 @@ from periplus.wan import grid
 
 @click.command()
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--wan", default="intercontinental", show_default=True, metavar="|".join((*grid.PRESETS, "FILE")),
-              help="The network between the regions.")  # fmt: skip
+@click.option(
+    "--wan",
+    default="intercontinental",
+    show_default=True,
+    metavar="|".join((*grid.PRESETS, "FILE")),
+    help="The network between the regions.",
+)
 @click.option("--regions", default="", metavar="A,B,C", help="Regions of the grid to use  [default: the grid's three]")
-@click.option("--job", "file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE",
-              help="Job file  [default: examples/spelling.yaml]")  # fmt: skip
+@click.option(
+    "--job",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Job file  [default: examples/spelling.yaml]",
+)
 @click.option("--steps", type=int, default=None, help="Training steps.")
 @click.option("--staleness", type=int, default=None, help="Bound on staleness; 0 is synchronous.")
 @click.option("--seed", type=int, default=None, help="Seed of everything random.")
 @click.option("--control", is_flag=True, help="Shuffle the rewards: nothing must be learnt.")
-@click.option("--resume", type=click.Path(path_type=Path, file_okay=False), default=None, metavar="RUN",
-              help="Go on from the newest checkpoint in this run directory, with the run's own job.")  # fmt: skip
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    metavar="RUN",
+    help="Go on from the newest checkpoint in this run directory, with the run's own job.",
+)
 @click.option("--change", is_flag=True, help="With --resume: let the other words change the run's job.")
 @click.option("--json", "as_json", is_flag=True, help="The last line on standard output is one JSON object.")
 @click.option("--plain", is_flag=True, help="Plain lines in place of the live view.")
-@click.option("--work-dir", type=DirectoryToWrite(), default=Path(), show_default=True,
-              help="Where output.dir of the job lies.")  # fmt: skip
+@click.option(
+    "--work-dir", type=DirectoryToWrite(), default=Path(), show_default=True, help="Where output.dir of the job lies."
+)
 def demo(
-    overrides: tuple[str, ...], wan: str, regions: str, file: Path | None, steps: int | None, staleness: int | None,
-    seed: int | None, control: bool, resume: Path | None, change: bool, as_json: bool, plain: bool, work_dir: Path,
-) -> int:  # fmt: skip
+    overrides: tuple[str, ...],
+    wan: str,
+    regions: str,
+    file: Path | None,
+    steps: int | None,
+    staleness: int | None,
+    seed: int | None,
+    control: bool,
+    resume: Path | None,
+    change: bool,
+    as_json: bool,
+    plain: bool,
+    work_dir: Path,
+) -> int:
     """Train a small model over three emulated regions, every part a process of its own.
 
     KEY=VALUE overrides dotted keys of the job file, such as optimizer.lr=1e-3.
@@ -62,9 +90,16 @@ def demo(
     for left in check_job(job):
         click.echo(left, err=True)
     settings = DemoSettings(
-        job=job, resume=checkpoint, wan=wan, regions=names, work_dir=work_dir.absolute(), as_json=as_json,
-        live=sys.stderr.isatty() and not plain, request_id=uuid.uuid4().hex, launched_s=launched_s,
-    )  # fmt: skip
+        job=job,
+        resume=checkpoint,
+        wan=wan,
+        regions=names,
+        work_dir=work_dir.absolute(),
+        as_json=as_json,
+        live=sys.stderr.isatty() and not plain,
+        request_id=uuid.uuid4().hex,
+        launched_s=launched_s,
+    )
     return asyncio.run(run_demo(settings))
 
 

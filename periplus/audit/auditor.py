@@ -87,29 +87,46 @@ def audit(evidence: Evidence) -> Report:
     surviving = account(list(survivor.segments()), unaccounted[-1]) if survivor else None
     reports = tuple(_of_fork(fork, lost, survivor) for fork, lost in zip(forks, unaccounted, strict=True))
     return Report(
-        job_id=survivor.opened.job_id if survivor else "", bound=survivor.opened.bound if survivor else 0,
-        num_lines=walk.num_lines, num_frames=len(evidence.frames),
+        job_id=survivor.opened.job_id if survivor else "",
+        bound=survivor.opened.bound if survivor else 0,
+        num_lines=walk.num_lines,
+        num_frames=len(evidence.frames),
         num_witnesses=sum(len(frame) for frame in evidence.frames.values()),
-        num_checkpoints=len(evidence.checkpoints), torn_bytes=walk.torn_bytes,
-        is_ended=survivor is not None and bool(survivor.ended), forks=reports, surviving=surviving,
-        dead_steps=dead_steps(forks, survivor) if survivor else (), uncommitted=found.uncommitted,
-        pruned_results=found.pruned_results, pruned_checkpoints=found.pruned_checkpoints, spools=spools,
-        seals=_of_seals(walk, evidence), notes=tuple(found.notes), findings=tuple(findings.kept),
+        num_checkpoints=len(evidence.checkpoints),
+        torn_bytes=walk.torn_bytes,
+        is_ended=survivor is not None and bool(survivor.ended),
+        forks=reports,
+        surviving=surviving,
+        dead_steps=dead_steps(forks, survivor) if survivor else (),
+        uncommitted=found.uncommitted,
+        pruned_results=found.pruned_results,
+        pruned_checkpoints=found.pruned_checkpoints,
+        spools=spools,
+        seals=_of_seals(walk, evidence),
+        notes=tuple(found.notes),
+        findings=tuple(findings.kept),
         counts=dict(findings.counts),
-    )  # fmt: skip
+    )
 
 
 def _of_seals(walk: Walk, evidence: Evidence) -> SealReport:
     seals = walk.seals
     return SealReport(
-        num_seals=seals.num_seals, num_keys=len(seals.keys), num_lines=seals.num_sealed,
+        num_seals=seals.num_seals,
+        num_keys=len(seals.keys),
+        num_lines=seals.num_sealed,
         is_verified=bool(evidence.authorities),
-    )  # fmt: skip
+    )
 
 
 def _of_fork(fork: Fork, unaccounted: int, survivor: Fork | None) -> ForkReport:
     survives = survivor is not None and any(fork is other for other, _ in survivor.segments())
     return ForkReport(
-        fork=fork.number, parent=fork.opened.parent, first=Policy(fork.number, fork.lineage.first_version),
-        head=fork.head, ended=fork.ended, survives=survives, account=account([(fork, FOREVER)], unaccounted),
-    )  # fmt: skip
+        fork=fork.number,
+        parent=fork.opened.parent,
+        first=Policy(fork.number, fork.lineage.first_version),
+        head=fork.head,
+        ended=fork.ended,
+        survives=survives,
+        account=account([(fork, FOREVER)], unaccounted),
+    )

@@ -20,9 +20,12 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
     """One batch left the ledger."""
     if record.policy != fork.head:
         findings.add(
-            Code.VERSION_GAP, place, f"a step starts from {record.policy}, but the fork is at {fork.head}",
-            found=str(record.policy), expected=str(fork.head),
-        )  # fmt: skip
+            Code.VERSION_GAP,
+            place,
+            f"a step starts from {record.policy}, but the fork is at {fork.head}",
+            found=str(record.policy),
+            expected=str(fork.head),
+        )
     batch = ConsumedBatch(at, record)
     seen: set[SampleKey] = set()
     for used in record.samples:
@@ -121,8 +124,14 @@ def published(fork: Fork, version: int, findings: Findings, place: str) -> None:
 
 def _other_policy(lineage: Lineage, found: Accepted, policy: Policy) -> Policy | None:
     """A policy of the sample's tokens that is another state of the actor than the one that is measured."""
-    return next((run.policy for run in found.result.policies
-                 if run.policy.version != policy.version or run.policy not in lineage), None)  # fmt: skip
+    return next(
+        (
+            run.policy
+            for run in found.result.policies
+            if run.policy.version != policy.version or run.policy not in lineage
+        ),
+        None,
+    )
 
 
 def _trained(
@@ -146,9 +155,12 @@ def _trained(
     if found is not None:
         if found.result.digest != used.digest:
             findings.add(
-                Code.DIGEST_DIFFERS, place, f"{what}: the optimizer was given another content than was accepted",
-                accepted=found.result.digest.hex(), **names,
-            )  # fmt: skip
+                Code.DIGEST_DIFFERS,
+                place,
+                f"{what}: the optimizer was given another content than was accepted",
+                accepted=found.result.digest.hex(),
+                **names,
+            )
         return found
     elsewhere = [
         other.accepted[sample]
@@ -196,9 +208,12 @@ def _violations(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str
     batch.stale = sum(old.values())
     if old:
         findings.add(
-            Code.STALE, place, f"{batch.stale} tokens are older than the bound {bound}: up to {max(old)}",
-            tokens_by_age={str(age): tokens for age, tokens in old.items()}, bound=bound,
-        )  # fmt: skip
+            Code.STALE,
+            place,
+            f"{batch.stale} tokens are older than the bound {bound}: up to {max(old)}",
+            tokens_by_age={str(age): tokens for age, tokens in old.items()},
+            bound=bound,
+        )
     if batch.from_future:
         message = f"{batch.from_future} tokens are of a policy newer than the step's own, {batch.consume.policy}"
         findings.add(Code.FROM_FUTURE, place, message, tokens=batch.from_future)
@@ -216,9 +231,13 @@ def _whole_groups(fork: Fork, samples: Sequence[UsedSample], findings: Findings,
         if len(found) != size or max(found) != size - 1:
             shown = sorted(found)[:SHOWN]
             findings.add(
-                Code.GROUP_INCOMPLETE, place, f"group {group} is trained with samples {shown} of {size}",
-                group=group, samples=shown, expected=size,
-            )  # fmt: skip
+                Code.GROUP_INCOMPLETE,
+                place,
+                f"group {group} is trained with samples {shown} of {size}",
+                group=group,
+                samples=shown,
+                expected=size,
+            )
     if len(groups) != per_step:
         message = f"a batch of {len(groups)} groups; a step takes {per_step}"
         findings.add(Code.BATCH_SIZE, place, message, found=len(groups), expected=per_step)

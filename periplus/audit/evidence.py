@@ -109,6 +109,14 @@ class Evidence:
 def witness(t: Trajectory) -> Witness:
     """Reduce a trajectory. Its digest is computed here."""
     return Witness(
-        digest=content_digest(t), lease_id=t.lease_id, group=t.group, sample=t.sample, item=t.item, purpose=t.purpose,
-        worker_id=t.worker_id, policies=t.policies, num_tokens=len(t.completion_ids), stop_reason=t.stop_reason,
-    )  # fmt: skip
+        digest=content_digest(t),
+        lease_id=t.lease_id,
+        group=t.group,
+        sample=t.sample,
+        item=t.item,
+        purpose=t.purpose,
+        worker_id=t.worker_id,
+        policies=t.policies,
+        num_tokens=len(t.completion_ids),
+        stop_reason=t.stop_reason,
+    )

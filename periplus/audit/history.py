@@ -229,8 +229,11 @@ class Fork:
         if self.parent is None:
             return
         self.newest_ended_before = max(self.parent.newest_ended, self.parent.newest_ended_before)
-        own = [(sample, found) for sample, found in self.parent.accepted.items()
-               if found.at < self.branch_at and not self.parent.is_eval(sample[0])]  # fmt: skip
+        own = [
+            (sample, found)
+            for sample, found in self.parent.accepted.items()
+            if found.at < self.branch_at and not self.parent.is_eval(sample[0])
+        ]
         of_all = dict(self.parent.inherited) | dict(own)
         self.inherited = [(sample, found) for sample, found in of_all.items() if not self.has_ended(sample)]
         for sample, found in self.inherited:

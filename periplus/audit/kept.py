@@ -136,8 +136,14 @@ def _settings(walk: Walk, evidence: Evidence, findings: Findings) -> None:
             found = getattr(fork.opened, name)
             if found != expected:
                 message = f"{name} is {found} in the journal and {expected} in config.yaml"
-                findings.add(Code.SETTINGS_CHANGED, f"{AUDIT_FILE}:{fork.at + 1}", message, name=name,
-                             before=expected, after=found)  # fmt: skip
+                findings.add(
+                    Code.SETTINGS_CHANGED,
+                    f"{AUDIT_FILE}:{fork.at + 1}",
+                    message,
+                    name=name,
+                    before=expected,
+                    after=found,
+                )
 
 
 def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
@@ -151,8 +157,13 @@ def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEviden
         kept.notes.append(f"config.yaml is of fork {evidence.newest_started}, which has not begun: it is not verified")
     else:
         message = f"config.yaml is not the one that fork {fork.number} began with"
-        findings.add(Code.SETTINGS_CHANGED, "config.yaml", message, before=fork.opened.settings.hex(),
-                     after=evidence.config.hex())  # fmt: skip
+        findings.add(
+            Code.SETTINGS_CHANGED,
+            "config.yaml",
+            message,
+            before=fork.opened.settings.hex(),
+            after=evidence.config.hex(),
+        )
 
 
 def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
@@ -170,8 +181,13 @@ def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
         findings.add(Code.FINAL_WRONG, "final", "a model was exported, and no trainer says that it succeeded")
     elif evidence.final != published:
         message = f"the exported model is not {done.head}, which fork {done.number} published last"
-        findings.add(Code.FINAL_WRONG, "final", message, found=evidence.final.hex(),
-                     expected=published.hex() if published else None)  # fmt: skip
+        findings.add(
+            Code.FINAL_WRONG,
+            "final",
+            message,
+            found=evidence.final.hex(),
+            expected=published.hex() if published else None,
+        )
 
 
 def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
@@ -240,11 +256,13 @@ def spools(walk: Walk, evidence: Evidence, findings: Findings) -> tuple[SpoolCou
             tokens += seen.num_tokens
             if known and granted[key] == 1:  # else it may be of another fork's lease of the same number
                 findings.add(
-                    Code.SPOOL_CONTRADICTS, spool.name,
+                    Code.SPOOL_CONTRADICTS,
+                    spool.name,
                     f"sample {seen.sample} of group {seen.group}, lease {seen.lease_id}: the gateway has another "
                     "content than the trainer's journal",
-                    gateway=seen.digest.hex(), journal=sorted(d.hex() for d in known),
-                )  # fmt: skip
+                    gateway=seen.digest.hex(),
+                    journal=sorted(d.hex() for d in known),
+                )
         counts.append(
             SpoolCount(name=spool.name, committed=committed, uncommitted=uncommitted, uncommitted_tokens=tokens)
         )

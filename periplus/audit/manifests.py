@@ -92,8 +92,11 @@ class CheckedManifest:
         if manifest.next_group != next_group and (_is_complete(fork) or manifest.next_group < next_group):
             self._contradicts("next_group", manifest.next_group, next_group)
         # Not more is looked at than the manifest lists: what waits and is not listed is one group at least.
-        missing = [group for group in _first_of(there.waiting, len(manifest.open_groups) + 1)
-                   if group not in manifest.open_groups and group < manifest.next_group]  # fmt: skip
+        missing = [
+            group
+            for group in _first_of(there.waiting, len(manifest.open_groups) + 1)
+            if group not in manifest.open_groups and group < manifest.next_group
+        ]
         if missing:
             without = f"without {missing[:SHOWN]}"
             self._contradicts("open_groups", without, "every group that is leased and has not ended")

@@ -181,8 +181,10 @@ def _accounts_text(report: Report) -> str:
     rows = [["", *headings]]
     rows += [[name, *(cell(account) for account in accounts)] for name, cell in _rows(accounts)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ("  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-             for row in rows)  # fmt: skip
+    lines = (
+        "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -127,8 +127,9 @@ class SealCheck:
         """A seal; `prev`: the hash of the line before, as it lies in the file."""
         why = self._why_not(fork, at, prev, seal)
         if why:
-            self._findings.add(Code.SEAL_WRONG, place, f"the seal of fork {fork.number} does not hold: {why}",
-                               key=seal.key.hex())  # fmt: skip
+            self._findings.add(
+                Code.SEAL_WRONG, place, f"the seal of fork {fork.number} does not hold: {why}", key=seal.key.hex()
+            )
             self._key_of.setdefault(fork, seal.key)
             return
         self._key_of.setdefault(fork, seal.key)

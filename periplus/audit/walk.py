@@ -108,9 +108,11 @@ class Walk:
             return
         if line.prev != expected:
             self._say(
-                Code.CHAIN_BROKEN, "the line before is not the one that this line was written after",
-                found=line.prev.hex(), expected=expected.hex(),
-            )  # fmt: skip
+                Code.CHAIN_BROKEN,
+                "the line before is not the one that this line was written after",
+                found=line.prev.hex(),
+                expected=expected.hex(),
+            )
         if line.n - at != self._offset:
             self._offset = line.n - at
             self._say(Code.NUMBER_BROKEN, f"line {at} says that it is line {line.n}", found=line.n, expected=at)
@@ -175,9 +177,15 @@ class Walk:
         if parent is not None and first.version in parent.roots:
             roots = {first.version: parent.roots[first.version]}
         fork = Fork(
-            opened=opened, at=self.num_lines, parent=parent, branch_at=branch_at, lineage=_lineage(opened, parent),
-            head=first, roots=roots, next_published=first.version,
-        )  # fmt: skip
+            opened=opened,
+            at=self.num_lines,
+            parent=parent,
+            branch_at=branch_at,
+            lineage=_lineage(opened, parent),
+            head=first,
+            roots=roots,
+            next_published=first.version,
+        )
         fork.inherit()
         self.history.add(fork)
         self.seals.opened(fork, self.place)
@@ -195,8 +203,10 @@ class Walk:
             fits = known.covers == opened.resumed_at and known.manifest == opened.manifest
         else:  # killed between the manifest's renaming and its line: the file itself is the witness
             kept = [c for c in self._evidence.checkpoints if c.digest == opened.manifest]
-            fits = any(c.manifest and (c.manifest.policy, c.manifest.covers) == (opened.parent, opened.resumed_at)
-                       for c in kept)  # fmt: skip
+            fits = any(
+                c.manifest and (c.manifest.policy, c.manifest.covers) == (opened.parent, opened.resumed_at)
+                for c in kept
+            )
         if not fits:
             self._say(
                 Code.PARENT_UNKNOWN,
@@ -213,9 +223,12 @@ class Walk:
             old, new = getattr(before, name), getattr(opened, name)
             if old != new:
                 self._say(
-                    Code.SETTINGS_CHANGED, f"{name} was {old} in fork {before.fork} and is {new} in fork {opened.fork}",
-                    name=name, before=old, after=new,
-                )  # fmt: skip
+                    Code.SETTINGS_CHANGED,
+                    f"{name} was {old} in fork {before.fork} and is {new} in fork {opened.fork}",
+                    name=name,
+                    before=old,
+                    after=new,
+                )
 
     # ---- leases and results ---------------------------------------------------------------------------------------
 
@@ -228,9 +241,12 @@ class Walk:
         item = fork.group_item(lease.group)
         if item not in (None, (lease.item, lease.purpose)):
             self._say(
-                Code.GROUP_MIXED, f"group {lease.group} is of item {item[0]} for {item[1]}", found=lease.item,
-                purpose=lease.purpose, group=lease.group,
-            )  # fmt: skip
+                Code.GROUP_MIXED,
+                f"group {lease.group} is of item {item[0]} for {item[1]}",
+                found=lease.item,
+                purpose=lease.purpose,
+                group=lease.group,
+            )
         self._check_lease(fork, lease)
         earlier = fork.live.get(sample)
         if earlier is not None:
@@ -239,8 +255,10 @@ class Walk:
                 Code.UNACCOUNTED,
                 f"sample {lease.sample} of group {lease.group} is leased again, and nothing says what became of lease "
                 f"{earlier.lease.lease_id} of line {earlier.at + 1}",
-                lease=earlier.lease.lease_id, group=lease.group, sample=lease.sample,
-            )  # fmt: skip
+                lease=earlier.lease.lease_id,
+                group=lease.group,
+                sample=lease.sample,
+            )
         leased = Leased(self.num_lines, lease)
         fork.leases[key] = fork.live[sample] = leased
         fork.lease_ids.add(lease.lease_id)
@@ -393,8 +411,10 @@ class Walk:
                 self._say(
                     Code.FRAME_CONTRADICTS,
                     f"{name} is {said} in the journal and {kept} in trajectory {result.index} of frame {result.frame}",
-                    name=name, journal=said, frame=kept,
-                )  # fmt: skip
+                    name=name,
+                    journal=said,
+                    frame=kept,
+                )
 
     # ---- weights --------------------------------------------------------------------------------------------------
 
@@ -433,8 +453,10 @@ class Walk:
                 Code.CHECKPOINT_CONTRADICTS,
                 f"a checkpoint of {checkpoint.policy} covers the lines before {checkpoint.covers}, where the fork is "
                 f"at {expected}",
-                policy=str(checkpoint.policy), covers=checkpoint.covers, expected=str(expected),
-            )  # fmt: skip
+                policy=str(checkpoint.policy),
+                covers=checkpoint.covers,
+                expected=str(expected),
+            )
         fork.checkpoints.append((self.num_lines, checkpoint))
         fork.checkpointed.setdefault(checkpoint.policy, checkpoint)
 
@@ -448,8 +470,10 @@ class Walk:
                 Code.PRUNED_TOO_EARLY,
                 f"frames before {prune.kept_from} hold samples that a restore from {prune.policy} needs, such as "
                 f"{sample} of group {group}",
-                group=group, sample=sample, frame=str(needed.frame),
-            )  # fmt: skip
+                group=group,
+                sample=sample,
+                frame=str(needed.frame),
+            )
         if all(prune.policy not in segment.checkpointed for segment, _ in fork.segments()):
             self._say(Code.PRUNED_TOO_EARLY, f"there is no checkpoint of {prune.policy}", policy=str(prune.policy))
 

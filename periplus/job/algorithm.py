@@ -136,19 +136,30 @@ _TOKEN_FIRST = ("token", "sequence", "sequence_geometric")
 _CHOICES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "advantage_normalisation": {
-            "grpo": _STD, "dapo": _STD, "dr_grpo": _NONE, "gspo": _STD, "cispo": _STD, "rloo": _NONE,
-            "reinforce_plus_plus": ("batch",), "ppo": _BATCH,
+            "grpo": _STD,
+            "dapo": _STD,
+            "dr_grpo": _NONE,
+            "gspo": _STD,
+            "cispo": _STD,
+            "rloo": _NONE,
+            "reinforce_plus_plus": ("batch",),
+            "ppo": _BATCH,
         },
         "loss_aggregation": {
-            "grpo": _ANY, "dapo": ("token_mean",), "dr_grpo": ("constant",), "gspo": ("sequence_mean",),
-            "cispo": ("token_mean",), "rloo": ("constant", "token_mean", "sequence_mean"),
-            "reinforce_plus_plus": _ANY, "ppo": _ANY,
+            "grpo": _ANY,
+            "dapo": ("token_mean",),
+            "dr_grpo": ("constant",),
+            "gspo": ("sequence_mean",),
+            "cispo": ("token_mean",),
+            "rloo": ("constant", "token_mean", "sequence_mean"),
+            "reinforce_plus_plus": _ANY,
+            "ppo": _ANY,
         },
         "importance_level": dict.fromkeys(_OWN, _TOKEN_FIRST) | {"gspo": ("sequence_geometric", "sequence")},
         "kl_in": dict.fromkeys(_OWN, ("loss", "reward"))
         | dict.fromkeys(("rloo", "reinforce_plus_plus", "ppo"), ("reward", "loss")),
     }
-)  # fmt: skip
+)
 """What each algorithm accepts; the first is its default."""
 
 
@@ -218,9 +229,11 @@ def _off_policy(s: AlgorithmSection, staleness: int) -> list[str]:
             "stale tokens; set algorithm.importance_correction=truncated or masked, or staleness=0"
         )
     users = {
-        "importance_level": ("truncated", "masked"), "importance_cap": ("truncated",), "importance_low": ("masked",),
+        "importance_level": ("truncated", "masked"),
+        "importance_cap": ("truncated",),
+        "importance_low": ("masked",),
         "importance_high": ("masked",),
-    }  # fmt: skip
+    }
     refusals += [
         f"algorithm.{option} is set, but algorithm.importance_correction is {s.importance_correction}: it is for "
         f"{' and '.join(corrections)}; set algorithm.{option}=null, or "

@@ -83,9 +83,11 @@ def publication_record_from_pb(message: gateway_pb2.PublicationRecord) -> Public
 def certificate_to_pb(certificate: Certificate) -> common_pb2.Certificate:
     """The authority's word on a publisher's key."""
     return common_pb2.Certificate(
-        job_id=certificate.job_id, fork=certificate.fork, public_key=certificate.public_key,
+        job_id=certificate.job_id,
+        fork=certificate.fork,
+        public_key=certificate.public_key,
         signature=certificate.signature,
-    )  # fmt: skip
+    )
 
 
 def certificate_from_pb(message: common_pb2.Certificate) -> Certificate:

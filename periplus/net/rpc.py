@@ -84,9 +84,10 @@ def bind(server_: grpc.aio.Server, address: str) -> str:
 def error_detail(error: errors.PeriplusError) -> bytes:
     """What travels to the caller."""
     return common_pb2.ErrorDetail(
-        reason=errors.reason(error), message=_cut(str(error), MAX_ERROR_BYTES),
+        reason=errors.reason(error),
+        message=_cut(str(error), MAX_ERROR_BYTES),
         retryable=errors.meaning(error).retryable,
-    ).SerializeToString()  # fmt: skip
+    ).SerializeToString()
 
 
 def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError:

@@ -111,9 +111,15 @@ def survey(layer: FileLayer, folder: Path, max_segment_bytes: int = MAX_SEGMENT_
         if first.epoch < newest_epoch and (not found.sealed or found.end != len(data)):
             raise _corrupt(path, found.end, Position(first.epoch, first.sequence + len(found.offsets)))
         segments.append(
-            Segment(first, offsets=found.offsets, num_bytes=found.end, is_sealed=found.sealed, is_settled=True,
-                    num_synced=len(found.offsets))
-        )  # fmt: skip
+            Segment(
+                first,
+                offsets=found.offsets,
+                num_bytes=found.end,
+                is_sealed=found.sealed,
+                is_settled=True,
+                num_synced=len(found.offsets),
+            )
+        )
         scans.append(found)
         sizes.append(len(data))
     torn_index = _first_break(folder, segments, scans, sizes, newest_epoch)
@@ -169,9 +175,7 @@ def _firsts(layer: FileLayer, folder: Path) -> list[Position]:
     return sorted(first for name in names if (first := first_position(name)) is not None)
 
 
-def _first_break(
-    folder: Path, segments: list[Segment], scans: list[Scan], sizes: list[int], epoch: int
-) -> int | None:  # fmt: skip
+def _first_break(folder: Path, segments: list[Segment], scans: list[Scan], sizes: list[int], epoch: int) -> int | None:
     """Index of the first segment of the newest epoch that ends early. Raises: CorruptSpool if a promise is broken."""
     newest = [index for index, segment in enumerate(segments) if segment.first.epoch == epoch]
     promised = max((scans[index].promised for index in newest), default=0)

@@ -61,9 +61,18 @@ class Spool:
     """Open for one process; `append`, `retire` and `sync` may be called from several threads."""
 
     def __init__(
-        self, folder: Path, layer: FileLayer, durability: Durability, max_bytes: int, segment_bytes: int,
-        segments: list[Segment], epoch: int, torn: TornTail | None, notes: list[int], lock: contextlib.ExitStack,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        layer: FileLayer,
+        durability: Durability,
+        max_bytes: int,
+        segment_bytes: int,
+        segments: list[Segment],
+        epoch: int,
+        torn: TornTail | None,
+        notes: list[int],
+        lock: contextlib.ExitStack,
+    ) -> None:
         self.folder = folder
         self.epoch = epoch
         self.torn = torn
@@ -83,9 +92,14 @@ class Spool:
 
     @classmethod
     def open(
-        cls, folder: Path, *, durability: Durability, max_bytes: int, segment_bytes: int = SEGMENT_BYTES,
+        cls,
+        folder: Path,
+        *,
+        durability: Durability,
+        max_bytes: int,
+        segment_bytes: int = SEGMENT_BYTES,
         layer: FileLayer | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """The spool in `folder`, which is made if need be; what is there already counts as durable.
 
         Raises: CorruptSpool, Conflict if another process has it open, StorageError.
@@ -107,9 +121,17 @@ class Spool:
             _apply(runs, found.segments)
             newest_epoch = max([found.newest_epoch, *(epoch for epoch, _, _ in runs)])
             return cls(
-                folder, layer, durability, max_bytes, segment_bytes, found.segments, newest_epoch + 1, found.torn,
-                notes, held.pop_all(),
-            )  # fmt: skip
+                folder,
+                layer,
+                durability,
+                max_bytes,
+                segment_bytes,
+                found.segments,
+                newest_epoch + 1,
+                found.torn,
+                notes,
+                held.pop_all(),
+            )
 
     # ---- what is there --------------------------------------------------------------------------------------------
 

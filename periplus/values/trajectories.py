@@ -86,9 +86,23 @@ class Trajectories:
         prompts = [self.ids[a:b] for a, b in pairwise(accumulate(self.prompt_lengths, initial=0))]
         sampled_with: dict[tuple[float, float, int], SamplingParams] = {}  # most often one for all
         for (
-            lease_id, group, item, sample, num_ids, num_runs, top_k, reward, temperature, top_p, generation_s, prompt,
-            worker, metadata, purpose, stop_reason,
-        ) in zip(*self.rows, strict=True):  # fmt: skip
+            lease_id,
+            group,
+            item,
+            sample,
+            num_ids,
+            num_runs,
+            top_k,
+            reward,
+            temperature,
+            top_p,
+            generation_s,
+            prompt,
+            worker,
+            metadata,
+            purpose,
+            stop_reason,
+        ) in zip(*self.rows, strict=True):
             drawn = (temperature, top_p, top_k)
             if drawn not in sampled_with:
                 sampled_with[drawn] = SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k)
@@ -96,13 +110,24 @@ class Trajectories:
             policies = tuple([PolicyRun(Policy(fork, version), n) for fork, version, n in self.runs[runs_at:runs_end]])
             views.append(
                 Trajectory(
-                    lease_id=lease_id, group=group, sample=sample, item=item, purpose=PURPOSES[purpose],
-                    prompt_ids=prompts[prompt], completion_ids=completion_ids[at:end], logprobs=logprobs[at:end],
-                    mask=mask[at:end], policies=policies, reward=reward, stop_reason=STOP_REASONS[stop_reason],
-                    sampling=sampled_with[drawn], metadata=self.texts[metadata], worker_id=self.texts[worker],
+                    lease_id=lease_id,
+                    group=group,
+                    sample=sample,
+                    item=item,
+                    purpose=PURPOSES[purpose],
+                    prompt_ids=prompts[prompt],
+                    completion_ids=completion_ids[at:end],
+                    logprobs=logprobs[at:end],
+                    mask=mask[at:end],
+                    policies=policies,
+                    reward=reward,
+                    stop_reason=STOP_REASONS[stop_reason],
+                    sampling=sampled_with[drawn],
+                    metadata=self.texts[metadata],
+                    worker_id=self.texts[worker],
                     generation_s=generation_s,
                 )
-            )  # fmt: skip
+            )
             at, runs_at = end, runs_end
         return tuple(views)
 

@@ -162,10 +162,20 @@ def content_digest(trajectory: Trajectory) -> bytes:
     """
     t, sampling = trajectory, trajectory.sampling
     head = _DIGEST_HEAD.pack(
-        _DIGEST_LAYOUT, t.group, t.sample, t.item, PURPOSES.index(t.purpose),
-        t.reward, STOP_REASONS.index(t.stop_reason), sampling.temperature, sampling.top_p, sampling.top_k,
-        len(t.prompt_ids), len(t.completion_ids), len(t.policies),
-    )  # fmt: skip
+        _DIGEST_LAYOUT,
+        t.group,
+        t.sample,
+        t.item,
+        PURPOSES.index(t.purpose),
+        t.reward,
+        STOP_REASONS.index(t.stop_reason),
+        sampling.temperature,
+        sampling.top_p,
+        sampling.top_k,
+        len(t.prompt_ids),
+        len(t.completion_ids),
+        len(t.policies),
+    )
     runs = b"".join([_RUN.pack(run.policy.fork, run.policy.version, run.num_tokens) for run in t.policies])
     hashed = blake3(head + runs)
     for array in (t.prompt_ids, t.completion_ids, t.logprobs, t.mask):
@@ -180,9 +190,11 @@ def validate(trajectory: Trajectory, limits: TrajectoryLimits) -> None:
     """
     t, num_tokens = trajectory, len(trajectory.completion_ids)
     for name, array, dtype in (
-        ("prompt ids", t.prompt_ids, np.int32), ("completion ids", t.completion_ids, np.int32),
-        ("logprobs", t.logprobs, np.float32), ("mask", t.mask, np.bool_),
-    ):  # fmt: skip
+        ("prompt ids", t.prompt_ids, np.int32),
+        ("completion ids", t.completion_ids, np.int32),
+        ("logprobs", t.logprobs, np.float32),
+        ("mask", t.mask, np.bool_),
+    ):
         _check(array.dtype == dtype and array.ndim == 1, f"type of {name}", f"{array.dtype}, {array.ndim}-D", t)
     _at_most("prompt tokens", len(t.prompt_ids), limits.max_prompt_tokens, t)
     _at_most("completion tokens", num_tokens, limits.max_completion_tokens, t)

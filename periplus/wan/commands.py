@@ -32,9 +32,15 @@ DEFAULT_CONTROL = "127.0.0.1:7071"
 """Next to the coordinator's default port, so that `wan run`, `set` and `show` find each other without being told."""
 
 _control_option = click.option(
-    "--control", metavar="HOST:PORT", type=HOST_PORT, envvar="PERIPLUS_WAN", show_envvar=True, default=DEFAULT_CONTROL,
-    show_default=True, help="The emulator's control address.",
-)  # fmt: skip
+    "--control",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    envvar="PERIPLUS_WAN",
+    show_envvar=True,
+    default=DEFAULT_CONTROL,
+    show_default=True,
+    help="The emulator's control address.",
+)
 
 
 def parse_value(property_: LinkProperty, text: str) -> float:
@@ -63,8 +69,14 @@ def wan() -> None:
 @click.option(
     "--grid", "grid_", metavar="|".join((*grid.PRESETS, "FILE")), required=True, help="Measured pairs: preset or CSV."
 )
-@click.option("--control", metavar="HOST:PORT", type=HOST_PORT, default=DEFAULT_CONTROL, show_default=True,
-              help="Where its control listens; port 0: a free one.")  # fmt: skip
+@click.option(
+    "--control",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    default=DEFAULT_CONTROL,
+    show_default=True,
+    help="Where its control listens; port 0: a free one.",
+)
 @click.option("--regions", metavar="A,B,C", default="", help="Regions in use; the grid's own by default.")
 @click.option("--ready-file", type=click.Path(dir_okay=False, path_type=Path), help='Gets {"control": "host:port"}.')
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Also stop when stdin closes: when the parent has gone.")

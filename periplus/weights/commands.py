@@ -21,9 +21,12 @@ _FILE = click.Path(path_type=Path)
 _DIRECTORY = click.Path(path_type=Path)
 _force = click.option("--force", is_flag=True, help="Replace what is there under that name.")
 _floors = click.option(
-    "--floors/--no-floors", "with_floors", default=True, show_default=True,
+    "--floors/--no-floors",
+    "with_floors",
+    default=True,
+    show_default=True,
     help="Compute the entropy floors that `inspect` shows: another pass over both checkpoints.",
-)  # fmt: skip
+)
 _form = click.option(
     "-o", "--output", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
 )

@@ -43,9 +43,7 @@ class FaultTarget:
             for pool in group.pools:
                 self._does.setdefault(pool.device_class, set()).update(group.tasks)
 
-    def faults(
-        self, lose: Sequence[str], rate: Sequence[str], trace: Path | None, trace_of: str | None
-    ) -> Faults:  # fmt: skip
+    def faults(self, lose: Sequence[str], rate: Sequence[str], trace: Path | None, trace_of: str | None) -> Faults:
         """Raises: click.UsageError naming the option and its value; ConfigError for a trace that cannot be read."""
         gone = [self._loss(text) for text in lose]
         if trace is not None and trace_of is not None:

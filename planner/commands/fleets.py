@@ -34,12 +34,22 @@ def fleet() -> None:
 @click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
 @click.option("--region", "regions", multiple=True, metavar="NAME", help="Only these regions.")
 @click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="Only these accelerators of price lists.")
-@click.option("--machines", type=click.IntRange(1, 1_000_000), default=1, show_default=True,
-              help="Of each instance type in each region, and like each nvidia-smi output: price lists do not say how "
-              "many one gets.")  # fmt: skip
+@click.option(
+    "--machines",
+    type=click.IntRange(1, 1_000_000),
+    default=1,
+    show_default=True,
+    help="Of each instance type in each region, and like each nvidia-smi output: price lists do not say how "
+    "many one gets.",
+)
 @click.option("--no-spot", is_flag=True, help="Leave spot machines out.")
-@click.option("--home", default="local", show_default=True, metavar="NAME",
-              help="Region of the machine whose nvidia-smi output is given.")  # fmt: skip
+@click.option(
+    "--home",
+    default="local",
+    show_default=True,
+    metavar="NAME",
+    help="Region of the machine whose nvidia-smi output is given.",
+)
 def import_command(
     files: tuple[Path, ...], regions: tuple[str, ...], gpus: tuple[str, ...], machines: int, no_spot: bool, home: str
 ) -> None:

@@ -49,25 +49,39 @@ def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that asks the planner."""
     for option in reversed(
         (
-            click.option("--objective", type=click.Choice([o.value for o in Objective]), default="throughput",
-                         show_default=True, help="Least time a step; least dollars at --max-step-s; least time a step "
-                         "at --max-usd-per-hour."),
+            click.option(
+                "--objective",
+                type=click.Choice([o.value for o in Objective]),
+                default="throughput",
+                show_default=True,
+                help="Least time a step; least dollars at --max-step-s; least time a step at --max-usd-per-hour.",
+            ),
             click.option("--max-step-s", type=Number(MAX_STEP_S), help="For --objective cost."),
-            click.option("--max-usd-per-hour", type=Number(MAX_USD_PER_HOUR),
-                         help="For --objective budget: devices and egress."),
-            click.option("--method", type=click.Choice(JOB_METHODS), default=None,
-                         help="How to search  [default: the job's plan.method, else auto]"),
-            click.option("--study", is_flag=True, help="Plan beyond what this runtime executes: GPUs, parallelism, "
-                         "tasks that take turns."),
+            click.option(
+                "--max-usd-per-hour", type=Number(MAX_USD_PER_HOUR), help="For --objective budget: devices and egress."
+            ),
+            click.option(
+                "--method",
+                type=click.Choice(JOB_METHODS),
+                default=None,
+                help="How to search  [default: the job's plan.method, else auto]",
+            ),
+            click.option(
+                "--study",
+                is_flag=True,
+                help="Plan beyond what this runtime executes: GPUs, parallelism, tasks that take turns.",
+            ),
             click.option("--pin", "pins", multiple=True, metavar="TASK=REGION[,REGION]", help="Run TASK only there."),
-            click.option("--forbid", "forbids", multiple=True, metavar="TASK=REGION[,REGION]",
-                         help="Never run TASK there."),
+            click.option(
+                "--forbid", "forbids", multiple=True, metavar="TASK=REGION[,REGION]", help="Never run TASK there."
+            ),
             click.option("--forbid-region", "forbidden", multiple=True, metavar="REGION", help="Run nothing there."),
             click.option("--max-regions", type=click.IntRange(1, 1_000_000), help="Use at most so many."),
-            click.option("--allow-spot-everywhere", is_flag=True,
-                         help="Spot machines may train and score, not only generate."),
+            click.option(
+                "--allow-spot-everywhere", is_flag=True, help="Spot machines may train and score, not only generate."
+            ),
         )
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 
@@ -125,9 +139,14 @@ class Question:
         assert self.job is not None
         path = self.job.model.path
         return plan_job(
-            self.fleet, self.job, architecture=visible_architecture(path), model_bytes=published_bytes(path),
-            capabilities=load_capabilities(), thinking=thinking, method=self.method,
-        )  # fmt: skip
+            self.fleet,
+            self.job,
+            architecture=visible_architecture(path),
+            model_bytes=published_bytes(path),
+            capabilities=load_capabilities(),
+            thinking=thinking,
+            method=self.method,
+        )
 
 
 def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: PlanOptions) -> Question:
@@ -150,9 +169,12 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Pl
     if options.method == "static":
         raise click.UsageError("--method static is for jobs without --study: it knows no devices")
     problem = Problem(
-        fleet=fleet if options.study else executable(fleet, capabilities), workload=workload, goal=options.goal,
-        rules=rules, limits=STUDY if options.study else capabilities.limits,
-    )  # fmt: skip
+        fleet=fleet if options.study else executable(fleet, capabilities),
+        workload=workload,
+        goal=options.goal,
+        rules=rules,
+        limits=STUDY if options.study else capabilities.limits,
+    )
     return Question(fleet=fleet, method=options.method or AUTO, goal=options.goal, problem=with_margin(problem))
 
 
@@ -213,9 +235,13 @@ def _joined(job: JobFile, rules: Rules) -> Rules:
     of_job = rules_of_job(job)
     most = [each for each in (rules.max_regions, job.regions.max) if each is not None]
     return replace(
-        rules, pins=(*of_job.pins, *rules.pins), min_regions=of_job.min_regions, generating=of_job.generating,
-        forbidden_regions=rules.forbidden_regions | {*job.regions.forbid}, max_regions=min(most, default=None),
-    )  # fmt: skip
+        rules,
+        pins=(*of_job.pins, *rules.pins),
+        min_regions=of_job.min_regions,
+        generating=of_job.generating,
+        forbidden_regions=rules.forbidden_regions | {*job.regions.forbid},
+        max_regions=min(most, default=None),
+    )
 
 
 def _check_tasks(workload: Workload, rules: Rules, source: str) -> None:

@@ -43,9 +43,13 @@ def _drawable(ctx: click.Context, param: click.Parameter, path: Path | None) -> 
 
 
 svg_option = click.option(
-    "--output-svg", "svg", type=click.Path(path_type=Path, dir_okay=False, writable=True), metavar="FILE",
-    help="Draw it there.", callback=_drawable,
-)  # fmt: skip
+    "--output-svg",
+    "svg",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Draw it there.",
+    callback=_drawable,
+)
 
 
 def show(tree: dict[str, Any], form: str, text: Callable[[], str]) -> None:
@@ -150,6 +154,10 @@ def _doubt(found: NoPlanExists) -> str:
 def played(simulated: Simulated, num_steps: int, seed: int) -> SimulatedFigures:
     """What a plan keeps of its simulation."""
     return SimulatedFigures(
-        step_s=simulated.step_s if math.isfinite(simulated.step_s) else None, samples_per_s=simulated.samples_per_s,
-        max_age=max(simulated.max_age, 0), num_steps=num_steps, seed=seed, stalled=simulated.stalled,
-    )  # fmt: skip
+        step_s=simulated.step_s if math.isfinite(simulated.step_s) else None,
+        samples_per_s=simulated.samples_per_s,
+        max_age=max(simulated.max_age, 0),
+        num_steps=num_steps,
+        seed=seed,
+        stalled=simulated.stalled,
+    )

@@ -52,9 +52,18 @@ def plan() -> None:
 @form_option
 @svg_option
 def make(
-    file: Path, overrides: tuple[str, ...], fleet: Path, budget_s: float, seed: int, with_why: bool, with_all: bool,
-    with_play: bool, form: str, svg: Path | None, **options: Any,
-) -> None:  # fmt: skip
+    file: Path,
+    overrides: tuple[str, ...],
+    fleet: Path,
+    budget_s: float,
+    seed: int,
+    with_why: bool,
+    with_all: bool,
+    with_play: bool,
+    form: str,
+    svg: Path | None,
+    **options: Any,
+) -> None:
     """Plan the job or workload in FILE on a fleet. Exit code 4: no plan exists, and the message says why.
 
     For a job, only what this runtime executes is planned; --study lifts that. Interrupted, the best so far is printed.
@@ -133,9 +142,17 @@ def explain_plan(file: Path, budget_s: float, seed: int, form: str) -> None:
 @form_option
 @svg_option
 def compare_methods(
-    file: Path, overrides: tuple[str, ...], fleet: Path, budget_s: float, seed: int, methods: str, with_play: bool,
-    form: str, svg: Path | None, **options: Any,
-) -> None:  # fmt: skip
+    file: Path,
+    overrides: tuple[str, ...],
+    fleet: Path,
+    budget_s: float,
+    seed: int,
+    methods: str,
+    with_play: bool,
+    form: str,
+    svg: Path | None,
+    **options: Any,
+) -> None:
     """Ask every method the same question, each with the whole budget; --output-svg draws quality against time.
 
     Exit code 4: no plan exists, as one of them proved; 8: none of them found one.

@@ -91,9 +91,15 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
         return made
     progress = SearchProgress(goal=None, what="simulation")
     call = partial(
-        simulate, problem, placement, seed=seed, num_steps=SIMULATED_STEPS, idle=idle_pools(made),
-        at_most=limited_pools(made), should_stop=interrupt.should_stop,
-    )  # fmt: skip
+        simulate,
+        problem,
+        placement,
+        seed=seed,
+        num_steps=SIMULATED_STEPS,
+        idle=idle_pools(made),
+        at_most=limited_pools(made),
+        should_stop=interrupt.should_stop,
+    )
     try:
         found = _watched(call, progress, interrupt, SIMULATION_S)
         is_whole = found.num_played == SIMULATED_STEPS or bool(found.stalled)
@@ -212,9 +218,12 @@ class Runs:
     def svg(self) -> str:
         """Quality against time."""
         return quality_svg(
-            comparison.traces(self.runs, self.problem.goal), unit=comparison.unit_of(self.problem.goal),
-            bound=comparison.best_bound(self.runs), budget_s=self.budget_s, title="quality against time",
-        )  # fmt: skip
+            comparison.traces(self.runs, self.problem.goal),
+            unit=comparison.unit_of(self.problem.goal),
+            bound=comparison.best_bound(self.runs),
+            budget_s=self.budget_s,
+            title="quality against time",
+        )
 
     def check(self) -> None:
         """Raises: PlanInfeasible, ConfigError or TimedOut if no method found a placement."""
@@ -261,6 +270,11 @@ def runs_of(
             run = replace(run, simulated=simulated(made, seed, interrupt).simulated)
         runs.append(run)
     return Runs(
-        problem=problem, budget_s=budget_s, runs=tuple(runs), refused=refused, errors=tuple(errors),
-        cut_short=cut_short, not_asked=tuple(methods[len(runs) :]),
-    )  # fmt: skip
+        problem=problem,
+        budget_s=budget_s,
+        runs=tuple(runs),
+        refused=refused,
+        errors=tuple(errors),
+        cut_short=cut_short,
+        not_asked=tuple(methods[len(runs) :]),
+    )

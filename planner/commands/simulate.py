@@ -38,20 +38,41 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the lengths that are drawn."
 )
-@click.option("--lose", multiple=True, metavar="WHAT=FRACTION@SECONDS",
-              help="Later, only that fraction of a class, or of a region's spot machines, is left.")  # fmt: skip
-@click.option("--rate", multiple=True, metavar="SRC>DST=FACTOR@SECONDS",
-              help="Later, the link has that many times its rate; 0: it carries nothing.")  # fmt: skip
-@click.option("--wander", type=Number(MAX_SPREAD, least=0.0), metavar="SPREAD",
-              help="Links' rates drift around what was measured, by this standard deviation (as 0.2).")  # fmt: skip
+@click.option(
+    "--lose",
+    multiple=True,
+    metavar="WHAT=FRACTION@SECONDS",
+    help="Later, only that fraction of a class, or of a region's spot machines, is left.",
+)
+@click.option(
+    "--rate",
+    multiple=True,
+    metavar="SRC>DST=FACTOR@SECONDS",
+    help="Later, the link has that many times its rate; 0: it carries nothing.",
+)
+@click.option(
+    "--wander",
+    type=Number(MAX_SPREAD, least=0.0),
+    metavar="SPREAD",
+    help="Links' rates drift around what was measured, by this standard deviation (as 0.2).",
+)
 @click.option("--trace", type=_FILE, help="A published trace of spot instances (CSV or JSON); needs --trace-of.")
 @click.option("--trace-of", metavar="WHAT", help="The device class or region that follows the trace.")
 @form_option
 @svg_option
 def simulate(
-    file: Path, fleet: Path | None, steps: int, seed: int, lose: tuple[str, ...], rate: tuple[str, ...],
-    wander: float | None, trace: Path | None, trace_of: str | None, form: str, svg: Path | None,
-) -> None:  # fmt: skip
+    file: Path,
+    fleet: Path | None,
+    steps: int,
+    seed: int,
+    lose: tuple[str, ...],
+    rate: tuple[str, ...],
+    wander: float | None,
+    trace: Path | None,
+    trace_of: str | None,
+    form: str,
+    svg: Path | None,
+) -> None:
     """Play the plan in PLAN (`periplus plan ... -o json`) step by step; --output-svg draws who was busy when."""
     from planner.simulate.simulator import TooLarge
     from planner.simulate.simulator import simulate as play

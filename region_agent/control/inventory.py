@@ -24,9 +24,11 @@ _TIMEOUT_S = 20.0
 def inventory(config: AgentConfig) -> control_pb2.Inventory:
     """For a thread: it waits for another program."""
     return control_pb2.Inventory(
-        num_cores=config.num_cores, memory_bytes=config.memory_bytes, hostname=socket.gethostname(),
+        num_cores=config.num_cores,
+        memory_bytes=config.memory_bytes,
+        hostname=socket.gethostname(),
         accelerators=accelerators(),
-    )  # fmt: skip
+    )
 
 
 def accelerators(program: str = "nvidia-smi") -> tuple[control_pb2.Accelerators, ...]:

@@ -116,17 +116,25 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
     else:
         state = outcome.state
     return TaskReport(
-        task_id=task.task_id, job_id=task.job_id, state=state, message=message, restarts=process.restarts,
+        task_id=task.task_id,
+        job_id=task.job_id,
+        state=state,
+        message=message,
+        restarts=process.restarts,
         fork=wanted.fork if wanted is not None else task.fork,
-    )  # fmt: skip
+    )
 
 
 def report_unstarted(task: AssignedTask) -> TaskReport:
     """For a task that was to stop before it ever ran here."""
     return TaskReport(
-        task_id=task.task_id, job_id=task.job_id, state=TaskState.STOPPED, message="never started", restarts=0,
+        task_id=task.task_id,
+        job_id=task.job_id,
+        state=TaskState.STOPPED,
+        message="never started",
+        restarts=0,
         fork=task.fork,
-    )  # fmt: skip
+    )
 
 
 def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: RestartLimits) -> list[Action]:

@@ -59,9 +59,7 @@ STATE = ".periplus"
 class FrameSpool:
     """One job's. All methods but `durable` and `take` return at once."""
 
-    def __init__(
-        self, spool: Spool, region: str, durability: Durability, pending: dict[FrameKey, Position]
-    ) -> None:  # fmt: skip
+    def __init__(self, spool: Spool, region: str, durability: Durability, pending: dict[FrameKey, Position]) -> None:
         self._spool = spool
         self._durability = durability
         self._region = region
@@ -82,9 +80,12 @@ class FrameSpool:
         Raises: CorruptSpool, Conflict if another process has it open, StorageError.
         """
         spool = Spool.open(
-            folder, durability=durability, max_bytes=max_bytes, layer=layer,
+            folder,
+            durability=durability,
+            max_bytes=max_bytes,
+            layer=layer,
             segment_bytes=max(1 << 16, min(max_bytes // SEGMENTS_PER_SPOOL, 64 << 20)),
-        )  # fmt: skip
+        )
         pending: dict[FrameKey, Position] = {}
         try:
             for record in spool.records():
@@ -145,8 +146,15 @@ class FrameSpool:
             data = self._spool.read(position)
             _, frame = unpack_keyed(data, max_payload_bytes=rpc.MAX_MESSAGE_BYTES)
         except PeriplusError as error:
-            event(log, logging.ERROR, "frame_lost", worker=key.worker_id, epoch=key.epoch, sequence=key.sequence,
-                  why=error)  # fmt: skip
+            event(
+                log,
+                logging.ERROR,
+                "frame_lost",
+                worker=key.worker_id,
+                epoch=key.epoch,
+                sequence=key.sequence,
+                why=error,
+            )
             self.commit([key])
             return None
         return keyed_frame_to_pb(key, frame, self._region)

@@ -345,8 +345,15 @@ class JobHub:
     def _refuse(self, error: PeriplusError) -> None:
         name = type(error).__name__
         self.num_refused[name] = self.num_refused.get(name, 0) + 1
-        event(log, logging.WARNING, "publication_refused", job=self.job_id, error=name, count=self.num_refused[name],
-              why=error)  # fmt: skip
+        event(
+            log,
+            logging.WARNING,
+            "publication_refused",
+            job=self.job_id,
+            error=name,
+            count=self.num_refused[name],
+            why=error,
+        )
 
     def _wake(self) -> None:
         self.num_changes += 1

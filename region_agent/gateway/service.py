@@ -117,8 +117,16 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                     case _:
                         assert_never(outcome)
         finally:
-            event(log, logging.INFO, "subscription_ended", job=hub.job_id, reader=request.reader_id,
-                  region=peer or "here", num_bytes=sent_bytes, have=cursor.have or "none")  # fmt: skip
+            event(
+                log,
+                logging.INFO,
+                "subscription_ended",
+                job=hub.job_id,
+                reader=request.reader_id,
+                region=peer or "here",
+                num_bytes=sent_bytes,
+                have=cursor.have or "none",
+            )
         raise NotFound(f"job {hub.job_id} has no task in this region any more")
 
     async def Train(self, request_iterator: AsyncIterator[gateway_pb2.TrainerUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
@@ -194,9 +202,13 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
 
 
 async def _derive(
-    hub: JobHub, cursor: Cursor, asked: Derive, write: Callable[[PublicationRecord], Awaitable[None]], *,
+    hub: JobHub,
+    cursor: Cursor,
+    asked: Derive,
+    write: Callable[[PublicationRecord], Awaitable[None]],
+    *,
     is_remote: bool,
-) -> Cursor:  # fmt: skip
+) -> Cursor:
     seen = hub.num_changes
     answer = await hub.keeper.derive(asked.have, asked.chain_bytes, is_remote=is_remote)
     if isinstance(answer, Along):

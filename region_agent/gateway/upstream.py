@@ -125,10 +125,13 @@ class Upstream:
         if distrust:  # an anchor of this or newer; an older one would be refused
             have = self._hub.log.newest
         request = gateway_pb2.SubscribeRequest(
-            job_id=self._hub.job_id, reader_id=self._region, has_state=have is not None,
+            job_id=self._hub.job_id,
+            reader_id=self._region,
+            has_state=have is not None,
             have=None if have is None else common_pb2.Policy(fork=have.fork, version=have.version),
-            has_bundle=self._hub.log.has_bundle, distrust_copies=distrust,
-        )  # fmt: skip
+            has_bundle=self._hub.log.has_bundle,
+            distrust_copies=distrust,
+        )
         with rpc.remote_errors(address):
             call = stub.Subscribe(request, metadata=((REGION_KEY, self._region),))
             async for record in call:
@@ -136,8 +139,16 @@ class Upstream:
                 try:
                     await self._hub.append_from_above(publication_record_from_pb(record))
                 except (WireError, Fenced, StorageError) as error:
-                    event(log, logging.WARNING, "subscription_refused", job=self._hub.job_id, home=self._home_region,
-                          have=have or "none", distrust=distrust, why=error)  # fmt: skip
+                    event(
+                        log,
+                        logging.WARNING,
+                        "subscription_refused",
+                        job=self._hub.job_id,
+                        home=self._home_region,
+                        have=have or "none",
+                        distrust=distrust,
+                        why=error,
+                    )
                     call.cancel()
                     self._again.set()
                     return

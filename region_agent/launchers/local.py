@@ -117,9 +117,14 @@ class Supervisor:
 
     def _start(self, task: LocalTask, restarts: int, now_s: float) -> None:
         running = Process(
-            task=task, started_at_s=now_s, restarts=restarts, asked_to_stop_at_s=None, killed=False, outcome=None,
+            task=task,
+            started_at_s=now_s,
+            restarts=restarts,
+            asked_to_stop_at_s=None,
+            killed=False,
+            outcome=None,
             ended_at_s=None,
-        )  # fmt: skip
+        )
         self.processes[task.task_id] = running
         try:
             self._spawn(task, restarts)
@@ -134,19 +139,31 @@ class Supervisor:
         settings, run = self._settings, self.run_directory(task)
         scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
         spec = TaskSpec(
-            task_id=task.task_id, job_id=task.job_id, role=task.role, region=settings.region, job_json=task.job_json,
-            plan_json=task.plan_json, fork=task.fork, resume_from=task.resume_from, gateway=settings.gateway,
-            run_dir=str(run.root), status_file=str(scratch / STATUS_FILE), num_threads=settings.num_threads,
+            task_id=task.task_id,
+            job_id=task.job_id,
+            role=task.role,
+            region=settings.region,
+            job_json=task.job_json,
+            plan_json=task.plan_json,
+            fork=task.fork,
+            resume_from=task.resume_from,
+            gateway=settings.gateway,
+            run_dir=str(run.root),
+            status_file=str(scratch / STATUS_FILE),
+            num_threads=settings.num_threads,
             authority_key=task.authority_key,
-        )  # fmt: skip
+        )
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
             self._popen[task.task_id] = subprocess.Popen(
                 [sys.executable, "-m", self._module_of[task.role], "--task-file", str(spec_file)],
-                stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": str(settings.num_threads), "TOKENIZERS_PARALLELISM": "false"},
-            )  # fmt: skip
+            )
 
     def _signal(self, task_id: str, number: signal.Signals) -> None:
         popen = self._popen.get(task_id)

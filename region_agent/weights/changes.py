@@ -90,8 +90,10 @@ def _decoder(link: ChainLink, base: SpanScratch | None) -> Decoder:
     opening = link.opening
     decoder = Decoder(
         None if base is None else base.state,
-        max_content_bytes=opening.content_bytes, max_parts=link.closing.num_chunks, keep=False,
-    )  # fmt: skip
+        max_content_bytes=opening.content_bytes,
+        max_parts=link.closing.num_chunks,
+        keep=False,
+    )
     decoder.feed(link.part(0), index=0)
     return decoder
 

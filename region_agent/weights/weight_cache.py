@@ -104,7 +104,7 @@ class WeightCache:
     @classmethod
     def open(
         cls, job_id: str, authority_key: bytes, folder: Path, *, chain_versions: int, layer: WeightFiles | None = None
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Open the cache with what an earlier process left, proven.
 
         Call it in a thread. Raises: Conflict, StorageError.
@@ -268,11 +268,14 @@ class WeightCache:
         copy = store.copy if store.reaches and store.newest == self.log.newest else None
         is_older = copy is not None and (have is None or have < copy.policy)
         return Situation(
-            chain=chain or None, num_folded=len(store.chain) if copy is not None and links else None,
-            copy_content=None if copy is None else copy.layout.content_bytes, is_behind_copy=is_older,
-            after_copy=store.chain_bytes, made_fold=self._made_bytes(RouteKind.FOLD, have),
+            chain=chain or None,
+            num_folded=len(store.chain) if copy is not None and links else None,
+            copy_content=None if copy is None else copy.layout.content_bytes,
+            is_behind_copy=is_older,
+            after_copy=store.chain_bytes,
+            made_fold=self._made_bytes(RouteKind.FOLD, have),
             made_full=self._made_bytes(RouteKind.FULL, None),
-        )  # fmt: skip
+        )
 
     def _made_bytes(self, way: RouteKind, have: Policy | None) -> int | None:
         made = self._made.get(self._key(way, have))
@@ -303,9 +306,12 @@ class WeightCache:
         else:
             links = self._store.links_from(have) or []
             writer = DerivedWriter(
-                attestation_of(links[-1]), kind=PublicationKind.DELTA, base=have,
-                base_digest=links[0].opening.base_digest, max_chunks=links[-1].closing.num_chunks,
-            )  # fmt: skip
+                attestation_of(links[-1]),
+                kind=PublicationKind.DELTA,
+                base=have,
+                base_digest=links[0].opening.base_digest,
+                max_chunks=links[-1].closing.num_chunks,
+            )
         self._forget_made()
         made = self._made[key] = DerivedPublication(writer, self._store.layer, self._store.new_path("derived"))
         self._orders.append((made, key))
@@ -342,13 +348,21 @@ class WeightCache:
             event(log, logging.ERROR, "weights_not_derived", job=self.job_id, policy=target, why=made.failure)
             return
         self.num_derived[way] += 1
-        event(log, logging.INFO, "weights_derived", job=self.job_id, kind=made.opening.kind.value, policy=target,
-              have=have or "none", num_bytes=made.num_bytes,
-              make_s=round(clock.monotonic_s() - started_s, 3))  # fmt: skip
+        event(
+            log,
+            logging.INFO,
+            "weights_derived",
+            job=self.job_id,
+            kind=made.opening.kind.value,
+            policy=target,
+            have=have or "none",
+            num_bytes=made.num_bytes,
+            make_s=round(clock.monotonic_s() - started_s, 3),
+        )
 
     async def _read(
         self, made: DerivedPublication, key: tuple[RouteKind, Policy | None, Policy]
-    ) -> AsyncGenerator[PublicationRecord]:  # fmt: skip
+    ) -> AsyncGenerator[PublicationRecord]:
         is_full = key[0] is RouteKind.FULL
         made.num_readers += 1
         self._num_full_readers += is_full

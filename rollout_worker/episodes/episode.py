@@ -36,18 +36,26 @@ class EpisodeSettings:
 
 
 def sample_batch(
-    leases: Sequence[QueuedLease], engine: Engine, tokenizer: Any, environment: Environment, policy: Policy,
+    leases: Sequence[QueuedLease],
+    engine: Engine,
+    tokenizer: Any,
+    environment: Environment,
+    policy: Policy,
     settings: EpisodeSettings,
-) -> tuple[Trajectory, ...]:  # fmt: skip
+) -> tuple[Trajectory, ...]:
     """One trajectory a lease, in order, all of `policy`. `generation_s` is left 0: the caller holds the clock."""
     prompts = [encode_prompt(tokenizer, environment.item(lease.item).prompt) for lease in leases]
     requests = [
         SampleRequest(
-            prompt_ids=prompt, group=lease.group, sample=lease.sample, temperature=settings.temperature,
-            max_new_tokens=settings.max_new_tokens, greedy=lease.purpose is Purpose.EVAL,
+            prompt_ids=prompt,
+            group=lease.group,
+            sample=lease.sample,
+            temperature=settings.temperature,
+            max_new_tokens=settings.max_new_tokens,
+            greedy=lease.purpose is Purpose.EVAL,
         )
         for lease, prompt in zip(leases, prompts, strict=True)
-    ]  # fmt: skip
+    ]
     completions = engine.generate(requests, seed=settings.seed, version=policy.version)
     return tuple(
         _trajectory(lease, prompt, completion, tokenizer, environment, policy, settings)
@@ -56,18 +64,31 @@ def sample_batch(
 
 
 def _trajectory(
-    lease: QueuedLease, prompt: tuple[int, ...], completion: Completion, tokenizer: Any, environment: Environment,
-    policy: Policy, settings: EpisodeSettings,
-) -> Trajectory:  # fmt: skip
+    lease: QueuedLease,
+    prompt: tuple[int, ...],
+    completion: Completion,
+    tokenizer: Any,
+    environment: Environment,
+    policy: Policy,
+    settings: EpisodeSettings,
+) -> Trajectory:
     text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
     num_tokens = len(completion.token_ids)
     greedy = lease.purpose is Purpose.EVAL
     return Trajectory(
-        lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
-        prompt_ids=token_ids(prompt), completion_ids=token_ids(completion.token_ids),
-        logprobs=read_only(completion.logprobs, np.float32), mask=read_only((True,) * num_tokens, np.bool_),
-        policies=(PolicyRun(policy, num_tokens),), reward=float(environment.score(lease.item, text)),
+        lease_id=lease.lease_id,
+        group=lease.group,
+        sample=lease.sample,
+        item=lease.item,
+        purpose=lease.purpose,
+        prompt_ids=token_ids(prompt),
+        completion_ids=token_ids(completion.token_ids),
+        logprobs=read_only(completion.logprobs, np.float32),
+        mask=read_only((True,) * num_tokens, np.bool_),
+        policies=(PolicyRun(policy, num_tokens),),
+        reward=float(environment.score(lease.item, text)),
         stop_reason=StopReason(completion.stop_reason.value),
         sampling=SamplingParams(temperature=0.0 if greedy else settings.temperature),
-        worker_id=settings.worker_id, generation_s=0.0,
-    )  # fmt: skip
+        worker_id=settings.worker_id,
+        generation_s=0.0,
+    )

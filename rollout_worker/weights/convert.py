@@ -30,18 +30,28 @@ class VersionReport:
     def of(cls, version: Version, *, pause_s: float = 0.0, finding: EngineCheck | None = None) -> "VersionReport":
         """A version that the engine holds, or skipped on its way to a newer one."""
         return cls(
-            policy=version.signed.policy, state_digest=version.signed.state_digest, ok=True,
-            engine_checked=finding is not None, probe_max_difference=_difference(finding),
-            transfer_s=version.transfer_s, apply_s=version.apply_s, pause_s=pause_s, fallback=version.fallback,
-        )  # fmt: skip
+            policy=version.signed.policy,
+            state_digest=version.signed.state_digest,
+            ok=True,
+            engine_checked=finding is not None,
+            probe_max_difference=_difference(finding),
+            transfer_s=version.transfer_s,
+            apply_s=version.apply_s,
+            pause_s=pause_s,
+            fallback=version.fallback,
+        )
 
     @classmethod
     def of_fault(cls, policy: Policy, finding: EngineCheck) -> "VersionReport":
         """An engine that failed its check."""
         return cls(
-            policy=policy, state_digest=finding.digest, ok=False, why=finding.why, engine_checked=True,
+            policy=policy,
+            state_digest=finding.digest,
+            ok=False,
+            why=finding.why,
+            engine_checked=True,
             probe_max_difference=_difference(finding),
-        )  # fmt: skip
+        )
 
 
 def _difference(finding: EngineCheck | None) -> float:
@@ -51,10 +61,17 @@ def _difference(finding: EngineCheck | None) -> float:
 def proof_to_pb(proof: VersionReport) -> gateway_pb2.WeightProof:
     """One proof."""
     return gateway_pb2.WeightProof(
-        policy=policy_to_pb(proof.policy), state_digest=proof.state_digest, ok=proof.ok, why=proof.why,
-        engine_checked=proof.engine_checked, probe_max_difference=proof.probe_max_difference,
-        transfer_s=proof.transfer_s, apply_s=proof.apply_s, pause_s=proof.pause_s, fallback=proof.fallback,
-    )  # fmt: skip
+        policy=policy_to_pb(proof.policy),
+        state_digest=proof.state_digest,
+        ok=proof.ok,
+        why=proof.why,
+        engine_checked=proof.engine_checked,
+        probe_max_difference=proof.probe_max_difference,
+        transfer_s=proof.transfer_s,
+        apply_s=proof.apply_s,
+        pause_s=proof.pause_s,
+        fallback=proof.fallback,
+    )
 
 
 def lease_from_pb(message: gateway_pb2.Lease) -> QueuedLease:

@@ -110,10 +110,15 @@ class EngineWeights:
             return EngineCheck(digest=digest, max_difference=None, why="")
         found = self._engine.logprobs(self._prompts).reshape(-1).tolist()
         difference = max_difference(probe_logprobs, found)
-        why = "" if difference <= self._tolerance_nats else (
-            f"the engine's log-probabilities of the probe differ by {difference:.3g} nats from the trainer's, at most "
-            f"{self._tolerance_nats} may be, though its tensors are right: it computes with others"
-        )  # fmt: skip
+        why = (
+            ""
+            if difference <= self._tolerance_nats
+            else (
+                f"the engine's log-probabilities of the probe differ by {difference:.3g} nats from "
+                f"the trainer's, at most "
+                f"{self._tolerance_nats} may be, though its tensors are right: it computes with others"
+            )
+        )
         return EngineCheck(digest=digest, max_difference=difference, why=why)
 
 

@@ -67,9 +67,7 @@ class HostCopy:
         staged.write_into(self._arrays)
         digest = state_digest(self.state)
         if digest == closing.state_digest:
-            self.version = Signed(
-                policy=opening.policy, state_digest=digest, probe_logprobs=closing.probe_logprobs
-            )  # fmt: skip
+            self.version = Signed(policy=opening.policy, state_digest=digest, probe_logprobs=closing.probe_logprobs)
         return digest
 
     def is_proven(self) -> bool:

@@ -94,14 +94,20 @@ class WeightReader:
                 self._backlog.host_is_lost()
         have = self._host.policy
         request = gateway_pb2.SubscribeRequest(
-            job_id=self._settings.job_id, reader_id=self._settings.reader_id, has_state=have is not None,
-            have=None if have is None else policy_to_pb(have), has_bundle=self.bundle is not None,
+            job_id=self._settings.job_id,
+            reader_id=self._settings.reader_id,
+            has_state=have is not None,
+            have=None if have is None else policy_to_pb(have),
+            has_bundle=self.bundle is not None,
             distrust_copies=standing.distrust,
-        )  # fmt: skip
+        )
         incoming = Incoming(
-            self._trust, self._host, highest_fork=self._highest_fork, distrust=standing.distrust,
+            self._trust,
+            self._host,
+            highest_fork=self._highest_fork,
+            distrust=standing.distrust,
             max_content_bytes=MAX_CONTENT_BYTES,
-        )  # fmt: skip
+        )
         async with rpc.channel(gateway) as channel:
             with rpc.remote_errors(gateway):
                 await self._read(gateway_pb2_grpc.GatewayStub(channel).Subscribe(request), incoming)
@@ -135,10 +141,15 @@ class WeightReader:
             self.num_refused[kind] += 1
             self._wake()  # it may be hopeless
             event(
-                log, logging.ERROR if isinstance(error, Forged) else logging.WARNING, "publication_refused",
-                record=message.WhichOneof("body"), error=kind, why=error, derived=is_derived,
+                log,
+                logging.ERROR if isinstance(error, Forged) else logging.WARNING,
+                "publication_refused",
+                record=message.WhichOneof("body"),
+                error=kind,
+                why=error,
+                derived=is_derived,
                 count=self.num_refused[kind],
-            )  # fmt: skip
+            )
             raise
         finally:
             self._highest_fork = incoming.highest_fork
@@ -200,9 +211,16 @@ class WeightReader:
         engine.policy = None if signed is None else signed.policy
         pause_s = clock.monotonic_s() - began_s
         event(
-            log, logging.DEBUG, "weights", policy=engine.policy, versions=len(swap.versions), whole=swap.whole,
-            write_s=written_s - began_s, pause_s=pause_s, checked=finding is not None,
-        )  # fmt: skip
+            log,
+            logging.DEBUG,
+            "weights",
+            policy=engine.policy,
+            versions=len(swap.versions),
+            whole=swap.whole,
+            write_s=written_s - began_s,
+            pause_s=pause_s,
+            checked=finding is not None,
+        )
         if signed is None:
             self._end_if_hopeless()
             return
@@ -217,9 +235,13 @@ class WeightReader:
 
     async def _tell(self, proof: VersionReport) -> None:
         event(
-            log, logging.INFO, "weights_proven", policy=proof.policy, digest=proof.state_digest.hex(),
+            log,
+            logging.INFO,
+            "weights_proven",
+            policy=proof.policy,
+            digest=proof.state_digest.hex(),
             fallback=proof.fallback,
-        )  # fmt: skip
+        )
         await self._report(proof)
 
     async def _write(self, engine: EngineWeights) -> Swap | None:

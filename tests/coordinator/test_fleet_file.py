@@ -10,21 +10,17 @@ ODD = control_pb2.Accelerators(name="Abacus 9", memory_bytes=1 << 30, num=1)
 
 
 def region(name: str, *accelerators: control_pb2.Accelerators) -> control_pb2.Region:
-    inventory = control_pb2.Inventory(
-        num_cores=4, memory_bytes=8 << 30, hostname="h", accelerators=accelerators
-    )  # fmt: skip
+    inventory = control_pb2.Inventory(num_cores=4, memory_bytes=8 << 30, hostname="h", accelerators=accelerators)
     return control_pb2.Region(name=name, inventory=inventory)
 
 
 FLEET = control_pb2.Fleet(
     regions=[region("eu", H100, CUT, ODD), region("us")],
     links=[
-        control_pb2.Link(
-            src_region="eu", dst_region="us", rtt_s=0.1, throughput_bits_per_s=8e8, measured_at_s=100.0
-        ),
+        control_pb2.Link(src_region="eu", dst_region="us", rtt_s=0.1, throughput_bits_per_s=8e8, measured_at_s=100.0),
         control_pb2.Link(src_region="us", dst_region="eu"),
     ],
-)  # fmt: skip
+)
 
 
 def test_the_planner_reads_what_is_exported() -> None:

@@ -18,17 +18,19 @@ from periplus.config.yaml_text import parse
 from periplus.pb.v1 import common_pb2, control_pb2
 
 JOB = control_pb2.Job(
-    job_id="sums-1", name="sums", state=control_pb2.JOB_STATE_RUNNING, reason="evil \x1b[2J\ntext",
+    job_id="sums-1",
+    name="sums",
+    state=control_pb2.JOB_STATE_RUNNING,
+    reason="evil \x1b[2J\ntext",
     submitted_at_s=100.0,
     policy=common_pb2.Policy(fork=1, version=7),
-)  # fmt: skip
+)
 
 
 def test_a_table_is_aligned_and_free_of_control_characters() -> None:
     assert render(JOBS, [job_tree(JOB)], Output.TABLE, 165.0) == (
-        "JOB     STATE    POLICY   AGE  REASON\n"
-        "sums-1  running     1.7  1:05  evil  [2J text"
-    )  # fmt: skip
+        "JOB     STATE    POLICY   AGE  REASON\nsums-1  running     1.7  1:05  evil  [2J text"
+    )
     assert "NAME" in render(JOBS, [job_tree(JOB)], Output.WIDE, 165.0)
 
 
@@ -55,9 +57,11 @@ def test_an_empty_listing_is_empty_for_people_and_a_list_for_programs() -> None:
 def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
     report = control_pb2.TaskReport(task_id="j/trainer", job_id="j", state=control_pb2.TASK_STATE_RUNNING)
     inventory = control_pb2.Inventory(
-        num_cores=8, memory_bytes=16_000_000_000, hostname="host",
+        num_cores=8,
+        memory_bytes=16_000_000_000,
+        hostname="host",
         accelerators=[control_pb2.Accelerators(name="NVIDIA L4", memory_bytes=23034 << 20, num=2)],
-    )  # fmt: skip
+    )
     region = control_pb2.Region(name="eu", state="ready", inventory=inventory, tasks=[report], last_seen_s=9.0)
     text = render(REGIONS, [region_tree(region)], Output.TABLE, 10.5)
     assert text.splitlines()[1].split() == ["eu", "ready", "8", "16", "GB", "2", "x", "NVIDIA", "L4", "1", "1.5", "s"]

@@ -78,9 +78,13 @@ class FakeAgent:
         await self.call.write(control_pb2.AgentMessage(epoch=self.epoch, sequence=self.sequence, **body))
 
     async def report(
-        self, task_id: str, state: control_pb2.TaskState.ValueType, message: str = "", fork: int = 0,
+        self,
+        task_id: str,
+        state: control_pb2.TaskState.ValueType,
+        message: str = "",
+        fork: int = 0,
         files: control_pb2.RunFiles | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         job_id = task_id.split("/")[0]
         report = control_pb2.TaskReport(
             task_id=task_id, job_id=job_id, state=state, message=message, fork=fork, files=files
@@ -302,9 +306,14 @@ async def _again(agent: FakeAgent, job_id: str, public_key: bytes) -> Certificat
 
 def opening(job_id: str) -> Opening:
     return Opening(
-        job_id=job_id, kind=PublicationKind.ANCHOR, policy=Policy(0, 1), codec=CodecId.WEIGHTS, max_payload_bytes=1,
-        max_chunks=1, content_bytes=1,
-    )  # fmt: skip
+        job_id=job_id,
+        kind=PublicationKind.ANCHOR,
+        policy=Policy(0, 1),
+        codec=CodecId.WEIGHTS,
+        max_payload_bytes=1,
+        max_chunks=1,
+        content_bytes=1,
+    )
 
 
 def test_a_key_that_anybody_can_sign_for_is_refused_and_the_session_goes_on() -> None:
@@ -508,9 +517,11 @@ def test_a_watcher_of_a_resumed_job_is_not_told_the_failure_of_its_earlier_fork(
 ) -> None:
     run_dir = left_run(tmp_path / "sums-1", (0, 9))
     files = control_pb2.RunFiles(
-        run_dir=str(run_dir), log=str(run_dir / "logs" / "trainer.log"), report=str(run_dir / "report.html"),
+        run_dir=str(run_dir),
+        log=str(run_dir / "logs" / "trainer.log"),
+        report=str(run_dir / "report.html"),
         checkpoint=common_pb2.Policy(fork=1, version=12),
-    )  # fmt: skip
+    )
 
     async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
         async with FakeAgent(address, "eu") as eu:
@@ -521,8 +532,12 @@ def test_a_watcher_of_a_resumed_job_is_not_told_the_failure_of_its_earlier_fork(
             assert await waiting == 1
             first = capsys.readouterr().err
             assert "the trainer in eu failed: killed; its log is" in first
-            for line in (f"run directory: {run_dir}", f"report: {run_dir}/report.html", "checkpoint: 1.12",
-                         f"resume: periplus job submit --resume {run_dir}"):  # fmt: skip
+            for line in (
+                f"run directory: {run_dir}",
+                f"report: {run_dir}/report.html",
+                "checkpoint: 1.12",
+                f"resume: periplus job submit --resume {run_dir}",
+            ):
                 assert line in first.splitlines()
             assert await command("job", "show", "sums-1") == 0
             shown = capsys.readouterr().out

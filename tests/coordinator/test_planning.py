@@ -34,10 +34,12 @@ STATE = State(
     settings=Settings(silent_after_s=1, probe_payload_bytes=1, probe_timeout_s=1, probe_retry_s=1),
     authority_key="ab",
     regions={name: region(name) for name in "cab"},
-    links={("a", "b"): MeasuredLink(rtt_s=0.1, throughput_bits_per_s=8e8, measured_at_s=0.0),
-           ("a", "c"): MeasuredLink(rtt_s=0.2, throughput_bits_per_s=8e7, measured_at_s=0.0)},
+    links={
+        ("a", "b"): MeasuredLink(rtt_s=0.1, throughput_bits_per_s=8e8, measured_at_s=0.0),
+        ("a", "c"): MeasuredLink(rtt_s=0.2, throughput_bits_per_s=8e7, measured_at_s=0.0),
+    },
     jobs={"j": Job(job_id="j", request=JobRequest(name="j", min_regions=1, job_json="{}"), fork=0, submitted_at_s=0.0)},
-)  # fmt: skip
+)
 
 
 def test_the_planner_sees_the_hosts_of_the_free_regions_and_what_was_measured_among_them() -> None:

@@ -16,9 +16,14 @@ JOB = str(ROOT / "examples" / "spelling.yaml")
 
 def periplus(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "periplus", *arguments], capture_output=True, text=True, timeout=60, check=False,
-        stdin=subprocess.DEVNULL, env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
+        [sys.executable, "-m", "periplus", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
 
 
 @pytest.mark.parametrize(

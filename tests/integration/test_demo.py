@@ -100,8 +100,11 @@ def test_no_process_is_left_behind(synchronous: Any) -> None:
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
-        env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        env=environment(tmp_path),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     lines = read_until(demo, "step ")
     peers = {words.split()[2]: _dialled(pid, words) for pid, words in pids_of(tmp_path) if "--task-file" in words}
     demo.send_signal(signal.SIGINT)
@@ -121,8 +124,12 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) ->
     _shorten(run, manifest["version"] + 2)
     done = subprocess.run(
         command("--json", "--work-dir", str(tmp_path), "--resume", str(run)),
-        env=environment(tmp_path), capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["steps"] == manifest["version"] + 2
@@ -133,8 +140,11 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) ->
 def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         command("--work-dir", str(tmp_path), *TINY),
-        env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        env=environment(tmp_path),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     lines = read_until(demo, "job spelling starting")
     demo.send_signal(signal.SIGINT)
     rest = demo.communicate(timeout=60)[1]
@@ -148,8 +158,11 @@ def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> 
 def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
-        env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        env=environment(tmp_path),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     lines = read_until(demo, "job spelling starting")
     (agent,) = [pid for pid, words in pids_of(tmp_path) if "agent run" in words and "aws:us-east-1" in words]
     os.kill(agent, signal.SIGKILL)
@@ -163,8 +176,11 @@ def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> N
 def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
-        env=environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        env=environment(tmp_path),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     read_until(demo, "job spelling starting")
     demo.kill()
     demo.communicate(timeout=10)

@@ -26,8 +26,11 @@ def start(home: Path, work_dir: Path, *arguments: str) -> "subprocess.Popen[str]
     """A demo whose model cache lies in `home`."""
     return subprocess.Popen(
         command("--work-dir", str(work_dir), *arguments),
-        env=environment(home), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        env=environment(home),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
 
 
 @contextmanager
@@ -55,9 +58,16 @@ def only_run(folder: Path) -> Path:
 def test_a_run_in_4_mb_waits_for_each_checkpoint_and_succeeds_once_there_is_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", num_kib=4096) as disk:
         demo = start(
-            tmp_path, tmp_path, "--staleness", "2", "--steps", "30", *TINY, "checkpoint.every_steps=5",
+            tmp_path,
+            tmp_path,
+            "--staleness",
+            "2",
+            "--steps",
+            "30",
+            *TINY,
+            "checkpoint.every_steps=5",
             f"output.dir={disk.root}",
-        )  # fmt: skip
+        )
         assert "waiting for disk: " in read_until(demo, "waiting for disk")
         num_kib, until_s = 4096, time.monotonic() + DEADLINE_S
         with watched(demo) as said:
@@ -98,9 +108,16 @@ def test_a_disk_that_holds_everything_and_fills_up_again_and_again_costs_nothing
 def test_a_run_that_is_cancelled_while_it_waits_stops_at_once_and_resumes_when_there_is_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", num_kib=4096) as disk:
         demo = start(
-            tmp_path, tmp_path, "--staleness", "2", "--steps", "12", *TINY, "checkpoint.every_steps=4",
+            tmp_path,
+            tmp_path,
+            "--staleness",
+            "2",
+            "--steps",
+            "12",
+            *TINY,
+            "checkpoint.every_steps=4",
             f"output.dir={disk.root}",
-        )  # fmt: skip
+        )
         read_until(demo, "waiting for disk")
         asked_s = time.monotonic()
         demo.send_signal(signal.SIGINT)
@@ -124,9 +141,16 @@ def test_what_waiting_does_not_mend_ends_the_job_with_one_sentence_that_names_th
 ) -> None:
     with small_disk(tmp_path / "small", num_kib=AMPLE_KIB, num_inodes=200) as disk:
         demo = start(
-            tmp_path, tmp_path, "--staleness", "2", "--steps", "4000", *TINY, "checkpoint.every_steps=2",
+            tmp_path,
+            tmp_path,
+            "--staleness",
+            "2",
+            "--steps",
+            "4000",
+            *TINY,
+            "checkpoint.every_steps=2",
             f"output.dir={disk.root}",
-        )  # fmt: skip
+        )
         read_until(demo, "step ")
         run = only_run(disk.root)
         if how == "removed":

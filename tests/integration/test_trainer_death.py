@@ -21,8 +21,11 @@ SHORT = (*TINY, "checkpoint.every_steps=2")
 def audit(run: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "periplus", "job", "audit", str(run), "-o", "json"],
-        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

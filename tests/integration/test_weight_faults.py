@@ -34,10 +34,18 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 def job(runtime: Runtime) -> Job:
     """Killed at every stage, at last with its trainer, and resumed in a new fork until it has succeeded."""
     job = Job(
-        runtime, SPELLING, *TINY, "steps=4000", "staleness=2", f"regions.trainer={HOME}", "regions.min=3",
-        f"network.chain_versions={CHAIN_VERSIONS}", "network.check_engine_every_versions=3",
-        "failure.max_worker_restarts=20", "checkpoint.every_steps=20",
-    )  # fmt: skip
+        runtime,
+        SPELLING,
+        *TINY,
+        "steps=4000",
+        "staleness=2",
+        f"regions.trainer={HOME}",
+        "regions.min=3",
+        f"network.chain_versions={CHAIN_VERSIONS}",
+        "network.check_engine_every_versions=3",
+        "failure.max_worker_restarts=20",
+        "checkpoint.every_steps=20",
+    )
     for region in (FAR, FARTHER):
         job.until_logged(job.worker_log(region), "weights_proven", after=0)
         runtime.set_rate(HOME, region, SLOW_BITS_PER_S)

@@ -25,22 +25,35 @@ def stand_in(logprobs_BT: torch.Tensor, options: dict[str, Any]) -> SimpleNamesp
     """As much of a trainer as the method reads."""
     zero = torch.zeros_like(logprobs_BT)
     defaults: dict[str, Any] = {
-        "loss_type": "grpo", "importance_sampling_level": "token", "epsilon_low": 0.2, "epsilon_high": 0.3, "beta": 0.0,
-        "use_vllm": False, "vllm_importance_sampling_correction": True, "delta": None,
-    }  # fmt: skip
+        "loss_type": "grpo",
+        "importance_sampling_level": "token",
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.3,
+        "beta": 0.0,
+        "use_vllm": False,
+        "vllm_importance_sampling_correction": True,
+        "delta": None,
+    }
     values = defaults | options
     return SimpleNamespace(
         **{name: value for name, value in values.items() if name != "delta"},
         args=SimpleNamespace(delta=values["delta"], use_bias_correction_kl=False, steps_per_generation=1),
         _get_per_token_logps_and_entropies=lambda *args, **named: (logprobs_BT, zero, None),
         accelerator=SimpleNamespace(
-            num_processes=1, gather=lambda tensor: tensor, reduce=lambda tensor, reduction: tensor,
+            num_processes=1,
+            gather=lambda tensor: tensor,
+            reduce=lambda tensor, reduction: tensor,
             gather_for_metrics=lambda tensor: tensor,
         ),
-        model=SimpleNamespace(training=True), current_gradient_accumulation_steps=1, max_completion_length=LONGEST,
-        aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None, _entropy_bonus_enabled=False,
+        model=SimpleNamespace(training=True),
+        current_gradient_accumulation_steps=1,
+        max_completion_length=LONGEST,
+        aux_loss_enabled=False,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        _entropy_bonus_enabled=False,
         _metrics=defaultdict(lambda: defaultdict(list)),
-    )  # fmt: skip
+    )
 
 
 def theirs(step: dict[str, torch.Tensor], options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,10 +62,15 @@ def theirs(step: dict[str, torch.Tensor], options: dict[str, Any]) -> tuple[torc
     mask_BT = step["mask_BT"].to(logprobs_BT.dtype)
     ids_BT = torch.zeros_like(step["mask_BT"], dtype=torch.long)
     inputs = {
-        "prompt_ids": ids_BT[:, :1], "prompt_mask": torch.ones_like(ids_BT[:, :1]), "completion_ids": ids_BT,
-        "completion_mask": mask_BT, "advantages": step["advantages_BT"][:, 0], "num_items_in_batch": mask_BT.sum(),
-        "old_per_token_logps": step["proximal_BT"], "ref_per_token_logps": step["reference_BT"],
-    }  # fmt: skip
+        "prompt_ids": ids_BT[:, :1],
+        "prompt_mask": torch.ones_like(ids_BT[:, :1]),
+        "completion_ids": ids_BT,
+        "completion_mask": mask_BT,
+        "advantages": step["advantages_BT"][:, 0],
+        "num_items_in_batch": mask_BT.sum(),
+        "old_per_token_logps": step["proximal_BT"],
+        "ref_per_token_logps": step["reference_BT"],
+    }
     if options.get("use_vllm"):
         inputs["importance_sampling_ratio"] = step["weight_BT"]
     loss = GRPOTrainer._compute_loss(stand_in(logprobs_BT, options), None, inputs)
@@ -65,10 +83,16 @@ def ours(name: str, step: dict[str, torch.Tensor], settings: LossSettings) -> tu
     logprobs_BT = step["logprobs_BT"].clone().requires_grad_()
     coupled = settings.importance.correction is Correction.NONE
     loss, _ = policy_loss(
-        ALGORITHMS[name].token_loss, logprobs_BT, proximal_BT=step["proximal_BT"], reference_BT=step["reference_BT"],
-        behaviour_BT=step["proximal_BT"] if coupled else step["behaviour_BT"], advantages_BT=step["advantages_BT"],
-        mask_BT=step["mask_BT"], counts=counts_of(step["mask_BT"]), settings=settings,
-    )  # fmt: skip
+        ALGORITHMS[name].token_loss,
+        logprobs_BT,
+        proximal_BT=step["proximal_BT"],
+        reference_BT=step["reference_BT"],
+        behaviour_BT=step["proximal_BT"] if coupled else step["behaviour_BT"],
+        advantages_BT=step["advantages_BT"],
+        mask_BT=step["mask_BT"],
+        counts=counts_of(step["mask_BT"]),
+        settings=settings,
+    )
     (gradient,) = torch.autograd.grad(loss, logprobs_BT)
     return loss.detach(), gradient
 

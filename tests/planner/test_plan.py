@@ -28,10 +28,14 @@ def test_a_plan_survives_json_and_one_without_placement_is_written_as_ever() -> 
 def test_a_plan_with_everything_survives_json() -> None:
     played = SimulatedFigures(step_s=None, samples_per_s=0.0, max_age=1, num_steps=8, seed=3, stalled="no weights")
     rules = Rules(
-        pins=((Task.GENERATION, frozenset({"us", "eu"})),), forbidden=((Task.REWARD, frozenset({"ap"})),),
-        forbidden_regions=frozenset({"ap"}), max_regions=2, min_regions=2, generating=frozenset({"eu"}),
+        pins=((Task.GENERATION, frozenset({"us", "eu"})),),
+        forbidden=((Task.REWARD, frozenset({"ap"})),),
+        forbidden_regions=frozenset({"ap"}),
+        max_regions=2,
+        min_regions=2,
+        generating=frozenset({"eu"}),
         spot_for_rollouts_only=False,
-    )  # fmt: skip
+    )
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=1e3)
     whole = replace(gpu_plan(replace(PROBLEM, rules=rules, goal=goal)), simulated=played)
     assert Plan.from_json(whole.to_json()) == whole

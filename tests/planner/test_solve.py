@@ -46,9 +46,14 @@ class Clock:
 def ask(fleet: Fleet, job: JobFile, shape_of: Architecture | None = TINY, method: str = "exact") -> Outcome:
     thinking = Thinking(budget_s=1e6, now_s=Clock())
     return plan_job(
-        fleet, job, architecture=shape_of, model_bytes=None, capabilities=load_capabilities(), thinking=thinking,
+        fleet,
+        job,
+        architecture=shape_of,
+        model_bytes=None,
+        capabilities=load_capabilities(),
+        thinking=thinking,
         method=method,
-    )  # fmt: skip
+    )
 
 
 def planned(fleet: Fleet, job: JobFile, **options: object) -> Plan:
@@ -142,7 +147,8 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 JOBS = st.builds(
     lambda eta, trainer, rollout, least, workers: tiny_job(
-        staleness=eta, regions={"trainer": trainer, "rollout": rollout, "min": least},
+        staleness=eta,
+        regions={"trainer": trainer, "rollout": rollout, "min": least},
         plan={"workers_per_region": workers},
     ),
     st.integers(0, 2),
@@ -150,7 +156,7 @@ JOBS = st.builds(
     st.none() | st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=2),
     st.just(1),
     st.integers(1, 2),
-)  # fmt: skip
+)
 QUICKLY = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -50,10 +50,19 @@ def small_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task[ShutdownReason]"]:
     config = AgentConfig(
-        region="us", coordinator=coordinator, listen="127.0.0.1:0", advertise="", work_dir=tmp_path,
-        state_dir=tmp_path / "state", wan="", num_cores=2,
-        memory_bytes=1 << 30, worker_threads=1, stop_grace_s=5.0, restart_backoff_s=0.1,
-    )  # fmt: skip
+        region="us",
+        coordinator=coordinator,
+        listen="127.0.0.1:0",
+        advertise="",
+        work_dir=tmp_path,
+        state_dir=tmp_path / "state",
+        wan="",
+        num_cores=2,
+        memory_bytes=1 << 30,
+        worker_threads=1,
+        stop_grace_s=5.0,
+        restart_backoff_s=0.1,
+    )
     running = asyncio.create_task(run(config, ready_file=None, stop_on_stdin_eof=False))
     try:
         yield running
@@ -66,9 +75,15 @@ def desired(
     *, home: str = "127.0.0.1:1", region: str = "eu", stopping: bool = False, num_tasks: int = 1
 ) -> control_pb2.CoordinatorMessage:
     task = control_pb2.Task(
-        task_id=TASK, job_id=JOB, role=control_pb2.ROLE_ROLLOUT, job_json=JOB_JSON, trainer_region=region,
-        trainer_gateway=home, stopping=stopping, authority_key=AUTHORITY.public_key,
-    )  # fmt: skip
+        task_id=TASK,
+        job_id=JOB,
+        role=control_pb2.ROLE_ROLLOUT,
+        job_json=JOB_JSON,
+        trainer_region=region,
+        trainer_gateway=home,
+        stopping=stopping,
+        authority_key=AUTHORITY.public_key,
+    )
     return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks))
 
 
@@ -140,10 +155,16 @@ def test_before_anybody_hears_that_a_trainer_has_ended_its_outcome_and_report_ar
         fake = FakeCoordinator()
         async with served(fake) as address, agent(tmp_path, address):
             task = control_pb2.Task(
-                task_id=f"{JOB}/trainer", job_id=JOB, role=control_pb2.ROLE_TRAINER, job_json=JOB_JSON, fork=3,
-                trainer_region="us", trainer_gateway=address, resume_from=str(run_dir),
+                task_id=f"{JOB}/trainer",
+                job_id=JOB,
+                role=control_pb2.ROLE_TRAINER,
+                job_json=JOB_JSON,
+                fork=3,
+                trainer_region="us",
+                trainer_gateway=address,
+                resume_from=str(run_dir),
                 authority_key=AUTHORITY.public_key,
-            )  # fmt: skip
+            )
             fake.orders.put_nowait(control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task])))
             await until(lambda: control_pb2.TASK_STATE_FAILED in states(fake))
             told = next(m.task for m in fake.came if m.task.state == control_pb2.TASK_STATE_FAILED)
@@ -153,8 +174,10 @@ def test_before_anybody_hears_that_a_trainer_has_ended_its_outcome_and_report_ar
         assert (told.files.checkpoint.fork, told.files.checkpoint.version) == (0, 7)
         assert f"failed: {told.message}." in page
         assert json.loads((run_dir / "outcome.json").read_text()) == {
-            "fork": 3, "state": "failed", "message": told.message,
-        }  # fmt: skip
+            "fork": 3,
+            "state": "failed",
+            "message": told.message,
+        }
 
     play(scene)
 
@@ -171,9 +194,14 @@ def test_files_of_a_run_that_nobody_can_read_cost_the_report_and_not_the_agent(
         fake = FakeCoordinator()
         async with served(fake) as address, agent(tmp_path, address) as running:
             task = control_pb2.Task(
-                task_id=f"{JOB}/trainer", job_id=JOB, role=control_pb2.ROLE_TRAINER, job_json=JOB_JSON,
-                trainer_region="us", trainer_gateway=address, authority_key=AUTHORITY.public_key,
-            )  # fmt: skip
+                task_id=f"{JOB}/trainer",
+                job_id=JOB,
+                role=control_pb2.ROLE_TRAINER,
+                job_json=JOB_JSON,
+                trainer_region="us",
+                trainer_gateway=address,
+                authority_key=AUTHORITY.public_key,
+            )
             fake.orders.put_nowait(control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task])))
             await until(lambda: control_pb2.TASK_STATE_FAILED in states(fake))
             told = next(m.task for m in fake.came if m.task.state == control_pb2.TASK_STATE_FAILED)

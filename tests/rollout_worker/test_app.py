@@ -85,9 +85,13 @@ class Scene:
     def lease(self, worker_id: str, version: int) -> None:
         self.num_leases += 1
         lease = gateway_pb2.Lease(
-            lease_id=self.num_leases, group=self.num_leases, sample=0, item=3, purpose=gateway_pb2.PURPOSE_TRAIN,
+            lease_id=self.num_leases,
+            group=self.num_leases,
+            sample=0,
+            item=3,
+            purpose=gateway_pb2.PURPOSE_TRAIN,
             start_at=policy_to_pb(Policy(0, version)),
-        )  # fmt: skip
+        )
         self.link.send(gateway_pb2.RolloutDown(worker_id=worker_id, leases=gateway_pb2.LeaseBatch(leases=[lease])))
 
     async def next(self, *kinds: str) -> gateway_pb2.RolloutUp:
@@ -112,7 +116,7 @@ class Scene:
         task = task_of(self.job, Role.ROLLOUT, self.folder, gateway=self.address, task_id=worker_id)
         running = asyncio.create_task(
             Worker(WorkerConfig(task=task, job=self.job, batch_rows=4, capacity=8), epoch=1).run()
-        )  # fmt: skip
+        )
         try:
             yield
             assert not running.done(), running
@@ -129,9 +133,13 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def scene(
-    model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, frames: FrameSpool | None = None,
-    *, check_every: int = 10,
-) -> AsyncIterator[Scene]:  # fmt: skip
+    model_dir: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frames: FrameSpool | None = None,
+    *,
+    check_every: int = 10,
+) -> AsyncIterator[Scene]:
     monkeypatch.setattr(app, "RETRY_S", 0.005)
     async with gateway(frames=frames) as home:
         link = GatewayLink(home.address, JOB, 0)

@@ -120,8 +120,12 @@ class AuditRun:
         """A trainer starts: afresh, or from a checkpoint."""
         run = RunDirectory(self.root)
         run.create()
-        job = {"staleness": self.bound, "seed": 3, "train": {"groups_per_step": self.groups_per_step},
-               "algorithm": {"name": "grpo", "group_size": self.group_size}}  # fmt: skip
+        job = {
+            "staleness": self.bound,
+            "seed": 3,
+            "train": {"groups_per_step": self.groups_per_step},
+            "algorithm": {"name": "grpo", "group_size": self.group_size},
+        }
         run.config.write_text(json.dumps(job))
         self.journal = AuditJournal.open(run.audit)
         self.store = Spool.open(
@@ -137,13 +141,20 @@ class AuditRun:
         self.previous = snapshot
         self.say(
             audit.OpenEntry(
-                job_id=JOB, fork=self.policy.fork, parent=parent, manifest=snapshot.manifest if snapshot else None,
-                resumed_at=snapshot.covers if snapshot else None, bound=self.bound, group_size=self.group_size,
-                groups_per_step=self.groups_per_step, seed=3, algorithm="grpo",
+                job_id=JOB,
+                fork=self.policy.fork,
+                parent=parent,
+                manifest=snapshot.manifest if snapshot else None,
+                resumed_at=snapshot.covers if snapshot else None,
+                bound=self.bound,
+                group_size=self.group_size,
+                groups_per_step=self.groups_per_step,
+                seed=3,
+                algorithm="grpo",
                 settings=blake3(run.config.read_bytes()).digest() if self.is_sealed else None,
                 schema=audit.SCHEMA if self.is_sealed else audit.UNSEALED_SCHEMA,
             )
-        )  # fmt: skip
+        )
         for kept in [k for group in (snapshot.waiting if snapshot else {}).values() for k in group.values()]:
             self._judged(kept.result)
             self.waiting.setdefault(kept.result.group, {})[kept.result.sample] = kept
@@ -187,11 +198,16 @@ class AuditRun:
         is_eval = group >= EVAL_GROUPS_START
         version = self.policy.version if version is None else version
         lease = audit.LeaseEntry(
-            lease_id=self.next_lease, group=group, sample=sample, item=group % 97,
-            purpose=Purpose.EVAL if is_eval else Purpose.TRAIN, worker_id=worker, region="eu-west",
+            lease_id=self.next_lease,
+            group=group,
+            sample=sample,
+            item=group % 97,
+            purpose=Purpose.EVAL if is_eval else Purpose.TRAIN,
+            worker_id=worker,
+            region="eu-west",
             start_at=Policy(self.policy.fork, max(version, self.lineage.first_version)),
             consume_by_version=version + self.bound,
-        )  # fmt: skip
+        )
         self.next_lease += 1
         self.say(lease)
         return Held(lease)
@@ -212,12 +228,22 @@ class AuditRun:
         runs = tuple(PolicyRun(policy, rng.randint(2, 5)) for policy in policies or (lease.start_at,))
         num_tokens = sum(run.num_tokens for run in runs)
         return Trajectory(
-            lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
-            prompt_ids=token_ids([1, 2, lease.item]), completion_ids=token_ids(rng.choices(range(90), k=num_tokens)),
+            lease_id=lease.lease_id,
+            group=lease.group,
+            sample=lease.sample,
+            item=lease.item,
+            purpose=lease.purpose,
+            prompt_ids=token_ids([1, 2, lease.item]),
+            completion_ids=token_ids(rng.choices(range(90), k=num_tokens)),
             logprobs=read_only([-rng.random() for _ in range(num_tokens)], np.float32),
-            mask=read_only([True] * num_tokens, np.bool_), policies=runs, reward=reward, stop_reason=stop,
-            sampling=SamplingParams(temperature=1.0), worker_id=lease.worker_id, generation_s=0.5,
-        )  # fmt: skip
+            mask=read_only([True] * num_tokens, np.bool_),
+            policies=runs,
+            reward=reward,
+            stop_reason=stop,
+            sampling=SamplingParams(temperature=1.0),
+            worker_id=lease.worker_id,
+            generation_s=0.5,
+        )
 
     def keep(self, trajectories: Sequence[Trajectory]) -> audit.FrameId:
         """Write a frame to the store."""
@@ -235,10 +261,20 @@ class AuditRun:
         frame = self.keep(trajectories)
         for index, t in enumerate(trajectories):
             result = audit.ResultEntry(
-                verdict=verdict, why=why, lease_id=t.lease_id, group=t.group, sample=t.sample, worker_id=t.worker_id,
-                region="eu-west", digest=content_digest(t), num_tokens=len(t.completion_ids), policies=t.policies,
-                stop_reason=t.stop_reason, frame=frame, index=index,
-            )  # fmt: skip
+                verdict=verdict,
+                why=why,
+                lease_id=t.lease_id,
+                group=t.group,
+                sample=t.sample,
+                worker_id=t.worker_id,
+                region="eu-west",
+                digest=content_digest(t),
+                num_tokens=len(t.completion_ids),
+                policies=t.policies,
+                stop_reason=t.stop_reason,
+                frame=frame,
+                index=index,
+            )
             self._judged(result)
             if verdict is audit.AdmissionVerdict.ACCEPTED:
                 self.waiting.setdefault(t.group, {})[t.sample] = Kept(result, t.purpose)
@@ -271,9 +307,10 @@ class AuditRun:
         samples = tuple(audit.UsedSample(k.result.group, k.result.sample, k.result.digest) for k in kept)
         root = audit.batch_root([used.digest for used in samples])
         self.say(
-            audit.ConsumeEntry(policy=self.policy, trained=trained, why=why, samples=samples, root=root,
-                          staleness_tokens=ages)
-        )  # fmt: skip
+            audit.ConsumeEntry(
+                policy=self.policy, trained=trained, why=why, samples=samples, root=root, staleness_tokens=ages
+            )
+        )
         for group in groups:
             del self.waiting[group]
             self.open_groups.discard(group)
@@ -306,25 +343,42 @@ class AuditRun:
         names = ("model.safetensors", "optimizer.pt")
         position, before = self.journal.position, self.previous
         manifest = {
-            "schema": "periplus.checkpoint/1", "job_id": JOB, "fork": self.policy.fork, "version": self.policy.version,
-            "parts": [{"name": name, "bytes": (folder / name).stat().st_size,
-                       "blake3": blake3((folder / name).read_bytes()).hexdigest()} for name in names],
+            "schema": "periplus.checkpoint/1",
+            "job_id": JOB,
+            "fork": self.policy.fork,
+            "version": self.policy.version,
+            "parts": [
+                {
+                    "name": name,
+                    "bytes": (folder / name).stat().st_size,
+                    "blake3": blake3((folder / name).read_bytes()).hexdigest(),
+                }
+                for name in names
+            ],
             "parents": [[p.fork, p.version] for p in self.lineage.parents],
-            "progress": {"steps": float(self.policy.version)}, "audit": {"n": position.n, "prev": position.prev.hex()},
+            "progress": {"steps": float(self.policy.version)},
+            "audit": {"n": position.n, "prev": position.prev.hex()},
             "weights": state_digest(round_to_bf16(self.state)).hex(),
             "parent": before and [before.policy.fork, before.policy.version],
             "parent_manifest": before and before.manifest.hex(),
-            "next_group": self.next_group, "open_groups": sorted(self.open_groups),
+            "next_group": self.next_group,
+            "open_groups": sorted(self.open_groups),
             "batches_root": self.batches_root.hex(),
-        }  # fmt: skip
+        }
         (folder / "manifest.json").write_text(json.dumps(manifest))
         digest = blake3((folder / "manifest.json").read_bytes()).digest()
         self.say(audit.CheckpointEntry(policy=self.policy, manifest=digest, covers=position.n))
         self.previous = self.checkpoints[self.policy] = Snapshot(
-            policy=self.policy, lineage=self.lineage, manifest=digest, covers=position.n, next_group=self.next_group,
+            policy=self.policy,
+            lineage=self.lineage,
+            manifest=digest,
+            covers=position.n,
+            next_group=self.next_group,
             waiting={group: dict(samples) for group, samples in self.waiting.items()},
-            open_groups=tuple(sorted(self.open_groups)), batches_root=self.batches_root, state=self.state,
-        )  # fmt: skip
+            open_groups=tuple(sorted(self.open_groups)),
+            batches_root=self.batches_root,
+            state=self.state,
+        )
 
     def prune(self) -> None:
         """Let go of the frames that nothing waits for."""
@@ -456,10 +510,11 @@ class Forger:
         lines = self.path.read_bytes().splitlines()
         originals = [audit.from_line(line, "journal") for line in lines]
         written = [
-            lines[e.was] if e.was >= 0 and e.record == originals[e.was].record
+            lines[e.was]
+            if e.was >= 0 and e.record == originals[e.was].record
             else audit.to_line(originals[e.was].n, originals[e.was].prev, e.time_s, e.record)
             for e in self.entries
-        ]  # fmt: skip
+        ]
         self.path.write_bytes(b"".join(line + b"\n" for line in written))
 
     def reseal(self, authority: JobAuthority | None = None) -> None:

@@ -8,8 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-TINY = ("train.warmup.max_steps=12", "train.groups_per_step=8", "eval.num_prompts=32", "eval.every_steps=0",
-        "optimizer.warmup_steps=0")  # fmt: skip
+TINY = (
+    "train.warmup.max_steps=12",
+    "train.groups_per_step=8",
+    "eval.num_prompts=32",
+    "eval.every_steps=0",
+    "optimizer.warmup_steps=0",
+)
 DEADLINE_S = 150.0
 
 
@@ -25,8 +30,12 @@ def run_demo(work_dir: Path, *arguments: str) -> dict[str, Any]:
     """A demo that succeeds, and its summary."""
     done = subprocess.run(
         command("--json", "--work-dir", str(work_dir), *arguments),
-        env=environment(work_dir), capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+        env=environment(work_dir),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return summary
@@ -35,8 +44,11 @@ def run_demo(work_dir: Path, *arguments: str) -> dict[str, Any]:
 def start_demo(work_dir: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command("--work-dir", str(work_dir), *arguments),
-        env=environment(work_dir), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        env=environment(work_dir),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
 
 
 def read_until(demo: "subprocess.Popen[str]", word: str) -> str:

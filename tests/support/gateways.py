@@ -88,17 +88,26 @@ def state_of(version: int, fork: int = 0, num_bytes: int = 300) -> WeightState:
 def bundle(fork: int = 0, *, chunk_bytes: int = CHUNK_BYTES) -> Publication:
     payload = b"t" * 100
     return _signed(
-        fork, kind=PublicationKind.BUNDLE, policy=Policy(fork, 0), codec=CodecId.FILES_ZSTD,
-        content_bytes=len(payload), parts=bundle_parts(payload, chunk_bytes),
-    )  # fmt: skip
+        fork,
+        kind=PublicationKind.BUNDLE,
+        policy=Policy(fork, 0),
+        codec=CodecId.FILES_ZSTD,
+        content_bytes=len(payload),
+        parts=bundle_parts(payload, chunk_bytes),
+    )
 
 
 def anchor(version: int, fork: int = 0, num_bytes: int = 300, *, chunk_bytes: int = CHUNK_BYTES) -> Publication:
     state = state_of(version, fork, num_bytes)
     return _signed(
-        fork, kind=PublicationKind.ANCHOR, policy=Policy(fork, version), codec=CodecId.WEIGHTS,
-        content_bytes=num_bytes, parts=encode(None, state, span_bytes=chunk_bytes), state_digest=state_digest(state),
-    )  # fmt: skip
+        fork,
+        kind=PublicationKind.ANCHOR,
+        policy=Policy(fork, version),
+        codec=CodecId.WEIGHTS,
+        content_bytes=num_bytes,
+        parts=encode(None, state, span_bytes=chunk_bytes),
+        state_digest=state_digest(state),
+    )
 
 
 def delta(
@@ -107,10 +116,16 @@ def delta(
     """`num_bytes` is that of both states."""
     old, state = state_of(base, fork, num_bytes), state_of(version, fork, num_bytes)
     return _signed(
-        fork, kind=PublicationKind.DELTA, policy=Policy(fork, version), base=Policy(fork, base),
-        base_digest=state_digest(old), codec=CodecId.WEIGHTS, content_bytes=num_bytes,
-        parts=encode(old, state, span_bytes=chunk_bytes), state_digest=state_digest(state),
-    )  # fmt: skip
+        fork,
+        kind=PublicationKind.DELTA,
+        policy=Policy(fork, version),
+        base=Policy(fork, base),
+        base_digest=state_digest(old),
+        codec=CodecId.WEIGHTS,
+        content_bytes=num_bytes,
+        parts=encode(old, state, span_bytes=chunk_bytes),
+        state_digest=state_digest(state),
+    )
 
 
 def _signed(fork: int, **fields: Any) -> Publication:
@@ -146,9 +161,12 @@ class Gateway:
 
 
 def frame_spool(
-    disk: FileLayer | None = None, *, region: str = "home", durability: Durability = Durability.PROCESS,
+    disk: FileLayer | None = None,
+    *,
+    region: str = "home",
+    durability: Durability = Durability.PROCESS,
     max_bytes: int = 64 << 20,
-) -> FrameSpool:  # fmt: skip
+) -> FrameSpool:
     """In memory, unless `disk` says where."""
     return FrameSpool.open(
         Path("/spool"), region, durability=durability, max_bytes=max_bytes, layer=disk or FaultyFiles()
@@ -169,9 +187,11 @@ def keeper(disk: WeightFiles | None = None, *, chain_versions: int = 8) -> Weigh
 
 @asynccontextmanager
 async def gateway(
-    region: str = "home", address: str = "127.0.0.1:0", frames: FrameSpool | None = None,
+    region: str = "home",
+    address: str = "127.0.0.1:0",
+    frames: FrameSpool | None = None,
     weights: WeightCache | None = None,
-) -> AsyncIterator[Gateway]:  # fmt: skip
+) -> AsyncIterator[Gateway]:
     hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
     bound = rpc.bind(server, address)
     it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool(region=region))
@@ -191,9 +211,14 @@ async def gateway(
 
 @asynccontextmanager
 async def remote_gateway(
-    home_address: str, region: str = "far", control: str | None = None, *, address: str = "127.0.0.1:0",
-    frames: FrameSpool | None = None, weights: WeightCache | None = None,
-) -> AsyncIterator[Gateway]:  # fmt: skip
+    home_address: str,
+    region: str = "far",
+    control: str | None = None,
+    *,
+    address: str = "127.0.0.1:0",
+    frames: FrameSpool | None = None,
+    weights: WeightCache | None = None,
+) -> AsyncIterator[Gateway]:
     """A gateway with an upstream to the one at `home_address`."""
     async with gateway(region, address, frames, weights) as it, WanRouter(region, control) as router:
         upstream = Upstream(
@@ -350,15 +375,25 @@ class Reader(_Client):
     """One subscription, and the publications that it completed."""
 
     def __init__(
-        self, address: str, *, have: Policy | None = None, has_bundle: bool = False, region: str = "",
-        job_id: str = JOB, distrust_copies: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        address: str,
+        *,
+        have: Policy | None = None,
+        has_bundle: bool = False,
+        region: str = "",
+        job_id: str = JOB,
+        distrust_copies: bool = False,
+    ) -> None:
         super().__init__(address)
         self._metadata = ((REGION_KEY, region),) if region else ()
         self._request = gateway_pb2.SubscribeRequest(
-            job_id=job_id, reader_id="r", has_state=have is not None, has_bundle=has_bundle,
-            have=None if have is None else policy_to_pb(have), distrust_copies=distrust_copies,
-        )  # fmt: skip
+            job_id=job_id,
+            reader_id="r",
+            has_state=have is not None,
+            has_bundle=has_bundle,
+            have=None if have is None else policy_to_pb(have),
+            distrust_copies=distrust_copies,
+        )
         self._assembler = Assembler(Trust(AUTHORITY.public_key, job_id), max_content_bytes=1 << 30)
         self.got: list[Publication] = []
         self.num_chunks = 0

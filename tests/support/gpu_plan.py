@@ -19,24 +19,29 @@ A100, L40S = "A100-80GB-SXM", "L40S"
 FLEET = Fleet(
     regions=(
         Region(
-            name="us", fabric_bytes_per_s=50e9,
+            name="us",
+            fabric_bytes_per_s=50e9,
             machines=(Machines(gpu=A100, gpus_per_machine=8, num_machines=2, usd_per_gpu_hour=2.0),),
         ),
         Region(
-            name="eu", fabric_bytes_per_s=12.5e9,
+            name="eu",
+            fabric_bytes_per_s=12.5e9,
             machines=(Machines(gpu=L40S, gpus_per_machine=4, num_machines=2, usd_per_gpu_hour=1.0, is_spot=True),),
         ),
         Region(
-            name="ap", fabric_bytes_per_s=12.5e9,
+            name="ap",
+            fabric_bytes_per_s=12.5e9,
             machines=(Machines(gpu=L40S, gpus_per_machine=4, num_machines=1, usd_per_gpu_hour=1.0),),
         ),
     ),
     links=tuple(
         Link(src_region=a, dst_region=b, rtt_s=0.08, bytes_per_s=5e8, usd_per_gbyte=0.02)
-        for a in ("us", "eu", "ap") for b in ("us", "eu", "ap") if a != b
+        for a in ("us", "eu", "ap")
+        for b in ("us", "eu", "ap")
+        if a != b
     ),
     gpu_types={name: gpu_types()[name] for name in (A100, L40S)},
-)  # fmt: skip
+)
 WORKLOAD = Workload(
     algorithm="ppo",
     models=dict.fromkeys(TASKS, architecture("Qwen3-4B")),

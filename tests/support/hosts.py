@@ -26,9 +26,7 @@ NEEDS = Needs(
 
 
 def host(name: str, num_cores: int = 2, memory_gb: int = 8) -> Region:
-    return Region(
-        name=name, machines=(), fabric_bytes_per_s=1e9, num_cores=num_cores, memory_bytes=memory_gb * GB
-    )  # fmt: skip
+    return Region(name=name, machines=(), fabric_bytes_per_s=1e9, num_cores=num_cores, memory_bytes=memory_gb * GB)
 
 
 def mesh(regions: Iterable[Region], slow: frozenset[str] = frozenset(), rtt_s: float = 0.1) -> Fleet:

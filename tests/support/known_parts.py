@@ -91,9 +91,13 @@ def known_parts(problem: Problem) -> KnownParts:
     Descent(found.prices, rng).run(judge)
     looks, incumbents = count(), list[Incumbent]()
     search(
-        CostTables(problem), seed=0, budget_s=60.0, now_s=still, should_stop=lambda: next(looks) > _LOOKS,
+        CostTables(problem),
+        seed=0,
+        budget_s=60.0,
+        now_s=still,
+        should_stop=lambda: next(looks) > _LOOKS,
         report=incumbents.append,
-    )  # fmt: skip
+    )
     found.add([each.placement for each in incumbents])
     found.climb()
     return found
@@ -194,4 +198,4 @@ _TRAINING = [
 def _training(pool: Pool, pipeline: int, sharding: Sharding, recompute: bool, micro_batch: int) -> Layout:
     return Layout(
         tensor=pool.unit_gpus, pipeline=pipeline, sharding=sharding, recompute=recompute, micro_batch=micro_batch
-    )  # fmt: skip
+    )

@@ -37,9 +37,13 @@ def tiny_model() -> Any:
 def make_job(**changes: Any) -> JobFile:
     """A resolved job at bound 2; sections are merged over these."""
     sections: dict[str, Any] = {
-        "name": "a", "environment": {"name": "chain_sum"}, "staleness": 2, "optimizer": {"lr": 1e-2},
-        "sampling": {"max_new_tokens": 4}, "train": {"groups_per_step": 4},
-    }  # fmt: skip
+        "name": "a",
+        "environment": {"name": "chain_sum"},
+        "staleness": 2,
+        "optimizer": {"lr": 1e-2},
+        "sampling": {"max_new_tokens": 4},
+        "train": {"groups_per_step": 4},
+    }
     for name, value in changes.items():
         sections[name] = {**sections.get(name, {}), **value} if isinstance(value, dict) else value
     return resolve(validate(JobFile, sections, "job"))
@@ -71,10 +75,15 @@ def sampled(
             mask[1] = 0
         samples.append(
             sample(
-                row // group_size, row % group_size, ids_BS[row, :2].tolist(), ids, mask=mask,
-                reward=sum(token in good_ids for token in ids) / length, logprobs=logprobs_BT[row, :length].tolist(),
+                row // group_size,
+                row % group_size,
+                ids_BS[row, :2].tolist(),
+                ids,
+                mask=mask,
+                reward=sum(token in good_ids for token in ids) / length,
+                logprobs=logprobs_BT[row, :length].tolist(),
                 policies=(PolicyRun(CONSUMER, length),),
                 stop_reason=StopReason.LENGTH if length == width else StopReason.EOS,
             )
-        )  # fmt: skip
+        )
     return samples

@@ -248,10 +248,16 @@ class Adversary:
             self._say(process, SampleFailed(process.name, lease.lease_id))
             return
         result = Result(
-            lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
-            worker_id=process.name, policies=(PolicyRun(process.policy, 3),), num_tokens=3,
+            lease_id=lease.lease_id,
+            group=lease.group,
+            sample=lease.sample,
+            item=lease.item,
+            purpose=lease.purpose,
+            worker_id=process.name,
+            policies=(PolicyRun(process.policy, 3),),
+            num_tokens=3,
             reward=float(self.chance.randint(0, 1)),
-        )  # fmt: skip
+        )
         if process.kind == LIAR and self.chance.random() < 0.7:
             result = self._lie(result)
         self._sent.setdefault((result.group, result.sample), []).append(result)
@@ -390,9 +396,16 @@ def of_seed(seed: int, *, steps: int, **changed: object) -> Adversary:
     chance = random.Random(seed)
     groups, size, bound = chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 3)
     limits = LedgerLimits(
-        groups_per_step=groups, group_size=size, bound=bound, steps=steps, lease_timeout_s=10.0, max_hold_s=20.0,
-        max_sample_tokens=4, intake_tokens=4 * groups * size * (bound + chance.randint(1, 3)),
-        max_attempts=chance.randint(1, 3), depth=chance.choice((None, 1.0, 2.0)),
+        groups_per_step=groups,
+        group_size=size,
+        bound=bound,
+        steps=steps,
+        lease_timeout_s=10.0,
+        max_hold_s=20.0,
+        max_sample_tokens=4,
+        intake_tokens=4 * groups * size * (bound + chance.randint(1, 3)),
+        max_attempts=chance.randint(1, 3),
+        depth=chance.choice((None, 1.0, 2.0)),
         filter_uniform=chance.random() < 0.3,
-    )  # fmt: skip
+    )
     return Adversary(chance, limits, num_good=chance.randint(1, 2), num_bad=chance.randint(0, 6))

@@ -318,9 +318,16 @@ class World:
     def result(self, worker_id: str, lease: Lease, first: Policy, last: Policy, m: int) -> Result:
         runs = (PolicyRun(first, 1), PolicyRun(last, 1)) if last > first else (PolicyRun(first, 2),)
         return Result(
-            lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
-            worker_id=worker_id, policies=runs, num_tokens=1 + m % self.limits.max_sample_tokens, reward=float(m % 2),
-        )  # fmt: skip
+            lease_id=lease.lease_id,
+            group=lease.group,
+            sample=lease.sample,
+            item=lease.item,
+            purpose=lease.purpose,
+            worker_id=worker_id,
+            policies=runs,
+            num_tokens=1 + m % self.limits.max_sample_tokens,
+            reward=float(m % 2),
+        )
 
     def worker_lies(self, n: int, m: int) -> None:
         """A result that is wrong in one way, of any lease that ever travelled, past spool and deduplication."""

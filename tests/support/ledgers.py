@@ -32,9 +32,16 @@ HOLD_S = 5.0
 MAX_TOKENS = 10
 
 SMALL: dict[str, Any] = {
-    "groups_per_step": 1, "group_size": 2, "bound": 0, "steps": 9, "lease_timeout_s": TIMEOUT_S, "max_hold_s": HOLD_S,
-    "max_sample_tokens": MAX_TOKENS, "intake_tokens": 1_000, "depth": 99.0,
-}  # fmt: skip
+    "groups_per_step": 1,
+    "group_size": 2,
+    "bound": 0,
+    "steps": 9,
+    "lease_timeout_s": TIMEOUT_S,
+    "max_hold_s": HOLD_S,
+    "max_sample_tokens": MAX_TOKENS,
+    "intake_tokens": 1_000,
+    "depth": 99.0,
+}
 
 
 def item_of(group: int) -> int:
@@ -56,9 +63,16 @@ def leases_of(effects: tuple[Effect, ...]) -> list[Lease]:
 def answer(lease: Lease, policy: Policy, worker_id: str = "a", num_tokens: int = 3, **changed: Any) -> Result:
     """What an honest worker makes of a lease, but for what is changed."""
     result = Result(
-        lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item, purpose=lease.purpose,
-        worker_id=worker_id, policies=(PolicyRun(policy, num_tokens),), num_tokens=num_tokens, reward=0.0,
-    )  # fmt: skip
+        lease_id=lease.lease_id,
+        group=lease.group,
+        sample=lease.sample,
+        item=lease.item,
+        purpose=lease.purpose,
+        worker_id=worker_id,
+        policies=(PolicyRun(policy, num_tokens),),
+        num_tokens=num_tokens,
+        reward=0.0,
+    )
     return replace(result, **changed)
 
 
@@ -66,16 +80,25 @@ class Desk:
     """A ledger, its clock, and every effect so far."""
 
     def __init__(
-        self, *, lineage: Lineage | None = None, start: int = 0, next_group: int = 0,
-        open_groups: tuple[int, ...] = (), **changed: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        lineage: Lineage | None = None,
+        start: int = 0,
+        next_group: int = 0,
+        open_groups: tuple[int, ...] = (),
+        **changed: Any,
+    ) -> None:
         lineage = lineage or Lineage(0)
         self.now_s = 0.0
         self.effects: list[Effect] = []
         self.ledger = Ledger(
-            limits(**changed), lineage, Policy(lineage.fork, start), item_of, next_group=next_group,
+            limits(**changed),
+            lineage,
+            Policy(lineage.fork, start),
+            item_of,
+            next_group=next_group,
             open_groups=open_groups,
-        )  # fmt: skip
+        )
 
     @property
     def policy(self) -> Policy:

@@ -16,27 +16,49 @@ from planner.problem.hardware import Efficiency, GpuType
 from planner.problem.workload import TRAINING, Lengths, Task, Workload
 
 SIMPLE = Efficiency(
-    matmul_fraction=0.5, saturation_tokens=0.0, memory_fraction=0.5, link_fraction=0.5, layer_overhead_s=0.0,
-    collective_latency_s=0.0, attention_fraction=0.5, attention_saturation_tokens=0.0, attention_overhead_s=0.0,
-)  # fmt: skip
+    matmul_fraction=0.5,
+    saturation_tokens=0.0,
+    memory_fraction=0.5,
+    link_fraction=0.5,
+    layer_overhead_s=0.0,
+    collective_latency_s=0.0,
+    attention_fraction=0.5,
+    attention_saturation_tokens=0.0,
+    attention_overhead_s=0.0,
+)
 """Half of everything, and no fixed times."""
 GPU = GpuType(
-    name="simple", memory_bytes=80 * 10**9, memory_bytes_per_s=2e12, matmul_flop_per_s=200e12, link_bytes_per_s=200e9,
+    name="simple",
+    memory_bytes=80 * 10**9,
+    memory_bytes_per_s=2e12,
+    matmul_flop_per_s=200e12,
+    link_bytes_per_s=200e9,
     efficiency=SIMPLE,
-)  # fmt: skip
+)
 MODEL = Architecture(
-    name="small", hidden_size=1024, num_layers=6, num_heads=8, num_kv_heads=8, head_dim=128, intermediate_size=4096,
-    vocab_size=32_000, tied_embeddings=False,
-)  # fmt: skip
+    name="small",
+    hidden_size=1024,
+    num_layers=6,
+    num_heads=8,
+    num_kv_heads=8,
+    head_dim=128,
+    intermediate_size=4096,
+    vocab_size=32_000,
+    tied_embeddings=False,
+)
 GRPO = (Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING)
 
 
 def workload(tasks: Sequence[Task] = GRPO, *, eta: int = 1, lengths: Sequence[int] = (100, 200, 300, 600)) -> Workload:
     return Workload(
-        algorithm="grpo", models=dict.fromkeys(tasks, MODEL), eta=eta, prompts_per_step=16, group_size=4,
+        algorithm="grpo",
+        models=dict.fromkeys(tasks, MODEL),
+        eta=eta,
+        prompts_per_step=16,
+        group_size=4,
         prompt_tokens=Lengths(quantiles=(100.0,)),
         completion_tokens=Lengths(quantiles=tuple(map(float, sorted(lengths)))),
-    )  # fmt: skip
+    )
 
 
 def machines(gpu: GpuType = GPU, *, per_machine: int = 2, num: int = 1, usd: float | None = 1.0) -> Machines:
@@ -64,9 +86,12 @@ def problem(on: Fleet, of: Workload, *, goal: Goal | None = None, rules: Rules |
 
 def slower(gpu: GpuType, name: str, *, factor: float, memory: float = 1.0) -> GpuType:
     return replace(
-        gpu, name=name, matmul_flop_per_s=gpu.matmul_flop_per_s * factor, memory_bytes=int(gpu.memory_bytes * memory),
+        gpu,
+        name=name,
+        matmul_flop_per_s=gpu.matmul_flop_per_s * factor,
+        memory_bytes=int(gpu.memory_bytes * memory),
         memory_bytes_per_s=gpu.memory_bytes_per_s * factor,
-    )  # fmt: skip
+    )
 
 
 def placements(prices: CostTables, *, batches: Sequence[int] = BATCH) -> Iterator[Placement]:
@@ -122,9 +147,11 @@ def _pools(at: DeviceClass, tasks: tuple[Task, ...], prices: CostTables, batches
                 trained = {layout for task, layout in zip(tasks, layouts, strict=True) if task in TRAINING}
                 if len(trained) < 2:
                     pool = Pool(
-                        device_class=at.key, unit_gpus=unit, num_units=num,
+                        device_class=at.key,
+                        unit_gpus=unit,
+                        num_units=num,
                         layouts=tuple(zip(tasks, layouts, strict=True)),
-                    )  # fmt: skip
+                    )
                     found.append(pool)
     return [pool for pool in found if hasattr(prices.pool(tasks, pool), "rates")]
 

@@ -49,9 +49,13 @@ def _step(name: str, changes: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     models = [actor] + ([critic] if critic is not None else [])
     trained = [Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0)) for model in models]
     learner = Learner(
-        actor=trained[0], critic=trained[1] if critic is not None else None,
-        reference=tiny_model() if job.algorithm.kl_coefficient else None, settings=settings, pad_id=PAD_ID, ranks=ranks,
-    )  # fmt: skip
+        actor=trained[0],
+        critic=trained[1] if critic is not None else None,
+        reference=tiny_model() if job.algorithm.kl_coefficient else None,
+        settings=settings,
+        pad_id=PAD_ID,
+        ranks=ranks,
+    )
     before = [parameter.detach().clone() for model in models for parameter in model.parameters()]
     group_size = 1 if name == "more processes than rows" else 4
     report = learner.step(sampled(actor, 0, group_size=group_size), consumer=CONSUMER, learning_rate=job.optimizer.lr)

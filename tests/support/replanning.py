@@ -14,22 +14,29 @@ def problem(num_a100: int = 4, num_l40s: int = 4, num_l4: int = 0, bytes_per_s: 
     machines = {"east": ("A100-40GB-SXM", num_a100), "west": ("L40S", num_l40s), "south": ("L4", num_l4)}
     regions = tuple(
         Region(
-            name=name, machines=(Machines(gpu=gpu, gpus_per_machine=8, num_machines=num),), fabric_bytes_per_s=12.5e9,
+            name=name,
+            machines=(Machines(gpu=gpu, gpus_per_machine=8, num_machines=num),),
+            fabric_bytes_per_s=12.5e9,
         )
-        for name, (gpu, num) in machines.items() if num
-    )  # fmt: skip
+        for name, (gpu, num) in machines.items()
+        if num
+    )
     names = [region.name for region in regions]
     links = tuple(
         Link(src_region=a, dst_region=b, rtt_s=0.02, bytes_per_s=bytes_per_s) for a in names for b in names if a != b
     )
     arch = architectures()["Qwen3-4B"]
     workload = Workload(
-        algorithm="grpo", models=dict.fromkeys((Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING), arch), eta=eta,
-        prompts_per_step=64, group_size=8,
+        algorithm="grpo",
+        models=dict.fromkeys((Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING), arch),
+        eta=eta,
+        prompts_per_step=64,
+        group_size=8,
         prompt_tokens=lognormal(median_tokens=200, sigma=0.4, cap_tokens=512),
         completion_tokens=lognormal(median_tokens=350, sigma=0.6, cap_tokens=1024),
-    )  # fmt: skip
+    )
     return Problem(
-        fleet=Fleet(regions=regions, links=links, gpu_types=gpu_types()), workload=workload,
+        fleet=Fleet(regions=regions, links=links, gpu_types=gpu_types()),
+        workload=workload,
         limits=replace(STUDY, max_train_blocks=1),
-    )  # fmt: skip
+    )

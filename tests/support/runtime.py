@@ -93,9 +93,19 @@ class Runtime(AbstractContextManager["Runtime"]):
         until(lambda: self._state_of(region) != "ready", f"the coordinator to miss {region}")
         self._start(
             _agent(region),
-            ["agent", "run", "--coordinator", self.coordinator, "--wan", self.wan, "--region", region,
-             "--work-dir", str(self.folder)],
-        )  # fmt: skip
+            [
+                "agent",
+                "run",
+                "--coordinator",
+                self.coordinator,
+                "--wan",
+                self.wan,
+                "--region",
+                region,
+                "--work-dir",
+                str(self.folder),
+            ],
+        )
 
     def kill_agent(self, region: str) -> None:
         """kill -9; its workers leave by themselves."""
@@ -125,9 +135,12 @@ class Runtime(AbstractContextManager["Runtime"]):
         with self.agent_log(name).open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "periplus", *arguments, "--ready-file", str(ready), "--stop-on-stdin-eof"],
-                env=environment(self.folder), stdin=subprocess.PIPE, stdout=output, stderr=output,
+                env=environment(self.folder),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self._processes[name] = process
         self._started.callback(_end, process)
         until(lambda: ready.exists() or process.poll() is not None, f"{name} to be ready", READY_DEADLINE_S)
@@ -164,8 +177,12 @@ class Runtime(AbstractContextManager["Runtime"]):
         """A command that succeeds, and what it prints."""
         done = subprocess.run(
             [sys.executable, "-m", "periplus", *arguments],
-            env=environment(self.folder), capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-        )  # fmt: skip
+            env=environment(self.folder),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -47,17 +47,23 @@ class Signer:
 
 
 @cache
-def _signed(
-    signer: Signer, kind: PublicationKind, policy: Policy, base: Policy | None, payload: bytes
-) -> Publication:  # fmt: skip
+def _signed(signer: Signer, kind: PublicationKind, policy: Policy, base: Policy | None, payload: bytes) -> Publication:
     is_bundle = kind is PublicationKind.BUNDLE
     certificate = AUTHORITY.certify(signer.job_id, signer.fork, signer.key.public_key)
     return signed_publication(
-        signer.key, certificate, job_id=signer.job_id, kind=kind, policy=policy, base=base,
-        base_digest=b"" if base is None else digest_of(base), content_bytes=CONTENT_BYTES,
-        codec=CodecId.FILES_ZSTD if is_bundle else CodecId.WEIGHTS, parts=bundle_parts(payload, 4),
-        state_digest=b"" if is_bundle else digest_of(policy), probe=() if is_bundle else (-1.5, -policy.version),
-    )  # fmt: skip
+        signer.key,
+        certificate,
+        job_id=signer.job_id,
+        kind=kind,
+        policy=policy,
+        base=base,
+        base_digest=b"" if base is None else digest_of(base),
+        content_bytes=CONTENT_BYTES,
+        codec=CodecId.FILES_ZSTD if is_bundle else CodecId.WEIGHTS,
+        parts=bundle_parts(payload, 4),
+        state_digest=b"" if is_bundle else digest_of(policy),
+        probe=() if is_bundle else (-1.5, -policy.version),
+    )
 
 
 def derived(target: Publication, base: Policy | None = None, payload: bytes = b"derived") -> Publication:

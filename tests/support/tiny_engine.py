@@ -18,10 +18,18 @@ SEED = 3
 
 def tiny_model() -> Any:
     config = Qwen3Config(
-        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, initializer_range=0.2, tie_word_embeddings=True,
-        pad_token_id=0, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=2,
+    )
     return Qwen3ForCausalLM(config).eval().requires_grad_(False)
 
 

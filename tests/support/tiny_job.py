@@ -17,18 +17,34 @@ def tiny_job(folder: Path, **overrides: Any) -> JobFile:
     lines = [json.dumps({"prompt": f"{number}?", "answer": ""}) for number in range(NUM_PROBLEMS)]
     data.write_text("\n".join(lines))
     sections: dict[str, Any] = {
-        "name": "tiny", "data": {"path": str(data)}, "seed": 1, "staleness": 0, "steps": 2,
-        "algorithm": {"group_size": 8}, "sampling": {"max_new_tokens": 1, "prompt_tokens": 8},
-        "optimizer": {"lr": 1e-2}, "train": {"groups_per_step": 4}, "eval": {"num_prompts": 8},
+        "name": "tiny",
+        "data": {"path": str(data)},
+        "seed": 1,
+        "staleness": 0,
+        "steps": 2,
+        "algorithm": {"group_size": 8},
+        "sampling": {"max_new_tokens": 1, "prompt_tokens": 8},
+        "optimizer": {"lr": 1e-2},
+        "train": {"groups_per_step": 4},
+        "eval": {"num_prompts": 8},
         "checkpoint": {"every_steps": 0},
-    }  # fmt: skip
+    }
     return resolve(JobFile.model_validate(sections | overrides))
 
 
 def task_of(job: JobFile, role: Role, folder: Path, *, gateway: str = "", fork: int = 0, task_id: str = "") -> TaskSpec:
     return TaskSpec(
-        task_id=task_id or f"job-1/home/{role}", job_id="job-1", role=role, region="home", job_json=job.to_json(),
-        plan_json="", fork=fork, resume_from="", gateway=gateway, run_dir=str(folder / "run"),
-        status_file=str(folder / "status.json"), num_threads=1,
+        task_id=task_id or f"job-1/home/{role}",
+        job_id="job-1",
+        role=role,
+        region="home",
+        job_json=job.to_json(),
+        plan_json="",
+        fork=fork,
+        resume_from="",
+        gateway=gateway,
+        run_dir=str(folder / "run"),
+        status_file=str(folder / "status.json"),
+        num_threads=1,
         authority_key=AUTHORITY.public_key.hex(),
-    )  # fmt: skip
+    )

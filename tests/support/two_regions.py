@@ -11,9 +11,11 @@ SLOW = slower(GPU, "slow", factor=0.5)
 
 def two_regions(bytes_per_s: float = 1e9) -> Fleet:
     return fleet(
-        region("x", machines(per_machine=4, num=2)), region("y", machines(SLOW, per_machine=2, num=2)),
-        types=(GPU, SLOW), bytes_per_s=bytes_per_s,
-    )  # fmt: skip
+        region("x", machines(per_machine=4, num=2)),
+        region("y", machines(SLOW, per_machine=2, num=2)),
+        types=(GPU, SLOW),
+        bytes_per_s=bytes_per_s,
+    )
 
 
 def pool(key: str, task: Task, num: int, layout: Layout | None = None) -> Pool:

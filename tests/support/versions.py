@@ -48,9 +48,15 @@ class Versions:
 
     def bundle(self, payload: bytes = b"bundle", codec: CodecId = CodecId.FILES_ZSTD) -> Publication:
         return signed_publication(
-            self.key, self.certificate, job_id=JOB, kind=PublicationKind.BUNDLE, policy=self.policy(0), codec=codec,
-            content_bytes=1 << 24, parts=bundle_parts(payload),
-        )  # fmt: skip
+            self.key,
+            self.certificate,
+            job_id=JOB,
+            kind=PublicationKind.BUNDLE,
+            policy=self.policy(0),
+            codec=codec,
+            content_bytes=1 << 24,
+            parts=bundle_parts(payload),
+        )
 
     def anchor(self, index: int) -> Publication:
         return self._signed(index, None)
@@ -71,19 +77,29 @@ class Versions:
     def _signed(self, index: int, base: int | None) -> Publication:
         new = self.states[index]
         return signed_publication(
-            self.key, self.certificate, job_id=JOB, kind=_kind(base), policy=self.policy(index),
-            base=None if base is None else self.policy(base), base_digest=b"" if base is None else self.digest(base),
-            codec=CodecId.WEIGHTS, content_bytes=content_bytes(new), state_digest=state_digest(new),
-            parts=encode(None if base is None else self.states[base], new), probe=self.probe(new),
-        )  # fmt: skip
+            self.key,
+            self.certificate,
+            job_id=JOB,
+            kind=_kind(base),
+            policy=self.policy(index),
+            base=None if base is None else self.policy(base),
+            base_digest=b"" if base is None else self.digest(base),
+            codec=CodecId.WEIGHTS,
+            content_bytes=content_bytes(new),
+            state_digest=state_digest(new),
+            parts=encode(None if base is None else self.states[base], new),
+            probe=self.probe(new),
+        )
 
     def _derived(self, index: int, base: int | None, made: WeightState) -> Publication:
         target = self.anchor(index)
         return derived_publication(
-            Attestation(opening=target.opening, closing=target.closing), kind=_kind(base),
-            base=None if base is None else self.policy(base), base_digest=b"" if base is None else self.digest(base),
+            Attestation(opening=target.opening, closing=target.closing),
+            kind=_kind(base),
+            base=None if base is None else self.policy(base),
+            base_digest=b"" if base is None else self.digest(base),
             parts=encode(None if base is None else self.states[base], made),
-        )  # fmt: skip
+        )
 
 
 def _kind(base: int | None) -> PublicationKind:

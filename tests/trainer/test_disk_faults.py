@@ -30,8 +30,11 @@ from trainer.checkpointing import checkpoint
 __all__ = ["cache_dir", "closed", "one_thread"]
 
 SETTINGS: dict[str, Any] = {
-    "steps": 3, "staleness": 1, "checkpoint": {"every_steps": 1, "keep": 2}, "eval": {"num_prompts": 4},
-}  # fmt: skip
+    "steps": 3,
+    "staleness": 1,
+    "checkpoint": {"every_steps": 1, "keep": 2},
+    "eval": {"num_prompts": 4},
+}
 AMPLE_KIB = 64 << 10
 STEP_KIB = 200
 ROOM_AFTER_S = 0.05

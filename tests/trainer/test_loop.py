@@ -94,9 +94,17 @@ class Run:
 
 
 def start(
-    folder: Path, cache_dir: Path, *, workers: int = 1, order: int = 0, fork: int = 0, resume_from: Path | None = None,
-    link_class: type[FakeLink] = FakeLink, say: Callable[[str], None] = lambda phase: None, **overrides: Any,
-) -> Run:  # fmt: skip
+    folder: Path,
+    cache_dir: Path,
+    *,
+    workers: int = 1,
+    order: int = 0,
+    fork: int = 0,
+    resume_from: Path | None = None,
+    link_class: type[FakeLink] = FakeLink,
+    say: Callable[[str], None] = lambda phase: None,
+    **overrides: Any,
+) -> Run:
     folder.mkdir(exist_ok=True)
     job = tiny_job(folder, **overrides)
     task = task_of(job, Role.TRAINER, folder, fork=fork)
@@ -182,8 +190,12 @@ def test_every_version_is_signed_probed_and_told_of_with_what_it_cost(tmp_path: 
     run = train(tmp_path / "a", cache_dir, steps=3, staleness=1)
     openings = [publication.opening for publication in run.link.published]
     assert [f"{opening.kind} {opening.policy}" for opening in openings] == [
-        "bundle 0.0", "anchor 0.0", "delta 0.1", "delta 0.2", "delta 0.3",
-    ]  # fmt: skip
+        "bundle 0.0",
+        "anchor 0.0",
+        "delta 0.1",
+        "delta 0.2",
+        "delta 0.3",
+    ]
     assert all(len(p.closing.probe_logprobs) == NUM_LOGPROBS for p in run.link.published[1:])
     steps = run.of_kind(RecordKind.STEP)
     assert [record.policy for record in steps] == [Policy(0, 1), Policy(0, 2), Policy(0, 3)]
@@ -220,10 +232,16 @@ class Reporting(FakeLink):
         policy = self.published[-1].opening.policy
         checked = policy.version % 2 == 1
         proof = gateway_pb2.WeightProof(
-            policy=policy_to_pb(policy), state_digest=record.state_digest, ok=True, engine_checked=checked,
-            fallback=not checked, probe_max_difference=2e-5 if checked else 0.0, transfer_s=1.5, apply_s=0.75,
+            policy=policy_to_pb(policy),
+            state_digest=record.state_digest,
+            ok=True,
+            engine_checked=checked,
+            fallback=not checked,
+            probe_max_difference=2e-5 if checked else 0.0,
+            transfer_s=1.5,
+            apply_s=0.75,
             pause_s=0.25,
-        )  # fmt: skip
+        )
         up = gateway_pb2.RolloutUp(worker_id="w0", proof=proof)
         await self.on_message(gateway_pb2.TrainerDown(up=up))
 
@@ -600,9 +618,10 @@ def test_every_algorithm_that_a_job_can_name_trains(tmp_path: Path, cache_dir: P
 
 def test_critic_reference_and_their_optimizers_survive_a_resume(tmp_path: Path, cache_dir: Path) -> None:
     settings: dict[str, Any] = {
-        "steps": 3, "algorithm": {"name": "ppo", "group_size": 8, "kl_coefficient": 0.1},
+        "steps": 3,
+        "algorithm": {"name": "ppo", "group_size": 8, "kl_coefficient": 0.1},
         "train": {"groups_per_step": 4, "minibatches": 2, "epochs": 2},
-    }  # fmt: skip
+    }
     stopped = finish(start(tmp_path / "a", cache_dir, **settings), stop_after=1)
     resumed = start(tmp_path / "b", cache_dir, fork=1, resume_from=Path(stopped.config.task.run_dir), **settings)
     assert finish(resumed).digest == train(tmp_path / "whole", cache_dir, **settings).digest

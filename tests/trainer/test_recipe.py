@@ -15,13 +15,23 @@ from trainer.recipe import build_learner, learner_settings
 def test_each_option_of_the_loss_arrives_where_it_works() -> None:
     job = make_job(
         algorithm={
-            "name": "grpo", "clip_low": 0.1, "clip_high": 0.3, "dual_clip": 3.0, "loss_aggregation": "constant",
-            "importance_correction": "masked", "importance_level": "sequence_geometric", "importance_low": 0.9,
-            "importance_high": 1.1, "kl_coefficient": 0.2, "kl_estimator": "k2", "advantage_normalisation": "none",
+            "name": "grpo",
+            "clip_low": 0.1,
+            "clip_high": 0.3,
+            "dual_clip": 3.0,
+            "loss_aggregation": "constant",
+            "importance_correction": "masked",
+            "importance_level": "sequence_geometric",
+            "importance_low": 0.9,
+            "importance_high": 1.1,
+            "kl_coefficient": 0.2,
+            "kl_estimator": "k2",
+            "advantage_normalisation": "none",
         },
-        sampling={"temperature": 0.7, "max_new_tokens": 9}, seed=7,
+        sampling={"temperature": 0.7, "max_new_tokens": 9},
+        seed=7,
         train={"micro_batch_samples": 3, "minibatches": 2, "epochs": 3},
-    )  # fmt: skip
+    )
     got = learner_settings(job)
     loss = got.update.loss
     assert loss.clip == Clip(low=0.1, high=0.3, dual=3.0)
@@ -38,11 +48,16 @@ def test_each_option_of_the_loss_arrives_where_it_works() -> None:
 def test_options_of_advantages_and_of_the_critic_arrive_too() -> None:
     ppo = make_job(
         algorithm={
-            "name": "ppo", "gamma": 0.9, "gae_lambda": 0.8, "value_clip": 0.4, "critic_lr": 5e-3, "kl_coefficient": 0.1,
+            "name": "ppo",
+            "gamma": 0.9,
+            "gae_lambda": 0.8,
+            "value_clip": 0.4,
+            "critic_lr": 5e-3,
+            "kl_coefficient": 0.1,
             "bootstrap_truncated": True,
         },
         optimizer={"lr": 1e-2},
-    )  # fmt: skip
+    )
     got = learner_settings(ppo)
     assert (got.advantage.gamma, got.advantage.gae_lambda, got.advantage.bootstrap_truncated) == (0.9, 0.8, True)
     assert got.update.value_clip == 0.4

@@ -223,12 +223,18 @@ def _read(path: Path) -> Manifest:
             raise ValueError(f"it lists no {sorted(missing)[0]}")
         policy = Policy(data["fork"], data["version"])
         return Manifest(
-            job_id=data["job_id"], policy=policy,
+            job_id=data["job_id"],
+            policy=policy,
             lineage=Lineage(policy.fork, tuple(Policy(fork, version) for fork, version in data["parents"])),
-            parts=listed, progress=data["progress"],
-            audit_line=data["audit"]["n"], next_group=data["next_group"], open_groups=tuple(data["open_groups"]),
-            batches_root=bytes.fromhex(data["batches_root"]), digest=blake3(text).digest(), directory=path.parent,
-        )  # fmt: skip
+            parts=listed,
+            progress=data["progress"],
+            audit_line=data["audit"]["n"],
+            next_group=data["next_group"],
+            open_groups=tuple(data["open_groups"]),
+            batches_root=bytes.fromhex(data["batches_root"]),
+            digest=blake3(text).digest(),
+            directory=path.parent,
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is no checkpoint manifest ({error!r}); remove its directory") from error
 

@@ -37,9 +37,17 @@ class Checkpointer:
     """One trainer's of one fork."""
 
     def __init__(
-        self, job: JobFile, job_id: str, run: RunDirectory, prepared: Prepared, *, journal: AuditJournal, store: Spool,
-        desk: LedgerService, disk: DiskWait,
-    ) -> None:  # fmt: skip
+        self,
+        job: JobFile,
+        job_id: str,
+        run: RunDirectory,
+        prepared: Prepared,
+        *,
+        journal: AuditJournal,
+        store: Spool,
+        desk: LedgerService,
+        disk: DiskWait,
+    ) -> None:
         self._job = job
         self._job_id = job_id
         self._run = run
@@ -65,10 +73,17 @@ class Checkpointer:
             return
         position = self._journal.position
         content = Content(
-            job_id=self._job_id, policy=policy, lineage=self._at.lineage, progress=progress.to_mapping(),
-            audit_line=position.n, audit_prev=position.prev, next_group=ledger.next_group,
-            open_groups=ledger.open_groups, batches_root=self._batches_root, parent=self._newest,
-        )  # fmt: skip
+            job_id=self._job_id,
+            policy=policy,
+            lineage=self._at.lineage,
+            progress=progress.to_mapping(),
+            audit_line=position.n,
+            audit_prev=position.prev,
+            next_group=ledger.next_group,
+            open_groups=ledger.open_groups,
+            batches_root=self._batches_root,
+            parent=self._newest,
+        )
         await self._desk.recorded()
         await self._disk.write_in_thread(lambda: self._save(content))
         assert self._newest is not None

@@ -105,9 +105,13 @@ def load_weights(directory: Path) -> Any:
     """The model in float32, in evaluation mode. Raises: ConfigError if the files do not give every weight a number."""
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, local_files_only=True, trust_remote_code=False, output_loading_info=True,
+            directory,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
             ignore_mismatched_sizes=True,
-        )  # fmt: skip
+        )
     except Exception as error:  # the model's own code runs on what the configuration says
         raise ConfigError(f"the model in {str(directory)!r} cannot be loaded: {_one_line(error)}") from error
     Misfit(

@@ -25,11 +25,17 @@ def revoked_to_pb(revoked: Revoked) -> gateway_pb2.RolloutDown:
 def proof_from_pb(message: gateway_pb2.WeightProof) -> ReaderProof:
     """What a reader says that it holds."""
     return ReaderProof(
-        policy=policy_from_pb(message.policy), digest=message.state_digest, ok=message.ok, why=message.why,
-        engine_checked=message.engine_checked, fallback=message.fallback,
-        probe_max_difference=message.probe_max_difference, transfer_s=message.transfer_s, apply_s=message.apply_s,
+        policy=policy_from_pb(message.policy),
+        digest=message.state_digest,
+        ok=message.ok,
+        why=message.why,
+        engine_checked=message.engine_checked,
+        fallback=message.fallback,
+        probe_max_difference=message.probe_max_difference,
+        transfer_s=message.transfer_s,
+        apply_s=message.apply_s,
         pause_s=message.pause_s,
-    )  # fmt: skip
+    )
 
 
 def _lease_to_pb(lease: Lease) -> gateway_pb2.Lease:

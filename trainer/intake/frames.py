@@ -146,7 +146,7 @@ def kept(frame: Position, trajectories: tuple[Trajectory, ...]) -> tuple[KeptTra
 
 def _valid(
     frame: Frame, key: FrameKey, limits: TrajectoryLimits
-) -> tuple[Frame, tuple[Trajectory, ...], tuple[RefusedSample, ...]]:  # fmt: skip
+) -> tuple[Frame, tuple[Trajectory, ...], tuple[RefusedSample, ...]]:
     """The trajectories of a frame that are valid and its sender's own, in a frame that holds nothing else; and the
     others with what is wrong with them.
 

@@ -153,9 +153,11 @@ class GatewayLink:
                     await self._converse(stub, tasks, on_message)
 
     async def _converse(
-        self, stub: "gateway_pb2_grpc.GatewayAsyncStub", tasks: asyncio.TaskGroup,
+        self,
+        stub: "gateway_pb2_grpc.GatewayAsyncStub",
+        tasks: asyncio.TaskGroup,
         on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         with rpc.remote_errors(self._address):
             call = stub.Train()
             hello = gateway_pb2.TrainerHello(job_id=self._job_id, fork=self._fork, public_key=self._public_key)

@@ -88,10 +88,20 @@ class LedgerService:
     """One trainer's of one fork. `now` is monotonic, `wall` counts seconds since 1970, for the audit."""
 
     def __init__(
-        self, *, ledger: Ledger, intake: FrameIntake, journal: AuditJournal, retention: Retention, link: GatewayLink,
-        disk: DiskWait, bundle_digest: bytes, home_region: str, syncs: bool, now: Callable[[], float],
+        self,
+        *,
+        ledger: Ledger,
+        intake: FrameIntake,
+        journal: AuditJournal,
+        retention: Retention,
+        link: GatewayLink,
+        disk: DiskWait,
+        bundle_digest: bytes,
+        home_region: str,
+        syncs: bool,
+        now: Callable[[], float],
         wall: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.ledger = ledger
         self.tally = Tally()
         self.regions: dict[str, str] = {}
@@ -293,8 +303,15 @@ class LedgerService:
             event(log, logging.ERROR, "frame_refused", worker=worker_id, why=frame.refusal)
         for refused in frame.refused:
             self.tally.refused += 1
-            event(log, logging.ERROR, "sample_refused", worker=worker_id, group=refused.group, sample=refused.sample,
-                  why=refused.why)  # fmt: skip
+            event(
+                log,
+                logging.ERROR,
+                "sample_refused",
+                worker=worker_id,
+                group=refused.group,
+                sample=refused.sample,
+                why=refused.why,
+            )
             self._fail(worker_id, refused.lease_id, refused.group, refused.sample, values.Loss.REFUSED)
         if not frame.kept:
             return
@@ -355,9 +372,10 @@ class LedgerService:
             case values.LeaseLost(lease, worker_id, why):
                 self.tally.lost += 1
                 self.write(
-                    audit.LostEntry(lease_id=lease.lease_id, group=lease.group, sample=lease.sample, worker_id=worker_id,
-                               why=why)
-                )  # fmt: skip
+                    audit.LostEntry(
+                        lease_id=lease.lease_id, group=lease.group, sample=lease.sample, worker_id=worker_id, why=why
+                    )
+                )
             case values.GroupDropped():
                 self._dropped(effect)
             case values.Holding(groups, until_s):
@@ -376,11 +394,17 @@ class LedgerService:
         for lease in granted.leases:
             self.write(
                 audit.LeaseEntry(
-                    lease_id=lease.lease_id, group=lease.group, sample=lease.sample, item=lease.item,
-                    purpose=lease.purpose, worker_id=granted.worker_id, region=region, start_at=lease.start_at,
+                    lease_id=lease.lease_id,
+                    group=lease.group,
+                    sample=lease.sample,
+                    item=lease.item,
+                    purpose=lease.purpose,
+                    worker_id=granted.worker_id,
+                    region=region,
+                    start_at=lease.start_at,
                     consume_by_version=lease.consume_by_version,
                 )
-            )  # fmt: skip
+            )
 
     def _judged(self, result: Result, arrival: Arrival) -> None:
         match arrival:
@@ -394,19 +418,35 @@ class LedgerService:
                 self.tally.refused += 1
                 self._write_result(result, audit.AdmissionVerdict.REFUSED, arrival)
         self._settle((_kept(result),), self.ledger.policy.version)
-        event(log, logging.WARNING, "result_refused", worker=result.worker_id, group=result.group,
-              sample=result.sample, why=arrival)  # fmt: skip
+        event(
+            log,
+            logging.WARNING,
+            "result_refused",
+            worker=result.worker_id,
+            group=result.group,
+            sample=result.sample,
+            why=arrival,
+        )
 
     def _write_result(self, result: Result, verdict: audit.AdmissionVerdict, why: str) -> None:
         kept = _kept(result)
         self.write(
             audit.ResultEntry(
-                verdict=verdict, why=why, lease_id=result.lease_id, group=result.group, sample=result.sample,
-                worker_id=result.worker_id, region=self.regions.get(result.worker_id, ""), digest=kept.digest,
-                num_tokens=result.num_tokens, policies=result.policies, stop_reason=kept.trajectory.stop_reason,
-                frame=audit.FrameId(kept.frame.epoch, kept.frame.sequence), index=kept.index,
+                verdict=verdict,
+                why=why,
+                lease_id=result.lease_id,
+                group=result.group,
+                sample=result.sample,
+                worker_id=result.worker_id,
+                region=self.regions.get(result.worker_id, ""),
+                digest=kept.digest,
+                num_tokens=result.num_tokens,
+                policies=result.policies,
+                stop_reason=kept.trajectory.stop_reason,
+                frame=audit.FrameId(kept.frame.epoch, kept.frame.sequence),
+                index=kept.index,
             )
-        )  # fmt: skip
+        )
 
     def _dropped(self, effect: values.GroupDropped) -> None:
         if effect.why is values.Drop.FILTERED:
@@ -415,8 +455,9 @@ class LedgerService:
             self.tally.dropped += len(effect.results)
             self.tally.failed_groups += effect.why is values.Drop.FAILED
             self.tally.overdue_groups += effect.why is values.Drop.OVERDUE
-            event(log, logging.WARNING, "group_dropped", group=effect.group, why=effect.why,
-                  samples=len(effect.results))  # fmt: skip
+            event(
+                log, logging.WARNING, "group_dropped", group=effect.group, why=effect.why, samples=len(effect.results)
+            )
         samples = tuple(
             audit.DroppedSample(result.sample, _kept(result).digest, result.num_tokens) for result in effect.results
         )
@@ -436,9 +477,17 @@ def used(kept: Sequence[KeptTrajectory]) -> tuple[audit.UsedSample, ...]:
 def _result(kept: KeptTrajectory) -> Result:
     t = kept.trajectory
     return Result(
-        lease_id=t.lease_id, group=t.group, sample=t.sample, item=t.item, purpose=t.purpose, worker_id=t.worker_id,
-        policies=t.policies, num_tokens=len(t.completion_ids), reward=t.reward, payload=kept,
-    )  # fmt: skip
+        lease_id=t.lease_id,
+        group=t.group,
+        sample=t.sample,
+        item=t.item,
+        purpose=t.purpose,
+        worker_id=t.worker_id,
+        policies=t.policies,
+        num_tokens=len(t.completion_ids),
+        reward=t.reward,
+        payload=kept,
+    )
 
 
 def _kept(result: Result) -> KeptTrajectory:

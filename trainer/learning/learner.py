@@ -95,12 +95,18 @@ class StepReport:
     def values(self) -> dict[str, float]:
         """Return the figures under the names of the metric registry; what does not exist is left out."""
         values = {
-            "loss": self.loss, "grad_norm": self.grad_norm, "clip_fraction": self.clip_fraction,
-            "mean_ratio": self.mean_ratio, "approx_kl": self.approx_kl, "importance_weight": self.importance_weight,
-            "cut_fraction": self.cut_fraction, "reference_kl": self.reference_kl, "value_loss": self.value_loss,
+            "loss": self.loss,
+            "grad_norm": self.grad_norm,
+            "clip_fraction": self.clip_fraction,
+            "mean_ratio": self.mean_ratio,
+            "approx_kl": self.approx_kl,
+            "importance_weight": self.importance_weight,
+            "cut_fraction": self.cut_fraction,
+            "reference_kl": self.reference_kl,
+            "value_loss": self.value_loss,
             "critic_grad_norm": self.critic_grad_norm,
             "logprob_mismatch_alarms": float(self.mismatch.alarm is not None),
-        }  # fmt: skip
+        }
         for kind in ("current", "stale", "mixed"):
             found = getattr(self.mismatch, kind)
             if found.num_tokens:
@@ -157,9 +163,13 @@ class Learner:
                 value_gradients += [value_gradient] if value_gradient else []
         at_start_BT = self._ranks.sum_(start_BT) if targets.proximal_BT is None else targets.proximal_BT
         mismatch = measure_mismatch(
-            at_start_BT, batch.behaviour_logprobs_BT, batch.mask_BT,
-            [sample.policies for sample in batch.samples], consumer=consumer, threshold=self._settings.mismatch_alarm,
-        )  # fmt: skip
+            at_start_BT,
+            batch.behaviour_logprobs_BT,
+            batch.mask_BT,
+            [sample.policies for sample in batch.samples],
+            consumer=consumer,
+            threshold=self._settings.mismatch_alarm,
+        )
         num_counted = sum(int(batch.mask_BT[rows].sum()) for rows in updates)
         reference_kl = _mean_k3(at_start_BT, targets.reference_BT, batch.mask_BT)
         return self._report(batch, sums, num_counted, gradients, value_gradients, reference_kl, mismatch)
@@ -215,9 +225,14 @@ class Learner:
             assert reference_BT is not None
             kl_BT = settings.reward_kl_coefficient * kl_estimate(actor_BT, reference_BT, settings.reward_kl_estimator)
         outcomes = Outcomes(
-            rewards=batch.rewards, groups=batch.groups, mask_BT=batch.mask_BT, lengths_B=batch.lengths_B,
-            truncated_B=batch.truncated_B, kl_BT=kl_BT, values_BU=values_BU,
-        )  # fmt: skip
+            rewards=batch.rewards,
+            groups=batch.groups,
+            mask_BT=batch.mask_BT,
+            lengths_B=batch.lengths_B,
+            truncated_B=batch.truncated_B,
+            kl_BT=kl_BT,
+            values_BU=values_BU,
+        )
         found = settings.algorithm.advantages(outcomes, settings.advantage)
         if not bool((torch.isfinite(found.advantages_BT) | ~batch.mask_BT).all()):
             raise NonFiniteLoss(
@@ -225,9 +240,12 @@ class Learner:
                 f"{max(batch.rewards)}: the step was not applied; check the critic's values and the KL penalty"
             )
         return Targets(
-            advantages_BT=found.advantages_BT.float(), proximal_BT=actor_BT, reference_BT=reference_BT,
-            values_BU=values_BU, returns_BT=None if found.returns_BT is None else found.returns_BT.float(),
-        )  # fmt: skip
+            advantages_BT=found.advantages_BT.float(),
+            proximal_BT=actor_BT,
+            reference_BT=reference_BT,
+            values_BU=values_BU,
+            returns_BT=None if found.returns_BT is None else found.returns_BT.float(),
+        )
 
     def _scores(self, score: Callable[[Batch], torch.Tensor], batch: Batch, width: int) -> torch.Tensor:
         scores = torch.zeros((batch.num_rows, width))

@@ -107,9 +107,13 @@ def open_group(
             heapq.heappush(state.reopen, state.next_group)
         state.next_group += 1
     group = SampleGroup(
-        number=number, item=item_of(number), purpose=Purpose.TRAIN, size=limits.group_size, opened_s=state.now_s,
+        number=number,
+        item=item_of(number),
+        purpose=Purpose.TRAIN,
+        size=limits.group_size,
+        opened_s=state.now_s,
         version=version,
-    )  # fmt: skip
+    )
     state.put_group(group, limits.max_sample_tokens)
     for sample in range(group.size):
         heapq.heappush(state.waiting, (NEW if version <= state.policy.version else EARLY, number, sample))
@@ -119,10 +123,12 @@ def open_group(
 def continues(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, result: Result) -> bool:
     """Whether a result of an earlier fork is one of a group that this fork has yet to open."""
     return (
-        result.purpose is Purpose.TRAIN and may_reopen_number(state, limits, result.group)
-        and 0 <= result.sample < limits.group_size and result.item == item_of(result.group)
+        result.purpose is Purpose.TRAIN
+        and may_reopen_number(state, limits, result.group)
+        and 0 <= result.sample < limits.group_size
+        and result.item == item_of(result.group)
         and admission.is_fit(state, limits, result)
-    )  # fmt: skip
+    )
 
 
 def may_open(state: LedgerState, limits: LedgerLimits, version: int) -> bool:
@@ -180,9 +186,11 @@ def _has_room(state: LedgerState, limits: LedgerLimits) -> bool:
 
 def _admits(state: LedgerState, limits: LedgerLimits, version: int) -> bool:
     return fits(
-        plus(state.classes, (version,)), groups_per_step=limits.groups_per_step, bound=limits.bound,
+        plus(state.classes, (version,)),
+        groups_per_step=limits.groups_per_step,
+        bound=limits.bound,
         next_step=state.next_step,
-    )  # fmt: skip
+    )
 
 
 # ---- dealing ---------------------------------------------------------------------------------------------------------
@@ -283,10 +291,15 @@ def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: Samp
     start_at = Policy(state.lineage.fork, max(group.version, state.lineage.first_version))
     failures, worker = group.failures[sample], state.workers[worker_id]
     lease = Lease(
-        lease_id=state.next_lease_id, group=group.number, sample=sample, item=group.item, start_at=start_at,
-        consume_by_version=group.version + limits.bound, purpose=group.purpose,
+        lease_id=state.next_lease_id,
+        group=group.number,
+        sample=sample,
+        item=group.item,
+        start_at=start_at,
+        consume_by_version=group.version + limits.bound,
+        purpose=group.purpose,
         alone=0 < failures == limits.max_attempts - 1,
-    )  # fmt: skip
+    )
     state.next_lease_id += 1
     held = Held(lease=lease, worker_id=worker_id, deadline_s=None)
     state.held[lease.lease_id] = held

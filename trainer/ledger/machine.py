@@ -92,15 +92,24 @@ class Ledger:
     """
 
     def __init__(
-        self, limits: LedgerLimits, lineage: Lineage, start: Policy, item_of: ItemOf,
-        *, next_group: int = 0, open_groups: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        limits: LedgerLimits,
+        lineage: Lineage,
+        start: Policy,
+        item_of: ItemOf,
+        *,
+        next_group: int = 0,
+        open_groups: tuple[int, ...] = (),
+    ) -> None:
         self.limits = limits
         self._item_of = item_of
         self.state = LedgerState(
-            policy=start, lineage=lineage, next_group=next_group, next_eval_group=EVAL_GROUPS_START,
+            policy=start,
+            lineage=lineage,
+            next_group=next_group,
+            next_eval_group=EVAL_GROUPS_START,
             reopen=sorted(open_groups),
-        )  # fmt: skip
+        )
 
     @property
     def policy(self) -> Policy:
@@ -443,8 +452,14 @@ class Ledger:
         state.next_eval_group += len(items)
         state.evaluation = numbers
         for number, item in zip(numbers, items, strict=True):
-            group = SampleGroup(number=number, item=item, purpose=Purpose.EVAL, size=1, opened_s=state.now_s,
-                          version=state.policy.version)  # fmt: skip
+            group = SampleGroup(
+                number=number,
+                item=item,
+                purpose=Purpose.EVAL,
+                size=1,
+                opened_s=state.now_s,
+                version=state.policy.version,
+            )
             state.put_group(group, 0)
             leasing.wait_again(state, group, 0)
 

@@ -211,9 +211,19 @@ class ClockTicked:
 
 
 Event = (
-    WorkerJoined | WorkerLeft | RoomOffered | PolicyReached | LeasesStarted | SampleFailed | ResultArrived | Replayed
-    | EvalAsked | BatchWanted | StepDone | ClockTicked
-)  # fmt: skip
+    WorkerJoined
+    | WorkerLeft
+    | RoomOffered
+    | PolicyReached
+    | LeasesStarted
+    | SampleFailed
+    | ResultArrived
+    | Replayed
+    | EvalAsked
+    | BatchWanted
+    | StepDone
+    | ClockTicked
+)
 
 # ---- effects ---------------------------------------------------------------------------------------------------------
 

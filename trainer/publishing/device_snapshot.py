@@ -76,8 +76,9 @@ class DeviceCopy:
         changes: list[DeviceSpanChanges] = []
         scratch = torch.empty(
             max((_num_elements(spans) for _, spans in self._chunks()), default=0),
-            dtype=torch.int16, device=self._published.device,
-        )  # fmt: skip
+            dtype=torch.int16,
+            device=self._published.device,
+        )
         for start, spans in self._chunks():
             new = scratch[: _num_elements(spans)]
             self._round_into(new, spans)
@@ -143,9 +144,12 @@ def _write_whole(
 
 
 def _write_changed(
-    layout: StateLayout, span: Span, positions: npt.NDArray[np.uint32], values: npt.NDArray[np.uint16],
+    layout: StateLayout,
+    span: Span,
+    positions: npt.NDArray[np.uint32],
+    values: npt.NDArray[np.uint16],
     arrays: dict[str, npt.NDArray[np.uint16]],
-) -> None:  # fmt: skip
+) -> None:
     bounds = np.cumsum([0, *(piece.stop - piece.start for piece in span.pieces)])
     cuts = np.searchsorted(positions, bounds)
     for piece, start, first, last in zip(span.pieces, bounds[:-1], cuts[:-1], cuts[1:], strict=True):

@@ -137,19 +137,31 @@ def bundle(model_dir: Path, data_file: Path | None) -> Bundle:
 def bundle_publication(author: Author, policy: Policy, bundle_: Bundle) -> Publication:
     """The bundle, signed."""
     return signed_publication(
-        author.key, author.certificate, job_id=author.job_id, kind=PublicationKind.BUNDLE, policy=policy,
-        codec=CodecId.FILES_ZSTD, content_bytes=bundle_.content_bytes, parts=bundle_parts(bundle_.payload),
-    )  # fmt: skip
+        author.key,
+        author.certificate,
+        job_id=author.job_id,
+        kind=PublicationKind.BUNDLE,
+        policy=policy,
+        codec=CodecId.FILES_ZSTD,
+        content_bytes=bundle_.content_bytes,
+        parts=bundle_parts(bundle_.payload),
+    )
 
 
 def state_writer(author: Author, encoder: Encoder, policy: Policy, base: Published | None) -> PublicationWriter:
     """Signs the parts of an encoder: an anchor where there is no base."""
     return PublicationWriter(
-        author.key, author.certificate, job_id=author.job_id,
-        kind=PublicationKind.ANCHOR if base is None else PublicationKind.DELTA, policy=policy,
-        base=None if base is None else base.policy, base_digest=b"" if base is None else base.digest,
-        codec=CodecId.WEIGHTS, max_chunks=encoder.num_parts, content_bytes=encoder.content_bytes,
-    )  # fmt: skip
+        author.key,
+        author.certificate,
+        job_id=author.job_id,
+        kind=PublicationKind.ANCHOR if base is None else PublicationKind.DELTA,
+        policy=policy,
+        base=None if base is None else base.policy,
+        base_digest=b"" if base is None else base.digest,
+        codec=CodecId.WEIGHTS,
+        max_chunks=encoder.num_parts,
+        content_bytes=encoder.content_bytes,
+    )
 
 
 def delta_pays(base: WeightState, state: WeightState) -> bool:

@@ -63,9 +63,19 @@ class Publisher:
     """One trainer's of one fork. `prompts_RP`: of the probe; `num_threads`: for encoding; `now` is monotonic."""
 
     def __init__(
-        self, job_id: str, model: Any, policy: Policy, *, key: PublisherKey, link: GatewayLink, desk: LedgerService,
-        scribe: RunRecorder, prompts_RP: npt.NDArray[np.int64], num_threads: int, now: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self,
+        job_id: str,
+        model: Any,
+        policy: Policy,
+        *,
+        key: PublisherKey,
+        link: GatewayLink,
+        desk: LedgerService,
+        scribe: RunRecorder,
+        prompts_RP: npt.NDArray[np.int64],
+        num_threads: int,
+        now: Callable[[], float],
+    ) -> None:
         self._job_id = job_id
         self._model = model
         self._key = key
@@ -172,9 +182,13 @@ class Publisher:
             self._anchor_wanted = False
         self._deltas_pay = is_delta and encoder.stats.payload_bytes < SMALL * encoder.content_bytes
         sent = _sent(
-            writer, encoder, started_s=snapshot.started_s, snapshot_s=snapshot.snapshot_s, encode_s=encode_s,
+            writer,
+            encoder,
+            started_s=snapshot.started_s,
+            snapshot_s=snapshot.snapshot_s,
+            encode_s=encode_s,
             now_s=self._now(),
-        )  # fmt: skip
+        )
         self._scribe.published(sent)
         snapshot.then(sent)
 
@@ -238,7 +252,12 @@ def _sent(
 ) -> Sent:
     stats = encoder.stats
     return Sent(
-        is_delta=writer.opening.kind is PublicationKind.DELTA, payload_bytes=stats.payload_bytes,
-        content_bytes=encoder.content_bytes, num_elements=stats.num_elements, num_changed=stats.num_changed,
-        snapshot_s=snapshot_s, encode_s=encode_s, publish_s=now_s - started_s,
-    )  # fmt: skip
+        is_delta=writer.opening.kind is PublicationKind.DELTA,
+        payload_bytes=stats.payload_bytes,
+        content_bytes=encoder.content_bytes,
+        num_elements=stats.num_elements,
+        num_changed=stats.num_changed,
+        snapshot_s=snapshot_s,
+        encode_s=encode_s,
+        publish_s=now_s - started_s,
+    )

@@ -27,9 +27,12 @@ class Sent:
     def values(self) -> dict[str, float]:
         """Return the figures under the names of the metric registry."""
         values = {
-            "delta_bytes": float(self.payload_bytes), "full_weights_bytes": float(self.content_bytes),
-            "snapshot_s": self.snapshot_s, "encode_s": self.encode_s, "publish_s": self.publish_s,
-        }  # fmt: skip
+            "delta_bytes": float(self.payload_bytes),
+            "full_weights_bytes": float(self.content_bytes),
+            "snapshot_s": self.snapshot_s,
+            "encode_s": self.encode_s,
+            "publish_s": self.publish_s,
+        }
         if self.is_delta and self.num_elements:
             values["delta_density"] = self.num_changed / self.num_elements
         if self.is_delta and self.num_changed:

@@ -34,9 +34,16 @@ class RunRecorder:
     clock of `now`."""
 
     def __init__(
-        self, job: JobFile, run: RunDirectory, link: GatewayLink, desk: LedgerService, disk: DiskWait, progress: Progress,
-        now: Callable[[], float], started_s: float,
-    ) -> None:  # fmt: skip
+        self,
+        job: JobFile,
+        run: RunDirectory,
+        link: GatewayLink,
+        desk: LedgerService,
+        disk: DiskWait,
+        progress: Progress,
+        now: Callable[[], float],
+        started_s: float,
+    ) -> None:
         self.progress = progress
         self._job = job
         self._run = run
@@ -69,16 +76,24 @@ class RunRecorder:
         self._wan_bytes = self._earlier_bytes + counted_bytes
 
     def record(
-        self, kind: RecordKind, text: str = "", values: dict[str, float] | None = None,
-        staleness_tokens: dict[int, int] | None = None, policy: Policy | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        kind: RecordKind,
+        text: str = "",
+        values: dict[str, float] | None = None,
+        staleness_tokens: dict[int, int] | None = None,
+        policy: Policy | None = None,
+    ) -> None:
         """Write one record, of the present policy or an earlier one, to the run directory and send it to the
         watchers."""
         check_names(values or {})
         record = Record(
-            kind=kind, policy=policy or self._desk.ledger.policy, time_s=self._now() - self._started_s,
-            values=values or {}, staleness_tokens=staleness_tokens or {}, text=text,
-        )  # fmt: skip
+            kind=kind,
+            policy=policy or self._desk.ledger.policy,
+            time_s=self._now() - self._started_s,
+            values=values or {},
+            staleness_tokens=staleness_tokens or {},
+            text=text,
+        )
         self._link.record(record)
         self._unwritten.append(record)
         with contextlib.suppress(DiskFull):
@@ -114,9 +129,15 @@ class RunRecorder:
         self.progress = self.progress.received(frame_bytes, json_bytes)
 
     def step(
-        self, policy: Policy, report: StepReport | None, trained: Sequence[Trajectory], found: Inspection, *,
-        num_dropped: int, values: dict[str, float],
-    ) -> None:  # fmt: skip
+        self,
+        policy: Policy,
+        report: StepReport | None,
+        trained: Sequence[Trajectory],
+        found: Inspection,
+        *,
+        num_dropped: int,
+        values: dict[str, float],
+    ) -> None:
         """One batch was consumed, and `policy` came of it and was published; `trained` is what the optimizer saw,
         `found` the ages of its tokens."""
         num_tokens = sum(len(trajectory.completion_ids) for trajectory in trained)
@@ -145,16 +166,17 @@ class RunRecorder:
         if report is not None:
             values |= report.values()
             if report.mismatch.alarm is not None:
-                event(log, logging.WARNING, "logprob_mismatch", at=policy,
-                      mean_nats=report.mismatch.alarm)  # fmt: skip
+                event(log, logging.WARNING, "logprob_mismatch", at=policy, mean_nats=report.mismatch.alarm)
         self.record(RecordKind.STEP, "", values, dict(found.tokens_by_staleness), policy)
 
     def summary(self, accuracy_after: float, *, num_remote_regions: int, digest: bytes) -> None:
         """The last record of a run that came to its end; `digest` is of the weights that readers hold."""
         values = self.progress.summary(
-            accuracy_after=accuracy_after, wall_s=self._now() - self._started_s, bound=self._job.staleness,
+            accuracy_after=accuracy_after,
+            wall_s=self._now() - self._started_s,
+            bound=self._job.staleness,
             num_remote_regions=num_remote_regions,
-        )  # fmt: skip
+        )
         if self._wan_bytes is not None:
             values["wan_bytes"] = self._wan_bytes
         self.record(RecordKind.SUMMARY, digest.hex(), values)

@@ -12,9 +12,16 @@ WIDTH, _HEIGHT = 980.0, 470.0
 """Width of the picture in pixels. The other lengths are pixels too."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 190.0, 74.0, 58.0
 _LINES = (
-    ("generation", ""), ("reward", "9 3"), ("actor_training", ""), ("critic_training", "9 3"), ("reference", "3 3"),
-    ("critic_inference", ""), ("weights", "9 3"), ("pink", ""), ("ink", "3 3"),
-)  # fmt: skip
+    ("generation", ""),
+    ("reward", "9 3"),
+    ("actor_training", ""),
+    ("critic_training", "9 3"),
+    ("reference", "3 3"),
+    ("critic_inference", ""),
+    ("weights", "9 3"),
+    ("pink", ""),
+    ("ink", "3 3"),
+)
 """Colour and dashes of each method, which keep lines apart that lie on each other."""
 _BOUND = ("bad", "4 4")
 """Colour and dashes of the proved bound."""

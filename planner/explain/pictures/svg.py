@@ -7,18 +7,44 @@ from planner.problem.workload import TRAINING, Task
 
 _FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 _LIGHT = {
-    "bg": "#ffffff", "card": "#f5f7f9", "ink": "#14212e", "soft": "#566573", "line": "#d5dce3", "idle": "#e3e8ed",
-    "generation": "#0f7f92", "reward": "#b3541e", "reference": "#8365bd", "critic_inference": "#b58a12",
-    "actor_training": "#2456a6", "critic_training": "#4b8a36", "weights": "#8b2f6b", "bad": "#c0353a",
-    "idling": "#a9d3da", "waits": "#efc3c5", "pink": "#e275b5",
-}  # fmt: skip
+    "bg": "#ffffff",
+    "card": "#f5f7f9",
+    "ink": "#14212e",
+    "soft": "#566573",
+    "line": "#d5dce3",
+    "idle": "#e3e8ed",
+    "generation": "#0f7f92",
+    "reward": "#b3541e",
+    "reference": "#8365bd",
+    "critic_inference": "#b58a12",
+    "actor_training": "#2456a6",
+    "critic_training": "#4b8a36",
+    "weights": "#8b2f6b",
+    "bad": "#c0353a",
+    "idling": "#a9d3da",
+    "waits": "#efc3c5",
+    "pink": "#e275b5",
+}
 """Colours of the light scheme by name; `_DARK` has those of the dark scheme."""
 _DARK = {
-    "bg": "#0c141f", "card": "#121d2b", "ink": "#dbe4ec", "soft": "#93a3b3", "line": "#26364a", "idle": "#223144",
-    "generation": "#3fa6b8", "reward": "#d98b57", "reference": "#a68bdc", "critic_inference": "#d3ad45",
-    "actor_training": "#6c9ede", "critic_training": "#7ab864", "weights": "#c774a8", "bad": "#f07178",
-    "idling": "#235661", "waits": "#5a2b30", "pink": "#f5a3d3",
-}  # fmt: skip
+    "bg": "#0c141f",
+    "card": "#121d2b",
+    "ink": "#dbe4ec",
+    "soft": "#93a3b3",
+    "line": "#26364a",
+    "idle": "#223144",
+    "generation": "#3fa6b8",
+    "reward": "#d98b57",
+    "reference": "#a68bdc",
+    "critic_inference": "#d3ad45",
+    "actor_training": "#6c9ede",
+    "critic_training": "#7ab864",
+    "weights": "#c774a8",
+    "bad": "#f07178",
+    "idling": "#235661",
+    "waits": "#5a2b30",
+    "pink": "#f5a3d3",
+}
 _LETTER = 0.56
 """Mean width of a letter relative to the font size. It is slightly above the measured one, which keeps texts apart."""
 

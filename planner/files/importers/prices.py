@@ -142,12 +142,29 @@ _INSTANCE = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Re
 """Columns that every price list has."""
 
 GCP_NETWORK_GBIT_PER_S: Mapping[str, float] = {
-    "a2-highgpu-1g": 24, "a2-highgpu-2g": 32, "a2-highgpu-4g": 50, "a2-highgpu-8g": 100, "a2-megagpu-16g": 100,
-    "a2-ultragpu-1g": 24, "a2-ultragpu-2g": 32, "a2-ultragpu-4g": 50, "a2-ultragpu-8g": 100,
-    "a3-highgpu-1g": 25, "a3-highgpu-2g": 50, "a3-highgpu-4g": 100, "a3-highgpu-8g": 1000, "a3-megagpu-8g": 1800,
-    "g2-standard-4": 10, "g2-standard-8": 16, "g2-standard-12": 16, "g2-standard-16": 32, "g2-standard-24": 32,
-    "g2-standard-32": 32, "g2-standard-48": 50, "g2-standard-96": 100,
-}  # fmt: skip
+    "a2-highgpu-1g": 24,
+    "a2-highgpu-2g": 32,
+    "a2-highgpu-4g": 50,
+    "a2-highgpu-8g": 100,
+    "a2-megagpu-16g": 100,
+    "a2-ultragpu-1g": 24,
+    "a2-ultragpu-2g": 32,
+    "a2-ultragpu-4g": 50,
+    "a2-ultragpu-8g": 100,
+    "a3-highgpu-1g": 25,
+    "a3-highgpu-2g": 50,
+    "a3-highgpu-4g": 100,
+    "a3-highgpu-8g": 1000,
+    "a3-megagpu-8g": 1800,
+    "g2-standard-4": 10,
+    "g2-standard-8": 16,
+    "g2-standard-12": 16,
+    "g2-standard-16": 32,
+    "g2-standard-24": 32,
+    "g2-standard-32": 32,
+    "g2-standard-48": 50,
+    "g2-standard-96": 100,
+}
 """Network rate of each machine type in Gbit/s, as stated by the vendor. The values are recalled, since the price list
 has no such column."""
 

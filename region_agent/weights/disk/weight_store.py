@@ -46,9 +46,7 @@ _FORK = re.compile(r"fork-(\d{10})")
 class WeightStore:
     """One job's folder, open for one process. `refused` says why a copy was given up, until it is logged."""
 
-    def __init__(
-        self, folder: Path, trust: Trust, layer: WeightFiles, chain_versions: int, held: ExitStack
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, trust: Trust, layer: WeightFiles, chain_versions: int, held: ExitStack) -> None:
         self.folder = folder
         self.layer = layer
         self.copy: FullState | None = None
@@ -65,9 +63,7 @@ class WeightStore:
         self._must_recover = False
 
     @classmethod
-    def open(
-        cls, folder: Path, trust: Trust, *, chain_versions: int, layer: WeightFiles | None = None
-    ) -> Self:  # fmt: skip
+    def open(cls, folder: Path, trust: Trust, *, chain_versions: int, layer: WeightFiles | None = None) -> Self:
         """Open the folder with what an earlier process left, proven.
 
         It reads all of it. Raises: Conflict, StorageError.

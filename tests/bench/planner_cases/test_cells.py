@@ -94,9 +94,13 @@ def test_what_is_not_proved_in_time_counts_with_all_its_time() -> None:
 
 def test_ratios_stand_beside_the_published_ranges() -> None:
     row: Row = {
-        "scenario": "single-region", "is_async": False, "verl_ratio": 2.0, "verl_ratio_at_most": 2.1,
-        "streamrl_ratio": None, "streamrl_ratio_at_most": None,
-    }  # fmt: skip
+        "scenario": "single-region",
+        "is_async": False,
+        "verl_ratio": 2.0,
+        "verl_ratio_at_most": 2.1,
+        "streamrl_ratio": None,
+        "streamrl_ratio_at_most": None,
+    }
     table = hetrl.summary({"a": row, "b": row | {"verl_ratio": 8.0}})
     assert list(table) == ["single-region sync over verl"]
     found = table["single-region sync over verl"]

@@ -12,10 +12,19 @@ from bench.planner_report.hetrl_tables import (
 )
 
 ROW: Row = {
-    "scenario": "single-region", "model": "Qwen3-4B", "algorithm": "ppo", "is_async": False,
-    "verl_ratio": 1.6, "verl_ratio_at_most": 1.7, "verl_is_whole": True, "verl_is_cornered": True,
-    "streamrl_ratio": None, "streamrl_ratio_at_most": None, "streamrl_is_whole": False, "streamrl_is_cornered": False,
-}  # fmt: skip
+    "scenario": "single-region",
+    "model": "Qwen3-4B",
+    "algorithm": "ppo",
+    "is_async": False,
+    "verl_ratio": 1.6,
+    "verl_ratio_at_most": 1.7,
+    "verl_is_whole": True,
+    "verl_is_cornered": True,
+    "streamrl_ratio": None,
+    "streamrl_ratio_at_most": None,
+    "streamrl_is_whole": False,
+    "streamrl_is_cornered": False,
+}
 
 
 def test_ratios_are_held_against_the_published_range_of_their_network_timing_and_family() -> None:

@@ -119,14 +119,23 @@ def test_the_pictures_say_what_they_compare_with(whole: tuple[str, dict[str, str
 def test_a_method_without_a_placement_and_a_family_without_one_do_not_fail() -> None:
     run = planner_rows.run()
     rows = {
-        name: row | {
-            "step_s": math.inf, "bound_s": None, "gap": 1.0, "one_percent_s": None, "first_s": None,
-            "simulated_step_s": None, "simulated_error": None, "verl_ratio": None, "verl_ratio_at_most": None,
-            "streamrl_ratio": None, "streamrl_ratio_at_most": None,
+        name: row
+        | {
+            "step_s": math.inf,
+            "bound_s": None,
+            "gap": 1.0,
+            "one_percent_s": None,
+            "first_s": None,
+            "simulated_step_s": None,
+            "simulated_error": None,
+            "verl_ratio": None,
+            "verl_ratio_at_most": None,
+            "streamrl_ratio": None,
+            "streamrl_ratio_at_most": None,
             "by_time": {method: dict.fromkeys(times) for method, times in row["by_time"].items()},
         }
         for name, row in run.sections["hetrl"].items()
-    }  # fmt: skip
+    }
     text, _ = _page(_with(run, "hetrl", rows))
     assert "No ratio stands beside a published range." in text
     assert "| `auto` | none; 48 without |" in text

@@ -14,9 +14,10 @@ from tests.support import planner_rows
 def record(tmp_path: Path) -> Path:
     run = planner_rows.run(leave_out=lambda section, cell: section not in ("speed", "oracle"))
     content = {
-        "config": {"quick": False, "seed": 0}, "machine": run.machine,
+        "config": {"quick": False, "seed": 0},
+        "machine": run.machine,
         "results": {name: {"rows": rows} for name, rows in run.sections.items()},
-    }  # fmt: skip
+    }
     path = tmp_path / "record.json"
     path.write_text(json.dumps(content))
     return path

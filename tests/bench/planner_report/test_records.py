@@ -13,10 +13,13 @@ from tests.support import planner_rows
 
 def _written(run: Run, path: Path) -> Path:
     record: dict[str, object] = {
-        "bench": "planner", "commit": "0123456789abcdef", "machine": run.machine,
+        "bench": "planner",
+        "commit": "0123456789abcdef",
+        "machine": run.machine,
         "config": {"quick": run.quick, "seed": run.seed, "sections": list(run.sections), "jobs": 1},
-        "results": {name: {"rows": rows} for name, rows in run.sections.items()} | {"not_measured": {}}, "reach": [],
-    }  # fmt: skip
+        "results": {name: {"rows": rows} for name, rows in run.sections.items()} | {"not_measured": {}},
+        "reach": [],
+    }
     path.write_text(f"{json.dumps(record)}\n")
     return path
 

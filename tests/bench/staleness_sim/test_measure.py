@@ -12,10 +12,20 @@ from bench.staleness_sim.world import Link, World
 
 def world_of(slots: int, bound: int, step_s: float = 10.0) -> World:
     return World(
-        links={"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0)}, worker_regions=("here",), slots=(slots,),
-        tokens_per_s=1.0, sample_s=8.0, step_s=step_s, groups_per_step=8, group_size=2, bound=bound,
-        deaths_per_hour=0.0, encode_s=0.0, load_s=1.0, relay_s=0.0,
-    )  # fmt: skip
+        links={"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0)},
+        worker_regions=("here",),
+        slots=(slots,),
+        tokens_per_s=1.0,
+        sample_s=8.0,
+        step_s=step_s,
+        groups_per_step=8,
+        group_size=2,
+        bound=bound,
+        deaths_per_hour=0.0,
+        encode_s=0.0,
+        load_s=1.0,
+        relay_s=0.0,
+    )
 
 
 LONG_TAIL = Source(name="tail", groups=np.array([[5, 5]] * 18 + [[60, 20], [20, 60]]))

@@ -20,11 +20,21 @@ STRICT = ("ours", Rule.PRIME_RL, Rule.SYNCHRONOUS, Rule.DROP)
 def world_of(**changed: Any) -> World:
     """One free region, one token a second, nothing that takes time but samples and steps."""
     values: dict[str, Any] = {
-        "links": {"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0)}, "worker_regions": ("here",) * 4,
-        "slots": (64,) * 4, "tokens_per_s": 1.0, "sample_s": 10.0, "step_s": 5.0, "groups_per_step": 4,
-        "group_size": 2, "bound": 1, "deaths_per_hour": 0.0, "encode_s": 0.0, "load_s": 0.0, "relay_s": 0.0,
+        "links": {"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0)},
+        "worker_regions": ("here",) * 4,
+        "slots": (64,) * 4,
+        "tokens_per_s": 1.0,
+        "sample_s": 10.0,
+        "step_s": 5.0,
+        "groups_per_step": 4,
+        "group_size": 2,
+        "bound": 1,
+        "deaths_per_hour": 0.0,
+        "encode_s": 0.0,
+        "load_s": 0.0,
+        "relay_s": 0.0,
         "delta_bytes": 0.0,
-    }  # fmt: skip
+    }
     return World(**(values | changed))
 
 
@@ -32,9 +42,16 @@ def lossy_world() -> World:
     far = Link(one_way_s=0.4, throughput_gbit_per_s=1.0)
     return world_of(
         links={"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0), "far": far},
-        worker_regions=("here", "far", "far"), slots=(6, 4, 4), bound=2, deaths_per_hour=40.0, replacement_s=20.0,
-        detection_s=3.0, load_s=1.0, step_s=20.0, outages=Outages(every_s=150.0, length_s=30.0),
-    )  # fmt: skip
+        worker_regions=("here", "far", "far"),
+        slots=(6, 4, 4),
+        bound=2,
+        deaths_per_hour=40.0,
+        replacement_s=20.0,
+        detection_s=3.0,
+        load_s=1.0,
+        step_s=20.0,
+        outages=Outages(every_s=150.0, length_s=30.0),
+    )
 
 
 EQUAL = Source(name="equal", groups=np.full((1, 2), 10))
@@ -59,9 +76,16 @@ def periods_s(simulator: Simulator) -> list[float]:
 def test_one_slot_far_away_follows_the_timetable_computed_by_hand() -> None:
     far = Link(one_way_s=2.0, throughput_gbit_per_s=1.0)
     world = world_of(
-        links={"far": far}, worker_regions=("far",), slots=(1,), step_s=3.0, groups_per_step=1, group_size=1, bound=0,
-        encode_s=1.0, load_s=1.0,
-    )  # fmt: skip
+        links={"far": far},
+        worker_regions=("far",),
+        slots=(1,),
+        step_s=3.0,
+        groups_per_step=1,
+        group_size=1,
+        bound=0,
+        encode_s=1.0,
+        load_s=1.0,
+    )
     simulator = run(world, Rule.SYNCHRONOUS, Source(name="ten", groups=np.array([[10]])), 3)
     # hello 0-2, lease 2-4, sample 4-14, result 14-16, step 16-19, weights 19-23 while the lease waits, sample 23-33
     begins = [step.begin_s for step in simulator.steps]
@@ -138,9 +162,14 @@ def test_the_same_seed_is_the_same_run() -> None:
 def test_what_is_sent_into_an_outage_arrives_after_it() -> None:
     far = Link(one_way_s=1.0, throughput_gbit_per_s=1.0)
     world = world_of(
-        links={"far": far}, worker_regions=("far",), slots=(1,), groups_per_step=1, group_size=1, bound=0,
+        links={"far": far},
+        worker_regions=("far",),
+        slots=(1,),
+        groups_per_step=1,
+        group_size=1,
+        bound=0,
         outages=Outages(every_s=5.0, length_s=60.0),
-    )  # fmt: skip
+    )
     simulator = run(world, Rule.SYNCHRONOUS, Source(name="ten", groups=np.array([[10]])), 1)
     assert simulator.steps[0].begin_s > 60.0, "the result of a sample that ended at 12 s waited"
     assert simulator.attempts[0][0].end_s == pytest.approx(12.0)

@@ -41,8 +41,14 @@ def trained(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sou
 def test_names_tell_the_rate_and_how_it_goes_on() -> None:
     names = [one.name for one in (*sparse_series(), *dense_series()) if one.model == series.GSM8K]
     assert names == [
-        "lr1e-6", "lr1e-6-resumed", "lr3e-6", "lr3e-6-resumed", "lr1e-4-resumed", "lr3e-4-resumed", "lr1e-3-resumed",
-    ]  # fmt: skip
+        "lr1e-6",
+        "lr1e-6-resumed",
+        "lr3e-6",
+        "lr3e-6-resumed",
+        "lr1e-4-resumed",
+        "lr3e-4-resumed",
+        "lr1e-3-resumed",
+    ]
 
 
 def test_every_version_of_every_delta_is_kept() -> None:

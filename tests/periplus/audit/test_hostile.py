@@ -46,10 +46,29 @@ MEMORY_BYTES = 100 << 20
 
 DEEP = "[" * 3000 + "]" * 3000
 TEXTS = (
-    "0", "-1", "1", str(2**31), str(2**40), str(2**63), str(2**64 - 1), "1e308", "1e999", "NaN", "-Infinity", '""',
-    "null", "true", "[]", "{}", json.dumps("x" * 100_000), DEEP, "[" + "0," * 20_000 + "0]", "9" * 5000, "[[0,0]]",
+    "0",
+    "-1",
+    "1",
+    str(2**31),
+    str(2**40),
+    str(2**63),
+    str(2**64 - 1),
+    "1e308",
+    "1e999",
+    "NaN",
+    "-Infinity",
+    '""',
+    "null",
+    "true",
+    "[]",
+    "{}",
+    json.dumps("x" * 100_000),
+    DEEP,
+    "[" + "0," * 20_000 + "0]",
+    "9" * 5000,
+    "[[0,0]]",
     '"' + "00" * 16 + '"',
-)  # fmt: skip
+)
 
 
 @functools.cache
@@ -203,30 +222,57 @@ def journal_of(body: Sequence[records.Entry], opened: records.OpenEntry) -> list
 
 
 OPENED = records.OpenEntry(
-    job_id="j", fork=0, parent=None, manifest=None, resumed_at=None, bound=1, group_size=1, groups_per_step=1, seed=0,
-    algorithm="grpo", settings=bytes(32),
-)  # fmt: skip
+    job_id="j",
+    fork=0,
+    parent=None,
+    manifest=None,
+    resumed_at=None,
+    bound=1,
+    group_size=1,
+    groups_per_step=1,
+    seed=0,
+    algorithm="grpo",
+    settings=bytes(32),
+)
 
 
 def lease(number: int, group: int, purpose: Purpose = Purpose.TRAIN) -> records.LeaseEntry:
     return records.LeaseEntry(
-        lease_id=number, group=group, sample=0, item=0, purpose=purpose, worker_id="w", region="r",
-        start_at=Policy(0, 0), consume_by_version=1,
-    )  # fmt: skip
+        lease_id=number,
+        group=group,
+        sample=0,
+        item=0,
+        purpose=purpose,
+        worker_id="w",
+        region="r",
+        start_at=Policy(0, 0),
+        consume_by_version=1,
+    )
 
 
 def accepted(number: int, group: int) -> records.ResultEntry:
     return records.ResultEntry(
-        verdict=records.AdmissionVerdict.ACCEPTED, why="", lease_id=number, group=group, sample=0, worker_id="w", region="r",
-        digest=bytes(16), num_tokens=1, policies=(PolicyRun(Policy(0, 0), 1),), stop_reason=StopReason.EOS,
-        frame=records.FrameId(1, number), index=0,
-    )  # fmt: skip
+        verdict=records.AdmissionVerdict.ACCEPTED,
+        why="",
+        lease_id=number,
+        group=group,
+        sample=0,
+        worker_id="w",
+        region="r",
+        digest=bytes(16),
+        num_tokens=1,
+        policies=(PolicyRun(Policy(0, 0), 1),),
+        stop_reason=StopReason.EOS,
+        frame=records.FrameId(1, number),
+        index=0,
+    )
 
 
 def stepped(version: int) -> records.ConsumeEntry:
     used = (records.UsedSample(version, 0, bytes(16)),)
-    return records.ConsumeEntry(policy=Policy(0, version), trained=True, why="", samples=used, root=bytes(16),
-                           staleness_tokens={0: 1})  # fmt: skip
+    return records.ConsumeEntry(
+        policy=Policy(0, version), trained=True, why="", samples=used, root=bytes(16), staleness_tokens={0: 1}
+    )
 
 
 PRUNE = records.PruneEntry(kept_from=records.FrameId(0, 0), policy=Policy(0, 0))

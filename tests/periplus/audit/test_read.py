@@ -104,8 +104,14 @@ def test_rounding_is_to_nearest_even_and_keeps_what_is_no_number() -> None:
     rounded = round_to_bf16({"w": Tensor("F32", (7,), bits)})["w"]
     assert rounded.dtype == "BF16"
     assert [hex(b) for b in rounded.data.view("<u2")] == [
-        "0x3f80", "0x3f82", "0x3f81", "0x3f80", "0x7f80", "0x7fc0", "0x8000",
-    ]  # fmt: skip
+        "0x3f80",
+        "0x3f82",
+        "0x3f81",
+        "0x3f80",
+        "0x7f80",
+        "0x7fc0",
+        "0x8000",
+    ]
 
 
 def test_the_published_digest_by_blocks_is_that_of_the_rounded_tensors() -> None:

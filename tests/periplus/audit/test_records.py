@@ -27,27 +27,60 @@ dropped = st.lists(st.builds(records.DroppedSample, integers, digests, integers)
 any_record = st.one_of(
     *(
         st.builds(
-            records.OpenEntry, job_id=texts, fork=integers, parent=st.none() | policies, manifest=st.none() | hashes,
-            resumed_at=st.none() | integers, bound=integers, group_size=sizes, groups_per_step=sizes, seed=integers,
-            algorithm=texts, settings=settings, schema=st.just(schema),
+            records.OpenEntry,
+            job_id=texts,
+            fork=integers,
+            parent=st.none() | policies,
+            manifest=st.none() | hashes,
+            resumed_at=st.none() | integers,
+            bound=integers,
+            group_size=sizes,
+            groups_per_step=sizes,
+            seed=integers,
+            algorithm=texts,
+            settings=settings,
+            schema=st.just(schema),
         )
         for schema, settings in ((records.SCHEMA, hashes), (records.UNSEALED_SCHEMA, st.none()))
     ),
     st.builds(
-        records.LeaseEntry, lease_id=integers, group=integers, sample=integers, item=integers,
-        purpose=st.sampled_from(Purpose), worker_id=texts, region=texts, start_at=policies,
+        records.LeaseEntry,
+        lease_id=integers,
+        group=integers,
+        sample=integers,
+        item=integers,
+        purpose=st.sampled_from(Purpose),
+        worker_id=texts,
+        region=texts,
+        start_at=policies,
         consume_by_version=integers,
     ),
     st.builds(
-        records.ResultEntry, verdict=st.sampled_from(records.AdmissionVerdict), why=labels | st.just(""), lease_id=integers,
-        group=integers, sample=integers, worker_id=texts, region=texts, digest=digests, num_tokens=integers,
-        policies=runs, stop_reason=st.sampled_from(StopReason), frame=st.none() | frames, index=integers,
+        records.ResultEntry,
+        verdict=st.sampled_from(records.AdmissionVerdict),
+        why=labels | st.just(""),
+        lease_id=integers,
+        group=integers,
+        sample=integers,
+        worker_id=texts,
+        region=texts,
+        digest=digests,
+        num_tokens=integers,
+        policies=runs,
+        stop_reason=st.sampled_from(StopReason),
+        frame=st.none() | frames,
+        index=integers,
     ),
     st.builds(records.LostEntry, lease_id=integers, group=integers, sample=integers, worker_id=texts, why=labels),
     st.builds(records.DropEntry, group=integers, why=labels, samples=dropped),
     st.builds(records.EvalEntry, policy=policies, samples=used),
     st.builds(
-        records.ConsumeEntry, policy=policies, trained=st.booleans(), why=labels | st.just(""), samples=used, root=digests,
+        records.ConsumeEntry,
+        policy=policies,
+        trained=st.booleans(),
+        why=labels | st.just(""),
+        samples=used,
+        root=digests,
         staleness_tokens=st.dictionaries(integers, integers, max_size=3),
     ),
     st.builds(records.PublishEntry, policy=policies, digest=hashes),
@@ -55,16 +88,32 @@ any_record = st.one_of(
     st.builds(records.PruneEntry, kept_from=frames, policy=policies),
     st.builds(records.EndEntry, how=st.sampled_from(records.ENDINGS)),
     st.builds(records.SealEntry, key=hashes, certificate=signatures, signature=signatures),
-)  # fmt: skip
+)
 
 OPENED = records.OpenEntry(
-    job_id="j", fork=0, parent=None, manifest=None, resumed_at=None, bound=1, group_size=2, groups_per_step=2, seed=0,
-    algorithm="grpo", settings=bytes(32),
-)  # fmt: skip
+    job_id="j",
+    fork=0,
+    parent=None,
+    manifest=None,
+    resumed_at=None,
+    bound=1,
+    group_size=2,
+    groups_per_step=2,
+    seed=0,
+    algorithm="grpo",
+    settings=bytes(32),
+)
 LEASE = records.LeaseEntry(
-    lease_id=5, group=2, sample=1, item=9, purpose=Purpose.TRAIN, worker_id='odd "worker"\n', region="eu",
-    start_at=Policy(0, 3), consume_by_version=4,
-)  # fmt: skip
+    lease_id=5,
+    group=2,
+    sample=1,
+    item=9,
+    purpose=Purpose.TRAIN,
+    worker_id='odd "worker"\n',
+    region="eu",
+    start_at=Policy(0, 3),
+    consume_by_version=4,
+)
 GOLDEN = (
     b'{"n":7,"prev":"000102030405060708090a0b0c0d0e0f","t":12.500000,"kind":"lease","lease":5,"group":2,"sample":1,'
     b'"item":9,"purpose":"train","worker":"odd \\"worker\\"\\n","region":"eu","start_at":[0,3],"consume_by":4}'
@@ -158,9 +207,14 @@ def test_a_text_is_bounded() -> None:
         from_line(to_line(0, bytes(16), 0.0, replace(OPENED, job_id="j" * 5000)), "here")
 
 
-@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | st.recursive(
-    st.none() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+@given(
+    st.binary(max_size=40)
+    | st.text(max_size=40).map(str.encode)
+    | st.recursive(
+        st.none() | st.integers() | st.text(max_size=3),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ).map(lambda value: json.dumps(value).encode())
+)
 def test_anything_else_is_refused_and_nothing_crashes(raw: bytes) -> None:
     with pytest.raises(CorruptFrame):
         from_line(raw, "here")

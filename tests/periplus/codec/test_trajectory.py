@@ -46,11 +46,15 @@ ONE = Trajectory(
     generation_s=0.5,
 )
 TWO_TURNS = replace(
-    ONE, sample=4, metadata='{"turns": 2}', completion_ids=token_ids(range(1, 10)), reward=-0.5,
+    ONE,
+    sample=4,
+    metadata='{"turns": 2}',
+    completion_ids=token_ids(range(1, 10)),
+    reward=-0.5,
     mask=read_only([True] * 3 + [False] * 4 + [True] * 2, np.bool_),
     logprobs=read_only([-1.5, -2.5, -3.5, 0, 0, 0, 0, -4.5, 1e-6], np.float32),
     policies=(PolicyRun(Policy(1, 4), 5), PolicyRun(Policy(2, 0), 4)),
-)  # fmt: skip
+)
 batches = st.lists(trajectories(), max_size=4)
 
 
@@ -59,9 +63,12 @@ def sure(num_tokens: int) -> Trajectory:
     steps = np.arange(num_tokens, dtype=np.float64)
     logprobs = (-np.log1p(steps * 2.0**-23)).astype(np.float32) + np.float32(0)
     return replace(
-        ONE, completion_ids=token_ids([7] * num_tokens), mask=read_only([True] * num_tokens, np.bool_),
-        logprobs=logprobs, policies=(PolicyRun(Policy(1, 4), num_tokens),),
-    )  # fmt: skip
+        ONE,
+        completion_ids=token_ids([7] * num_tokens),
+        mask=read_only([True] * num_tokens, np.bool_),
+        logprobs=logprobs,
+        policies=(PolicyRun(Policy(1, 4), num_tokens),),
+    )
 
 
 @given(batches)
@@ -87,9 +94,11 @@ def test_decoded_arrays_are_views_of_the_columns_and_cannot_be_written_to() -> N
     columns = decode_columns(encode([ONE, TWO_TURNS]), max_content_bytes=MAX_BYTES)
     for view in columns.views():
         for array, column in (
-            (view.prompt_ids, columns.ids), (view.completion_ids, columns.ids), (view.logprobs, columns.logprobs),
+            (view.prompt_ids, columns.ids),
+            (view.completion_ids, columns.ids),
+            (view.logprobs, columns.logprobs),
             (view.mask, columns.mask),
-        ):  # fmt: skip
+        ):
             assert np.shares_memory(array, column)
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 1
@@ -105,9 +114,12 @@ def test_a_prompt_is_stored_once_for_its_group() -> None:
 
 def test_context_costs_no_log_probabilities() -> None:
     context = replace(
-        ONE, completion_ids=token_ids([7] * 4096), logprobs=np.zeros(4096, np.float32), mask=np.zeros(4096, np.bool_),
+        ONE,
+        completion_ids=token_ids([7] * 4096),
+        logprobs=np.zeros(4096, np.float32),
+        mask=np.zeros(4096, np.bool_),
         policies=(PolicyRun(Policy(1, 4), 4096),),
-    )  # fmt: skip
+    )
     assert len(encode([context])) < 300
 
 
@@ -225,12 +237,23 @@ def test_json_counts_the_same_records_as_lines(t: Trajectory) -> None:
     policies = [{"fork": r.policy.fork, "version": r.policy.version, "num_tokens": r.num_tokens} for r in t.policies]
     sampling = {"temperature": t.sampling.temperature, "top_p": t.sampling.top_p, "top_k": t.sampling.top_k}
     line = {
-        "lease_id": t.lease_id, "group": t.group, "sample": t.sample, "item": t.item, "purpose": t.purpose,
-        "prompt_ids": t.prompt_ids.tolist(), "completion_ids": t.completion_ids.tolist(),
-        "logprobs": [float(str(logprob)) for logprob in t.logprobs], "mask": t.mask.astype(int).tolist(),
-        "policies": policies, "reward": t.reward, "stop_reason": t.stop_reason, "sampling": sampling,
-        "metadata": t.metadata, "worker_id": t.worker_id, "generation_s": t.generation_s,
-    }  # fmt: skip
+        "lease_id": t.lease_id,
+        "group": t.group,
+        "sample": t.sample,
+        "item": t.item,
+        "purpose": t.purpose,
+        "prompt_ids": t.prompt_ids.tolist(),
+        "completion_ids": t.completion_ids.tolist(),
+        "logprobs": [float(str(logprob)) for logprob in t.logprobs],
+        "mask": t.mask.astype(int).tolist(),
+        "policies": policies,
+        "reward": t.reward,
+        "stop_reason": t.stop_reason,
+        "sampling": sampling,
+        "metadata": t.metadata,
+        "worker_id": t.worker_id,
+        "generation_s": t.generation_s,
+    }
     assert json_bytes([t, t]) == 2 * len(json.dumps(line, separators=(",", ":")) + "\n")
 
 
@@ -242,9 +265,16 @@ GOLDEN_CONTENT = [
     "000000000000e03f000000000000000002000000010101000000040000000000000001000000010000000500000000000000"
     "0100000001000000040000000000000005000000020000000000000000000000040000000200000003000000020000000c00"
     "0000772f307b7d7b227475726e73223a20327d1d06",
-    ["0500020107000000010002000300040005000600070008000900", "00000001000000000000000000",
-     "", "bfbfc0c0c035", "00000000000000000000bd37c0c020609086", "", ""],
-]  # fmt: skip
+    [
+        "0500020107000000010002000300040005000600070008000900",
+        "00000001000000000000000000",
+        "",
+        "bfbfc0c0c035",
+        "00000000000000000000bd37c0c020609086",
+        "",
+        "",
+    ],
+]
 GOLDEN_PAYLOAD = (
     "02b000000028b52ffd644f001505000406020000000400000001000000020000000b00000006000300000011000000200000"
     "001a00130000001f0001000200040003020000f03fe0d0e00101010400000009e0bf0201050100000c000000772f307b7d7b"

@@ -39,10 +39,18 @@ def test_a_file_of_another_kind_is_called_what_it_is(
 @pytest.mark.parametrize(
     ("tree", "wanted"),
     [
-        (FLEET, ("fleet",)), (WORKLOAD, ("job", "workload")), (JOB, ("job",)), ({}, ("job",)), ({}, ("fleet",)),
-        ({"schema": "other/1"}, ("fleet",)), ({"zzz": 1}, ("job",)), ({"regions": {"min": 2}}, ("job",)),
-        ({"regions": ["a", "b"]}, ("job",)), ({**JOB, "eta": 1}, ("job",)), ({"train": {}, "eta": 1}, ("job",)),
+        (FLEET, ("fleet",)),
+        (WORKLOAD, ("job", "workload")),
+        (JOB, ("job",)),
+        ({}, ("job",)),
+        ({}, ("fleet",)),
+        ({"schema": "other/1"}, ("fleet",)),
+        ({"zzz": 1}, ("job",)),
+        ({"regions": {"min": 2}}, ("job",)),
+        ({"regions": ["a", "b"]}, ("job",)),
+        ({**JOB, "eta": 1}, ("job",)),
+        ({"train": {}, "eta": 1}, ("job",)),
     ],
-)  # fmt: skip
+)
 def test_what_is_wanted_or_unknown_passes(tree: dict[str, Any], wanted: tuple[str, ...]) -> None:
     need_kind(tree, "f", wanted)

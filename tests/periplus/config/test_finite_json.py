@@ -38,11 +38,17 @@ def test_a_number_that_is_not_finite_is_null(value: float) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "periplus/values/record.py", "periplus/view/recording.py", "periplus/view/summary.py",
-        "periplus/view/terminal/listing.py", "periplus/weights/commands.py", "coordinator/client/commands.py",
-        "coordinator/demo/run.py", "planner/commands/output.py", "trainer/checkpointing/checkpoint.py",
+        "periplus/values/record.py",
+        "periplus/view/recording.py",
+        "periplus/view/summary.py",
+        "periplus/view/terminal/listing.py",
+        "periplus/weights/commands.py",
+        "coordinator/client/commands.py",
+        "coordinator/demo/run.py",
+        "planner/commands/output.py",
+        "trainer/checkpointing/checkpoint.py",
     ],
-)  # fmt: skip
+)
 def test_who_writes_measured_numbers_as_json_writes_finite_json(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     assert "finite_json.dumps(" in text

@@ -21,8 +21,22 @@ TREES = st.recursive(
 def test_text_is_read_by_the_core_schema_of_1_2() -> None:
     text = "[1e-3, 1E5, 010, 0x1f, 0o17, no, on, 2020-01-01, 1_000, 12:30, ~, true, -.5, '1', -.inf]"
     expected = [
-        0.001, 1e5, 10, 31, 15, "no", "on", "2020-01-01", "1_000", "12:30", None, True, -0.5, "1", float("-inf"),
-    ]  # fmt: skip
+        0.001,
+        1e5,
+        10,
+        31,
+        15,
+        "no",
+        "on",
+        "2020-01-01",
+        "1_000",
+        "12:30",
+        None,
+        True,
+        -0.5,
+        "1",
+        float("-inf"),
+    ]
     assert yaml_text.parse(text, "text") == expected
 
 

@@ -117,13 +117,26 @@ def test_options_that_go_together_are_accepted(options: dict[str, Any]) -> None:
 
 OPTIONAL = [name for name, field in AlgorithmSection.model_fields.items() if field.default is None]
 VALUES: dict[str, list[Any]] = {
-    "advantage_normalisation": ["std", "batch", "none"], "clip_low": [0.1], "clip_high": [0.3], "dual_clip": [3.0],
-    "loss_aggregation": ["token_mean", "sequence_mean", "constant"], "loss_constant_tokens": [7],
-    "importance_level": ["token", "sequence", "sequence_geometric"], "importance_cap": [3.0], "importance_low": [0.4],
-    "importance_high": [4.0], "kl_estimator": ["k1", "k2", "k3"], "kl_in": ["loss", "reward"], "gamma": [0.9],
-    "gae_lambda": [0.9], "value_clip": [0.1], "critic_lr": [1e-4], "overlong_filter": [True],
-    "bootstrap_truncated": [True], "overlong_cache_tokens": [3],
-}  # fmt: skip
+    "advantage_normalisation": ["std", "batch", "none"],
+    "clip_low": [0.1],
+    "clip_high": [0.3],
+    "dual_clip": [3.0],
+    "loss_aggregation": ["token_mean", "sequence_mean", "constant"],
+    "loss_constant_tokens": [7],
+    "importance_level": ["token", "sequence", "sequence_geometric"],
+    "importance_cap": [3.0],
+    "importance_low": [0.4],
+    "importance_high": [4.0],
+    "kl_estimator": ["k1", "k2", "k3"],
+    "kl_in": ["loss", "reward"],
+    "gamma": [0.9],
+    "gae_lambda": [0.9],
+    "value_clip": [0.1],
+    "critic_lr": [1e-4],
+    "overlong_filter": [True],
+    "bootstrap_truncated": [True],
+    "overlong_cache_tokens": [3],
+}
 
 
 def test_every_optional_option_is_tried() -> None:
@@ -137,9 +150,10 @@ def test_what_is_accepted_keeps_every_option_and_still_agrees_when_filled_in(dat
         for name in data.draw(st.sets(st.sampled_from(OPTIONAL), max_size=4))
     }
     options |= {
-        "name": data.draw(st.sampled_from(NAMES)), "kl_coefficient": data.draw(st.sampled_from([0.0, 0.1])),
+        "name": data.draw(st.sampled_from(NAMES)),
+        "kl_coefficient": data.draw(st.sampled_from([0.0, 0.1])),
         "importance_correction": data.draw(st.sampled_from(["truncated", "masked", "none"])),
-    }  # fmt: skip
+    }
     if refusals(0, **options):
         return
     got = filled(**options)
@@ -157,10 +171,11 @@ def test_each_refusal_names_a_key_and_a_value_that_would_do(data: st.DataObject)
         for name in data.draw(st.sets(st.sampled_from(OPTIONAL), max_size=6))
     }
     options |= {
-        "name": data.draw(st.sampled_from(NAMES)), "kl_coefficient": data.draw(st.sampled_from([0.0, 0.1])),
+        "name": data.draw(st.sampled_from(NAMES)),
+        "kl_coefficient": data.draw(st.sampled_from([0.0, 0.1])),
         "importance_correction": data.draw(st.sampled_from(["truncated", "masked", "none"])),
         "group_size": data.draw(st.sampled_from([1, 8])),
-    }  # fmt: skip
+    }
     for _ in range(3):  # to obey one refusal may show another
         for refusal in refusals(2, **options).splitlines():
             match = SETTING.search(refusal)
@@ -177,9 +192,15 @@ def test_every_algorithm_runs_every_example_with_its_own_defaults(path: Path, na
 
 def test_a_job_says_all_of_it_at_once() -> None:
     job = validate(
-        JobFile, {"name": "a", "environment": {"name": "chain_sum"}, "train": {"minibatches": 33},
-                  "algorithm": {"name": "rloo", "gamma": 0.9, "importance_correction": "none"}}, "job",
-    )  # fmt: skip
+        JobFile,
+        {
+            "name": "a",
+            "environment": {"name": "chain_sum"},
+            "train": {"minibatches": 33},
+            "algorithm": {"name": "rloo", "gamma": 0.9, "importance_correction": "none"},
+        },
+        "job",
+    )
     with pytest.raises(ConfigError) as caught:
         resolve(job)
     for expected in ("rloo has no such option", "wrong for stale tokens", "a group is never divided"):
@@ -188,8 +209,12 @@ def test_a_job_says_all_of_it_at_once() -> None:
 
 @pytest.mark.parametrize(("groups", "is_refused"), [(1024, False), (1025, True)])
 def test_a_step_of_more_samples_than_one_line_of_the_journal_holds_is_refused(groups: int, is_refused: bool) -> None:
-    tree = {"name": "a", "environment": {"name": "chain_sum"}, "train": {"groups_per_step": groups},
-            "algorithm": {"group_size": 1024}}  # fmt: skip
+    tree = {
+        "name": "a",
+        "environment": {"name": "chain_sum"},
+        "train": {"groups_per_step": groups},
+        "algorithm": {"group_size": 1024},
+    }
     job = validate(JobFile, tree, "job")
     if is_refused:
         with pytest.raises(ConfigError, match="1049600 samples a step; at most 1048576"):

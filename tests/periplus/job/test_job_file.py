@@ -11,9 +11,27 @@ from periplus.job.unsupported import UNSUPPORTED
 
 ROOT = Path(__file__).parents[3]
 TOP_LEVEL = (
-    "name", "model", "algorithm", "data", "environment", "reward", "sampling", "optimizer", "train", "staleness",
-    "steps", "seed", "eval", "network", "plan", "regions", "failure", "checkpoint", "output", "trackers",
-)  # fmt: skip
+    "name",
+    "model",
+    "algorithm",
+    "data",
+    "environment",
+    "reward",
+    "sampling",
+    "optimizer",
+    "train",
+    "staleness",
+    "steps",
+    "seed",
+    "eval",
+    "network",
+    "plan",
+    "regions",
+    "failure",
+    "checkpoint",
+    "output",
+    "trackers",
+)
 
 
 def job(**changes: Any) -> JobFile:

@@ -72,11 +72,19 @@ def test_the_file_that_the_run_was_begun_with_does_not_silently_change_its_steps
 @pytest.mark.parametrize(
     "override",
     [
-        "staleness=1", "seed=5", "algorithm.name=dapo", "algorithm.group_size=16", "train.groups_per_step=8",
-        "environment.name=basic_arithmetic", "environment.config.min_terms=3", "data.size=9000", "eval.num_prompts=64",
-        "train.warmup.num_examples=64", "output.dir=elsewhere",
+        "staleness=1",
+        "seed=5",
+        "algorithm.name=dapo",
+        "algorithm.group_size=16",
+        "train.groups_per_step=8",
+        "environment.name=basic_arithmetic",
+        "environment.config.min_terms=3",
+        "data.size=9000",
+        "eval.num_prompts=64",
+        "train.warmup.num_examples=64",
+        "output.dir=elsewhere",
     ],
-)  # fmt: skip
+)
 def test_what_a_run_promises_is_never_changed(tmp_path: Path, override: str) -> None:
     run = left_run(tmp_path / "sums-1", (0, 10), train={"warmup": {}})
     key, _, value = override.partition("=")
@@ -88,9 +96,12 @@ def test_what_a_run_promises_is_never_changed(tmp_path: Path, override: str) -> 
 
 def test_what_the_audit_compares_between_forks_is_fixed() -> None:
     key_of = {
-        "bound": "staleness", "group_size": "algorithm.group_size", "groups_per_step": "train.groups_per_step",
-        "seed": "seed", "algorithm": "algorithm.name",
-    }  # fmt: skip
+        "bound": "staleness",
+        "group_size": "algorithm.group_size",
+        "groups_per_step": "train.groups_per_step",
+        "seed": "seed",
+        "algorithm": "algorithm.name",
+    }
     compared = set(SETTINGS) - {"job_id"}  # a resumed job keeps its id
     assert compared == key_of.keys()
     assert set(key_of.values()) <= FIXED.keys()

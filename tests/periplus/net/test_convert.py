@@ -85,10 +85,18 @@ GOLDEN_OPENING = "0a2d0a016a10031a040801100722040801100628053009380340ac024a0164
 GOLDEN_CHUNK = "120808031201781a0153"
 GOLDEN_CLOSING = "1a17080210091a01722201732a080000c0bf0000803e320153"
 OPENING = Opening(
-    job_id="j", kind=PublicationKind.DELTA, policy=Policy(1, 7), base=Policy(1, 6), codec=CodecId.WEIGHTS,
-    max_payload_bytes=9, max_chunks=3, content_bytes=300, base_digest=b"d", signature=b"S",
+    job_id="j",
+    kind=PublicationKind.DELTA,
+    policy=Policy(1, 7),
+    base=Policy(1, 6),
+    codec=CodecId.WEIGHTS,
+    max_payload_bytes=9,
+    max_chunks=3,
+    content_bytes=300,
+    base_digest=b"d",
+    signature=b"S",
     certificate=Certificate(job_id="j", fork=1, public_key=b"K", signature=b"C"),
-)  # fmt: skip
+)
 CLOSING = Closing(
     num_chunks=2, payload_bytes=9, root=b"r", state_digest=b"s", probe_logprobs=(-1.5, 0.25), signature=b"S"
 )

@@ -53,10 +53,20 @@ class Process:
 
     def __init__(self, folder: Path, work: str, output: int | IO[str] = subprocess.PIPE) -> None:
         spec = TaskSpec(
-            task_id=work, job_id="j", role=Role.ROLLOUT, region="eu", job_json="", plan_json="", fork=0, resume_from="",
-            gateway="", run_dir=str(folder), status_file=str(folder / "status.json"), num_threads=1,
+            task_id=work,
+            job_id="j",
+            role=Role.ROLLOUT,
+            region="eu",
+            job_json="",
+            plan_json="",
+            fork=0,
+            resume_from="",
+            gateway="",
+            run_dir=str(folder),
+            status_file=str(folder / "status.json"),
+            num_threads=1,
             authority_key="ab" * 32,
-        )  # fmt: skip
+        )
         self._status = folder / "status.json"
         (folder / "task.json").write_text(spec.to_json())
         command = [sys.executable, "-c", PROGRAM, "--task-file", str(folder / "task.json")]

@@ -203,9 +203,16 @@ def _settle(followers: list[Follower]) -> None:
 
 
 ANY = records(
-    ZERO.bundle(), ZERO.anchor(0), ZERO.anchor(1), ZERO.delta(0, 1), ZERO.delta(1, 2, 9), ONE.anchor(1), ONE.bundle(),
-    derived(ZERO.anchor(1)), Signer(job_id="job-2").anchor(1),
-)  # fmt: skip
+    ZERO.bundle(),
+    ZERO.anchor(0),
+    ZERO.anchor(1),
+    ZERO.delta(0, 1),
+    ZERO.delta(1, 2, 9),
+    ONE.anchor(1),
+    ONE.bundle(),
+    derived(ZERO.anchor(1)),
+    Signer(job_id="job-2").anchor(1),
+)
 
 
 @settings(max_examples=200, deadline=None)

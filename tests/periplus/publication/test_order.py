@@ -156,9 +156,16 @@ def test_a_signed_nan_is_refused_all_the_same() -> None:
 @given(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=12))
 def test_what_was_signed_is_assembled(parts: list[bytes]) -> None:
     sent = signed_publication(
-        SIGNER.key, AUTHORITY.certify(JOB, 0, SIGNER.key.public_key), job_id=JOB, kind=PublicationKind.ANCHOR,
-        policy=Policy(0, 1), codec=CodecId.WEIGHTS, content_bytes=100, parts=parts, state_digest=bytes(32),
-    )  # fmt: skip
+        SIGNER.key,
+        AUTHORITY.certify(JOB, 0, SIGNER.key.public_key),
+        job_id=JOB,
+        kind=PublicationKind.ANCHOR,
+        policy=Policy(0, 1),
+        codec=CodecId.WEIGHTS,
+        content_bytes=100,
+        parts=parts,
+        state_digest=bytes(32),
+    )
     assembler = new_assembler()
     *earlier, last = [assembler.feed(record) for record in sent.records()]
     assert earlier == [None] * len(earlier)
@@ -296,9 +303,14 @@ def test_a_version_has_one_content() -> None:
 
 def writer(**fields: Any) -> PublicationWriter:
     given_: dict[str, Any] = {
-        "job_id": JOB, "kind": PublicationKind.ANCHOR, "policy": Policy(0, 1), "codec": CodecId.WEIGHTS,
-        "max_payload_bytes": 10, "max_chunks": 2, "content_bytes": 100,
-    }  # fmt: skip
+        "job_id": JOB,
+        "kind": PublicationKind.ANCHOR,
+        "policy": Policy(0, 1),
+        "codec": CodecId.WEIGHTS,
+        "max_payload_bytes": 10,
+        "max_chunks": 2,
+        "content_bytes": 100,
+    }
     return PublicationWriter(SIGNER.key, AUTHORITY.certify(JOB, 0, SIGNER.key.public_key), **given_ | fields)
 
 

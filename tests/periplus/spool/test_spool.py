@@ -176,9 +176,7 @@ def test_a_full_disk_refuses_and_heals() -> None:
     disk.room_bytes = None
     second = spool.append(b"new")
     disk.kill()
-    assert [(record.position, record.data) for record in opened(disk).records()] == [
-        (first, b"kept"), (second, b"new")
-    ]  # fmt: skip
+    assert [(record.position, record.data) for record in opened(disk).records()] == [(first, b"kept"), (second, b"new")]
 
 
 def test_a_disk_that_is_full_at_the_start_still_gives_back_what_it_holds() -> None:

@@ -31,8 +31,13 @@ def test_the_line_holds_the_values_under_their_own_names() -> None:
         kind=RecordKind.STEP, policy=Policy(1, 2), time_s=3.00004, values={"loss": 0.5}, staleness_tokens={1: 7, 0: 9}
     )
     assert json.loads(record.to_json()) == {
-        "kind": "step", "fork": 1, "version": 2, "time_s": 3.0, "loss": 0.5, "staleness_tokens": {"0": 9, "1": 7},
-    }  # fmt: skip
+        "kind": "step",
+        "fork": 1,
+        "version": 2,
+        "time_s": 3.0,
+        "loss": 0.5,
+        "staleness_tokens": {"0": 9, "1": 7},
+    }
 
 
 @pytest.mark.parametrize("line", ["", "{", "5", "[]", '"x"', "{}", '{"kind": "no such", "fork": 0, "version": 0}'])

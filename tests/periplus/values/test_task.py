@@ -19,9 +19,20 @@ from periplus.values.task import (
 )
 
 SPEC = TaskSpec(
-    task_id="j/eu/rollout-0", job_id="j", role=Role.ROLLOUT, region="eu", job_json="{}", plan_json="", fork=1,
-    resume_from="", gateway="127.0.0.1:1", run_dir="/r", status_file="/r/s", num_threads=2, authority_key="ab" * 32,
-)  # fmt: skip
+    task_id="j/eu/rollout-0",
+    job_id="j",
+    role=Role.ROLLOUT,
+    region="eu",
+    job_json="{}",
+    plan_json="",
+    fork=1,
+    resume_from="",
+    gateway="127.0.0.1:1",
+    run_dir="/r",
+    status_file="/r/s",
+    num_threads=2,
+    authority_key="ab" * 32,
+)
 
 
 def test_a_spec_is_read_back_from_its_file(tmp_path: Path) -> None:
@@ -67,10 +78,13 @@ def test_the_last_word_of_a_process_counts_for_more_than_its_exit_code(
 @pytest.mark.parametrize(
     ("code", "state"),
     [
-        (EXIT_SUCCEEDED, TaskState.SUCCEEDED), (EXIT_STOPPED, TaskState.STOPPED), (EXIT_FAILED, TaskState.FAILED),
-        (-9, TaskState.FAILED), (-15, TaskState.STOPPED),
+        (EXIT_SUCCEEDED, TaskState.SUCCEEDED),
+        (EXIT_STOPPED, TaskState.STOPPED),
+        (EXIT_FAILED, TaskState.FAILED),
+        (-9, TaskState.FAILED),
+        (-15, TaskState.STOPPED),
     ],
-)  # fmt: skip
+)
 def test_a_process_without_a_last_word_is_judged_by_its_exit_code(status: str, code: int, state: TaskState) -> None:
     assert TaskOutcome.of_exit(code, status).state is state
 

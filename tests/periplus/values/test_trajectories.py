@@ -38,10 +38,15 @@ def test_columns_are_fit_exactly_when_every_row_is(batch: list[Trajectory], limi
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        ("reward", float("nan")), ("temperature", -1.0), ("temperature", float("nan")), ("top_p", 0.0),
-        ("top_p", float("nan")), ("generation_s", float("inf")), ("generation_s", float("nan")),
+        ("reward", float("nan")),
+        ("temperature", -1.0),
+        ("temperature", float("nan")),
+        ("top_p", 0.0),
+        ("top_p", float("nan")),
+        ("generation_s", float("inf")),
+        ("generation_s", float("nan")),
     ],
-)  # fmt: skip
+)
 @given(batch=st.lists(trajectories(), min_size=1, max_size=4), data=st.data())
 @settings(max_examples=20)
 def test_a_row_that_is_spoilt_is_found(name: str, bad: float, batch: list[Trajectory], data: st.DataObject) -> None:

@@ -44,8 +44,11 @@ GOOD = Trajectory(
     generation_s=0.5,
 )
 NOTHING: dict[str, Any] = {
-    "completion_ids": token_ids(()), "logprobs": np.empty(0, np.float32), "mask": np.empty(0, np.bool_), "policies": (),
-}  # fmt: skip
+    "completion_ids": token_ids(()),
+    "logprobs": np.empty(0, np.float32),
+    "mask": np.empty(0, np.bool_),
+    "policies": (),
+}
 
 
 def test_a_well_formed_trajectory_is_accepted() -> None:
@@ -122,18 +125,27 @@ def test_trajectories_are_equal_exactly_when_every_bit_is(trajectory: Trajectory
 @pytest.mark.parametrize(
     ("change", "seen"),
     [
-        ({"group": 9}, True), ({"sample": 9}, True), ({"item": 9}, True), ({"purpose": Purpose.EVAL}, True),
-        ({"reward": 0.5}, True), ({"stop_reason": StopReason.LENGTH}, True),
-        ({"prompt_ids": token_ids((5, 7))}, True), ({"prompt_ids": token_ids((5,))}, True),
-        ({"completion_ids": token_ids((7, 8, 98))}, True), ({"mask": np.ones(3, np.bool_)}, True),
-        ({"logprobs": np.array([-1.0, 1e-6, -0.0], np.float32)}, True), (NOTHING, True),
+        ({"group": 9}, True),
+        ({"sample": 9}, True),
+        ({"item": 9}, True),
+        ({"purpose": Purpose.EVAL}, True),
+        ({"reward": 0.5}, True),
+        ({"stop_reason": StopReason.LENGTH}, True),
+        ({"prompt_ids": token_ids((5, 7))}, True),
+        ({"prompt_ids": token_ids((5,))}, True),
+        ({"completion_ids": token_ids((7, 8, 98))}, True),
+        ({"mask": np.ones(3, np.bool_)}, True),
+        ({"logprobs": np.array([-1.0, 1e-6, -0.0], np.float32)}, True),
+        (NOTHING, True),
         ({"policies": (PolicyRun(Policy(1, 4), 2), PolicyRun(Policy(1, 5), 1))}, True),
         ({"sampling": SamplingParams(temperature=0.7, top_p=0.95, top_k=41)}, True),
         ({"prompt_ids": token_ids((5, 6, 7)), "completion_ids": token_ids((8, 99))}, True),
-        ({"lease_id": 9}, False), ({"worker_id": "b"}, False), ({"generation_s": 9.0}, False),
+        ({"lease_id": 9}, False),
+        ({"worker_id": "b"}, False),
+        ({"generation_s": 9.0}, False),
         ({"metadata": ""}, False),
     ],
-)  # fmt: skip
+)
 def test_the_digest_names_what_is_trained_on_and_nothing_else(change: dict[str, Any], seen: bool) -> None:
     assert (content_digest(replace(GOOD, **change)) != content_digest(GOOD)) is seen
 

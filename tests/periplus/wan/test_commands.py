@@ -90,9 +90,13 @@ def test_a_ready_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) ->
 
 def periplus(*arguments: str, control: str = "127.0.0.1:1") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "periplus", "wan", *arguments], capture_output=True, text=True, timeout=30, check=False,
+        [sys.executable, "-m", "periplus", "wan", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
         env=os.environ | {"PERIPLUS_WAN": control},
-    )  # fmt: skip
+    )
 
 
 def test_who_is_told_nothing_finds_the_emulator_that_was_told_nothing() -> None:
@@ -123,8 +127,17 @@ def test_the_links_are_shown_in_every_form_of_a_listing(tmp_path: Path) -> None:
     assert parse(shown[Output.YAML].stdout, "test") == tree
     assert shown[Output.NAME].stdout == "a b\nb a\n"
     assert shown[Output.TABLE].stdout.splitlines()[1].split() == [
-        "a", "b", "unlimited", "0.0", "ms", "0.000", "MB", "0.000", "MB", "up",
-    ]  # fmt: skip
+        "a",
+        "b",
+        "unlimited",
+        "0.0",
+        "ms",
+        "0.000",
+        "MB",
+        "0.000",
+        "MB",
+        "up",
+    ]
     assert "BYTES" in shown[Output.WIDE].stdout
 
 

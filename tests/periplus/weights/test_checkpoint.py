@@ -81,22 +81,40 @@ def test_a_state_of_no_tensors_is_one_file(tmp_path: Path) -> None:
 def test_other_weights_hidden_names_and_linked_directories_are_not_copied(tmp_path: Path) -> None:
     others = dict.fromkeys(
         [
-            "config.json", "tokenizer.model", "modeling.py", "1_Pooling/config.json", "pytorch_model.bin",
-            "pytorch_model.bin.index.json", "optimizer.PT", "model.fp16.safetensors", "onnx/model.onnx",
-            ".gitattributes", ".cache/x/y.json", "original/consolidated.00.pth", "original/params.json",
+            "config.json",
+            "tokenizer.model",
+            "modeling.py",
+            "1_Pooling/config.json",
+            "pytorch_model.bin",
+            "pytorch_model.bin.index.json",
+            "optimizer.PT",
+            "model.fp16.safetensors",
+            "onnx/model.onnx",
+            ".gitattributes",
+            ".cache/x/y.json",
+            "original/consolidated.00.pth",
+            "original/params.json",
         ],
         b"x",
-    )  # fmt: skip
+    )
     old = write_checkpoint(tmp_path / "old", model(1), others=others)
     (old / "linked").symlink_to(tmp_path, target_is_directory=True)
     planned = plan(open_checkpoint(old), layout_of(model(1)))
     assert {str(path) for path in planned.others} == {
-        "config.json", "tokenizer.model", "modeling.py", "1_Pooling/config.json", "original/params.json",
-    }  # fmt: skip
+        "config.json",
+        "tokenizer.model",
+        "modeling.py",
+        "1_Pooling/config.json",
+        "original/params.json",
+    }
     assert {str(path) for path in planned.left_out} == {
-        "pytorch_model.bin", "pytorch_model.bin.index.json", "optimizer.PT", "model.fp16.safetensors",
-        "onnx/model.onnx", "original/consolidated.00.pth",
-    }  # fmt: skip
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+        "optimizer.PT",
+        "model.fp16.safetensors",
+        "onnx/model.onnx",
+        "original/consolidated.00.pth",
+    }
 
 
 def test_links_to_files_are_followed_as_in_the_hub_cache(tmp_path: Path) -> None:

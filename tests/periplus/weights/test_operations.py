@@ -333,14 +333,12 @@ def test_an_interruption_at_any_time_leaves_nothing(chain: list[Path], tmp_path:
     diff(chain[1], chain[2], tmp_path / "d1")
     there = sorted(tmp_path.iterdir())
     calls: list[Callable[[Interrupting], object]] = [
-        lambda stop: operations.diff(
-            chain[0], chain[1], tmp_path / "x", force=False, with_floors=True, progress=stop
-        ),
+        lambda stop: operations.diff(chain[0], chain[1], tmp_path / "x", force=False, with_floors=True, progress=stop),
         lambda stop: operations.apply(chain[0], tmp_path / "d0", tmp_path / "x", force=False, progress=stop),
         lambda stop: operations.fold(
             chain[0], [tmp_path / "d0", tmp_path / "d1"], tmp_path / "x", force=False, with_floors=True, progress=stop
         ),
-    ]  # fmt: skip
+    ]
     for call in calls:
         at = 0
         while not (tmp_path / "x").exists():

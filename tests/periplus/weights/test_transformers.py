@@ -16,9 +16,15 @@ def silent(what: str, done: int, total: int) -> None: ...
 
 def small_model(dtype: Any, *, tied: bool) -> Any:
     config = transformers.Qwen3Config(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=16, tie_word_embeddings=tied,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        tie_word_embeddings=tied,
+    )
     torch.manual_seed(1)
     return transformers.Qwen3ForCausalLM(config).to(dtype)
 
@@ -43,9 +49,7 @@ def test_a_model_that_was_trained_on_is_loaded_from_its_delta(
     model.save_pretrained(tmp_path / "same", max_shard_size=sizes[0])
     (tmp_path / "old" / "tokenizer.json").write_text("{}")
 
-    operations.diff(
-        tmp_path / "old", tmp_path / "new", tmp_path / "d", force=False, with_floors=True, progress=silent
-    )  # fmt: skip
+    operations.diff(tmp_path / "old", tmp_path / "new", tmp_path / "d", force=False, with_floors=True, progress=silent)
     operations.apply(tmp_path / "old", tmp_path / "d", tmp_path / "made", force=False, progress=silent)
 
     assert reading.verify(tmp_path / "made", tmp_path / "d", silent).is_result
@@ -74,9 +78,7 @@ def test_a_checkpoint_of_mixed_dtypes_and_quantised_tensors_is_kept_bit_for_bit(
     for name, tensors in (("old", old), ("new", new)):
         (tmp_path / name).mkdir()
         safetensors.save_file(tensors, tmp_path / name / "model.safetensors", metadata={"quantizer": "ours"})
-    operations.diff(
-        tmp_path / "old", tmp_path / "new", tmp_path / "d", force=False, with_floors=True, progress=silent
-    )  # fmt: skip
+    operations.diff(tmp_path / "old", tmp_path / "new", tmp_path / "d", force=False, with_floors=True, progress=silent)
     operations.apply(tmp_path / "old", tmp_path / "d", tmp_path / "made", force=False, progress=silent)
     file = "model.safetensors"
     assert (tmp_path / "made" / file).read_bytes() == (tmp_path / "new" / file).read_bytes()

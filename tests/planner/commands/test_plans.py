@@ -150,9 +150,20 @@ def test_a_job_is_studied_on_gpus(gpu_fleet: str, capsys: Capture) -> None:
 
 def test_objectives_and_rules_are_asked_as_they_are_given(workload: str, gpu_fleet: str, capsys: Capture) -> None:
     words = [
-        "--objective", "cost", "--max-step-s", "100000", "--forbid", "generation=us,ap", "--pin", "reward=us,eu",
-        "--allow-spot-everywhere", "--study", "--no-simulate", "-o", "json",
-    ]  # fmt: skip
+        "--objective",
+        "cost",
+        "--max-step-s",
+        "100000",
+        "--forbid",
+        "generation=us,ap",
+        "--pin",
+        "reward=us,eu",
+        "--allow-spot-everywhere",
+        "--study",
+        "--no-simulate",
+        "-o",
+        "json",
+    ]
     assert run(["plan", workload, "--fleet", gpu_fleet, *words]) == 0
     question = output(capsys).question
     assert question is not None
@@ -290,9 +301,15 @@ def test_methods_are_compared(workload: str, gpu_fleet: str, hosts: str, tmp_pat
     ],
 )
 def test_methods_that_find_nothing_have_an_exit_code(
-    answers: tuple[Any, Any], code: int, note: str, message: str,
-    workload: str, gpu_fleet: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture,
-) -> None:  # fmt: skip
+    answers: tuple[Any, Any],
+    code: int,
+    note: str,
+    message: str,
+    workload: str,
+    gpu_fleet: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
     left = list(answers)
 
     def search(*_: object, budget_s: float, **__: object) -> outcome.Outcome:
@@ -325,9 +342,12 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_thought_ab
 ) -> None:
     absent = tmp_path / "no" / "x.svg"
     for words in (
-        ["plan", workload, "--fleet", gpu_fleet, "--study"], ["plan", "compare", workload, "--fleet", gpu_fleet],
-        ["plan", "show", plan_file], ["simulate", plan_file], ["fleet", "show", gpu_fleet],
-    ):  # fmt: skip
+        ["plan", workload, "--fleet", gpu_fleet, "--study"],
+        ["plan", "compare", workload, "--fleet", gpu_fleet],
+        ["plan", "show", plan_file],
+        ["simulate", plan_file],
+        ["fleet", "show", gpu_fleet],
+    ):
         assert run([*words, "--output-svg", str(absent)]) == 1
         out, err = capsys.readouterr()
         assert out == ""
@@ -373,9 +393,10 @@ def test_a_plan_that_was_changed_by_hand_is_judged_again(plan_file: str, tmp_pat
     code, out, err = read(slower, "plan", "show")
     assert code == 0
     assert "The numbers are made anew, and nothing is proved of them" in err
-    assert gpu_plan(replace(PROBLEM, fleet=slow())).evaluation == Plan.from_tree(
-        json.loads(read(slower, "plan", "show", "-o", "json")[1]), "x"
-    ).evaluation  # fmt: skip
+    assert (
+        gpu_plan(replace(PROBLEM, fleet=slow())).evaluation
+        == Plan.from_tree(json.loads(read(slower, "plan", "show", "-o", "json")[1]), "x").evaluation
+    )
     code, out, err = read(lambda tree: tree.pop("evaluation"), "plan", "show")
     assert code == 0
     assert "the file says nothing of it" in err

@@ -129,10 +129,12 @@ def test_a_fault_that_would_change_nothing_is_refused(
     words: list[str], messages: list[str], plan_file: str, tmp_path: Path, capsys: Capture
 ) -> None:
     traces = {
-        "TRACE": ("trace.csv", "time_s,n_instances\n0,8\n1,2\n"), "EMPTY": ("empty.csv", ""),
-        "HEAD": ("head.csv", "time_s,n_instances\n"), "NAN": ("nan.csv", "time_s,n_instances\n0,8\n1,nan\n"),
+        "TRACE": ("trace.csv", "time_s,n_instances\n0,8\n1,2\n"),
+        "EMPTY": ("empty.csv", ""),
+        "HEAD": ("head.csv", "time_s,n_instances\n"),
+        "NAN": ("nan.csv", "time_s,n_instances\n0,8\n1,nan\n"),
         "NONE": ("none.json", '{"metadata": {"gap_seconds": 1}, "data": []}'),
-    }  # fmt: skip
+    }
     for name, (file, text) in traces.items():
         (tmp_path / file).write_text(text)
         words = [str(tmp_path / file) if word == name else word for word in words]

@@ -174,8 +174,10 @@ def test_samples_that_a_region_scores_are_not_sent_there_again_to_be_trained_on(
     train, made = pool("x/simple/4", Task.ACTOR_TRAINING, 2), pool("x/simple/4", Task.GENERATION, 2)
     roles = (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
     critic = replace(pool("y/slow/2", roles[0], 2), layouts=tuple((task, Layout(tensor=1)) for task in roles))
-    groups = (*(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (made, train)),
-              Group(tasks=roles, pools=(critic,)))  # fmt: skip
+    groups = (
+        *(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (made, train)),
+        Group(tasks=roles, pools=(critic,)),
+    )
     plan = Placement(groups=groups)
     found = judged(prices, plan)
     gbytes = 64 * 5 * (100 + 300) / 1e9  # of a step's samples; there and back at 0.05 dollars

@@ -11,13 +11,21 @@ from planner.devices import collective
 from planner.problem.hardware import Efficiency, GpuType
 
 FIT = Efficiency(
-    matmul_fraction=0.5, saturation_tokens=0.0, memory_fraction=0.5, link_fraction=0.5, layer_overhead_s=0.0,
+    matmul_fraction=0.5,
+    saturation_tokens=0.0,
+    memory_fraction=0.5,
+    link_fraction=0.5,
+    layer_overhead_s=0.0,
     collective_latency_s=1e-5,
-)  # fmt: skip
+)
 GPU = GpuType(
-    name="made-up", memory_bytes=80 << 30, memory_bytes_per_s=2e12, matmul_flop_per_s=4e14, link_bytes_per_s=2e11,
+    name="made-up",
+    memory_bytes=80 << 30,
+    memory_bytes_per_s=2e12,
+    matmul_flop_per_s=4e14,
+    link_bytes_per_s=2e11,
     efficiency=FIT,
-)  # fmt: skip
+)
 
 
 def test_a_ring_moves_its_share_of_the_payload_once_each_way() -> None:

@@ -13,17 +13,35 @@ from planner.problem.architecture import Architecture
 from planner.problem.hardware import Efficiency, GpuType
 
 PLAIN = Efficiency(
-    matmul_fraction=0.5, saturation_tokens=0.0, memory_fraction=0.5, link_fraction=0.5, layer_overhead_s=1e-5,
-    collective_latency_s=1e-5, attention_fraction=0.25, attention_saturation_tokens=0.0, attention_overhead_s=2e-5,
-)  # fmt: skip
+    matmul_fraction=0.5,
+    saturation_tokens=0.0,
+    memory_fraction=0.5,
+    link_fraction=0.5,
+    layer_overhead_s=1e-5,
+    collective_latency_s=1e-5,
+    attention_fraction=0.25,
+    attention_saturation_tokens=0.0,
+    attention_overhead_s=2e-5,
+)
 GPU = GpuType(
-    name="made-up", memory_bytes=80 << 30, memory_bytes_per_s=2e12, matmul_flop_per_s=4e14, link_bytes_per_s=3e11,
+    name="made-up",
+    memory_bytes=80 << 30,
+    memory_bytes_per_s=2e12,
+    matmul_flop_per_s=4e14,
+    link_bytes_per_s=3e11,
     efficiency=PLAIN,
-)  # fmt: skip
+)
 ARCH = Architecture(
-    name="made-up", hidden_size=1000, num_layers=10, num_heads=10, num_kv_heads=2, head_dim=100, intermediate_size=4000,
-    vocab_size=50000, tied_embeddings=False,
-)  # fmt: skip
+    name="made-up",
+    hidden_size=1000,
+    num_layers=10,
+    num_heads=10,
+    num_kv_heads=2,
+    head_dim=100,
+    intermediate_size=4000,
+    vocab_size=50000,
+    tied_embeddings=False,
+)
 NOTHING_BETWEEN = Kernels(hidden_passes=0.0, width_passes=0.0)
 MATRICES = 1000 * 100 * 24 + 3 * 1000 * 4000
 

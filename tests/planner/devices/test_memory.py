@@ -15,9 +15,16 @@ from planner.devices.memory import (
 from planner.problem.architecture import Architecture
 
 ARCH = Architecture(
-    name="made-up", hidden_size=256, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=64, intermediate_size=1000,
-    vocab_size=100, tied_embeddings=True,
-)  # fmt: skip
+    name="made-up",
+    hidden_size=256,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    intermediate_size=1000,
+    vocab_size=100,
+    tied_embeddings=True,
+)
 
 
 def test_recomputation_keeps_the_input_alone() -> None:
@@ -67,10 +74,15 @@ def _saved_storages(torch: Any, *, qk_norm: bool, tokens: int) -> tuple[dict[int
         from transformers.models.llama.modeling_llama import LlamaConfig as Config
         from transformers.models.llama.modeling_llama import LlamaForCausalLM as Model
     config: Any = Config(
-        hidden_size=ARCH.hidden_size, intermediate_size=ARCH.intermediate_size, num_hidden_layers=1,
-        num_attention_heads=ARCH.num_heads, num_key_value_heads=ARCH.num_kv_heads, head_dim=ARCH.head_dim,
-        vocab_size=ARCH.vocab_size, attn_implementation="sdpa",
-    )  # fmt: skip
+        hidden_size=ARCH.hidden_size,
+        intermediate_size=ARCH.intermediate_size,
+        num_hidden_layers=1,
+        num_attention_heads=ARCH.num_heads,
+        num_key_value_heads=ARCH.num_kv_heads,
+        head_dim=ARCH.head_dim,
+        vocab_size=ARCH.vocab_size,
+        attn_implementation="sdpa",
+    )
     model = Model(config).to(torch.bfloat16)
     hidden = torch.randn(1, tokens, ARCH.hidden_size, dtype=torch.bfloat16, requires_grad=True)
     tables = model.model.rotary_emb(hidden, torch.arange(tokens)[None])

@@ -36,13 +36,16 @@ def test_its_limits_are_those_of_placements() -> None:
     limits = load_capabilities().limits
     assert (limits.max_tensor, limits.max_pipeline, limits.max_data, limits.max_train_blocks) == (1, 1, 1, 1)
     assert not limits.colocates
-    assert limits.roles_on_trainer == {
-        Task.REFERENCE, Task.CRITIC_INFERENCE, Task.ACTOR_TRAINING, Task.CRITIC_TRAINING
-    }  # fmt: skip
+    assert limits.roles_on_trainer == {Task.REFERENCE, Task.CRITIC_INFERENCE, Task.ACTOR_TRAINING, Task.CRITIC_TRAINING}
     assert load_capabilities().devices == {"cpu"}
 
 
 def test_every_role_of_the_document_is_a_task() -> None:
     assert set(read_file(DOCUMENT).roles) == {
-        "generation", "reward", "actor_training", "critic_training", "critic_inference", "reference_inference"
-    }  # fmt: skip
+        "generation",
+        "reward",
+        "actor_training",
+        "critic_training",
+        "critic_inference",
+        "reference_inference",
+    }

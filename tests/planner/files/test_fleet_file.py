@@ -253,32 +253,53 @@ _MAYBE = st.none() | _NUMBER
 def fleets(draw: st.DrawFn) -> Fleet:
     fit = Efficiency(**{field.name: draw(st.floats(0.01, 1)) for field in fields(Efficiency)})
     own = GpuType(
-        name="own", memory_bytes=draw(st.integers(1, 1 << 40)), memory_bytes_per_s=draw(_NUMBER),
-        matmul_flop_per_s=draw(_NUMBER), link_bytes_per_s=draw(_NUMBER), efficiency=fit, is_cpu=draw(st.booleans()),
-    )  # fmt: skip
+        name="own",
+        memory_bytes=draw(st.integers(1, 1 << 40)),
+        memory_bytes_per_s=draw(_NUMBER),
+        matmul_flop_per_s=draw(_NUMBER),
+        link_bytes_per_s=draw(_NUMBER),
+        efficiency=fit,
+        is_cpu=draw(st.booleans()),
+    )
     types = {"own": own, **{name: gpu_types()[name] for name in ("L4", "T4")}}
     machines = st.builds(
-        Machines, gpu=st.sampled_from(sorted(types)), gpus_per_machine=st.integers(1, 16),
-        num_machines=st.integers(1, 99), usd_per_gpu_hour=st.none() | st.floats(0, 100), is_spot=st.booleans(),
-        fabric=st.sampled_from(["", "x"]), network_bytes_per_s=_MAYBE,
-    )  # fmt: skip
+        Machines,
+        gpu=st.sampled_from(sorted(types)),
+        gpus_per_machine=st.integers(1, 16),
+        num_machines=st.integers(1, 99),
+        usd_per_gpu_hour=st.none() | st.floats(0, 100),
+        is_spot=st.booleans(),
+        fabric=st.sampled_from(["", "x"]),
+        network_bytes_per_s=_MAYBE,
+    )
     text = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=5)
     names = draw(st.lists(text, min_size=1, max_size=4, unique=True))
     regions = tuple(
         Region(
-            name=name, machines=tuple(draw(st.lists(machines, min_size=1, max_size=3))),
-            fabric_bytes_per_s=draw(_NUMBER), fabric_latency_s=draw(st.floats(0, 1)),
-            cross_fabric_bytes_per_s=draw(_MAYBE), wan_up_bytes_per_s=draw(_MAYBE), wan_down_bytes_per_s=draw(_MAYBE),
-            is_public=draw(st.booleans()), num_cores=draw(st.integers(0, 99)),
+            name=name,
+            machines=tuple(draw(st.lists(machines, min_size=1, max_size=3))),
+            fabric_bytes_per_s=draw(_NUMBER),
+            fabric_latency_s=draw(st.floats(0, 1)),
+            cross_fabric_bytes_per_s=draw(_MAYBE),
+            wan_up_bytes_per_s=draw(_MAYBE),
+            wan_down_bytes_per_s=draw(_MAYBE),
+            is_public=draw(st.booleans()),
+            num_cores=draw(st.integers(0, 99)),
             memory_bytes=draw(st.integers(0, 1 << 40)),
         )
         for name in names
-    )  # fmt: skip
+    )
     link = st.builds(
-        Link, src_region=st.just(""), dst_region=st.just(""), rtt_s=st.floats(0, 9), bytes_per_s=_NUMBER,
-        bytes_per_s_p50=st.none() | st.just(1e13), age_s=st.none() | st.floats(0, 1e9), num_samples=st.integers(1, 99),
+        Link,
+        src_region=st.just(""),
+        dst_region=st.just(""),
+        rtt_s=st.floats(0, 9),
+        bytes_per_s=_NUMBER,
+        bytes_per_s_p50=st.none() | st.just(1e13),
+        age_s=st.none() | st.floats(0, 1e9),
+        num_samples=st.integers(1, 99),
         usd_per_gbyte=st.floats(0, 1),
-    )  # fmt: skip
+    )
     links = tuple(
         replace(draw(link), src_region=a, dst_region=b) for a in names for b in names if a != b and draw(st.booleans())
     )

@@ -8,10 +8,16 @@ from planner.devices.catalogue import architectures
 from planner.files.huggingface import architecture_of_config
 
 QWEN3_8B = {
-    "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936,
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "vocab_size": 151936,
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 
 
 def test_a_config_is_read_as_the_shape_that_the_catalogue_has() -> None:
@@ -36,9 +42,13 @@ def test_what_a_file_leaves_out_is_as_in_transformers(kind: str) -> None:
 
 def test_plain_mlps_have_two_matrices() -> None:
     opt = {
-        "model_type": "opt", "hidden_size": 7168, "num_hidden_layers": 48, "num_attention_heads": 56,
-        "ffn_dim": 28672, "vocab_size": 50272,
-    }  # fmt: skip
+        "model_type": "opt",
+        "hidden_size": 7168,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 56,
+        "ffn_dim": 28672,
+        "vocab_size": 50272,
+    }
     neo = {"model_type": "gpt_neo", "hidden_size": 2560, "num_layers": 32, "num_heads": 20, "vocab_size": 50257}
     known = architectures()
     assert architecture_of_config(opt, "OPT-30B") == known["OPT-30B"]

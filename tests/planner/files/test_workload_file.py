@@ -25,9 +25,15 @@ GRPO = (Task.GENERATION, Task.ACTOR_TRAINING)
 
 def tree(**changes: Any) -> dict[str, Any]:
     return {
-        "schema": SCHEMA, "algorithm": "grpo", "model": "Qwen3-8B", "eta": 1, "prompts_per_step": 8, "group_size": 4,
-        "prompt_tokens": {"constant": 100}, "completion_tokens": {"constant": 500},
-    } | changes  # fmt: skip
+        "schema": SCHEMA,
+        "algorithm": "grpo",
+        "model": "Qwen3-8B",
+        "eta": 1,
+        "prompts_per_step": 8,
+        "group_size": 4,
+        "prompt_tokens": {"constant": 100},
+        "completion_tokens": {"constant": 500},
+    } | changes
 
 
 def nothing(path: str) -> Any:
@@ -69,8 +75,13 @@ def test_roles_follow_from_the_algorithm_unless_the_file_says_otherwise(
 def test_each_role_may_have_a_model_of_its_own() -> None:
     models = read(algorithm="ppo", models={"critic": "Qwen3-4B", "reward": "Qwen3-1.7B"}).models
     assert [models[task].name for task in TASKS] == [
-        "Qwen3-8B", "Qwen3-1.7B", "Qwen3-8B", "Qwen3-4B", "Qwen3-8B", "Qwen3-4B",
-    ]  # fmt: skip
+        "Qwen3-8B",
+        "Qwen3-1.7B",
+        "Qwen3-8B",
+        "Qwen3-4B",
+        "Qwen3-8B",
+        "Qwen3-4B",
+    ]
 
 
 def test_a_delta_costs_its_changes_and_the_optimizer_decides_the_state() -> None:
@@ -93,13 +104,24 @@ def test_adapters_alone_are_published() -> None:
 
 def test_models_may_be_defined_by_shape_by_config_or_by_its_path() -> None:
     config = {
-        "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 128, "vocab_size": 99,
-    }  # fmt: skip
+        "model_type": "qwen3",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 99,
+    }
     shape = {
-        "hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 4, "head_dim": 16,
-        "intermediate_size": 128, "vocab_size": 99, "tied_embeddings": False, "qk_norm": True,
-    }  # fmt: skip
+        "hidden_size": 64,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "vocab_size": 99,
+        "tied_embeddings": False,
+        "qk_norm": True,
+    }
     asked: list[str] = []
 
     def config_json(path: str) -> object:
@@ -128,16 +150,26 @@ def test_lengths_come_as_a_formula_as_quantiles_or_as_a_measurement() -> None:
 
 
 CONFIG = {
-    "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 128, "vocab_size": 99,
-}  # fmt: skip
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 99,
+}
 
 
 def shaped(**sizes: int) -> dict[str, Any]:
     shape = {
-        "hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 4, "head_dim": 16,
-        "intermediate_size": 128, "vocab_size": 99, "tied_embeddings": False,
-    } | sizes  # fmt: skip
+        "hidden_size": 64,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "vocab_size": 99,
+        "tied_embeddings": False,
+    } | sizes
     return {"architectures": [{"name": "m", "shape": shape}], "model": "m"}
 
 
@@ -229,15 +261,18 @@ def workloads(draw: st.DrawFn) -> Workload:
     def shape(name: str) -> Architecture:
         num_kv_heads = draw(st.integers(1, 99))
         return Architecture(
-            name=name, num_kv_heads=num_kv_heads, tied_embeddings=draw(st.booleans()),
-            qkv_bias=draw(st.booleans()), qk_norm=draw(st.booleans()),
+            name=name,
+            num_kv_heads=num_kv_heads,
+            tied_embeddings=draw(st.booleans()),
+            qkv_bias=draw(st.booleans()),
+            qk_norm=draw(st.booleans()),
             num_mlp_matrices=draw(st.integers(2, 3)),
             **{
                 field: draw(st.integers(1, 99)) * (num_kv_heads if field == "num_heads" else 1)
                 for field in ShapeEntry.model_fields
                 if field not in ("num_kv_heads", "tied_embeddings", "qkv_bias", "qk_norm", "num_mlp_matrices")
             },
-        )  # fmt: skip
+        )
 
     actor, algorithm = shape("actor"), draw(st.sampled_from(["ppo", "grpo", "dapo"]))
     models = {Task.GENERATION: actor}
@@ -250,13 +285,20 @@ def workloads(draw: st.DrawFn) -> Workload:
         lambda values: Lengths(quantiles=tuple(sorted(values)))
     )
     return Workload(
-        algorithm=algorithm, models=models, eta=draw(st.integers(0, 9)), prompts_per_step=draw(st.integers(99, 9999)),
-        group_size=draw(st.integers(1, 99)), prompt_tokens=draw(tokens), completion_tokens=draw(tokens),
-        epochs_per_step=draw(st.integers(1, 9)), minibatches_per_step=draw(st.integers(1, 99)),
-        train_state_bytes_per_param=draw(st.floats(4, 64)), lora_rank=draw(st.integers(0, actor.hidden_size)),
+        algorithm=algorithm,
+        models=models,
+        eta=draw(st.integers(0, 9)),
+        prompts_per_step=draw(st.integers(99, 9999)),
+        group_size=draw(st.integers(1, 99)),
+        prompt_tokens=draw(tokens),
+        completion_tokens=draw(tokens),
+        epochs_per_step=draw(st.integers(1, 9)),
+        minibatches_per_step=draw(st.integers(1, 99)),
+        train_state_bytes_per_param=draw(st.floats(4, 64)),
+        lora_rank=draw(st.integers(0, actor.hidden_size)),
         weights=WeightTransfer(bytes_per_param=draw(_RATE), is_delta=draw(st.booleans())),
         trajectory_bytes_per_token=draw(_RATE),
-    )  # fmt: skip
+    )
 
 
 @given(workloads())
@@ -302,9 +344,10 @@ def test_files_are_found_beside_the_workload(tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"intermediate_size": 128, "vocab_size": 99}))
     (tmp_path / "l.csv").write_text("tokens\n10\n20\n")
     said = tree(
-        architectures=[{"name": "m", "config_path": "model"}], model="m",
+        architectures=[{"name": "m", "config_path": "model"}],
+        model="m",
         completion_tokens={"csv": {"path": "l.csv", "column": "tokens"}},
-    )  # fmt: skip
+    )
     (tmp_path / "w.yaml").write_text(json.dumps(said))
     workload = load_workload(tmp_path / "w.yaml")
     assert workload.models[Task.GENERATION].num_layers == 2

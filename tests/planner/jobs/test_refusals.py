@@ -20,16 +20,22 @@ CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_
         (ABC, {"forbidden_regions": ("c", "a", "b")}, "regions.forbid names every region of the fleet: a, b, c"),
         (ABC, {"trainer_memory_bytes": 9 * GB}, "memory for the trainer: 9.00 GB, but a has 8.00 GB"),
         (ABC, {"rollout_memory_bytes": 9 * GB}, "memory for the trainer and the rollout workers: 22.00 GB, but a has"),
-        (ABC, {"rollout_memory_bytes": 5 * GB, "trainer_region": "b", "rollout_regions": ("a",)},
-         "memory for the rollout workers: 10.00 GB, but a has 8.00 GB"),
+        (
+            ABC,
+            {"rollout_memory_bytes": 5 * GB, "trainer_region": "b", "rollout_regions": ("a",)},
+            "memory for the rollout workers: 10.00 GB, but a has 8.00 GB",
+        ),
         (ABC, {"min_regions": 4}, "at least 4 regions, but only 3 of the fleet's 3"),
-        (without_link(ABC, "a", "c"), {"trainer_region": "a", "rollout_regions": ("a", "c")},
-         "no link was measured from a to c"),
+        (
+            without_link(ABC, "a", "c"),
+            {"trainer_region": "a", "rollout_regions": ("a", "c")},
+            "no link was measured from a to c",
+        ),
         (without_link(ABC, "c", "a"), {"trainer_region": "a", "min_regions": 3}, "no link was measured from c to a"),
         (ABC, {"algorithm": "ppo"}, "the runtime executes grpo, not ppo"),
         (ABC, {"staleness": 9}, "a staleness bound of at most 8, not 9"),
     ],
-)  # fmt: skip
+)
 def test_an_infeasible_job_gets_the_fact_that_rules_it_out(
     fleet: Fleet, changes: dict[str, object], expected: str
 ) -> None:

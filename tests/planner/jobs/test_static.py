@@ -82,12 +82,14 @@ def fleets(draw: st.DrawFn) -> Fleet:
     regions = [host(n, draw(st.integers(1, 4)), draw(st.sampled_from([1, 3, 5, 8]))) for n in names]
     links = [
         Link(
-            src_region=a, dst_region=b, rtt_s=draw(st.sampled_from([0.0, 0.1, 0.2])),
+            src_region=a,
+            dst_region=b,
+            rtt_s=draw(st.sampled_from([0.0, 0.1, 0.2])),
             bytes_per_s=draw(st.sampled_from([1e7, 1e8, 1e9])),
         )
         for a, b in itertools.permutations(names, 2)
         if draw(st.integers(0, 9)) > 0
-    ]  # fmt: skip
+    ]
     return Fleet(regions=tuple(regions), links=tuple(links), gpu_types={})
 
 

@@ -31,15 +31,23 @@ def test_what_has_a_placement_has_no_obstacle() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"pins": ((Task.REWARD, frozenset({"eu"})),)},
-         ["reward has no devices that it may use", "reward is pinned to eu", "spot machines may only generate"]),
-        ({"pins": ((Task.REWARD, frozenset({"us"})), (Task.REFERENCE, frozenset({"ap"}))),
-          "forbidden": ((Task.REWARD, frozenset({"us"})), (Task.REWARD, frozenset({"ap"})))},
-         ["reward has no devices that it may use", "reward is pinned to us", "reward is forbidden in us"]),
-        ({"forbidden_regions": frozenset({"us", "ap", "eu"})},
-         ["generation has no devices that it may use", "nothing may run in ap, eu, us"]),
+        (
+            {"pins": ((Task.REWARD, frozenset({"eu"})),)},
+            ["reward has no devices that it may use", "reward is pinned to eu", "spot machines may only generate"],
+        ),
+        (
+            {
+                "pins": ((Task.REWARD, frozenset({"us"})), (Task.REFERENCE, frozenset({"ap"}))),
+                "forbidden": ((Task.REWARD, frozenset({"us"})), (Task.REWARD, frozenset({"ap"}))),
+            },
+            ["reward has no devices that it may use", "reward is pinned to us", "reward is forbidden in us"],
+        ),
+        (
+            {"forbidden_regions": frozenset({"us", "ap", "eu"})},
+            ["generation has no devices that it may use", "nothing may run in ap, eu, us"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_task_that_the_rules_leave_nothing_is_named_with_the_fewest_rules(
     changes: dict[str, object], expected: list[str]
 ) -> None:
@@ -72,9 +80,10 @@ def test_a_missing_price_is_named_where_a_model_needs_those_devices() -> None:
     assert facts(problem)[1:] == ["us/A100-80GB-SXM/8 has no price (add usd_per_gpu_hour)"]
     pinned = ruled(pins=((Task.REWARD, frozenset({"us"})),))
     assert facts(replace(pinned, fleet=problem.fleet, goal=goal)) == [
-        "reward has no devices that it may use", "reward is pinned to us",
+        "reward has no devices that it may use",
+        "reward is pinned to us",
         "us/A100-80GB-SXM/8 has no price (add usd_per_gpu_hour)",
-    ]  # fmt: skip
+    ]
 
 
 def test_regions_that_cannot_reach_each_other_are_named_with_the_pins_that_need_them() -> None:
@@ -82,8 +91,10 @@ def test_regions_that_cannot_reach_each_other_are_named_with_the_pins_that_need_
     assert facts(replace(FREE, fleet=apart)) == [], "everything fits into one region"
     pins = ((Task.GENERATION, frozenset({"ap"})), (Task.ACTOR_TRAINING, frozenset({"us"})))
     assert facts(replace(ruled(pins=pins), fleet=apart)) == [
-        "no link was measured from us to ap", "generation is pinned to ap", "actor training is pinned to us"
-    ]  # fmt: skip
+        "no link was measured from us to ap",
+        "generation is pinned to ap",
+        "actor training is pinned to us",
+    ]
     must = replace(ruled(generating=frozenset({"us", "ap"})), fleet=apart)
     assert facts(must)[1:] == ["generation must run in ap, us"]
 

@@ -32,9 +32,7 @@ GAP = 2e-5
 BUDGET_S = 20.0
 """Processor seconds; nearly all cases take less than a half, and none more than three."""
 numbers = st.integers(min_value=0, max_value=79)
-few = settings(
-    max_examples=7, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
-)  # fmt: skip
+few = settings(max_examples=7, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
 fewer = settings(few, max_examples=3)
 """A conflict takes a search for each fact that is tried; many tasks have many groupings."""
 
@@ -144,9 +142,8 @@ def test_another_currency_changes_the_price_alone(number: int, rate: float) -> N
     problem, before = feasible(number)
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=2 * before)
     here, there = (
-        solved(replace(problem, fleet=fleet, goal=goal))
-        for fleet in (problem.fleet, _in_currency(problem.fleet, rate))
-    )  # fmt: skip
+        solved(replace(problem, fleet=fleet, goal=goal)) for fleet in (problem.fleet, _in_currency(problem.fleet, rate))
+    )
     assert type(here) is type(there)
     if isinstance(here, Found) and isinstance(there, Found):
         usd = here.best.evaluation.usd_per_hour

@@ -44,10 +44,17 @@ def layouts(rng: np.random.Generator, most_gpus: int) -> Iterator[tuple[int, int
         unit, pipeline = int(rng.choice(TENSOR)), int(rng.choice(PIPELINE))
         data = [each for each in DATA if each * pipeline * unit <= most_gpus]
         if data:
-            yield unit, int(rng.choice(data)) * pipeline, Layout(
-                tensor=unit, pipeline=pipeline, sharding=list(Sharding)[rng.integers(3)],
-                recompute=bool(rng.random() < 0.7), micro_batch=int(rng.choice(MICRO_BATCH)),
-            )  # fmt: skip
+            yield (
+                unit,
+                int(rng.choice(data)) * pipeline,
+                Layout(
+                    tensor=unit,
+                    pipeline=pipeline,
+                    sharding=list(Sharding)[rng.integers(3)],
+                    recompute=bool(rng.random() < 0.7),
+                    micro_batch=int(rng.choice(MICRO_BATCH)),
+                ),
+            )
 
 
 def drawn(prices: CostTables, rng: np.random.Generator, tasks: tuple[Task, ...], like: Group | None) -> Group | None:
@@ -103,6 +110,8 @@ def test_every_mesh_that_few_devices_move_for_is_listed_or_beaten(seed: int, eta
     most = num_moved(Placement(groups=(running,)), Placement(groups=(mesh,)))
     homes = column.regions[:1]
     listed = (
-        *repairs(prices, running), *others(prices, running, homes, most), *pairs(prices, running, homes, most, np.inf),
-    )  # fmt: skip
+        *repairs(prices, running),
+        *others(prices, running, homes, most),
+        *pairs(prices, running, homes, most, np.inf),
+    )
     assert any(beats(prices, running, each, column) for each in listed)

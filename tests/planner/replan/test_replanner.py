@@ -28,7 +28,7 @@ MACHINES = {"num_a100": 4, "num_l40s": 4, "num_l4": 3}
 REGIONS = {"east": "num_a100", "west": "num_l40s", "south": "num_l4"}
 changes = settings(
     max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
-)  # fmt: skip
+)
 
 
 @cache
@@ -48,9 +48,10 @@ def replanner(eta: int = 1, policy: MigrationPolicy | None = None) -> Replanner:
 
 def without_home(fleet: Fleet, home: str) -> Fleet:
     return replace(
-        fleet, regions=tuple(r for r in fleet.regions if r.name != home),
+        fleet,
+        regions=tuple(r for r in fleet.regions if r.name != home),
         links=tuple(x for x in fleet.links if home not in (x.src_region, x.dst_region)),
-    )  # fmt: skip
+    )
 
 
 def drawn(plan: Placement, eta: int, seed: int) -> tuple[Fleet, Lost]:
@@ -207,9 +208,10 @@ def test_dollars_at_a_throughput_are_compared_as_dollars() -> None:
     assert isinstance(fastest, Evaluation)
     step_s = fastest.step_s
     case: Problem = replace(
-        base, fleet=replace(base.fleet, regions=regions),
+        base,
+        fleet=replace(base.fleet, regions=regions),
         goal=Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=2 * step_s),
-    )  # fmt: skip
+    )
     prices = CostTables(case)
     found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)

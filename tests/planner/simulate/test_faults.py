@@ -5,14 +5,21 @@ import pytest
 from planner.problem.fleet import Fleet, Link, Region
 from planner.simulate.faults import Availability, availability_of, ticks_counts, trace_counts, wandering_rates
 
-BAMBOO = [{"time_s": "0", "n_instances": "10"}, {"time_s": "41", "n_instances": "10"},
-          {"time_s": "41", "n_instances": "9"}]  # fmt: skip
-EVENTS = [{"time_ms": "0", "event": "add", "node": "node1", "n_nodes": "1"},
-          {"time_ms": "60000", "event": "add", "node": "node2", "n_nodes": "2"}]  # fmt: skip
-RESTARTED = [{"timestamp": "2021-12-10 13:07:45", "n_instances": "80"},
-             {"timestamp": "2021-12-10 13:09:45", "n_instances": "80"},
-             {"timestamp": "2021-12-10 13:08:45", "n_instances": "70"},
-             {"timestamp": "2021-12-10 13:10:45", "n_instances": "60"}]  # fmt: skip
+BAMBOO = [
+    {"time_s": "0", "n_instances": "10"},
+    {"time_s": "41", "n_instances": "10"},
+    {"time_s": "41", "n_instances": "9"},
+]
+EVENTS = [
+    {"time_ms": "0", "event": "add", "node": "node1", "n_nodes": "1"},
+    {"time_ms": "60000", "event": "add", "node": "node2", "n_nodes": "2"},
+]
+RESTARTED = [
+    {"timestamp": "2021-12-10 13:07:45", "n_instances": "80"},
+    {"timestamp": "2021-12-10 13:09:45", "n_instances": "80"},
+    {"timestamp": "2021-12-10 13:08:45", "n_instances": "70"},
+    {"timestamp": "2021-12-10 13:10:45", "n_instances": "60"},
+]
 SAILOR = [{"time_s": "0.0", "n_gpus": "16"}, {"time_s": "630.0", "n_gpus": "10"}]
 
 

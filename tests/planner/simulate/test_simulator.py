@@ -18,9 +18,16 @@ from planner.simulate.run_record import MAX_SPANS, Simulated
 from planner.simulate.simulator import simulate
 
 ARCH = Architecture(
-    name="small", hidden_size=1024, num_layers=12, num_heads=16, num_kv_heads=4, head_dim=64, intermediate_size=3072,
-    vocab_size=32768, tied_embeddings=True,
-)  # fmt: skip
+    name="small",
+    hidden_size=1024,
+    num_layers=12,
+    num_heads=16,
+    num_kv_heads=4,
+    head_dim=64,
+    intermediate_size=3072,
+    vocab_size=32768,
+    tied_embeddings=True,
+)
 GPU = "A100-80GB-SXM"
 PPO = tuple(Task)
 GRPO = (Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING)
@@ -29,11 +36,15 @@ BARE = (Task.GENERATION, Task.ACTOR_TRAINING)
 
 def workload(tasks: tuple[Task, ...], eta: int, *, prompts: int = 16, is_equal: bool = False) -> Workload:
     return Workload(
-        algorithm="grpo", models=dict.fromkeys(tasks, ARCH), eta=eta, prompts_per_step=prompts, group_size=4,
+        algorithm="grpo",
+        models=dict.fromkeys(tasks, ARCH),
+        eta=eta,
+        prompts_per_step=prompts,
+        group_size=4,
         prompt_tokens=constant(128) if is_equal else lognormal(median_tokens=100, sigma=0.6, cap_tokens=400),
         completion_tokens=constant(200) if is_equal else lognormal(median_tokens=150, sigma=0.8, cap_tokens=600),
         weights=WeightTransfer(bytes_per_param=2.0, is_delta=False),
-    )  # fmt: skip
+    )
 
 
 def fleet(*names: str, rate: float = 1e9, is_spot: bool = False) -> Fleet:

@@ -15,8 +15,13 @@ def program(folder: Path, printed: str, ends_with: int = 0) -> str:
 
 
 def test_equal_cards_are_counted_and_partitioned_ones_are_left_out(tmp_path: Path) -> None:
-    found = accelerators(program(tmp_path, "NVIDIA L4, 23034, [N/A]\nNVIDIA H100 80GB HBM3, 81559, Disabled\n"
-                                 "NVIDIA H100 80GB HBM3, 81559, Enabled\nNVIDIA L4, 23034, [N/A]\n"))  # fmt: skip
+    found = accelerators(
+        program(
+            tmp_path,
+            "NVIDIA L4, 23034, [N/A]\nNVIDIA H100 80GB HBM3, 81559, Disabled\n"
+            "NVIDIA H100 80GB HBM3, 81559, Enabled\nNVIDIA L4, 23034, [N/A]\n",
+        )
+    )
     assert [(each.name, each.memory_bytes >> 20, each.num) for each in found] == [
         ("NVIDIA H100 80GB HBM3", 81559, 1),
         ("NVIDIA L4", 23034, 2),

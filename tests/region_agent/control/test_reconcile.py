@@ -31,20 +31,40 @@ STOPPED = TaskOutcome(state=TaskState.STOPPED, message="")
 
 def task(role: Role = Role.ROLLOUT, *, task_id: str = "t", fork: int = 0, stopping: bool = False) -> LocalTask:
     return LocalTask(
-        task_id=task_id, job_id="j", role=role, job_json="{}", trainer_region="a", trainer_gateway="a:1", fork=fork,
-        resume_from="", plan_json="{}", stopping=stopping, authority_key="ab" * 32,
-        output_dir="runs", max_restarts=3,
-    )  # fmt: skip
+        task_id=task_id,
+        job_id="j",
+        role=role,
+        job_json="{}",
+        trainer_region="a",
+        trainer_gateway="a:1",
+        fork=fork,
+        resume_from="",
+        plan_json="{}",
+        stopping=stopping,
+        authority_key="ab" * 32,
+        output_dir="runs",
+        max_restarts=3,
+    )
 
 
 def process(
-    of: LocalTask, outcome: TaskOutcome | None = None, *, restarts: int = 0, asked_s: float | None = None,
-    killed: bool = False, ended_s: float = 0.0,
-) -> Process:  # fmt: skip
+    of: LocalTask,
+    outcome: TaskOutcome | None = None,
+    *,
+    restarts: int = 0,
+    asked_s: float | None = None,
+    killed: bool = False,
+    ended_s: float = 0.0,
+) -> Process:
     return Process(
-        task=of, started_at_s=0.0, restarts=restarts, asked_to_stop_at_s=asked_s, killed=killed, outcome=outcome,
+        task=of,
+        started_at_s=0.0,
+        restarts=restarts,
+        asked_to_stop_at_s=asked_s,
+        killed=killed,
+        outcome=outcome,
         ended_at_s=None if outcome is None else ended_s,
-    )  # fmt: skip
+    )
 
 
 def act(observed: Mapping[str, Process], actions: tuple[Action, ...], now_s: float) -> dict[str, Process]:
@@ -80,10 +100,13 @@ def tasks(draw: st.DrawFn, task_id: str) -> LocalTask:
 def processes(draw: st.DrawFn, task_id: str) -> Process:
     asked = draw(st.none() | st.floats(0, 100))
     return process(
-        draw(tasks(task_id)), draw(st.sampled_from([None, FAILED, SUCCEEDED, STOPPED])),
-        restarts=draw(st.integers(0, 4)), asked_s=asked, killed=asked is not None and draw(st.booleans()),
+        draw(tasks(task_id)),
+        draw(st.sampled_from([None, FAILED, SUCCEEDED, STOPPED])),
+        restarts=draw(st.integers(0, 4)),
+        asked_s=asked,
+        killed=asked is not None and draw(st.booleans()),
         ended_s=draw(st.floats(0, 100)),
-    )  # fmt: skip
+    )
 
 
 @st.composite

@@ -31,16 +31,23 @@ class Agent:
         self.answers: list[control_pb2.CertificateAnswer] = []
         self._region, self._boot_id = region, boot_id
         handlers = SessionHandlers(
-            hello=self._hello, heartbeat=control_pb2.Heartbeat, questions=lambda: self.questions,
-            desired=self.desired.append, probe=self.probes.append, certificate=self.answers.append,
-        )  # fmt: skip
+            hello=self._hello,
+            heartbeat=control_pb2.Heartbeat,
+            questions=lambda: self.questions,
+            desired=self.desired.append,
+            probe=self.probes.append,
+            certificate=self.answers.append,
+        )
         self.session = CoordinatorSession(address, WanRouter(region, None), handlers)
 
     def _hello(self) -> control_pb2.Hello:
         return control_pb2.Hello(
-            region=self._region, boot_id=self._boot_id, gateway_address="us:1", tasks=self.tasks,
+            region=self._region,
+            boot_id=self._boot_id,
+            gateway_address="us:1",
+            tasks=self.tasks,
             inventory=control_pb2.Inventory(num_cores=1, memory_bytes=1, hostname="h"),
-        )  # fmt: skip
+        )
 
     def step(self, time_s: float) -> None:
         self.session.send(control_pb2.AgentMessage(step=control_pb2.StepRecord(job_id="j", kind="step", time_s=time_s)))

@@ -32,9 +32,15 @@ def desired(home: str, durability: str, *, num_tasks: int = 1) -> control_pb2.Co
         {"name": "sums", "environment": {"name": "chain_sum"}, "network": {"durability": durability}}
     )
     task = control_pb2.Task(
-        task_id=f"{JOB}/rollout:us:0", job_id=JOB, role=control_pb2.ROLE_ROLLOUT, job_json=job.to_json(),
-        trainer_region="home", trainer_gateway=home, stopping=True, authority_key=AUTHORITY.public_key,
-    )  # fmt: skip
+        task_id=f"{JOB}/rollout:us:0",
+        job_id=JOB,
+        role=control_pb2.ROLE_ROLLOUT,
+        job_json=job.to_json(),
+        trainer_region="home",
+        trainer_gateway=home,
+        stopping=True,
+        authority_key=AUTHORITY.public_key,
+    )
     return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks))
 
 
@@ -43,10 +49,23 @@ async def agent(work_dir: Path, coordinator: str) -> AsyncIterator[tuple["subpro
     ready = work_dir / "ready.json"
     ready.unlink(missing_ok=True)
     process = subprocess.Popen(  # noqa: ASYNC220  # it starts in the background
-        [sys.executable, "-m", "periplus", "agent", "--region", "us", "--coordinator", coordinator,
-         "--work-dir", str(work_dir), "--ready-file", str(ready)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "periplus",
+            "agent",
+            "--region",
+            "us",
+            "--coordinator",
+            coordinator,
+            "--work-dir",
+            str(work_dir),
+            "--ready-file",
+            str(ready),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
     try:
         async with asyncio.timeout(DEADLINE_S):
             while not ready.exists():  # noqa: ASYNC110  # another process writes it

@@ -491,9 +491,11 @@ def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method
 def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream() -> None:
     async def scene() -> None:
         async with (
-            gateway() as home, Trainer(home.address) as trainer, Worker(home.address, "w1"),
+            gateway() as home,
+            Trainer(home.address) as trainer,
+            Worker(home.address, "w1"),
             Worker(home.address, "liar") as liar,
-        ):  # fmt: skip
+        ):
             await until(lambda: len(trainer.came) == 2)
             for body in ("started", "failed", "capacity", "proof"):
                 message = gateway_pb2.RolloutUp(worker_id="w1")

@@ -26,10 +26,20 @@ DEADLINE_S = 15.0
 
 def task(behaviour: str, task_id: str = "j/rollout:0") -> LocalTask:
     return LocalTask(
-        task_id=task_id, job_id="j", role=Role.ROLLOUT, job_json=behaviour, trainer_region="a", trainer_gateway="a:1",
-        fork=0, resume_from="", plan_json="{}", stopping=False, authority_key="ab" * 32, output_dir="runs",
+        task_id=task_id,
+        job_id="j",
+        role=Role.ROLLOUT,
+        job_json=behaviour,
+        trainer_region="a",
+        trainer_gateway="a:1",
+        fork=0,
+        resume_from="",
+        plan_json="{}",
+        stopping=False,
+        authority_key="ab" * 32,
+        output_dir="runs",
         max_restarts=3,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -54,9 +54,12 @@ def test_the_estimate_of_a_fold_is_near_what_was_measured(num_deltas: int, share
 
 
 @given(
-    chain=st.none() | st.lists(st.integers(1, 1 << 40), max_size=20), content=st.none() | st.integers(1, 1 << 45),
-    after=st.lists(st.integers(1, 1 << 40), max_size=5), link=st.floats(1e3, 1e11), is_behind=st.booleans(),
-)  # fmt: skip
+    chain=st.none() | st.lists(st.integers(1, 1 << 40), max_size=20),
+    content=st.none() | st.integers(1, 1 << 45),
+    after=st.lists(st.integers(1, 1 << 40), max_size=5),
+    link=st.floats(1e3, 1e11),
+    is_behind=st.booleans(),
+)
 def test_ways_are_ordered_by_time_and_none_is_faster_than_its_bytes(
     chain: list[int] | None, content: int | None, after: list[int], link: float, is_behind: bool
 ) -> None:

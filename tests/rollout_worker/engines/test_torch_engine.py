@@ -28,10 +28,18 @@ def _one_thread() -> Iterator[None]:
 def model() -> Any:
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=VOCAB, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=8,
-        num_key_value_heads=4, head_dim=8, initializer_range=0.2, tie_word_embeddings=True,
-        pad_token_id=PAD, eos_token_id=EOS,
-    )  # fmt: skip
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=8,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+    )
     return Qwen3ForCausalLM(config).eval()
 
 
@@ -53,9 +61,13 @@ def request(
     length = length or 1 + group % WIDTH
     prompt_ids = tuple(3 + (group * 7 + place * 5) % (VOCAB - 3) for place in range(length))
     return SampleRequest(
-        prompt_ids=prompt_ids, group=group, sample=sample, temperature=temperature,
-        max_new_tokens=max_new_tokens, greedy=greedy,
-    )  # fmt: skip
+        prompt_ids=prompt_ids,
+        group=group,
+        sample=sample,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        greedy=greedy,
+    )
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -98,9 +110,13 @@ def test_greedy_agrees_with_transformers_own_generate(engine: TorchEngine, model
         asked = request(group, greedy=True)
         ours = engine.generate([asked], seed=0, version=0)[0]
         theirs = model.generate(
-            torch.tensor([asked.prompt_ids]), attention_mask=torch.ones(1, len(asked.prompt_ids)), do_sample=False,
-            max_new_tokens=asked.max_new_tokens, eos_token_id=EOS, pad_token_id=PAD,
-        )  # fmt: skip
+            torch.tensor([asked.prompt_ids]),
+            attention_mask=torch.ones(1, len(asked.prompt_ids)),
+            do_sample=False,
+            max_new_tokens=asked.max_new_tokens,
+            eos_token_id=EOS,
+            pad_token_id=PAD,
+        )
         assert ours.token_ids == tuple(theirs[0, len(asked.prompt_ids) :].tolist())
 
 

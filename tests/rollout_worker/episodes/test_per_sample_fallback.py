@@ -15,9 +15,14 @@ from tests.periplus.values.test_trajectory import GOOD
 
 def lease(number: int) -> QueuedLease:
     return QueuedLease(
-        lease_id=number, group=number, sample=0, item=number, start_at=Policy(0, 0), consume_by_version=0,
+        lease_id=number,
+        group=number,
+        sample=0,
+        item=number,
+        start_at=Policy(0, 0),
+        consume_by_version=0,
         purpose=Purpose.TRAIN,
-    )  # fmt: skip
+    )
 
 
 @given(st.integers(0, 20), st.sets(st.integers(0, 19)))
@@ -46,9 +51,11 @@ def test_a_sample_that_the_trainer_would_refuse_costs_its_own_lease_alone() -> N
     limits = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
     nan = read_only([-1.0, float("nan"), 0], np.float32)
     produced = [
-        replace(GOOD, lease_id=0), replace(GOOD, lease_id=1, reward=1e200), replace(GOOD, lease_id=2, logprobs=nan),
+        replace(GOOD, lease_id=0),
+        replace(GOOD, lease_id=1, reward=1e200),
+        replace(GOOD, lease_id=2, logprobs=nan),
         replace(GOOD, lease_id=3),
-    ]  # fmt: skip
+    ]
     valid, failed = only_valid([lease(number) for number in range(4)], produced, limits)
     assert [trajectory.lease_id for trajectory in valid] == [0, 3]
     assert [each.lease.lease_id for each in failed] == [1, 2]

@@ -12,9 +12,14 @@ def lease(
     lease_id: int, group: int = 0, sample: int = 0, start: int = 0, fork: int = 0, purpose: Purpose = Purpose.TRAIN
 ) -> QueuedLease:
     return QueuedLease(
-        lease_id=lease_id, group=group, sample=sample, item=0, start_at=Policy(fork, start), consume_by_version=start,
+        lease_id=lease_id,
+        group=group,
+        sample=sample,
+        item=0,
+        start_at=Policy(fork, start),
+        consume_by_version=start,
         purpose=purpose,
-    )  # fmt: skip
+    )
 
 
 def queue_of(*leases: QueuedLease) -> LeaseQueue:

@@ -31,7 +31,5 @@ print(sorted(compiled() - ready))
 
 
 def test_nothing_is_left_to_compile_for_a_real_delta() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", DECODED_LATER], capture_output=True, text=True, check=False, cwd=ROOT
-    )  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", DECODED_LATER], capture_output=True, text=True, check=False, cwd=ROOT)
     assert ran.stdout.strip() == "[]", ran.stderr

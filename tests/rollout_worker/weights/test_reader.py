@@ -83,9 +83,12 @@ async def scene(
         model = model or tiny_model()
         weights = EngineWeights(tiny_engine(model), SEED)
         settings = ReaderSettings(
-            job_id=JOB, reader_id="w", gateway=gateway.address, authority_key=AUTHORITY.public_key,
+            job_id=JOB,
+            reader_id="w",
+            gateway=gateway.address,
+            authority_key=AUTHORITY.public_key,
             check_every_versions=every,
-        )  # fmt: skip
+        )
 
         async def report(proof: VersionReport) -> None:
             it.proofs.append(proof)

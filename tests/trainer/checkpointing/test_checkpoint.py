@@ -37,9 +37,17 @@ def step(model: Any, optimizer: torch.optim.Optimizer, seed: int) -> None:
 
 def content(version: int, fork: int = 0, parent: checkpoint.Manifest | None = None) -> Content:
     return Content(
-        job_id="j", policy=Policy(fork, version), lineage=Lineage(fork), progress={"steps": float(version)},
-        audit_line=7, audit_prev=bytes(16), next_group=9, open_groups=(5, 8), batches_root=b"r" * 16, parent=parent,
-    )  # fmt: skip
+        job_id="j",
+        policy=Policy(fork, version),
+        lineage=Lineage(fork),
+        progress={"steps": float(version)},
+        audit_line=7,
+        audit_prev=bytes(16),
+        next_group=9,
+        open_groups=(5, 8),
+        batches_root=b"r" * 16,
+        parent=parent,
+    )
 
 
 def save(root: Path, version: int, model: Any, optimizer: Any, fork: int = 0) -> Path:

@@ -75,11 +75,23 @@ def double_norm(state: State) -> None:
         (no_mlp, ("1 tensor the model has and the files lack", MLP)),
         (without_layer, ("11 tensors the model has and the files lack", "model.layers.1.input_layernorm", "6 more")),
         (layer_more, ("the files have and the model lacks", "model.layers.7.mlp.up_proj.weight")),
-        (narrow_norm, ("1 tensor of another shape", f"{NORM} ((4,), not (128,))",)),
-        (integer_norm, ("1 tensor stored as no float", f"{NORM} (I8)",)),
+        (
+            narrow_norm,
+            (
+                "1 tensor of another shape",
+                f"{NORM} ((4,), not (128,))",
+            ),
+        ),
+        (
+            integer_norm,
+            (
+                "1 tensor stored as no float",
+                f"{NORM} (I8)",
+            ),
+        ),
         (double_norm, (f"{NORM} (F64)",)),
     ],
-)  # fmt: skip
+)
 def test_a_tensor_that_does_not_fit_is_refused_by_name(
     copy: Path, change: Callable[[State], None], words: tuple[str, ...]
 ) -> None:

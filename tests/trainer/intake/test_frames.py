@@ -163,16 +163,19 @@ def test_what_is_too_much_for_one_commit_waits_for_the_next(store: Spool, monkey
 
 def test_of_a_frame_with_invalid_samples_the_valid_ones_are_kept_as_a_frame_of_their_own(store: Spool) -> None:
     samples = [
-        replace(GOOD, sample=0), replace(GOOD, sample=1, lease_id=11, reward=1e200), replace(GOOD, sample=2),
+        replace(GOOD, sample=0),
+        replace(GOOD, sample=1, lease_id=11, reward=1e200),
+        replace(GOOD, sample=2),
         replace(GOOD, sample=3, lease_id=13, worker_id="another"),
-    ]  # fmt: skip
+    ]
     mixed = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, trajectory_codec.encode(samples))
     ((committed,), (again,)) = commit(store, (key(0), mixed), (key(0), mixed))
 
     assert [(kept.trajectory.sample, kept.index) for kept in committed.kept] == [(0, 0), (2, 1)]
     assert [(one.lease_id, one.group, one.sample) for one in committed.refused] == [
-        (11, GOOD.group, 1), (13, GOOD.group, 3)
-    ]  # fmt: skip
+        (11, GOOD.group, 1),
+        (13, GOOD.group, 3),
+    ]
     assert "1e+200" in str(committed.refusal)
     assert "another" in str(committed.refused[1].why)
     (record,) = store.records()

@@ -24,9 +24,16 @@ KEY = PublisherKey.from_private_bytes(bytes(range(32, 64)))
 CERTIFICATE = AUTHORITY.certify(JOB, FORK, KEY.public_key)
 DEADLINE_S = 10.0
 ANCHOR = signed_publication(
-    KEY, CERTIFICATE, job_id=JOB, kind=PublicationKind.ANCHOR, policy=Policy(FORK, 0), codec=CodecId.WEIGHTS,
-    content_bytes=9, parts=(b"one", b"two", b"three"), state_digest=bytes(32),
-)  # fmt: skip
+    KEY,
+    CERTIFICATE,
+    job_id=JOB,
+    kind=PublicationKind.ANCHOR,
+    policy=Policy(FORK, 0),
+    codec=CodecId.WEIGHTS,
+    content_bytes=9,
+    parts=(b"one", b"two", b"three"),
+    state_digest=bytes(32),
+)
 
 
 class Home(gateway_pb2_grpc.GatewayServicer):

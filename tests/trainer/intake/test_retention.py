@@ -49,8 +49,9 @@ def test_the_newest_frame_stays_so_that_there_is_one_to_begin_from() -> None:
 
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.none() | st.integers(0, 6)), min_size=1, max_size=12),
-    st.integers(0, 200), st.integers(0, 7),
-)  # fmt: skip
+    st.integers(0, 200),
+    st.integers(0, 7),
+)
 def test_only_covered_frames_ever_go_and_only_for_want_of_room(
     frames: list[tuple[int, int | None]], max_bytes: int, covered: int
 ) -> None:

@@ -75,12 +75,23 @@ def test_the_loss_sees_what_the_mask_shows_and_the_model_sees_all() -> None:
 
 def test_a_trajectory_gives_all_that_is_trained_on_and_takes_the_reward_dealt_to_it() -> None:
     trajectory = Trajectory(
-        lease_id=1, group=2, sample=3, item=4, purpose=Purpose.TRAIN, prompt_ids=np.array([5, 6], np.int32),
-        completion_ids=np.array([7, 8, 9], np.int32), logprobs=np.array([-0.5, 0.0, -0.25], np.float32),
-        mask=np.array([True, False, True]), policies=(PolicyRun(Policy(0, 1), 2), PolicyRun(Policy(0, 2), 1)),
-        reward=0.75, stop_reason=StopReason.LENGTH, worker_id="w", generation_s=0.1,
-        sampling=SamplingParams(temperature=1.0, top_p=1.0, top_k=0), metadata="",
-    )  # fmt: skip
+        lease_id=1,
+        group=2,
+        sample=3,
+        item=4,
+        purpose=Purpose.TRAIN,
+        prompt_ids=np.array([5, 6], np.int32),
+        completion_ids=np.array([7, 8, 9], np.int32),
+        logprobs=np.array([-0.5, 0.0, -0.25], np.float32),
+        mask=np.array([True, False, True]),
+        policies=(PolicyRun(Policy(0, 1), 2), PolicyRun(Policy(0, 2), 1)),
+        reward=0.75,
+        stop_reason=StopReason.LENGTH,
+        worker_id="w",
+        generation_s=0.1,
+        sampling=SamplingParams(temperature=1.0, top_p=1.0, top_k=0),
+        metadata="",
+    )
     got = sample_of(trajectory, 0.5)
     assert (got.group, got.sample, got.reward, got.stop_reason) == (2, 3, 0.5, StopReason.LENGTH)
     assert got.policies == trajectory.policies

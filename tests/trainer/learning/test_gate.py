@@ -21,12 +21,22 @@ BOUND = 2
 def of(*runs: tuple[Policy, int], group: int = 0, sample: int = 0) -> Trajectory:
     num_tokens = sum(count for _, count in runs)
     return Trajectory(
-        lease_id=1, group=group, sample=sample, item=0, purpose=Purpose.TRAIN, prompt_ids=token_ids((1,)),
-        completion_ids=token_ids((2,) * num_tokens), logprobs=np.zeros(num_tokens, np.float32),
-        mask=np.ones(num_tokens, np.bool_), sampling=SamplingParams(temperature=1.0),
-        policies=tuple(PolicyRun(policy, count) for policy, count in runs), reward=0.0, stop_reason=StopReason.EOS,
-        worker_id="w", generation_s=0.0,
-    )  # fmt: skip
+        lease_id=1,
+        group=group,
+        sample=sample,
+        item=0,
+        purpose=Purpose.TRAIN,
+        prompt_ids=token_ids((1,)),
+        completion_ids=token_ids((2,) * num_tokens),
+        logprobs=np.zeros(num_tokens, np.float32),
+        mask=np.ones(num_tokens, np.bool_),
+        sampling=SamplingParams(temperature=1.0),
+        policies=tuple(PolicyRun(policy, count) for policy, count in runs),
+        reward=0.0,
+        stop_reason=StopReason.EOS,
+        worker_id="w",
+        generation_s=0.0,
+    )
 
 
 STALE = of((Policy(1, 2), 3))
@@ -72,11 +82,7 @@ def test_a_stale_step_shows_in_the_largest_staleness_of_the_summary_for_good() -
     assert progress.summary(accuracy_after=0, wall_s=0, bound=BOUND, num_remote_regions=0)["staleness_max"] == 3
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 7), st.integers(1, 3)), max_size=6
-    )
-)  # fmt: skip
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 7), st.integers(1, 3)), max_size=6))
 def test_what_is_admitted_has_no_violation_and_nothing_fit_is_refused(rows: list[tuple[int, int, int, int]]) -> None:
     batch = tuple(
         of((Policy(fork, version), tokens), group=group, sample=i)
@@ -90,9 +96,15 @@ def test_what_is_admitted_has_no_violation_and_nothing_fit_is_refused(rows: list
 
 
 SENT = Sent(
-    is_delta=True, payload_bytes=10, content_bytes=20, num_elements=10, num_changed=3, snapshot_s=0.1, encode_s=0.2,
+    is_delta=True,
+    payload_bytes=10,
+    content_bytes=20,
+    num_elements=10,
+    num_changed=3,
+    snapshot_s=0.1,
+    encode_s=0.2,
     publish_s=0.3,
-)  # fmt: skip
+)
 
 
 def test_sums_survive_a_checkpoint_and_an_older_build_that_knew_fewer() -> None:

@@ -34,10 +34,13 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.rank_process", str(rank), "2", folder / "store", folder / str(rank)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     try:
         for process in processes:
             output, _ = process.communicate(timeout=DEADLINE_S)

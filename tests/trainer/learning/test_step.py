@@ -36,16 +36,23 @@ def make_batch() -> Batch:
 def targets_of(batch: Batch, advantages: tuple[float, ...] = (1.0, -1.0, 0.5, -0.5)) -> Targets:
     values_BU = torch.zeros(4, batch.mask_BT.shape[1] + 1)
     return Targets(
-        advantages_BT=torch.tensor(advantages)[:, None].expand(batch.mask_BT.shape), proximal_BT=None,
-        reference_BT=None, values_BU=values_BU, returns_BT=values_BU[:, 1:] + 1.0,
-    )  # fmt: skip
+        advantages_BT=torch.tensor(advantages)[:, None].expand(batch.mask_BT.shape),
+        proximal_BT=None,
+        reference_BT=None,
+        values_BU=values_BU,
+        returns_BT=values_BU[:, 1:] + 1.0,
+    )
 
 
 def settings(**changes: Any) -> UpdateSettings:
     values: dict[str, Any] = {
-        "token_loss": ALGORITHMS["grpo"].token_loss, "loss": loss_settings(), "value_clip": None, "temperature": 1.0,
-        "max_grad_norm": 1e9, "micro_batch_rows": 100,
-    }  # fmt: skip
+        "token_loss": ALGORITHMS["grpo"].token_loss,
+        "loss": loss_settings(),
+        "value_clip": None,
+        "temperature": 1.0,
+        "max_grad_norm": 1e9,
+        "micro_batch_rows": 100,
+    }
     return UpdateSettings(**values | changes)
 
 

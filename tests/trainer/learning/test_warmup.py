@@ -9,9 +9,16 @@ from trainer.learning.warmup import WarmupSettings, warm_up
 
 EXAMPLES = [Example(prompt_ids=(3, token), completion_ids=(token, 2)) for token in range(5, 15)]
 SETTINGS = WarmupSettings(
-    max_steps=60, batch_rows=8, peak_learning_rate=2e-2, ramp_steps=2, max_grad_norm=1.0, weight_decay=0.0,
-    target_loss=0.5, loss_window=3, seed=0,
-)  # fmt: skip
+    max_steps=60,
+    batch_rows=8,
+    peak_learning_rate=2e-2,
+    ramp_steps=2,
+    max_grad_norm=1.0,
+    weight_decay=0.0,
+    target_loss=0.5,
+    loss_window=3,
+    seed=0,
+)
 
 
 def test_it_stops_once_the_mean_of_the_last_losses_is_under_the_target(model: Any) -> None:

@@ -22,8 +22,9 @@ def test_an_evaluation_goes_to_workers_that_are_full_and_comes_back_in_the_order
     desk.deliver(*desk.worker("a", 2)[:2])
     leases = leases_of(desk.tell(EvalAsked((7, 8))))
     assert [(x.item, x.group, x.purpose, x.start_at) for x in leases] == [
-        (7, EVAL_GROUPS_START, Purpose.EVAL, Policy(0, 0)), (8, EVAL_GROUPS_START + 1, Purpose.EVAL, Policy(0, 0)),
-    ]  # fmt: skip
+        (7, EVAL_GROUPS_START, Purpose.EVAL, Policy(0, 0)),
+        (8, EVAL_GROUPS_START + 1, Purpose.EVAL, Policy(0, 0)),
+    ]
     (ready,) = of(desk.deliver(*reversed(leases)), EvalReady)
     assert [x.item for x in ready.results] == [7, 8]
     assert not desk.ledger.state.groups.keys() & {x.group for x in leases}

@@ -120,8 +120,9 @@ def test_the_death_of_a_worker_is_an_attempt_at_what_it_had_started_and_at_nothi
         desk.tell(LeasesStarted(name, (started.lease_id,), desk.policy))
         effects = desk.tell(WorkerLeft(name))
         assert of(effects, LeaseLost) == [
-            LeaseLost(started, name, Loss.WORKER_DIED), LeaseLost(queued, name, Loss.WORKER_GONE)
-        ]  # fmt: skip
+            LeaseLost(started, name, Loss.WORKER_DIED),
+            LeaseLost(queued, name, Loss.WORKER_GONE),
+        ]
         assert bool(of(effects, GroupDropped)) == (attempt == 1)
     assert of(tuple(desk.effects), GroupDropped) == [GroupDropped(0, Drop.FAILED, ())]
 

@@ -30,9 +30,16 @@ def restored(**changed: Any) -> Desk:
 
 def stored(group: int, policy: Policy = PARENT, sample: int = 0, **changed: Any) -> Result:
     fields: dict[str, Any] = {
-        "lease_id": 1, "group": group, "sample": sample, "item": item_of(group), "purpose": Purpose.TRAIN,
-        "worker_id": "gone", "policies": (PolicyRun(policy, 2),), "num_tokens": 2, "reward": 0.0,
-    }  # fmt: skip
+        "lease_id": 1,
+        "group": group,
+        "sample": sample,
+        "item": item_of(group),
+        "purpose": Purpose.TRAIN,
+        "worker_id": "gone",
+        "policies": (PolicyRun(policy, 2),),
+        "num_tokens": 2,
+        "reward": 0.0,
+    }
     return Result(**{**fields, **changed})
 
 

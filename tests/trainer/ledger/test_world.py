@@ -12,12 +12,28 @@ from tests.support.ledger_world import World
 from trainer.ledger.values import LedgerLimits
 
 ACTIONS = {
-    "up_arrives": 8, "down_arrives": 8, "all_arrives": 8, "link_breaks": 1, "worker_comes": 3,
-    "worker_says_it_again": 1, "worker_goes": 1, "worker_starts": 10, "worker_finishes": 10, "worker_works_off": 6,
-    "worker_fails": 1, "worker_lies": 3, "worker_repeats": 1, "all_goes_well": 6, "gateway_sends": 2,
-    "gateway_restarts": 1, "trainer_moves": 8, "trainer_saves": 3, "trainer_crashes": 1, "asks_for_evaluation": 1,
+    "up_arrives": 8,
+    "down_arrives": 8,
+    "all_arrives": 8,
+    "link_breaks": 1,
+    "worker_comes": 3,
+    "worker_says_it_again": 1,
+    "worker_goes": 1,
+    "worker_starts": 10,
+    "worker_finishes": 10,
+    "worker_works_off": 6,
+    "worker_fails": 1,
+    "worker_lies": 3,
+    "worker_repeats": 1,
+    "all_goes_well": 6,
+    "gateway_sends": 2,
+    "gateway_restarts": 1,
+    "trainer_moves": 8,
+    "trainer_saves": 3,
+    "trainer_crashes": 1,
+    "asks_for_evaluation": 1,
     "time_passes": 3,
-}  # fmt: skip
+}
 """What may happen, and how often."""
 
 NUMBERS = st.integers(0, 14)
@@ -28,23 +44,43 @@ def limits(
 ) -> LedgerLimits:
     tokens = 4
     return LedgerLimits(
-        groups_per_step=groups, group_size=size, bound=bound, steps=steps, lease_timeout_s=10.0, max_hold_s=4.0,
-        max_sample_tokens=tokens, intake_tokens=int(tokens * size * groups * room), depth=depth, **changed,
-    )  # fmt: skip
+        groups_per_step=groups,
+        group_size=size,
+        bound=bound,
+        steps=steps,
+        lease_timeout_s=10.0,
+        max_hold_s=4.0,
+        max_sample_tokens=tokens,
+        intake_tokens=int(tokens * size * groups * room),
+        depth=depth,
+        **changed,
+    )
 
 
 class LedgerMachine(RuleBasedStateMachine):
     world: World
 
     @initialize(
-        groups=st.integers(1, 2), size=st.integers(1, 3), bound=st.integers(0, 3), steps=st.integers(1, 6),
-        depth=st.sampled_from([None, 1.0, 1.5, 3.0]), room=st.sampled_from([1.0, 1.25, 1.5, 2.0, 4.0]),
-        filters=st.booleans(), room_of_z=st.integers(1, 5),
-    )  # fmt: skip
+        groups=st.integers(1, 2),
+        size=st.integers(1, 3),
+        bound=st.integers(0, 3),
+        steps=st.integers(1, 6),
+        depth=st.sampled_from([None, 1.0, 1.5, 3.0]),
+        room=st.sampled_from([1.0, 1.25, 1.5, 2.0, 4.0]),
+        filters=st.booleans(),
+        room_of_z=st.integers(1, 5),
+    )
     def begin(
-        self, groups: int, size: int, bound: int, steps: int, depth: float | None, room: float, filters: bool,
+        self,
+        groups: int,
+        size: int,
+        bound: int,
+        steps: int,
+        depth: float | None,
+        room: float,
+        filters: bool,
         room_of_z: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.world = World(
             limits(groups, size, bound, steps, depth, room, filter_uniform=filters, max_filtered_per_step=2)
         )
@@ -77,11 +113,15 @@ def test_no_promise_is_broken_on_a_long_walk(seed: int) -> None:
     chance = random.Random(seed)
     world = World(
         limits(
-            groups=chance.randint(1, 3), size=chance.randint(1, 4), bound=chance.randint(0, 3), steps=20,
-            depth=chance.choice([None, 1.0, 2.0]), room=chance.choice([1.0, 1.3, 1.6, 2.0, 4.0]),
+            groups=chance.randint(1, 3),
+            size=chance.randint(1, 4),
+            bound=chance.randint(0, 3),
+            steps=20,
+            depth=chance.choice([None, 1.0, 2.0]),
+            room=chance.choice([1.0, 1.3, 1.6, 2.0, 4.0]),
             filter_uniform=chance.random() < 0.5,
         )
-    )  # fmt: skip
+    )
     for action in chance.choices(list(ACTIONS), list(ACTIONS.values()), k=600):
         getattr(world, action)(chance.randrange(15), chance.randrange(15))
     world.drain(chance.randint(1, 5))

@@ -64,7 +64,7 @@ def host_positions(base: WeightState, new: WeightState, span_bytes: int) -> list
             words(span, elements(layout, span, new)),
         ).positions.tolist()
         for span in layout.spans(span_bytes)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture

@@ -153,7 +153,5 @@ def test_the_bundle_holds_what_a_worker_needs_and_no_weights(model_dir: Path, tm
 
 
 def test_nothing_is_left_to_compile_for_a_real_delta() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", ENCODED_LATER], capture_output=True, text=True, check=False, cwd=ROOT
-    )  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", ENCODED_LATER], capture_output=True, text=True, check=False, cwd=ROOT)
     assert ran.stdout.strip() == "[]", ran.stderr

@@ -101,9 +101,17 @@ class Scene:
         desk: Any = self.desk
         scribe: Any = self.scribe
         self.publisher = Publisher(
-            JOB, model, Policy(0, 0), key=self.key, link=link, desk=desk, scribe=scribe,
-            prompts_RP=probe_prompts(1, model.config.vocab_size), num_threads=1, now=lambda: 0.0,
-        )  # fmt: skip
+            JOB,
+            model,
+            Policy(0, 0),
+            key=self.key,
+            link=link,
+            desk=desk,
+            scribe=scribe,
+            prompts_RP=probe_prompts(1, model.config.vocab_size),
+            num_threads=1,
+            now=lambda: 0.0,
+        )
 
     async def begin(self) -> None:
         await self.publisher.first(BUNDLE, AUTHORITY.certify(JOB, 0, self.key.public_key))
@@ -180,8 +188,16 @@ def test_a_version_is_on_record_before_its_closing_leaves(scene: Scene) -> None:
     play(scene, act)
     of_version = [type(each) for each in scene.link.log if not isinstance(each, Chunk)]
     assert of_version == [
-        Sealer, Opening, Closing, audit.PublishEntry, Opening, Closing, Opening, audit.PublishEntry, Closing,
-    ], "and the journal is signed before anything is published"  # fmt: skip
+        Sealer,
+        Opening,
+        Closing,
+        audit.PublishEntry,
+        Opening,
+        Closing,
+        Opening,
+        audit.PublishEntry,
+        Closing,
+    ], "and the journal is signed before anything is published"
 
 
 def test_training_may_go_on_while_a_version_is_encoded_and_sent(scene: Scene) -> None:

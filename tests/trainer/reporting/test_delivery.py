@@ -9,13 +9,27 @@ from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
 from trainer.reporting.progress import Progress
 
 SENT = Sent(
-    is_delta=True, payload_bytes=1000, content_bytes=200_000, num_elements=100_000, num_changed=800, snapshot_s=0.1,
-    encode_s=0.2, publish_s=0.4,
-)  # fmt: skip
+    is_delta=True,
+    payload_bytes=1000,
+    content_bytes=200_000,
+    num_elements=100_000,
+    num_changed=800,
+    snapshot_s=0.1,
+    encode_s=0.2,
+    publish_s=0.4,
+)
 PROOF = ReaderProof(
-    policy=Policy(0, 1), digest=b"", ok=True, why="", engine_checked=False, fallback=False, probe_max_difference=0.0,
-    transfer_s=1.0, apply_s=0.5, pause_s=0.25,
-)  # fmt: skip
+    policy=Policy(0, 1),
+    digest=b"",
+    ok=True,
+    why="",
+    engine_checked=False,
+    fallback=False,
+    probe_max_difference=0.0,
+    transfer_s=1.0,
+    apply_s=0.5,
+    pause_s=0.25,
+)
 
 
 def test_a_delta_tells_its_density_and_its_bits() -> None:

@@ -33,6 +33,4 @@ def grpo_loss(
 def grpo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
     """The advantage of each token, A above; only centred without `normalise`."""
     rewards = penalised_rewards(outcomes)
-    return of_samples(
-        group_advantages(rewards, outcomes.groups, normalise_std=settings.normalise), outcomes.mask_BT
-    )  # fmt: skip
+    return of_samples(group_advantages(rewards, outcomes.groups, normalise_std=settings.normalise), outcomes.mask_BT)

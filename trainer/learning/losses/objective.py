@@ -83,9 +83,7 @@ def policy_loss(
     tokens = token_loss(current_BT, proximal_BT, advantages_BT, mask_BT, settings.clip)
 
     def mean(values_BT: torch.Tensor) -> torch.Tensor:
-        return aggregate(
-            values_BT, mask_BT, settings.aggregation, counts, constant_tokens=settings.constant_tokens
-        )  # fmt: skip
+        return aggregate(values_BT, mask_BT, settings.aggregation, counts, constant_tokens=settings.constant_tokens)
 
     loss = mean(weight_BT * tokens.loss_BT)
     if settings.kl_coefficient:

@@ -37,10 +37,13 @@ def ppo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantage
     after_B = values_BU.gather(1, outcomes.lengths_B[:, None])[:, 0]
     goes_on_B = outcomes.truncated_B & settings.bootstrap_truncated
     advantages_BT = gae(
-        token_rewards(outcomes), values_BU[:, :-1], mask_BT,
+        token_rewards(outcomes),
+        values_BU[:, :-1],
+        mask_BT,
         bootstrap_B=torch.where(goes_on_B, after_B, torch.zeros_like(after_B)),
-        gamma=settings.gamma, gae_lambda=settings.gae_lambda,
-    )  # fmt: skip
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+    )
     return Advantages(
         advantages_BT=whiten(advantages_BT, mask_BT) if settings.normalise else advantages_BT,
         returns_BT=advantages_BT + values_BU[:, :-1],

@@ -24,7 +24,7 @@ from tests.support.planner_cost import (
     region,
     slower,
     workload,
-)  # fmt: skip
+)
 
 PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)
 

@@ -16,7 +16,7 @@ SLOW = slower(GPU, "slow", factor=0.5)
 ASKED = problem(
     fleet(region("x", machines(per_machine=4, num=2)), region("y", machines(SLOW, per_machine=2)), types=(GPU, SLOW)),
     workload(PAIR),
-)  # fmt: skip
+)
 
 
 def pool(task: Task, *, key: str = "x/simple/4", unit: int = 1, num: int = 1, layout: Layout | None = None) -> Pool:

@@ -24,7 +24,7 @@ def test_beyond_the_last_knot_samples_are_in_proportion() -> None:
 @pytest.mark.parametrize(
     ("samples", "seconds"),
     [(0.5, 1.0), (2.0, 2.0), (3.0, 2.0), (6.0, 2.0), (7.0, 2.5), (10.0, 4.0), (20.0, 8.0)],
-)  # fmt: skip
+)
 def test_the_end_is_the_least_time_in_which_units_of_both_make_enough(samples: float, seconds: float) -> None:
     assert phase_end_s([(1, JUMPS), (1, EARLY)], samples) == pytest.approx(seconds, rel=1e-9)
 

@@ -34,9 +34,16 @@ def numbers(gpu: str) -> FloatArray:
 
 def made(gpu: str, model: str) -> Series:
     blank = Series(
-        term=MeasuredTerm.DENSE_LAYER, source="made up", gpu=gpu, model=model, arch=architectures()[model], tensor=1,
-        numerics=Numerics.HALF, columns={"tokens": TOKENS}, seconds=np.ones(len(TOKENS)),
-    )  # fmt: skip
+        term=MeasuredTerm.DENSE_LAYER,
+        source="made up",
+        gpu=gpu,
+        model=model,
+        arch=architectures()[model],
+        tensor=1,
+        numerics=Numerics.HALF,
+        columns={"tokens": TOKENS},
+        seconds=np.ones(len(TOKENS)),
+    )
     program = parameters.program(parameters.centres(parameters.PROGRAM))
     return replace(blank, seconds=predicted_s(blank, GPUS[gpu], parameters.device_fit(numbers(gpu)), program))
 

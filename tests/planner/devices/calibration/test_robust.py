@@ -11,9 +11,14 @@ X = np.linspace(1.0, 3.0, 40)
 
 def _fit(y: FloatArray, start: tuple[float, float] = (0.0, 0.0), strength: float = 1e-6) -> FloatArray:
     return robust.minimise(
-        lambda at: at[0] + at[1] * X - y, np.array(start), centre=np.zeros(2), spread=np.ones(2),
-        weights=np.full(len(X), 1 / len(X)), strength=strength, iterations=60,
-    )  # fmt: skip
+        lambda at: at[0] + at[1] * X - y,
+        np.array(start),
+        centre=np.zeros(2),
+        spread=np.ones(2),
+        weights=np.full(len(X), 1 / len(X)),
+        strength=strength,
+        iterations=60,
+    )
 
 
 def test_a_line_is_found() -> None:
@@ -32,9 +37,14 @@ def test_a_number_that_nothing_depends_on_stays_at_its_prior() -> None:
 
     weights, spread = np.full(5, 0.2), np.ones(2)
     found = robust.minimise(
-        residuals, np.array([0.0, 0.7]), centre=np.array([0.0, 0.3]), spread=spread, weights=weights, strength=1e-4,
+        residuals,
+        np.array([0.0, 0.7]),
+        centre=np.array([0.0, 0.3]),
+        spread=spread,
+        weights=weights,
+        strength=1e-4,
         iterations=60,
-    )  # fmt: skip
+    )
     assert found == pytest.approx([1.0, 0.3], abs=0.02)
     r = residuals(found)
     columns = robust.jacobian(residuals, found, r)

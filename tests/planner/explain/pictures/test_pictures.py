@@ -77,9 +77,20 @@ def span(place: str, begin_s: float, end_s: float, what: str = "reward") -> Busy
 
 def with_spans(*spans: BusySpan) -> Simulated:
     return Simulated(
-        step_s=1.0, steps_s=(1.0,), samples_per_s=1.0, task_busy_s=(), links=(), regions=(), tokens_by_age=(1,),
-        hold_s=0.0, units_lost=0, samples_lost=0, samples_put_back=0.0, spans=spans, num_played=1,
-    )  # fmt: skip
+        step_s=1.0,
+        steps_s=(1.0,),
+        samples_per_s=1.0,
+        task_busy_s=(),
+        links=(),
+        regions=(),
+        tokens_by_age=(1,),
+        hold_s=0.0,
+        units_lost=0,
+        samples_lost=0,
+        samples_put_back=0.0,
+        spans=spans,
+        num_played=1,
+    )
 
 
 def test_bars_that_overlap_get_lanes_and_equal_units_are_counted() -> None:
@@ -145,9 +156,10 @@ def test_devices_that_idle_or_are_unused_look_so_and_only_then_is_there_a_legend
     assert not any(shape.get("class") == "generation" for shape in cells)
     more = tuple(
         replace(region, machines=(*region.machines, replace(region.machines[0], gpu="L40S", num_machines=9)))
-        if region.name == "us" else region
+        if region.name == "us"
+        else region
         for region in FLEET.regions
-    )  # fmt: skip
+    )
     root, words = checked(placement_svg(gpu_plan(replace(PROBLEM, fleet=replace(FLEET, regions=more)))))
     assert "unused: 72 L40S" in words
     assert "$2.00/h a device" in words

@@ -35,8 +35,14 @@ ALL = {"grid.csv": GRID, "aws.csv": AWS, "spot.csv": SPOT, "gcp.csv": GCP, "egre
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (GRID, TableKind.GRID), (AWS, TableKind.AWS_PRICES), (SPOT, TableKind.AWS_SPOT), (GCP, TableKind.GCP_PRICES),
-        (EGRESS, TableKind.EGRESS), (SMI, TableKind.NVIDIA_SMI), (TOPO, TableKind.TOPOLOGY), ("\ufeff" + GRID, TableKind.GRID),
+        (GRID, TableKind.GRID),
+        (AWS, TableKind.AWS_PRICES),
+        (SPOT, TableKind.AWS_SPOT),
+        (GCP, TableKind.GCP_PRICES),
+        (EGRESS, TableKind.EGRESS),
+        (SMI, TableKind.NVIDIA_SMI),
+        (TOPO, TableKind.TOPOLOGY),
+        ("\ufeff" + GRID, TableKind.GRID),
         ("name, memory.total [MiB]\nNVIDIA L4, 23034 MiB\n", TableKind.NVIDIA_SMI),
         ("NVIDIA L4, 23034 MiB\n", TableKind.NVIDIA_SMI),
         ("Sun Mar  1 10:00:00 2026\n+----+\n| NVIDIA-SMI 550.54.15    Driver Version: 550 |\n", TableKind.NVIDIA_SMI),
@@ -49,7 +55,7 @@ ALL = {"grid.csv": GRID, "aws.csv": AWS, "spot.csv": SPOT, "gcp.csv": GCP, "egre
         ("src_zone,src_gpu,dst_zone,max_gbytes_per_s,cluster\n", TableKind.SAILOR),
         ("Provider,InstanceType,AcceleratorName,Price,SpotPrice,Region,AvailabilityZone\n", TableKind.NEOCLOUDS),
     ],
-)  # fmt: skip
+)
 def test_tables_are_known_by_their_headers(text: str, kind: TableKind) -> None:
     assert kind_of(text, "file") is kind
 
@@ -94,8 +100,10 @@ def test_a_fleet_joins_networks_machines_and_prices_whatever_they_call_a_region(
     aws, gcp = imported.fleet.regions
     assert (aws.name, gcp.name) == ("aws:us-east-1", "gcp:us-central1-a")
     assert [(m.gpu, m.gpus_per_machine, m.num_machines, m.usd_per_gpu_hour, m.is_spot) for m in aws.machines] == [
-        ("A100-40GB-SXM", 8, 3, 4.0, False), ("A100-40GB-SXM", 8, 3, 1.0, True), ("L4", 4, 3, 1.2, False),
-    ]  # fmt: skip
+        ("A100-40GB-SXM", 8, 3, 4.0, False),
+        ("A100-40GB-SXM", 8, 3, 1.0, True),
+        ("L4", 4, 3, 1.2, False),
+    ]
     assert [(m.usd_per_gpu_hour, m.is_spot) for m in gcp.machines] == [(1.0, False), (0.4, True)]
     assert aws.fabric_bytes_per_s == 6.25e9
     assert [(link.bytes_per_s, link.usd_per_gbyte) for link in imported.fleet.links] == [(5e8, 0.09), (7.5e8, 0.0)]

@@ -25,11 +25,19 @@ def tables(num_per_cloud: int = 12) -> Tables:
     )
     offers = tuple(
         Offer(
-            region=place, instance_type=kind, gpu=gpu, gpus_per_machine=num, usd_per_gpu_hour=usd / (1 + spot),
-            is_spot=bool(spot), network_bytes_per_s=None if kind == "g6x" else 6.25e9 * num,
+            region=place,
+            instance_type=kind,
+            gpu=gpu,
+            gpus_per_machine=num,
+            usd_per_gpu_hour=usd / (1 + spot),
+            is_spot=bool(spot),
+            network_bytes_per_s=None if kind == "g6x" else 6.25e9 * num,
         )
-        for place in places if cloud_of(place) != "azure" for kind, gpu, num, usd in _TYPES for spot in (0, 1)
-    )  # fmt: skip
+        for place in places
+        if cloud_of(place) != "azure"
+        for kind, gpu, num, usd in _TYPES
+        for spot in (0, 1)
+    )
     return Tables(
         network=MeasuredNetwork(links=links, rtt_s={}),
         prices=PriceTable(offers=offers),

@@ -14,9 +14,13 @@ def grid_row(src: str, dst: str, gbit: str, rtt_ms: str) -> dict[str, str]:
 
 def sailor_row(src: str, dst: str, gpus: int, gbytes: float, cluster: str = "gcp") -> dict[str, str]:
     return {
-        "src_zone": src, "dst_zone": dst, "src_gpus_per_vm": str(gpus), "dst_gpus_per_vm": str(gpus),
-        "max_gbytes_per_s": str(gbytes), "cluster": cluster,
-    }  # fmt: skip
+        "src_zone": src,
+        "dst_zone": dst,
+        "src_gpus_per_vm": str(gpus),
+        "dst_gpus_per_vm": str(gpus),
+        "max_gbytes_per_s": str(gbytes),
+        "cluster": cluster,
+    }
 
 
 def test_gigabits_become_bytes_and_milliseconds_seconds() -> None:
@@ -69,9 +73,13 @@ def test_a_table_without_its_columns_is_refused_with_those_it_has() -> None:
 def test_runs_are_joined_newest_first_and_several_are_a_low_quantile() -> None:
     def run(gbit: float, date: str, tier: str = "PREMIUM", dst: str = B) -> dict[str, str]:
         return {
-            "src_region": A, "src_tier": tier, "dst_region": dst, "dst_tier": tier, "throughput_gbps": str(gbit),
+            "src_region": A,
+            "src_tier": tier,
+            "dst_region": dst,
+            "dst_tier": tier,
+            "throughput_gbps": str(gbit),
             "date": date,
-        }  # fmt: skip
+        }
 
     rates = [run(1, "2022-01-29"), run(8, "2022-11-28"), run(16, "2022-11-28"), run(1, "2022-12-01", "STANDARD")]
     rtts = [{"src_region": A, "dst_region": B, "rtt_ms": "20", "date": "2022-04-16"}]
@@ -89,8 +97,9 @@ def test_dtfms_pairs_hold_both_ways_under_the_names_of_the_cloud() -> None:
     ]
     links = dtfm(rows).links
     assert [(link.src_region, link.dst_region) for link in links] == [
-        ("aws:us-east-1", "aws:us-west-2"), ("aws:us-west-2", "aws:us-east-1"),
-    ]  # fmt: skip
+        ("aws:us-east-1", "aws:us-west-2"),
+        ("aws:us-west-2", "aws:us-east-1"),
+    ]
     assert {link.bytes_per_s for link in links} == {1e8}
     with pytest.raises(ConfigError, match="no row of scenario 'x'; it has us_4_regions, worldwide_10_regions"):
         dtfm(rows, "x")

@@ -56,8 +56,9 @@ def topology(between: str, num: int = 4, other: str | None = None) -> str:
 def test_accelerators_are_counted_by_type(text: str) -> None:
     machines = inventory(text).machines
     assert [(each.gpu, each.gpus_per_machine, each.num_machines) for each in machines] == [
-        ("A100-40GB-SXM", 2, 1), ("L4", 1, 1),
-    ]  # fmt: skip
+        ("A100-40GB-SXM", 2, 1),
+        ("L4", 1, 1),
+    ]
 
 
 def test_cards_cut_into_partitions_are_left_out_and_named() -> None:

@@ -57,8 +57,10 @@ def test_spot_without_a_discount_or_a_price_is_no_spot_and_the_cheapest_zone_spe
     rows = [row("32", "16", "a"), row("32", "8", "b"), row("32", "32", "c"), row("32", "", "d", "eu-west-1")]
     offers = prices.aws_spot(rows).offers
     assert [(o.region, o.is_spot, o.usd_per_gpu_hour) for o in offers] == [
-        ("aws:eu-west-1", False, 4.0), ("aws:us-east-1", False, 4.0), ("aws:us-east-1", True, 1.0),
-    ]  # fmt: skip
+        ("aws:eu-west-1", False, 4.0),
+        ("aws:us-east-1", False, 4.0),
+        ("aws:us-east-1", True, 1.0),
+    ]
 
 
 def test_gcps_newest_prices_count_where_the_machine_is_offered() -> None:
@@ -70,8 +72,10 @@ def test_gcps_newest_prices_count_where_the_machine_is_offered() -> None:
     ]
     found = prices.gcp(rows)
     assert [(o.region, o.is_spot, o.usd_per_gpu_hour) for o in found.offers] == [
-        ("gcp:us-central1", False, 1.0), ("gcp:us-central1", True, 0.5), ("gcp:us-west4", False, 1.0),
-    ]  # fmt: skip
+        ("gcp:us-central1", False, 1.0),
+        ("gcp:us-central1", True, 0.5),
+        ("gcp:us-west4", False, 1.0),
+    ]
     assert found.offers[0].network_bytes_per_s == 12.5e9
     assert any("whether a region offers g2-standard is not known" in guess for guess in found.guesses)
 
@@ -98,8 +102,9 @@ def test_one_lists_network_holds_for_another_lists_prices() -> None:
     )
     offers = prices.merged([spot, on_demand]).offers
     assert [(o.is_spot, o.usd_per_gpu_hour, o.network_bytes_per_s) for o in offers] == [
-        (False, 4.0, 50e9), (True, 1.0, 50e9),
-    ]  # fmt: skip
+        (False, 4.0, 50e9),
+        (True, 1.0, 50e9),
+    ]
     assert prices.merged([spot, on_demand]).in_region("aws:us-west-2") == ()
 
 

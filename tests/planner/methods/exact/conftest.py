@@ -33,10 +33,14 @@ def workload(*, eta: int, model: str = "Qwen3-4B", critic: bool = False) -> Work
     tasks += [Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING] if critic else []
     arch = architectures()[model]
     return Workload(
-        algorithm="ppo" if critic else "grpo", models=dict.fromkeys(tasks, arch), eta=eta, prompts_per_step=32,
-        group_size=8, prompt_tokens=lognormal(median_tokens=200, sigma=0.4, cap_tokens=512),
+        algorithm="ppo" if critic else "grpo",
+        models=dict.fromkeys(tasks, arch),
+        eta=eta,
+        prompts_per_step=32,
+        group_size=8,
+        prompt_tokens=lognormal(median_tokens=200, sigma=0.4, cap_tokens=512),
         completion_tokens=lognormal(median_tokens=350, sigma=0.6, cap_tokens=1024),
-    )  # fmt: skip
+    )
 
 
 def two_regions(num_a100: int = 1, num_l40s: int = 1) -> Fleet:
@@ -49,9 +53,14 @@ def two_regions(num_a100: int = 1, num_l40s: int = 1) -> Fleet:
 @pytest.fixture
 def make_problem() -> MakeProblem:
     def make(
-        *, eta: int = 1, critic: bool = False, of: Fleet | None = None, goal: Goal | None = None,
-        rules: Rules | None = None, model: str = "Qwen3-4B",
-    ) -> Problem:  # fmt: skip
+        *,
+        eta: int = 1,
+        critic: bool = False,
+        of: Fleet | None = None,
+        goal: Goal | None = None,
+        rules: Rules | None = None,
+        model: str = "Qwen3-4B",
+    ) -> Problem:
         return Problem(
             fleet=of or two_regions(),
             workload=workload(eta=eta, critic=critic, model=model),

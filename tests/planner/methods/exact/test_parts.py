@@ -36,9 +36,17 @@ SIZES = {
 }
 THREES = "grpo, machines of three"
 SIZES[THREES] = replace(
-    SIZE, fewest_gpus=6, most_gpus=18, kv_heads=(1, 2, 4, 8), memory_gib=(1.6, 6.0), etas=(0, 1, 2), most_regions=2,
-    blocks=(1, 2, 2), machine_sizes=(1, 3, 3, 3, 6, 3), task_sets=GRPO,
-)  # fmt: skip
+    SIZE,
+    fewest_gpus=6,
+    most_gpus=18,
+    kv_heads=(1, 2, 4, 8),
+    memory_gib=(1.6, 6.0),
+    etas=(0, 1, 2),
+    most_regions=2,
+    blocks=(1, 2, 2),
+    machine_sizes=(1, 3, 3, 3, 6, 3),
+    task_sets=GRPO,
+)
 OBJECTIVES = list(Objective)
 PROBLEMS = [(size, number) for size in SIZES for number in (0, 2, 4) if size != THREES] + [(THREES, 21)]
 """For throughput, within a budget, and dollars at a throughput. In the last one units of two devices beside units of

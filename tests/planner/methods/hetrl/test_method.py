@@ -76,9 +76,14 @@ def test_a_search_that_is_stopped_returns_its_incumbent(method: Method) -> None:
     seen: list[Incumbent] = []
     asked = iter(range(1 << 30))
     outcome = method(
-        CostTables(problem()), seed=0, budget_s=1.0, now_s=still, max_evals=10_000, report=seen.append,
+        CostTables(problem()),
+        seed=0,
+        budget_s=1.0,
+        now_s=still,
+        max_evals=10_000,
+        report=seen.append,
         should_stop=lambda: next(asked) > 60,
-    )  # fmt: skip
+    )
     assert isinstance(outcome, Found)
     assert outcome.best == seen[-1]
     assert isinstance(outcome.best.evaluation, Evaluation)

@@ -9,10 +9,14 @@ from planner.problem.workload import Task, Workload
 from planner.simulate.generation.draws import GROUP_CORRELATION, Draws
 
 WORKLOAD = Workload(
-    algorithm="grpo", models={Task.GENERATION: architecture("Qwen3-4B")}, eta=0, prompts_per_step=8, group_size=8,
+    algorithm="grpo",
+    models={Task.GENERATION: architecture("Qwen3-4B")},
+    eta=0,
+    prompts_per_step=8,
+    group_size=8,
     prompt_tokens=lognormal(median_tokens=100, sigma=0.6, cap_tokens=1024),
     completion_tokens=lognormal(median_tokens=382, sigma=1.09, cap_tokens=1024),
-)  # fmt: skip
+)
 
 
 def test_lengths_have_the_workloads_distribution() -> None:

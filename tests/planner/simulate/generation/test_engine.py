@@ -15,13 +15,25 @@ from planner.simulate.generation.engine import GROWTH_TOKENS, SimulatedEngine, S
 from planner.simulate.generation.replica_speed import Speed
 
 ARCH = Architecture(
-    name="small", hidden_size=512, num_layers=4, num_heads=8, num_kv_heads=2, head_dim=64, intermediate_size=1024,
-    vocab_size=8192, tied_embeddings=True,
-)  # fmt: skip
+    name="small",
+    hidden_size=512,
+    num_layers=4,
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=64,
+    intermediate_size=1024,
+    vocab_size=8192,
+    tied_embeddings=True,
+)
 WORKLOAD = Workload(
-    algorithm="grpo", models={Task.GENERATION: ARCH, Task.ACTOR_TRAINING: ARCH}, eta=1, prompts_per_step=4,
-    group_size=4, prompt_tokens=constant(50), completion_tokens=constant(100),
-)  # fmt: skip
+    algorithm="grpo",
+    models={Task.GENERATION: ARCH, Task.ACTOR_TRAINING: ARCH},
+    eta=1,
+    prompts_per_step=4,
+    group_size=4,
+    prompt_tokens=constant(50),
+    completion_tokens=constant(100),
+)
 SPEED = Speed(WORKLOAD, gpu_types()["A100-80GB-SXM"], 1)
 PLENTY = 1_000_000
 

@@ -10,10 +10,14 @@ from planner.simulate.generation.group_shares import Curve, curve, deal_groups
 from planner.simulate.generation.replica_speed import Speed
 
 WORKLOAD = Workload(
-    algorithm="grpo", models={Task.GENERATION: architecture("Qwen3-4B")}, eta=0, prompts_per_step=32, group_size=8,
+    algorithm="grpo",
+    models={Task.GENERATION: architecture("Qwen3-4B")},
+    eta=0,
+    prompts_per_step=32,
+    group_size=8,
     prompt_tokens=lognormal(median_tokens=100, sigma=0.6, cap_tokens=1024),
     completion_tokens=lognormal(median_tokens=382, sigma=1.09, cap_tokens=1024),
-)  # fmt: skip
+)
 
 
 def of(gpu: str, cache_tokens: int = 1_000_000) -> Curve:

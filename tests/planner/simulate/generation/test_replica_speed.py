@@ -11,10 +11,14 @@ from planner.simulate.generation.replica_speed import CHUNK_TOKENS, Speed, cache
 ARCH = architecture("Qwen3-4B")
 GPU = gpu_types()["A100-80GB-SXM"]
 WORKLOAD = Workload(
-    algorithm="grpo", models={Task.GENERATION: ARCH, Task.ACTOR_TRAINING: ARCH}, eta=1, prompts_per_step=4,
-    group_size=4, prompt_tokens=lognormal(median_tokens=100, sigma=0.6, cap_tokens=1024),
+    algorithm="grpo",
+    models={Task.GENERATION: ARCH, Task.ACTOR_TRAINING: ARCH},
+    eta=1,
+    prompts_per_step=4,
+    group_size=4,
+    prompt_tokens=lognormal(median_tokens=100, sigma=0.6, cap_tokens=1024),
     completion_tokens=lognormal(median_tokens=300, sigma=1.0, cap_tokens=2048),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("sequences", [1, 7, 64, 256])

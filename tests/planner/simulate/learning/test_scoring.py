@@ -22,9 +22,14 @@ FLEET = Fleet(
     regions=(Region(name="here", machines=(MACHINES,), fabric_bytes_per_s=1e10),), links=(), gpu_types={GPU.name: GPU}
 )
 WORKLOAD = Workload(
-    algorithm="grpo", models=dict.fromkeys((Task.GENERATION, Task.REFERENCE), architecture("Qwen3-4B")), eta=0,
-    prompts_per_step=8, group_size=8, prompt_tokens=constant(100), completion_tokens=constant(400),
-)  # fmt: skip
+    algorithm="grpo",
+    models=dict.fromkeys((Task.GENERATION, Task.REFERENCE), architecture("Qwen3-4B")),
+    eta=0,
+    prompts_per_step=8,
+    group_size=8,
+    prompt_tokens=constant(100),
+    completion_tokens=constant(400),
+)
 
 
 @given(st.lists(st.integers(1, 2000), max_size=60), st.lists(st.sampled_from([1.0, 2.0, 3.5]), min_size=1, max_size=8))

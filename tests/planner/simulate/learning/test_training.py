@@ -19,17 +19,24 @@ MACHINES = Machines(gpu=GPU.name, gpus_per_machine=8, num_machines=4)
 REGION = Region(name="here", machines=(MACHINES,), fabric_bytes_per_s=5e9)
 AT: DeviceClass = classes_of(Fleet(regions=(REGION,), links=(), gpu_types={GPU.name: GPU}))[0]
 WORKLOAD = Workload(
-    algorithm="grpo", models=dict.fromkeys((Task.GENERATION, Task.ACTOR_TRAINING), ARCH), eta=0, prompts_per_step=8,
-    group_size=8, prompt_tokens=constant(100), completion_tokens=lognormal(median_tokens=300, sigma=1, cap_tokens=1200),
-)  # fmt: skip
+    algorithm="grpo",
+    models=dict.fromkeys((Task.GENERATION, Task.ACTOR_TRAINING), ARCH),
+    eta=0,
+    prompts_per_step=8,
+    group_size=8,
+    prompt_tokens=constant(100),
+    completion_tokens=lognormal(median_tokens=300, sigma=1, cap_tokens=1200),
+)
 
 
 def mesh(*, unit: int, data: int, **kinds: object) -> SimulatedMesh:
     layout = Layout(tensor=unit, **kinds)  # type: ignore[arg-type]
     pool = Pool(
-        device_class=AT.key, unit_gpus=unit, num_units=data * layout.pipeline,
+        device_class=AT.key,
+        unit_gpus=unit,
+        num_units=data * layout.pipeline,
         layouts=((Task.ACTOR_TRAINING, layout),),
-    )  # fmt: skip
+    )
     return SimulatedMesh(WORKLOAD, [PoolPipelines(WORKLOAD, Task.ACTOR_TRAINING, AT, pool)], list)
 
 

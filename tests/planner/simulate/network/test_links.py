@@ -12,9 +12,13 @@ from planner.simulate.network.links import Links
 
 def region(name: str, *, up: float | None = None, down: float | None = None, is_public: bool = True) -> Region:
     return Region(
-        name=name, machines=(), fabric_bytes_per_s=1e9, wan_up_bytes_per_s=up, wan_down_bytes_per_s=down,
+        name=name,
+        machines=(),
+        fabric_bytes_per_s=1e9,
+        wan_up_bytes_per_s=up,
+        wan_down_bytes_per_s=down,
         is_public=is_public,
-    )  # fmt: skip
+    )
 
 
 def link(src: str, dst: str, rate: float, rtt_s: float = 0.0) -> Link:
@@ -63,9 +67,10 @@ def test_a_slow_links_share_goes_to_the_others() -> None:
 
 
 @given(
-    st.lists(st.floats(1.0, 50.0), min_size=1, max_size=6), st.floats(5.0, 200.0),
+    st.lists(st.floats(1.0, 50.0), min_size=1, max_size=6),
+    st.floats(5.0, 200.0),
     st.lists(st.floats(10.0, 1000.0), min_size=6, max_size=6),
-)  # fmt: skip
+)
 def test_no_byte_is_lost_and_no_cap_exceeded(rates: list[float], up: float, sizes: list[float]) -> None:
     names = [f"r{i}" for i in range(len(rates))]
     world = fleet(
@@ -85,9 +90,14 @@ def test_two_regions_that_cannot_be_dialled_meet_in_the_third_that_leaves_the_mo
     hidden = [region("a", is_public=False), region("b", is_public=False)]
     world = fleet(
         [*hidden, region("slow"), region("fast")],
-        [link("a", "b", 1e9), link("a", "slow", 10.0), link("slow", "b", 90.0), link("a", "fast", 50.0),
-         link("fast", "b", 40.0)],
-    )  # fmt: skip
+        [
+            link("a", "b", 1e9),
+            link("a", "slow", 10.0),
+            link("slow", "b", 90.0),
+            link("a", "fast", 50.0),
+            link("fast", "b", 40.0),
+        ],
+    )
     ended, links = play(world, [(0.0, "a", "b", 400.0)])
     assert ended == [pytest.approx(10.0)]
     assert links.path("a", "b") == (("a", "fast"), ("fast", "b"))

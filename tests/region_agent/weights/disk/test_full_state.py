@@ -27,9 +27,7 @@ def made() -> Versions:
     return Versions(small_states(6, num_elements=400))
 
 
-def open_store(
-    disk: FaultyWeightFiles, versions: Versions | None = None, *, chain_versions: int = 2
-) -> WeightStore:  # fmt: skip
+def open_store(disk: FaultyWeightFiles, versions: Versions | None = None, *, chain_versions: int = 2) -> WeightStore:
     return WeightStore.open(FOLDER, (versions or made()).trust, chain_versions=chain_versions, layer=disk)
 
 
@@ -102,9 +100,12 @@ def test_a_damaged_link_ends_the_chain_before_it_and_the_copy_stays() -> None:
 
 def test_a_delta_that_does_not_lead_to_what_was_signed_leaves_no_copy() -> None:
     lies = derived_publication(
-        made().anchor(1).attestation, kind=PublicationKind.DELTA, base=made().policy(0),
-        base_digest=made().digest(0), parts=encode(made().states[0], flipped(made().states[1], "norm")),
-    )  # fmt: skip
+        made().anchor(1).attestation,
+        kind=PublicationKind.DELTA,
+        base=made().policy(0),
+        base_digest=made().digest(0),
+        parts=encode(made().states[0], flipped(made().states[1], "norm")),
+    )
     store = open_store(filled(made().anchor(0)))
     with pytest.raises(CorruptFrame, match="digest"):
         store.become(lies)
@@ -116,10 +117,15 @@ def test_an_anchor_that_is_not_what_was_signed_leaves_the_copy_that_is_there() -
     disk = filled(made().anchor(0))
     store = open_store(disk)
     with pytest.raises(CorruptFrame, match="digest"):
-        store.become(made().derived_anchor(1).__class__(
-            opening=made().derived_anchor(1).opening, chunks=made().derived_anchor(2).chunks,
-            closing=made().derived_anchor(1).closing,
-        ))  # fmt: skip
+        store.become(
+            made()
+            .derived_anchor(1)
+            .__class__(
+                opening=made().derived_anchor(1).opening,
+                chunks=made().derived_anchor(2).chunks,
+                closing=made().derived_anchor(1).closing,
+            )
+        )
     assert held(store) == made().states[0]
     assert held(open_store(disk)) == made().states[0]
 
@@ -176,12 +182,18 @@ def test_real_files_hold_states_of_several_dtypes_and_spans(tmp_path: Path, span
     def signed(base: int | None, index: int) -> Publication:
         old = None if base is None else states[base]
         return signed_publication(
-            versions.key, versions.certificate, job_id=JOB, policy=versions.policy(index), codec=CodecId.WEIGHTS,
+            versions.key,
+            versions.certificate,
+            job_id=JOB,
+            policy=versions.policy(index),
+            codec=CodecId.WEIGHTS,
             kind=PublicationKind.ANCHOR if base is None else PublicationKind.DELTA,
             base=None if base is None else versions.policy(base),
-            base_digest=b"" if base is None else versions.digest(base), content_bytes=content_bytes(states[index]),
-            parts=encode(old, states[index], span_bytes=span_bytes), state_digest=state_digest(states[index]),
-        )  # fmt: skip
+            base_digest=b"" if base is None else versions.digest(base),
+            content_bytes=content_bytes(states[index]),
+            parts=encode(old, states[index], span_bytes=span_bytes),
+            state_digest=state_digest(states[index]),
+        )
 
     store = WeightStore.open(tmp_path / "w", versions.trust, chain_versions=2)
     with pytest.raises(Conflict):

@@ -41,7 +41,10 @@ def test_the_gradient_is_that_of_the_weighted_log_probability_by_finite_differen
     point = step["logprobs_BT"].clone().requires_grad_()
     assert torch.autograd.gradcheck(surrogate, point)
     loss, _ = policy_loss(
-        cispo_loss, point, counts=counts_of(step["mask_BT"]), settings=loss_settings(clip=clip),
+        cispo_loss,
+        point,
+        counts=counts_of(step["mask_BT"]),
+        settings=loss_settings(clip=clip),
         **{name: value for name, value in step.items() if name != "logprobs_BT"},
-    )  # fmt: skip
+    )
     torch.testing.assert_close(torch.autograd.grad(loss, point), torch.autograd.grad(surrogate(point), point))

@@ -19,8 +19,15 @@ def test_a_token_weighs_the_same_in_a_long_and_in_a_short_answer() -> None:
     zero = torch.zeros(2, 4)
     settings = loss_settings(aggregation=Aggregation.CONSTANT, constant_tokens=8)
     loss, _ = policy_loss(
-        dr_grpo_loss, logprobs_BT, proximal_BT=zero, behaviour_BT=zero, reference_BT=None, advantages_BT=zero + 1.0,
-        mask_BT=mask_BT, counts=counts_of(mask_BT), settings=settings,
-    )  # fmt: skip
+        dr_grpo_loss,
+        logprobs_BT,
+        proximal_BT=zero,
+        behaviour_BT=zero,
+        reference_BT=None,
+        advantages_BT=zero + 1.0,
+        mask_BT=mask_BT,
+        counts=counts_of(mask_BT),
+        settings=settings,
+    )
     (gradient,) = torch.autograd.grad(loss, logprobs_BT)
     torch.testing.assert_close(gradient, -mask_BT.float() / 16)

@@ -61,16 +61,24 @@ def test_every_loss_its_gradient_and_its_sums_are_finite_beside_a_hostile_log_pr
     for level in Level:
         clip = Clip(low=None, high=None) if name == "rloo" else Clip(low=0.2, high=0.2)
         settings = LossSettings(
-            clip=clip, importance=Importance(correction=correction, level=level), aggregation=Aggregation.TOKEN_MEAN,
+            clip=clip,
+            importance=Importance(correction=correction, level=level),
+            aggregation=Aggregation.TOKEN_MEAN,
             kl_coefficient=0.1,
-        )  # fmt: skip
+        )
         logprobs_BT = torch.tensor([[-1.0, -0.5], [-2.0, -0.1]], requires_grad=True)
         behaviour_BT = torch.tensor([[behaviour, -0.5], [-2.0, -0.2]])
         loss, sums = policy_loss(
-            ALGORITHMS[name].token_loss, logprobs_BT, proximal_BT=logprobs_BT.detach(), behaviour_BT=behaviour_BT,
-            reference_BT=behaviour_BT, advantages_BT=torch.full((2, 2), advantage), mask_BT=torch.ones(2, 2).bool(),
-            counts=StepCounts(num_tokens=4, num_sequences=2), settings=settings,
-        )  # fmt: skip
+            ALGORITHMS[name].token_loss,
+            logprobs_BT,
+            proximal_BT=logprobs_BT.detach(),
+            behaviour_BT=behaviour_BT,
+            reference_BT=behaviour_BT,
+            advantages_BT=torch.full((2, 2), advantage),
+            mask_BT=torch.ones(2, 2).bool(),
+            counts=StepCounts(num_tokens=4, num_sequences=2),
+            settings=settings,
+        )
         loss.backward()  # type: ignore[no-untyped-call]
         assert logprobs_BT.grad is not None
         assert bool(torch.isfinite(logprobs_BT.grad).all())
@@ -81,9 +89,13 @@ def test_every_loss_its_gradient_and_its_sums_are_finite_beside_a_hostile_log_pr
 @pytest.mark.parametrize("behaviour", HOSTILE)
 def test_the_mismatch_of_a_hostile_log_probability_is_finite(behaviour: float) -> None:
     report = measure_mismatch(
-        torch.tensor([[-1.0, -1.0]]), torch.tensor([[behaviour, -1.0]]), torch.ones(1, 2).bool(),
-        [(PolicyRun(Policy(0, 0), 2),)], consumer=Policy(0, 0), threshold=0.02,
-    )  # fmt: skip
+        torch.tensor([[-1.0, -1.0]]),
+        torch.tensor([[behaviour, -1.0]]),
+        torch.ones(1, 2).bool(),
+        [(PolicyRun(Policy(0, 0), 2),)],
+        consumer=Policy(0, 0),
+        threshold=0.02,
+    )
     found = report.current
     assert all(isfinite(value) for value in (found.mean, found.max, found.kl))
     assert found.kl == pytest.approx((exp(20.0) - 21.0) / 2, rel=1e-6)

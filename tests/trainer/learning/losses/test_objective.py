@@ -33,9 +33,12 @@ def loss_and_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logprobs_BT = step["logprobs_BT"].clone().requires_grad_()
     loss, _ = policy_loss(
-        ALGORITHMS[name].token_loss, logprobs_BT, counts=counts or counts_of(step["mask_BT"]), settings=settings,
+        ALGORITHMS[name].token_loss,
+        logprobs_BT,
+        counts=counts or counts_of(step["mask_BT"]),
+        settings=settings,
         **{key: value for key, value in step.items() if key != "logprobs_BT"},
-    )  # fmt: skip
+    )
     (gradient,) = torch.autograd.grad(loss, logprobs_BT)
     return loss.detach(), gradient
 
@@ -117,10 +120,16 @@ def test_on_policy_the_expected_gradient_is_the_policy_gradient(name: str) -> No
     for v in range(3):
         one = start_V[v].view(1, 1)
         share, _ = policy_loss(
-            ALGORITHMS[name].token_loss, logprobs_V[v].view(1, 1), proximal_BT=one, behaviour_BT=one, reference_BT=None,
-            advantages_BT=reward_V[v].view(1, 1), mask_BT=torch.ones(1, 1, dtype=torch.bool),
-            counts=StepCounts(num_tokens=1, num_sequences=1), settings=loss_settings(),
-        )  # fmt: skip
+            ALGORITHMS[name].token_loss,
+            logprobs_V[v].view(1, 1),
+            proximal_BT=one,
+            behaviour_BT=one,
+            reference_BT=None,
+            advantages_BT=reward_V[v].view(1, 1),
+            mask_BT=torch.ones(1, 1, dtype=torch.bool),
+            counts=StepCounts(num_tokens=1, num_sequences=1),
+            settings=loss_settings(),
+        )
         loss = loss + exp(start_V[v]) * share
     (got,) = torch.autograd.grad(loss, logits_V, retain_graph=True)
     (expected,) = torch.autograd.grad(-(logprobs_V.exp() * reward_V).sum(), logits_V)
@@ -137,11 +146,16 @@ def test_off_policy_the_exact_weight_gives_the_same_expected_gradient(name: str)
     loss = torch.zeros((), dtype=torch.float64)
     for v in range(3):
         share, _ = policy_loss(
-            ALGORITHMS[name].token_loss, logprobs_V[v].view(1, 1), proximal_BT=logprobs_V[v].detach().view(1, 1),
-            behaviour_BT=behaviour_V[v].view(1, 1), reference_BT=None, advantages_BT=reward_V[v].view(1, 1),
-            mask_BT=torch.ones(1, 1, dtype=torch.bool), counts=StepCounts(num_tokens=1, num_sequences=1),
+            ALGORITHMS[name].token_loss,
+            logprobs_V[v].view(1, 1),
+            proximal_BT=logprobs_V[v].detach().view(1, 1),
+            behaviour_BT=behaviour_V[v].view(1, 1),
+            reference_BT=None,
+            advantages_BT=reward_V[v].view(1, 1),
+            mask_BT=torch.ones(1, 1, dtype=torch.bool),
+            counts=StepCounts(num_tokens=1, num_sequences=1),
             settings=loss_settings(importance=Importance(cap=50.0)),
-        )  # fmt: skip
+        )
         loss = loss + exp(behaviour_V[v]) * share
     (got,) = torch.autograd.grad(loss, logits_V, retain_graph=True)
     (expected,) = torch.autograd.grad(-(logprobs_V.exp() * reward_V).sum(), logits_V)
@@ -152,20 +166,29 @@ def test_a_rejected_token_still_counts_in_the_mean() -> None:
     one, far = torch.zeros(1, 2), torch.tensor([[0.0, 3.0]])
     settings = loss_settings(importance=Importance(correction=Correction.MASKED, low=0.5, high=2.0))
     loss, sums = policy_loss(
-        ALGORITHMS["grpo"].token_loss, one, proximal_BT=one, behaviour_BT=one - far, reference_BT=None,
-        advantages_BT=torch.ones(1, 2), mask_BT=torch.ones(1, 2).bool(), settings=settings,
+        ALGORITHMS["grpo"].token_loss,
+        one,
+        proximal_BT=one,
+        behaviour_BT=one - far,
+        reference_BT=None,
+        advantages_BT=torch.ones(1, 2),
+        mask_BT=torch.ones(1, 2).bool(),
+        settings=settings,
         counts=StepCounts(num_tokens=2, num_sequences=1),
-    )  # fmt: skip
+    )
     assert float(loss) == pytest.approx(-0.5)
     assert (sums.cut, sums.weight) == (1.0, 1.0)
 
 
 def test_the_clip_is_around_the_proximal_policy_and_the_weight_from_the_behaviour_policy() -> None:
     step = {
-        "logprobs_BT": torch.tensor([[0.0, 0.5]]), "proximal_BT": torch.zeros(1, 2),
-        "behaviour_BT": torch.tensor([[-0.5, 0.0]]), "reference_BT": torch.zeros(1, 2),
-        "advantages_BT": torch.ones(1, 2), "mask_BT": torch.ones(1, 2).bool(),
-    }  # fmt: skip
+        "logprobs_BT": torch.tensor([[0.0, 0.5]]),
+        "proximal_BT": torch.zeros(1, 2),
+        "behaviour_BT": torch.tensor([[-0.5, 0.0]]),
+        "reference_BT": torch.zeros(1, 2),
+        "advantages_BT": torch.ones(1, 2),
+        "mask_BT": torch.ones(1, 2).bool(),
+    }
     loss, gradient = loss_and_gradient("grpo", step, loss_settings())
     assert float(loss) == pytest.approx(-(exp(0.5) * 1.0 + 1.0 * 1.3) / 2)
     assert gradient[0, 0] != 0 == gradient[0, 1]
@@ -177,8 +200,14 @@ def test_the_penalty_is_added_after_the_weight() -> None:
     """Weight 2 on the policy's part alone: k3 of a log-ratio of 0.5 is exp(-0.5) - 0.5."""
     zero = torch.zeros(1, 1)
     loss, _ = policy_loss(
-        ALGORITHMS["grpo"].token_loss, zero, proximal_BT=zero, behaviour_BT=zero - 5.0, reference_BT=zero - 0.5,
-        advantages_BT=zero + 1.0, mask_BT=torch.ones(1, 1).bool(), counts=StepCounts(num_tokens=1, num_sequences=1),
+        ALGORITHMS["grpo"].token_loss,
+        zero,
+        proximal_BT=zero,
+        behaviour_BT=zero - 5.0,
+        reference_BT=zero - 0.5,
+        advantages_BT=zero + 1.0,
+        mask_BT=torch.ones(1, 1).bool(),
+        counts=StepCounts(num_tokens=1, num_sequences=1),
         settings=loss_settings(kl_coefficient=10.0),
-    )  # fmt: skip
+    )
     assert float(loss) == pytest.approx(-2.0 + 10.0 * (exp(-0.5) - 0.5), rel=1e-5)

@@ -15,9 +15,9 @@ def advantages_of(
 ) -> list[float]:
     rewards_BT, values_BT, bootstrap_B1 = (torch.tensor([x], dtype=torch.float64) for x in (rewards, values, [after]))
     mask_BT = torch.tensor([mask]).bool()
-    return gae(
-        rewards_BT, values_BT, mask_BT, bootstrap_B=bootstrap_B1[0], gamma=gamma, gae_lambda=gae_lambda
-    )[0].tolist()  # fmt: skip
+    return gae(rewards_BT, values_BT, mask_BT, bootstrap_B=bootstrap_B1[0], gamma=gamma, gae_lambda=gae_lambda)[
+        0
+    ].tolist()
 
 
 def test_the_published_returns_of_skyrl() -> None:
@@ -64,9 +64,12 @@ def test_only_what_was_cut_off_is_bootstrapped_and_with_the_value_after_its_own_
     """lambda 1: the advantage of the first token is reward + value after - value before."""
     values_BU = torch.tensor([[1.0, 2.0, 5.0, 7.0], [1.0, 2.0, 5.0, 7.0], [1.0, 2.0, 5.0, 7.0]])
     given_ = outcomes(
-        [10.0, 10.0, 10.0], [[1, 1, 0], [1, 1, 0], [1, 1, 1]], values_BU=values_BU,
-        lengths_B=torch.tensor([2, 2, 3]), truncated_B=torch.tensor([True, False, True]),
-    )  # fmt: skip
+        [10.0, 10.0, 10.0],
+        [[1, 1, 0], [1, 1, 0], [1, 1, 1]],
+        values_BU=values_BU,
+        lengths_B=torch.tensor([2, 2, 3]),
+        truncated_B=torch.tensor([True, False, True]),
+    )
     got = ppo_advantages(
         given_, AdvantageSettings(normalise=False, gamma=1.0, gae_lambda=1.0, bootstrap_truncated=True)
     )

@@ -37,9 +37,10 @@ def capped(fleet: Fleet, *, slower: float) -> Fleet:
         for i, region in enumerate(fleet.regions)
     )
     return replace(
-        fleet, regions=regions,
+        fleet,
+        regions=regions,
         links=tuple(replace(link, bytes_per_s=link.bytes_per_s / slower) for link in fleet.links),
-    )  # fmt: skip
+    )
 
 
 def plans(prices: CostTables, data: ProblemArrays) -> Iterator[tuple[Placement, Evaluation, Subproblem]]:
