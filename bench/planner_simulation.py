@@ -95,23 +95,23 @@ def compare(cell: Cell) -> list[Compared]:
     problem = problem_of(cell)
     rng = np.random.default_rng(cell.seed)
     valid: list[tuple[Placement, Evaluation]] = []
-    prices = CostTables(problem)
-    for found in drawn(prices, rng, 400 * cell.num_plans):
+    cost_tables = CostTables(problem)
+    for found in drawn(cost_tables, rng, 400 * cell.num_plans):
         valid.append(found)
         if len(valid) == round(cell.num_plans / BEST_FRACTION):
             break
     ranked = sorted(valid, key=lambda found: found[1].step_s)
     best = ranked[: max(2, round(BEST_FRACTION * len(ranked)))]
     return [
-        played(cell, "random", prices, valid[: cell.num_plans]),
-        played(cell, "best tenth", prices, best[: cell.num_plans], is_twice=True),
+        played(cell, "random", cost_tables, valid[: cell.num_plans]),
+        played(cell, "best tenth", cost_tables, best[: cell.num_plans], is_twice=True),
     ]
 
 
 def played(
     cell: Cell,
     which: str,
-    prices: CostTables,
+    cost_tables: CostTables,
     chosen: Sequence[tuple[Placement, Evaluation]],
     *,
     is_twice: bool = False,
@@ -121,12 +121,12 @@ def played(
     `is_twice`: they are played again, for the ceiling alone.
     """
     began_s = time.monotonic()
-    seen = _simulated(cell, prices.problem, chosen, cell.seed)
+    seen = _simulated(cell, cost_tables.problem, chosen, cell.seed)
     took_s = time.monotonic() - began_s
     predicted, simulated = [evaluation.step_s for _, evaluation in chosen], [each.step_s for each in seen]
     ceiling = None
     if is_twice:
-        again = _simulated(cell, prices.problem, chosen, cell.seed + OTHER_SEEDS)
+        again = _simulated(cell, cost_tables.problem, chosen, cell.seed + OTHER_SEEDS)
         ceiling = spearman(simulated, [each.step_s for each in again])
     ratios = np.array(predicted) / np.array(simulated)
     return Compared(

@@ -13,13 +13,13 @@ from planner.plan import Assignment, Plan, PlanEdge, Prediction, Rates, TaskKind
 from planner.problem.workload import Task
 
 
-def plan_of(prices: CostTables, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:
+def plan_of(cost_tables: CostTables, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:
     """Return the plan of a search's best placement. `incumbent.evaluation` must come from the oracle."""
-    placement, evaluation, goal = incumbent.placement, incumbent.evaluation, prices.problem.goal
-    home = trainer_region(prices, placement)
-    replicas = rollout_replicas(prices, placement)
+    placement, evaluation, goal = incumbent.placement, incumbent.evaluation, cost_tables.problem.goal
+    home = trainer_region(cost_tables, placement)
+    replicas = rollout_replicas(cost_tables, placement)
     away = [region for region in replicas if region != home]
-    workload = prices.problem.workload
+    workload = cost_tables.problem.workload
     samples_per_s = workload.samples_per_step / evaluation.step_s
     return Plan(
         method=method,
@@ -28,10 +28,10 @@ def plan_of(prices: CostTables, incumbent: Incumbent, *, method: str, seed: int 
             Assignment(task=TaskKind.TRAINER, region=home, num_workers=1),
             *(Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=num) for name, num in replicas.items()),
         ),
-        weights_tree=edges(prices.network, [(home, region) for region in away]),
-        trajectory_routes=edges(prices.network, [(region, home) for region in away]),
-        predictions=tuple(_prediction(prices, evaluation, home, region) for region in away),
-        binding=binding_sentence(prices, placement, evaluation),
+        weights_tree=edges(cost_tables.network, [(home, region) for region in away]),
+        trajectory_routes=edges(cost_tables.network, [(region, home) for region in away]),
+        predictions=tuple(_prediction(cost_tables, evaluation, home, region) for region in away),
+        binding=binding_sentence(cost_tables, placement, evaluation),
         seed=seed,
         goal=goal,
         placement=placement,
@@ -41,15 +41,15 @@ def plan_of(prices: CostTables, incumbent: Incumbent, *, method: str, seed: int 
         ),
         bound=incumbent.bound,
         gap=None if incumbent.bound is None else _gap(objective_value(goal, evaluation), incumbent.bound),
-        question=prices.problem,
+        question=cost_tables.problem,
     )
 
 
-def rollout_replicas(prices: CostTables, placement: Placement) -> dict[str, int]:
+def rollout_replicas(cost_tables: CostTables, placement: Placement) -> dict[str, int]:
     """Return the number of generating replicas by region, sorted by name."""
     found: dict[str, int] = {}
     for pool in placement.group_of(Task.GENERATION).pools:
-        region = prices.classes[pool.device_class].region.name
+        region = cost_tables.classes[pool.device_class].region.name
         num = pool.num_units * (pool.unit_gpus // pool.layout(Task.GENERATION).tensor)
         found[region] = found.get(region, 0) + num
     return dict(sorted(found.items()))
@@ -85,9 +85,9 @@ def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[PlanEdge, ...
     return tuple(hops)
 
 
-def _prediction(prices: CostTables, evaluation: Evaluation, home: str, region: str) -> Prediction:
-    route = prices.network.route(home, region)
+def _prediction(cost_tables: CostTables, evaluation: Evaluation, home: str, region: str) -> Prediction:
+    route = cost_tables.network.route(home, region)
     assert route is not None
     times = next((each for each in evaluation.regions if each.region == region), None)
-    alone_s = weights_s(prices.problem.workload, route)  # for a region that idles, which the evaluation leaves out
+    alone_s = weights_s(cost_tables.problem.workload, route)  # for a region that idles, which the evaluation leaves out
     return Prediction(region=region, weights_s=times.weights_s if times else alone_s, rtt_s=route.rtt_s)

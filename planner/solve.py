@@ -54,13 +54,13 @@ class Thinking:
 def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
     """Return the best plan in the plan space that keeps its limits with a margin. Raises: ValueError for an unknown
     method."""
-    prices = CostTables(with_margin(problem))
-    if found := obstacle(prices):
+    cost_tables = CostTables(with_margin(problem))
+    if found := obstacle(cost_tables):
         return _infeasible(found)
-    return _as_plan(prices, searched(prices, thinking, method), method, thinking.seed)
+    return _as_plan(cost_tables, searched(cost_tables, thinking, method), method, thinking.seed)
 
 
-def searched(prices: CostTables, thinking: Thinking, method: str) -> outcome.Outcome:
+def searched(cost_tables: CostTables, thinking: Thinking, method: str) -> outcome.Outcome:
     """Return the outcome of a method.
 
     Raises: ValueError for an unknown method, ConfigError for one whose optional dependency is missing.
@@ -68,7 +68,7 @@ def searched(prices: CostTables, thinking: Thinking, method: str) -> outcome.Out
     search = method_of(method)
     try:
         return search(
-            prices,
+            cost_tables,
             seed=thinking.seed,
             budget_s=thinking.budget_s,
             now_s=thinking.now_s,
@@ -122,7 +122,7 @@ def plan_job(
 class _Answer:
     """Best placement with the trainer in one region. `bound` is None if nothing is proved."""
 
-    prices: CostTables
+    cost_tables: CostTables
     best: Incumbent
     bound: float | None
 
@@ -140,10 +140,10 @@ def _best_home(
     conflicts: list[outcome.Infeasible] = []
     complete, end_s = True, thinking.now_s() + thinking.budget_s
     for i, (home, problem) in enumerate(questions):
-        prices = CostTables(problem)
+        cost_tables = CostTables(problem)
         # Each problem gets an equal share of the time that is left.
         share_s = max(0.0, end_s - thinking.now_s()) / (len(questions) - i)
-        found = searched(prices, replace(thinking, budget_s=share_s), method)
+        found = searched(cost_tables, replace(thinking, budget_s=share_s), method)
         match found:
             case outcome.Infeasible():
                 conflicts.append(found)
@@ -157,11 +157,11 @@ def _best_home(
                 pass
             case _:
                 raise AssertionError(f"a search answered {found}")
-        best = polished(prices, best, needs.workers_per_region)
-        step_s, of_regions = float(f"{best.evaluation.step_s:.6g}"), needs_s(prices, best.placement)
+        best = polished(cost_tables, best, needs.workers_per_region)
+        step_s, of_regions = float(f"{best.evaluation.step_s:.6g}"), needs_s(cost_tables, best.placement)
         helping = [need_s for need_s in of_regions.values() if need_s <= step_s * (1 + 1e-6)]
         rank = (step_s, -len(helping), sum(helping), -cores[home], home)
-        answers.append((rank, _Answer(prices, best, found.best.bound if found.best else None)))
+        answers.append((rank, _Answer(cost_tables, best, found.best.bound if found.best else None)))
     if not answers:
         if complete and conflicts:
             return _infeasible(min(conflicts, key=lambda each: len(each.conflict)))
@@ -170,18 +170,18 @@ def _best_home(
     # The least bound holds over all regions, if each problem was searched to its end.
     bounds = [answer.bound for _, answer in answers]
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
-    made = plan_of(chosen.prices, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
+    made = plan_of(chosen.cost_tables, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
     return made if complete else PlanningTimedOut(incumbent=made, bound=bound)
 
 
-def _as_plan(prices: CostTables, found: outcome.Outcome, method: str, seed: int) -> Outcome:
+def _as_plan(cost_tables: CostTables, found: outcome.Outcome, method: str, seed: int) -> Outcome:
     match found:
         case outcome.Found():
-            return plan_of(prices, trimmed(prices, found.best), method=found.method or method, seed=seed)
+            return plan_of(cost_tables, trimmed(cost_tables, found.best), method=found.method or method, seed=seed)
         case outcome.BudgetExhausted(best=None):
             return PlanningTimedOut(incumbent=None, bound=found.bound)
         case outcome.BudgetExhausted(best=Incumbent() as best):
-            made = plan_of(prices, trimmed(prices, best), method=found.method or method, seed=seed)
+            made = plan_of(cost_tables, trimmed(cost_tables, best), method=found.method or method, seed=seed)
             return PlanningTimedOut(incumbent=made, bound=found.bound)
         case outcome.Infeasible():
             return _infeasible(found)

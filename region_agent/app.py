@@ -97,7 +97,7 @@ def release(hub: JobHub) -> None:
     resumption, unless the job is done."""
     frames = len(hub.frames.pending)
     try:
-        hub.keeper.close(job_is_done=hub.job_is_done)
+        hub.weight_cache.close(job_is_done=hub.job_is_done)
     except PeriplusError as error:
         event(log, logging.ERROR, "weights_not_closed", job=hub.job_id, why=error)
     try:
@@ -176,11 +176,11 @@ class Agent:
         jitter: Callable[[], float] = random.Random().random
         async with self._tasks as tasks:
             session = tasks.create_task(self._session.run(jitter))
-            keeper = tasks.create_task(self._keep_reconciled())
+            weight_cache = tasks.create_task(self._keep_reconciled())
             try:
                 return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
-                keeper.cancel()
+                weight_cache.cancel()
                 self._desired, self._stopping = {}, True
                 await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
                 await self._look(clock.monotonic_s())
@@ -189,7 +189,7 @@ class Agent:
                     await asyncio.wait({session}, timeout=LAST_WORDS_S)
                 session.cancel()
                 for job_id in self._hubs.job_ids():
-                    self._hubs.get(job_id).keeper.stop()
+                    self._hubs.get(job_id).weight_cache.stop()
                 for running in (*(upstream for _, upstream in self._upstreams.values()), *self._keepers.values()):
                     running.cancel()
 
@@ -287,15 +287,15 @@ class Agent:
     async def _open_hub(self, task: LocalTask) -> bool:
         """False if it cannot be now; it is tried again."""
         try:
-            frames, keeper = await asyncio.to_thread(open_stores, self._config, task)
+            frames, weight_cache = await asyncio.to_thread(open_stores, self._config, task)
         except PeriplusError as error:
             if self._unusable.get(task.job_id) != str(error):
                 event(log, logging.ERROR, "spool_unusable", job=task.job_id, why=error)
             self._unusable[task.job_id] = str(error)
             return False
         self._unusable.pop(task.job_id, None)
-        hub = self._hubs.open(task.job_id, frames, keeper)
-        self._keepers[task.job_id] = self._tasks.create_task(keeper.run(hub.settled))
+        hub = self._hubs.open(task.job_id, frames, weight_cache)
+        self._keepers[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
         return True

@@ -98,7 +98,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
 
     async def deliver(message: gateway_pb2.TrainerDown) -> None:
         running = await asyncio.shield(ready)  # workers that outlived an earlier trainer speak while this one prepares
-        await running.desk.on_message(message)
+        await running.ledger_service.on_message(message)
 
     async def serve() -> None:
         try:
@@ -152,21 +152,21 @@ async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
     with ExitStack() as opened:
         running = await trainer.disk.write(lambda: opened.enter_context(_assembled(trainer, prepared)))
         async with asyncio.TaskGroup() as tasks:
-            serving = [tasks.create_task(running.desk.run()), tasks.create_task(running.publisher.run())]
+            serving = [tasks.create_task(running.ledger_service.run()), tasks.create_task(running.publisher.run())]
             trainer.ready.set_result(running)
             try:
                 state = await running.loop.run(trainer.stop)
             except (NonFiniteLoss, Denied, TimedOut):
                 await running.publisher.drained()
-                await running.desk.close(audit.EndEntry(how="failed"))
+                await running.ledger_service.close(audit.EndEntry(how="failed"))
                 raise
             finally:
                 for task in serving:
                     task.cancel()
-        running.desk.refuse_messages()
+        running.ledger_service.refuse_messages()
         if state is TaskState.SUCCEEDED:
             await _export(trainer, prepared, running)
-        await running.desk.close(audit.EndEntry(how=state))
+        await running.ledger_service.close(audit.EndEntry(how=state))
     return state
 
 
@@ -190,7 +190,7 @@ async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> No
         await disk.write_in_thread(lambda: export.final_model(prepared.model, prepared.model_files, final, digest))
     except (TrainingError, StorageError) as error:
         if not isinstance(error, DiskFull):
-            await running.desk.close(audit.EndEntry(how="failed"))
+            await running.ledger_service.close(audit.EndEntry(how="failed"))
         raise
     await disk.write_in_thread(lambda: _write_summary(trainer.config, trainer.run_directory))
 

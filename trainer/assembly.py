@@ -49,7 +49,7 @@ INTAKE_BATCHES = 2
 class Running:
     """What messages go to, and what trains."""
 
-    desk: LedgerService
+    ledger_service: LedgerService
     publisher: Publisher
     loop: TrainingLoop
 
@@ -82,7 +82,7 @@ def assembled(
             max_prompt_tokens=job.sampling.prompt_tokens,
             max_completion_tokens=job.sampling.max_new_tokens,
         )
-        desk = LedgerService(
+        ledger_service = LedgerService(
             ledger=ledger_of(job, prepared),
             intake=FrameIntake(store, limits, disk),
             journal=journal,
@@ -95,26 +95,35 @@ def assembled(
             now=now,
             wall=clock.unix_s,
         )
-        scribe = RunRecorder(job, run, link, desk, disk, prepared.progress, now, started_s)
+        recorder = RunRecorder(job, run, link, ledger_service, disk, prepared.progress, now, started_s)
         publisher = Publisher(
             job_id,
             prepared.model,
             prepared.policy,
             key=key,
             link=link,
-            desk=desk,
-            scribe=scribe,
+            ledger_service=ledger_service,
+            recorder=recorder,
             prompts_RP=probe_prompts(job.seed, limits.vocab_size),
             num_threads=config.task.num_threads,
             now=now,
         )
-        keeper = Checkpointer(job, job_id, run, prepared, journal=journal, store=store, desk=desk, disk=disk)
-        _begin(config, prepared, run, desk)
-        desk.replay(replayable(store, limits))
-        loop = TrainingLoop(
-            config, prepared, link=link, desk=desk, keeper=keeper, publisher=publisher, scribe=scribe, now=now
+        checkpointer = Checkpointer(
+            job, job_id, run, prepared, journal=journal, store=store, ledger_service=ledger_service, disk=disk
         )
-        yield Running(desk=desk, publisher=publisher, loop=loop)
+        _begin(config, prepared, run, ledger_service)
+        ledger_service.replay(replayable(store, limits))
+        loop = TrainingLoop(
+            config,
+            prepared,
+            link=link,
+            ledger_service=ledger_service,
+            checkpointer=checkpointer,
+            publisher=publisher,
+            recorder=recorder,
+            now=now,
+        )
+        yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)
 
 
 def config_text(job: JobFile) -> str:
@@ -149,14 +158,14 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
     )
 
 
-def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, desk: LedgerService) -> None:
+def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, ledger_service: LedgerService) -> None:
     """The first line of a fork; before it, the line of a checkpoint whose trainer died before it could write it. The
     training loop flushes them before it does anything."""
     job, restored = config.job, prepared.restored
     known = restored if run.audit.stat().st_size else None  # else the parent's history is in another run's directory
     if known is not None and not any(known.digest.hex().encode() in line for line in read_lines(run.audit)):
-        desk.write(audit.CheckpointEntry(policy=known.policy, manifest=known.digest, covers=known.audit_line))
-    desk.write(
+        ledger_service.write(audit.CheckpointEntry(policy=known.policy, manifest=known.digest, covers=known.audit_line))
+    ledger_service.write(
         audit.OpenEntry(
             job_id=config.task.job_id,
             fork=config.task.fork,

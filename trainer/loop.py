@@ -46,20 +46,20 @@ class TrainingLoop:
         prepared: Prepared,
         *,
         link: GatewayLink,
-        desk: LedgerService,
-        keeper: Checkpointer,
+        ledger_service: LedgerService,
+        checkpointer: Checkpointer,
         publisher: Publisher,
-        scribe: RunRecorder,
+        recorder: RunRecorder,
         now: Callable[[], float],
     ) -> None:
         self._config = config
         self._job = config.job
         self._at = prepared
         self._link = link
-        self._desk = desk
-        self._keeper = keeper
+        self._ledger_service = ledger_service
+        self._checkpointer = checkpointer
         self._publisher = publisher
-        self._scribe = scribe
+        self._recorder = recorder
         self._now = now
 
     async def run(self, stop: asyncio.Event) -> TaskState:
@@ -67,7 +67,7 @@ class TrainingLoop:
 
         Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified; DiskFull if asked to stop while
         the disk is full."""
-        await self._desk.recorded()
+        await self._ledger_service.recorded()
         try:
             certificate = await self._link.certificate(stop)
         except (Denied, TimedOut):
@@ -75,16 +75,16 @@ class TrainingLoop:
             raise
         if certificate is None:
             return await self._save(stopped=True)
-        await self._scribe.count_wan()
+        await self._recorder.count_wan()
         await self._publisher.first(self._at.bundle, certificate)
-        if self._scribe.progress.steps == 0:
+        if self._recorder.progress.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
                 return await self._save(stopped=True)
-            self._scribe.progress = replace(self._scribe.progress, accuracy_before=accuracy)
+            self._recorder.progress = replace(self._recorder.progress, accuracy_before=accuracy)
             if self._job.checkpoint.every_steps:  # a warm-up may take minutes, and is not repeated from here on
                 await self._checkpoint()
-        self._scribe.phase("training")
+        self._recorder.phase("training")
         while self._policy.version < self._job.steps:
             if stop.is_set() or not await self._step(stop):
                 return await self._save(stopped=True)
@@ -98,14 +98,14 @@ class TrainingLoop:
 
     @property
     def _policy(self) -> Policy:
-        return self._desk.ledger.policy
+        return self._ledger_service.ledger.policy
 
     # ---- one step -------------------------------------------------------------------------------------------------
 
     async def _step(self, stop: asyncio.Event) -> bool:
         """Consume one batch; False if asked to stop before it was there."""
         started_s = self._now()
-        batch = await self._desk.batch(stop)
+        batch = await self._ledger_service.batch(stop)
         if batch is None:
             return False
         waited_s = self._now() - started_s
@@ -124,7 +124,7 @@ class TrainingLoop:
 
         def published(sent: Sent) -> None:
             dropped, policy = len(batch.kept) - len(fit), consumer.next()
-            self._scribe.step(policy, report, fit, found, num_dropped=dropped, values=values | sent.values())
+            self._recorder.step(policy, report, fit, found, num_dropped=dropped, values=values | sent.values())
 
         await self._publisher.next_version(consumer.next(), published)
         values["step_s"] = self._now() - started_s  # the publisher has not run since
@@ -156,11 +156,11 @@ class TrainingLoop:
             root=root,
             staleness_tokens=found.tokens_by_staleness,
         )
-        self._keeper.consumed(root)
-        await self._desk.step_done(batch, line)
+        self._checkpointer.consumed(root)
+        await self._ledger_service.step_done(batch, line)
 
     async def _between_steps(self, stop: asyncio.Event) -> None:
-        await self._scribe.written()
+        await self._recorder.written()
         job, version = self._job, self._policy.version
         if job.checkpoint.every_steps and version % job.checkpoint.every_steps == 0 and version < job.steps:
             await self._checkpoint()
@@ -172,34 +172,34 @@ class TrainingLoop:
     async def _evaluate(self, when: str, stop: asyncio.Event) -> float | None:
         """Greedy accuracy of the present policy on the held-out problems; None if asked to stop."""
         await self._publisher.drained()
-        self._scribe.phase(f"evaluating {when} training")
+        self._recorder.phase(f"evaluating {when} training")
         started_s, items = self._now(), self._at.dataset.splits.held_out
-        results = await self._desk.evaluation(items, stop)
+        results = await self._ledger_service.evaluation(items, stop)
         if results is None:
             return None
         accuracy = sum(each.trajectory.reward == EXACT for each in results) / len(items)
         values = {"accuracy": accuracy, "num_prompts": float(len(items)), "eval_s": self._now() - started_s}
-        self._scribe.record(RecordKind.EVAL, when, values)
+        self._recorder.record(RecordKind.EVAL, when, values)
         return accuracy
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
     async def _save(self, *, stopped: bool) -> TaskState:
         await self._checkpoint()
-        self._scribe.phase("stopped, checkpoint saved" if stopped else "last step done, checkpoint saved")
-        await self._scribe.written()
+        self._recorder.phase("stopped, checkpoint saved" if stopped else "last step done, checkpoint saved")
+        await self._recorder.written()
         return TaskState.STOPPED if stopped else TaskState.SUCCEEDED
 
     async def _checkpoint(self) -> None:
         await self._publisher.drained()
-        await self._scribe.count_wan()
-        await self._keeper.checkpoint(self._scribe.progress_now())
+        await self._recorder.count_wan()
+        await self._checkpointer.checkpoint(self._recorder.progress_now())
 
     async def _finish(self, accuracy_after: float) -> None:
-        await self._scribe.count_wan()
-        remote = {region for region in self._desk.regions.values() if region != self._config.task.region}
-        self._scribe.summary(accuracy_after, num_remote_regions=len(remote), digest=self._publisher.digest)
-        await self._scribe.written()
-        for worker_id in self._desk.regions:
+        await self._recorder.count_wan()
+        remote = {region for region in self._ledger_service.regions.values() if region != self._config.task.region}
+        self._recorder.summary(accuracy_after, num_remote_regions=len(remote), digest=self._publisher.digest)
+        await self._recorder.written()
+        for worker_id in self._ledger_service.regions:
             finish = gateway_pb2.Finish(reason="the job is done")
             self._link.send(gateway_pb2.RolloutDown(worker_id=worker_id, finish=finish))

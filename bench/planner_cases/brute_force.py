@@ -55,25 +55,25 @@ class Best:
 
 def best(problem: Problem, *, most: int, is_reduced: bool = False) -> Best | None:
     """None where there are more than `most` placements to try."""
-    prices = CostTables(problem)
-    every = placements(prices, most=most, is_reduced=is_reduced)
+    cost_tables = CostTables(problem)
+    every = placements(cost_tables, most=most, is_reduced=is_reduced)
     if every is None:
         return None
     value, found, count = float("inf"), None, 0
     for placement in every:
         count += 1
-        evaluation = evaluate(prices, placement)
+        evaluation = evaluate(cost_tables, placement)
         if isinstance(evaluation, Evaluation) and objective_value(problem.goal, evaluation) < value:
             value, found = objective_value(problem.goal, evaluation), placement
     return Best(value=value if found else None, placement=found, num_placements=count)
 
 
-def placements(prices: CostTables, *, most: int, is_reduced: bool = False) -> Iterator[Placement] | None:
+def placements(cost_tables: CostTables, *, most: int, is_reduced: bool = False) -> Iterator[Placement] | None:
     """All of them, some of which the oracle may refuse; None where there are more than `most`."""
     spaces = []
     count = 0
-    for groups in partitions(prices.problem.workload.tasks):
-        space = _Space(prices, groups, is_reduced)
+    for groups in partitions(cost_tables.problem.workload.tasks):
+        space = _Space(cost_tables, groups, is_reduced)
         assignments = space.assignments(most * _WASTE)
         if assignments is None:
             return None
@@ -101,7 +101,7 @@ def partitions(tasks: tuple[Task, ...]) -> Iterator[tuple[tuple[Task, ...], ...]
 class _Space:
     """Placements of one partition."""
 
-    prices: CostTables
+    cost_tables: CostTables
     groups: tuple[tuple[Task, ...], ...]
     is_reduced: bool
     _options: dict[object, list[Pool]] = field(init=False, default_factory=dict)
@@ -112,14 +112,14 @@ class _Space:
 
     def assignments(self, most: int) -> Iterator[tuple[Cut, ...]] | None:
         """What each class is cut into, in the classes' order; None where more than `most` have to be looked at."""
-        per_class = [self._cuts(at, most) for _, at in sorted(self.prices.classes.items())]
+        per_class = [self._cuts(at, most) for _, at in sorted(self.cost_tables.classes.items())]
         if prod(len(cuts) for cuts in per_class) > most:
             return None
         return self._complete(per_class)
 
     def _complete(self, per_class: list[list[Cut]]) -> Iterator[tuple[Cut, ...]]:
         """Those where each group has units, and a mesh is in few enough classes."""
-        most_blocks = self.prices.problem.limits.max_train_blocks
+        most_blocks = self.cost_tables.problem.limits.max_train_blocks
         for cuts in product(*per_class):
             used: Counter[int] = Counter(group for cut in cuts for group in {group for (group, _), _ in cut})
             if len(used) == len(self.groups) and all(
@@ -188,7 +188,7 @@ class _Space:
             )
 
     def _placed(self, cuts: tuple[Cut, ...]) -> list[tuple[DeviceClass, Cut]]:
-        return list(zip((at for _, at in sorted(self.prices.classes.items())), cuts, strict=True))
+        return list(zip((at for _, at in sorted(self.cost_tables.classes.items())), cuts, strict=True))
 
     def _spread(self, group: int, at: DeviceClass, size: int, num: int) -> list[tuple[Pool, ...]]:
         """So many units, each laid out in any way: pools of the units that are laid out alike."""
@@ -247,26 +247,27 @@ class _Space:
     def _layouts(self, task: Task, size: int, trains: bool) -> list[Layout]:
         if task is not Task.GENERATION:
             return [Layout(tensor=size)]
-        batches = (0,) if trains or self.prices.problem.workload.eta == 0 else validity.BATCH
+        batches = (0,) if trains or self.cost_tables.problem.workload.eta == 0 else validity.BATCH
         return [
             Layout(tensor=tensor, batch=batch) for tensor in validity.TENSOR if size % tensor == 0 for batch in batches
         ]
 
     def _fitting(self, tasks: tuple[Task, ...], pools: Sequence[Pool], *, is_mesh: bool = False) -> list[Pool]:
         """Those that fit memory, rules and limits; of units with the same price one."""
-        rules, limits = self.prices.problem.rules, self.prices.problem.limits
+        rules, limits = self.cost_tables.problem.rules, self.cost_tables.problem.limits
         seen: set[Hashable] = set()
         kept = []
         for pool in pools:
-            at = self.prices.classes[pool.device_class]
+            at = self.cost_tables.classes[pool.device_class]
             fits = all(
                 rules.allows(task, at.region.name, at.is_spot)
                 and layout.tensor <= limits.max_tensor
-                and layout.pipeline <= min(limits.max_pipeline, self.prices.problem.workload.models[task].num_layers)
+                and layout.pipeline
+                <= min(limits.max_pipeline, self.cost_tables.problem.workload.models[task].num_layers)
                 and (task not in TRAINING or pool.num_units <= layout.pipeline * limits.max_data)
                 for task, layout in pool.layouts
             )
-            price = self.prices.pool(tasks, pool) if fits else None
+            price = self.cost_tables.pool(tasks, pool) if fits else None
             if price is None or isinstance(price, Violation):
                 continue
             if is_mesh or _told(price) not in seen:

@@ -118,27 +118,29 @@ def _played(solved: Solved, goal: Goal) -> Row:
     row["margin"] = solved.problem.goal.step_margin or solved.problem.goal.usd_margin
     if solved.best is None:
         return row | {"answer": "infeasible" if solved.is_infeasible else "none in time"}
-    judged = solved.best.evaluation
+    estimate = solved.best.evaluation
     seen = simulate(
         solved.problem,
         solved.placement,
         seed=0,
         num_steps=NUM_STEPS,
-        idle=frozenset(judged.idle),
-        at_most=judged.limited,
+        idle=frozenset(estimate.idle),
+        at_most=estimate.limited,
     )
-    usd = _usd_per_hour(solved.problem, solved.placement, seen, at_least_s=judged.step_s * (judged.binding == "budget"))
+    usd = _usd_per_hour(
+        solved.problem, solved.placement, seen, at_least_s=estimate.step_s * (estimate.binding == "budget")
+    )
     too_slow = goal.max_step_s is not None and seen.step_s > goal.max_step_s
     too_dear = goal.max_usd_per_hour is not None and usd > goal.max_usd_per_hour
     return row | {
         "regions": len({key.partition("/")[0] for key in _classes(solved.placement)}),
-        "predicted_s": judged.step_s,
+        "predicted_s": estimate.step_s,
         "simulated_s": seen.step_s if math.isfinite(seen.step_s) else None,
-        "error": seen.step_s / judged.step_s - 1 if math.isfinite(seen.step_s) else None,
-        "predicted_usd": judged.usd_per_hour,
+        "error": seen.step_s / estimate.step_s - 1 if math.isfinite(seen.step_s) else None,
+        "predicted_usd": estimate.usd_per_hour,
         "simulated_usd": usd,
-        "binding": judged.binding,
-        "lag_fraction": max((r.weights_s + r.trajectories_s for r in judged.regions), default=0.0) / judged.step_s,
+        "binding": estimate.binding,
+        "lag_fraction": max((r.weights_s + r.trajectories_s for r in estimate.regions), default=0.0) / estimate.step_s,
         "missed": int(too_slow or too_dear or not math.isfinite(seen.step_s)),
     }
 
@@ -149,8 +151,8 @@ def _classes(placement: Placement) -> set[str]:
 
 def _usd_per_hour(problem: Problem, placement: Placement, seen: Simulated, *, at_least_s: float) -> float:
     """Rent, and the simulated egress at the simulated pace or a slower one that the plan keeps."""
-    prices = {(link.src_region, link.dst_region): link.usd_per_gbyte for link in problem.fleet.links}
-    usd = sum(use.num_bytes / 1e9 * prices.get((use.src_region, use.dst_region), 0.0) for use in seen.links)
+    cost_tables = {(link.src_region, link.dst_region): link.usd_per_gbyte for link in problem.fleet.links}
+    usd = sum(use.num_bytes / 1e9 * cost_tables.get((use.src_region, use.dst_region), 0.0) for use in seen.links)
     return rent_usd_per_hour(CostTables(problem), placement) + usd * 3600 / max(seen.step_s, at_least_s)
 
 

@@ -19,7 +19,7 @@ from bench.planner_cases.speed import problem_of
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.batched.batch_tables import BatchTables
-from planner.cost.batched.evaluate_many import book_of, evaluate_many, evaluate_rows
+from planner.cost.batched.evaluate_many import batch_tables_of, evaluate_many, evaluate_rows
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.layer_cuts import IntArray
@@ -50,47 +50,47 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measure(data: Path, seed: int, num_gpus: int, is_async: bool) -> Row:
-    prices = CostTables(problem_of(data, seed, num_gpus, "grpo", is_async))
-    placements = _of_one_grouping(prices)
-    book = book_of(prices, tuple(group.tasks for group in placements[0].groups))
-    _check(prices, book, placements)
+    cost_tables = CostTables(problem_of(data, seed, num_gpus, "grpo", is_async))
+    placements = _of_one_grouping(cost_tables)
+    batch_tables = batch_tables_of(cost_tables, tuple(group.tasks for group in placements[0].groups))
+    _check(cost_tables, batch_tables, placements)
     many = [placements[i % len(placements)] for i in range(ROWS)]
-    rows = _numbered(book, many)
-    one_s = _seconds(lambda: [evaluate(prices, placement) for placement in placements])
+    rows = _numbered(batch_tables, many)
+    one_s = _seconds(lambda: [evaluate(cost_tables, placement) for placement in placements])
     return {
         "num_gpus": num_gpus,
         "is_async": is_async,
         "distinct": len(placements),
         "pools": float(np.mean([sum(len(group.pools) for group in each.groups) for each in placements])),
-        "rows_per_s": ROWS / _seconds(lambda: evaluate_rows(book, *rows)),
-        "placements_per_s": ROWS / _seconds(lambda: evaluate_many(prices, many)),
+        "rows_per_s": ROWS / _seconds(lambda: evaluate_rows(batch_tables, *rows)),
+        "placements_per_s": ROWS / _seconds(lambda: evaluate_many(cost_tables, many)),
         "one_by_one_per_s": len(placements) / one_s,
     }
 
 
-def _of_one_grouping(prices: CostTables) -> list[Placement]:
+def _of_one_grouping(cost_tables: CostTables) -> list[Placement]:
     found: dict[tuple[tuple[Task, ...], ...], list[Placement]] = defaultdict(list)
-    for placement, _ in drawn(prices, np.random.default_rng(0), DRAWS):
+    for placement, _ in drawn(cost_tables, np.random.default_rng(0), DRAWS):
         ordered = Placement(groups=tuple(sorted(placement.groups, key=lambda group: group.tasks)))
         found[tuple(group.tasks for group in ordered.groups)].append(ordered)
     return max(found.values(), key=len)
 
 
-def _numbered(book: BatchTables, placements: list[Placement]) -> tuple[IntArray, IntArray, IntArray]:
-    numbers = [book.numbers(placement) for placement in placements]
+def _numbered(batch_tables: BatchTables, placements: list[Placement]) -> tuple[IntArray, IntArray, IntArray]:
+    numbers = [batch_tables.numbers(placement) for placement in placements]
     most = max(len(units) for units, _, _ in numbers)
     units = np.array([units + [-1] * (most - len(units)) for units, _, _ in numbers], dtype=np.int64)
     counts = np.array([counts + [0] * (most - len(counts)) for _, counts, _ in numbers], dtype=np.int64)
     return units, counts, np.array([meshes for _, _, meshes in numbers], dtype=np.int64)
 
 
-def _check(prices: CostTables, book: BatchTables, placements: list[Placement]) -> None:
-    found = evaluate_rows(book, *_numbered(book, placements))
+def _check(cost_tables: CostTables, batch_tables: BatchTables, placements: list[Placement]) -> None:
+    found = evaluate_rows(batch_tables, *_numbered(batch_tables, placements))
     for placement, step_s, verdict in zip(placements, found.step_s, found.verdict, strict=True):
-        judged = evaluate(prices, placement)
-        assert isinstance(judged, Evaluation)
+        estimate = evaluate(cost_tables, placement)
+        assert isinstance(estimate, Evaluation)
         assert verdict == 0
-        assert abs(step_s / judged.step_s - 1) < 1e-9, f"{step_s} s in a batch, {judged.step_s} s alone"
+        assert abs(step_s / estimate.step_s - 1) < 1e-9, f"{step_s} s in a batch, {estimate.step_s} s alone"
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -158,10 +158,10 @@ def _changed(
 
 def _used_links(problem: Problem, plan: Placement) -> list[tuple[str, str]]:
     """From the trainer's region."""
-    prices = CostTables(problem)
-    home = trainer_region(prices, plan)
+    cost_tables = CostTables(problem)
+    home = trainer_region(cost_tables, plan)
     pools = [pool for group in plan.groups for pool in group.pools]
-    regions = sorted({prices.classes[pool.device_class].region.name for pool in pools} - {home})
+    regions = sorted({cost_tables.classes[pool.device_class].region.name for pool in pools} - {home})
     return [(home, region) for region in regions]
 
 

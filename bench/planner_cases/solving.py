@@ -73,9 +73,9 @@ def solve(problem: Problem, method: str, *, budget_s: float, seed: int = 0) -> S
 def run(problem: Problem, name: str, method: Callable[..., Outcome], *, budget_s: float, seed: int = 0) -> Solved:
     """Runs it, and has the oracle judge its answer once more, with nothing that the search computed."""
     began_s = time.monotonic()
-    prices = CostTables(problem)
+    cost_tables = CostTables(problem)
     before_s = time.monotonic() - began_s
-    outcome = method(prices, seed=seed, budget_s=budget_s, now_s=time.monotonic)
+    outcome = method(cost_tables, seed=seed, budget_s=budget_s, now_s=time.monotonic)
     wall_s = time.monotonic() - began_s
     best = None if isinstance(outcome, Infeasible) else outcome.best
     trace = () if isinstance(outcome, Infeasible) else outcome.trace

@@ -118,7 +118,7 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:
-        desk = LedgerService(
+        ledger_service = LedgerService(
             ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0),
             intake=FrameIntake(store, limits, disk),
             disk=disk,
@@ -132,9 +132,9 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
             wall=time.time,
         )
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(link.run(desk.on_message)), tasks.create_task(desk.run())]
+            running = [tasks.create_task(link.run(ledger_service.on_message)), tasks.create_task(ledger_service.run())]
             started_s = time.process_time()
-            batch = await desk.batch(asyncio.Event())
+            batch = await ledger_service.batch(asyncio.Event())
             assert batch is not None
             await asyncio.to_thread(pipe.poll, None)  # the sender has its acknowledgements
             used_s = time.process_time() - started_s

@@ -80,8 +80,8 @@ def _judged(plan: Plan, path: Path) -> Plan:
     """A plan whose placement its own question allows, and whose numbers are those of its placement."""
     assert plan.question is not None
     assert plan.placement is not None
-    prices = CostTables(plan.question)
-    found = evaluate(prices, plan.placement)
+    cost_tables = CostTables(plan.question)
+    found = evaluate(cost_tables, plan.placement)
     if isinstance(found, Violation):
         raise ConfigError(
             f"{path}: its question does not allow its placement: {found.what}; "
@@ -99,7 +99,7 @@ def _judged(plan: Plan, path: Path) -> Plan:
         f"{said}. The numbers are made anew, and nothing is proved of them"
     )
     anew = Incumbent(placement=plan.placement, evaluation=found, bound=None, elapsed_s=0.0)
-    return plan_of(prices, anew, method=plan.method, seed=plan.seed)
+    return plan_of(cost_tables, anew, method=plan.method, seed=plan.seed)
 
 
 def read_whole_plan(path: Path) -> Plan:

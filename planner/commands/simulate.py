@@ -141,9 +141,9 @@ def _check_fleet(made: Plan, problem: Problem, source: str) -> None:
                 f"--fleet {source} has too few of {key}: {at.num_machines:,} machines of {at.gpus_per_machine} devices "
                 f"cannot hold the plan's {asked}; plan anew for that fleet"
             )
-    judged = evaluate(CostTables(problem), made.placement, goal=Goal())
-    if isinstance(judged, Violation):
-        raise click.UsageError(f"--fleet {source} cannot run the plan: {judged.what}; plan anew for that fleet")
+    estimate = evaluate(CostTables(problem), made.placement, goal=Goal())
+    if isinstance(estimate, Violation):
+        raise click.UsageError(f"--fleet {source} cannot run the plan: {estimate.what}; plan anew for that fleet")
 
 
 def _tree(made: Plan, found: Simulated, steps: int, seed: int) -> dict[str, Any]:

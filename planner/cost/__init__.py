@@ -8,7 +8,7 @@ placements at once.
   (routes between regions). The physics of one device is in `planner.devices`.
 - Cost tables: `pools.Prices` computes each cost once per problem and keeps it.
 - Candidates: `columns` lists the units and meshes that no other candidate dominates. The solvers choose among these.
-- A step: `placed` adds up the terms of a placement, `judged` finds the longest one, `oracle` applies the goal.
+- A step: `placed` adds up the terms of a placement, `estimate` finds the longest one, `oracle` applies the goal.
 
 The package knows nothing about searches, solvers, files or running jobs.
 """

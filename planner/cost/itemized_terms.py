@@ -61,24 +61,24 @@ _DEFINITION = "definition"
 """Marks a term that follows from the meaning of its words."""
 
 
-def terms(prices: CostTables, placement: Placement) -> tuple[CostTerm, ...] | Violation:
+def terms(cost_tables: CostTables, placement: Placement) -> tuple[CostTerm, ...] | Violation:
     """Return all terms of a placement: by group and pool, then by region, then of the whole; or why it is invalid."""
-    placed = fixed_terms(prices, placement)
+    placed = fixed_terms(cost_tables, placement)
     if isinstance(placed, Violation):
         return placed
-    best = estimate_step(prices, placed)
+    best = estimate_step(cost_tables, placed)
     found: list[CostTerm] = []
     for group in placement.groups:
-        found += _of_group(prices, group, placed, best)
+        found += _of_group(cost_tables, group, placed, best)
         for pool in group.pools:
-            found += _of_pool(prices, group, pool)
-    return (*found, *_of_regions(prices, best), *_of_plan(prices, placed, best))
+            found += _of_pool(cost_tables, group, pool)
+    return (*found, *_of_regions(cost_tables, best), *_of_plan(cost_tables, placed, best))
 
 
-def _of_group(prices: CostTables, group: Group, placed: FixedTerms, best: StepEstimate) -> Iterator[CostTerm]:
+def _of_group(cost_tables: CostTables, group: Group, placed: FixedTerms, best: StepEstimate) -> Iterator[CostTerm]:
     subject = "group:" + "+".join(group.tasks)
     if group.trains:
-        for task, each in prices.mesh(group.tasks, group.pools).times.items():
+        for task, each in cost_tables.mesh(group.tasks, group.pools).times.items():
             yield from _of_training(subject, task, each)
     for task in group.tasks:
         if task in SCORING:
@@ -86,7 +86,7 @@ def _of_group(prices: CostTables, group: Group, placed: FixedTerms, best: StepEs
             yield _seconds(subject, f"{task}: busy", placed.busy_s[task], words, _ROOFLINE)
         elif task is Task.GENERATION:
             words = "samples per step / samples per second of all generating units, each region within its route"
-            if group.trains or prices.problem.workload.eta == 0:
+            if group.trains or cost_tables.problem.workload.eta == 0:
                 words = "least seconds in which all units together finish a step's samples, the last sequences drained"
             yield _seconds(subject, f"{task}: busy", best.generation_s, words, _RENEWAL)
 
@@ -107,9 +107,9 @@ def _of_training(subject: str, task: Task, times: training.MeshTime) -> Iterator
         yield _seconds(subject, f"{task}: {name}", value, words, source)
 
 
-def _of_pool(prices: CostTables, group: Group, pool: Pool) -> Iterator[CostTerm]:
-    subject, workload = f"pool:{pool.device_class}", prices.problem.workload
-    price, at = prices.pool(group.tasks, pool), prices.classes[pool.device_class]
+def _of_pool(cost_tables: CostTables, group: Group, pool: Pool) -> Iterator[CostTerm]:
+    subject, workload = f"pool:{pool.device_class}", cost_tables.problem.workload
+    price, at = cost_tables.pool(group.tasks, pool), cost_tables.classes[pool.device_class]
     assert isinstance(price, UnitCost)
     # Memory of each task: what stays, and what it needs while it runs.
     for task, layout in pool.layouts:
@@ -150,7 +150,7 @@ def _of_pool(prices: CostTables, group: Group, pool: Pool) -> Iterator[CostTerm]
         yield _seconds(subject, "load and group", price.group_s, words, _RENEWAL)
 
 
-def _of_regions(prices: CostTables, best: StepEstimate) -> Iterator[CostTerm]:
+def _of_regions(cost_tables: CostTables, best: StepEstimate) -> Iterator[CostTerm]:
     for each in best.regions:
         subject = f"region:{each.region}"
         words = "version / link's rate, or all remote regions' versions / the trainer's uplink; half a round trip"
@@ -162,20 +162,22 @@ def _of_regions(prices: CostTables, best: StepEstimate) -> Iterator[CostTerm]:
     yield _bytes(
         "plan",
         "version",
-        network.payload_bytes(prices.problem.workload),
+        network.payload_bytes(cost_tables.problem.workload),
         "trained parameters x bytes per parameter",
         _DEFINITION,
     )
 
 
-def _of_plan(prices: CostTables, placed: FixedTerms, best: StepEstimate) -> Iterator[CostTerm]:
+def _of_plan(cost_tables: CostTables, placed: FixedTerms, best: StepEstimate) -> Iterator[CostTerm]:
     words = "longest over groups of the sum of their training tasks, transfer of samples included"
     yield _seconds("plan", "training", placed.training_s, words, _DEFINITION)
     words = "longest over groups of the sum of their scoring tasks, transfer of samples there and back included"
     yield _seconds("plan", "scoring", placed.scoring_s, words, _DEFINITION)
     for name, value in best.needs:
-        yield _seconds("plan", f"need {name}", value, _need_in_words(name, prices.problem.workload.eta), _STALENESS)
-    rent = rent_usd_per_hour(prices, placed.placement)
+        yield _seconds(
+            "plan", f"need {name}", value, _need_in_words(name, cost_tables.problem.workload.eta), _STALENESS
+        )
+    rent = rent_usd_per_hour(cost_tables, placed.placement)
     for name, dollars, unit, formula in (
         ("rent", rent, Unit.USD_PER_HOUR, "devices x price"),
         ("egress", best.usd_per_step, Unit.USD, "versions, samples, critic's weights and gradients x price, per step"),

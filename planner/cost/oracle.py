@@ -30,17 +30,17 @@ from planner.problem.goal import Goal, Objective
 from planner.problem.workload import Task
 
 
-def evaluate(prices: CostTables, placement: Placement, *, goal: Goal | None = None) -> Evaluation | Violation:
+def evaluate(cost_tables: CostTables, placement: Placement, *, goal: Goal | None = None) -> Evaluation | Violation:
     """Return the evaluation of one placement, or the first constraint that it violates.
 
     `goal` replaces the problem's goal; its deadline and budget count as constraints.
     """
-    placed = fixed_terms(prices, placement)
+    placed = fixed_terms(cost_tables, placement)
     if isinstance(placed, Violation):
         return placed
-    goal = goal or prices.problem.goal
-    best = estimate_step(prices, placed)
-    rent = rent_usd_per_hour(prices, placement)
+    goal = goal or cost_tables.problem.goal
+    best = estimate_step(cost_tables, placed)
+    rent = rent_usd_per_hour(cost_tables, placement)
     binding, step_s = best.binding, best.step_s
     most_s, most_usd = goal.planned_step_s, goal.planned_usd_per_hour
     slowest = np.inf if most_s is None else most_s * (1 + 1e-9)
@@ -66,7 +66,7 @@ def evaluate(prices: CostTables, placement: Placement, *, goal: Goal | None = No
         usd_egress_per_hour=egress,
         regions=best.regions,
         binding=binding,
-        task_s=tuple((task, busy[task]) for task in prices.problem.workload.tasks),
+        task_s=tuple((task, busy[task]) for task in cost_tables.problem.workload.tasks),
         idle=tuple(i for i, each in enumerate(placed.making) if not any(each is used for used in best.active)),
         limited=tuple((places[id(each)], made) for each, made in best.limited),
     )
@@ -83,10 +83,10 @@ def throttle_s(max_usd_per_hour: float, rent: float, usd_per_step: float) -> flo
     return usd_per_step * 3600 / left if usd_per_step > 0 else 0.0
 
 
-def rent_usd_per_hour(prices: CostTables, placement: Placement) -> float:
+def rent_usd_per_hour(cost_tables: CostTables, placement: Placement) -> float:
     """Return the rent of all devices of the placement; devices without a price count as free."""
     return sum(
-        pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0)
+        pool.num_gpus * (cost_tables.classes[pool.device_class].usd_per_gpu_hour or 0.0)
         for group in placement.groups
         for pool in group.pools
     )

@@ -13,25 +13,25 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.problem.goal import Goal, Objective
 
 
-def binding_sentence(prices: CostTables, placement: Placement, evaluation: Evaluation) -> str:
+def binding_sentence(cost_tables: CostTables, placement: Placement, evaluation: Evaluation) -> str:
     """Return a sentence on what equals the step time, with its terms, and on the goal's limit if there is one."""
     kind, _, subject = evaluation.binding.partition(":")
     match kind:
         case "path" if subject == "critic":
-            text = _critic_path(prices, placement, evaluation)
+            text = _critic_path(cost_tables, placement, evaluation)
         case "path":
-            text = _path(prices, placement, evaluation, subject)
+            text = _path(cost_tables, placement, evaluation, subject)
         case "group":
             text = _group(evaluation, subject)
         case "link":
-            text = _link(prices, evaluation, *subject.split(">"))
+            text = _link(cost_tables, evaluation, *subject.split(">"))
         case "up":
-            text = _up(prices, evaluation, subject)
+            text = _up(cost_tables, evaluation, subject)
         case "budget":
             text = f"the budget, which pays for one step's egress each {seconds(evaluation.step_s)}"
         case _:
             text = evaluation.binding
-    return text + _limit(prices, evaluation)
+    return text + _limit(cost_tables, evaluation)
 
 
 def seconds(value: float) -> str:
@@ -61,26 +61,26 @@ def names(tasks: str) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _path(prices: CostTables, placement: Placement, evaluation: Evaluation, region: str) -> str:
-    placed = fixed_terms(prices, placement)
+def _path(cost_tables: CostTables, placement: Placement, evaluation: Evaluation, region: str) -> str:
+    placed = fixed_terms(cost_tables, placement)
     assert isinstance(placed, FixedTerms)
     at = next(each for each in evaluation.regions if each.region == region)
-    eta = prices.problem.workload.eta
+    eta = cost_tables.problem.workload.eta
     terms = [
         ("training", placed.training_s),
         ("scoring", placed.scoring_s),
         ("weights", at.weights_s),
         ("generation", at.window_s),
-        ("other tasks on generation's devices", others_s(prices, placed)),
+        ("other tasks on generation's devices", others_s(cost_tables, placed)),
         ("trajectories", at.trajectories_s),
     ]
     return f"the path of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 
-def _critic_path(prices: CostTables, placement: Placement, evaluation: Evaluation) -> str:
-    placed = fixed_terms(prices, placement)
+def _critic_path(cost_tables: CostTables, placement: Placement, evaluation: Evaluation) -> str:
+    placed = fixed_terms(cost_tables, placement)
     assert isinstance(placed, FixedTerms)
-    eta = prices.problem.workload.eta
+    eta = cost_tables.problem.workload.eta
     weights_s = evaluation.step_s * (eta + 1) - placed.training_s - placed.critic_scoring_s
     terms = [("training", placed.training_s), ("the critic's weights", weights_s)]
     terms += [("scoring where the critic infers", placed.critic_scoring_s)]
@@ -105,23 +105,23 @@ def _group(evaluation: Evaluation, subject: str) -> str:
     return f"{names(subject)} {verb} the devices busy all the time" + (f": {parts}" if len(tasks) > 1 else "")
 
 
-def _link(prices: CostTables, evaluation: Evaluation, src: str, dst: str) -> str:
-    route = prices.network.route(src, dst)
+def _link(cost_tables: CostTables, evaluation: Evaluation, src: str, dst: str) -> str:
+    route = cost_tables.network.route(src, dst)
     assert route is not None
     size, rate = evaluation.step_s * route.bytes_per_s, units.quantity(route.bytes_per_s * 8, "bit/s")
     return f"the link from {src} to {dst}: {units.size(size)} of weights a version at {rate}"
 
 
-def _up(prices: CostTables, evaluation: Evaluation, region: str) -> str:
-    size = network.payload_bytes(prices.problem.workload)
+def _up(cost_tables: CostTables, evaluation: Evaluation, region: str) -> str:
+    size = network.payload_bytes(cost_tables.problem.workload)
     num = sum(each.region != region for each in evaluation.regions)
-    rate = prices.network.up_bytes_per_s(region)
+    rate = cost_tables.network.up_bytes_per_s(region)
     cap = f" at {units.quantity(rate * 8, 'bit/s')}" if rate else ""
     return f"the uplink of {region}: {units.size(size)} of weights a version to {num} regions{cap}"
 
 
-def _limit(prices: CostTables, evaluation: Evaluation) -> str:
-    goal = prices.problem.goal
+def _limit(cost_tables: CostTables, evaluation: Evaluation) -> str:
+    goal = cost_tables.problem.goal
     match goal.objective:
         case Objective.THROUGHPUT:
             return ""

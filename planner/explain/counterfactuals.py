@@ -101,8 +101,8 @@ def effect(change: WhatIf, placement: Placement, base: float, solve: Solve) -> E
     goal = change.problem.goal
     values = []
     if change.keeps:
-        judged = evaluate(CostTables(change.problem), placement)
-        values += [objective_value(goal, judged)] if isinstance(judged, Evaluation) else []
+        estimate = evaluate(CostTables(change.problem), placement)
+        values += [objective_value(goal, estimate)] if isinstance(estimate, Evaluation) else []
     why, bound = _forbidden(change, placement) if change.kind == "region" else "", None
     if not why:
         found = solve(change.problem)
@@ -220,9 +220,9 @@ def with_machine(fleet: Fleet, region: str, machines: Machines) -> Fleet:
 
 def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
     """Yield each used link and the trainer's uplink at twice the rate."""
-    prices = CostTables(problem)
-    home = trainer_region(prices, placement)
-    away = {region for region in rollout_replicas(prices, placement) if region != home}
+    cost_tables = CostTables(problem)
+    home = trainer_region(cost_tables, placement)
+    away = {region for region in rollout_replicas(cost_tables, placement) if region != home}
     for src, dst in sorted([*((home, region) for region in away), *((region, home) for region in away)])[:MAX_LINKS]:
         links = tuple(
             replace(link, bytes_per_s=2 * link.bytes_per_s)
@@ -238,7 +238,7 @@ def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
                 problem=replace(problem, fleet=replace(problem.fleet, links=links)),
                 keeps=True,
             )
-    if away and prices.network.up_bytes_per_s(home):
+    if away and cost_tables.network.up_bytes_per_s(home):
         regions = tuple(
             replace(each, wan_up_bytes_per_s=2 * each.wan_up_bytes_per_s)
             if each.name == home and each.wan_up_bytes_per_s

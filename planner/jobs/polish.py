@@ -21,41 +21,41 @@ _TOLERANCE = 1e-9
 """Relative tolerance within which two steps count as equally long."""
 
 
-def polished(prices: CostTables, found: Incumbent, workers_per_region: int) -> Incumbent:
+def polished(cost_tables: CostTables, found: Incumbent, workers_per_region: int) -> Incumbent:
     """Return a placement that is at least as good and has all workers in each region that generates."""
-    rules = prices.problem.rules
-    for at in sorted(prices.classes.values(), key=lambda at: at.key):
+    rules = cost_tables.problem.rules
+    for at in sorted(cost_tables.classes.values(), key=lambda at: at.key):
         if not rules.allows(Task.GENERATION, at.region.name, at.is_spot):
             continue
-        placement = _with_all_workers(prices, found.placement, at.key, workers_per_region)
-        evaluation = None if placement is None else evaluate(prices, placement)
+        placement = _with_all_workers(cost_tables, found.placement, at.key, workers_per_region)
+        evaluation = None if placement is None else evaluate(cost_tables, placement)
         if placement is None or not isinstance(evaluation, Evaluation):
             continue
         # A new region joins only if it would not idle at this step.
         taken = at.key in {pool.device_class for pool in found.placement.group_of(Task.GENERATION).pools}
-        idles = needs_s(prices, placement)[at.region.name] > evaluation.step_s * (1 + _TOLERANCE)
+        idles = needs_s(cost_tables, placement)[at.region.name] > evaluation.step_s * (1 + _TOLERANCE)
         if (taken or not idles) and evaluation.step_s <= found.evaluation.step_s * (1 + _TOLERANCE):
             found = replace(found, placement=placement, evaluation=evaluation)
     return found
 
 
-def needs_s(prices: CostTables, placement: Placement) -> Mapping[str, float]:
+def needs_s(cost_tables: CostTables, placement: Placement) -> Mapping[str, float]:
     """Return, for each region that generates, the least step in seconds in which it makes samples in time."""
-    placed = fixed_terms(prices, placement)
+    placed = fixed_terms(cost_tables, placement)
     assert isinstance(placed, FixedTerms), placed
     found: dict[str, float] = {}
     for making in placed.making:
-        found[making.region] = max(alone_s(prices, placed, making), found.get(making.region, 0.0))
+        found[making.region] = max(alone_s(cost_tables, placed, making), found.get(making.region, 0.0))
     return found
 
 
-def _with_all_workers(prices: CostTables, placement: Placement, key: str, num_workers: int) -> Placement | None:
+def _with_all_workers(cost_tables: CostTables, placement: Placement, key: str, num_workers: int) -> Placement | None:
     """Return the placement with so many workers of one class; None if they do not fit."""
     group = placement.group_of(Task.GENERATION)
     others = tuple(pool for pool in group.pools if pool.device_class != key)
     layouts = ((Task.GENERATION, Layout(tensor=1)),)
     pool = Pool(device_class=key, unit_gpus=1, num_units=num_workers, layouts=layouts)
-    if not isinstance(prices.pool(group.tasks, pool), UnitCost):
+    if not isinstance(cost_tables.pool(group.tasks, pool), UnitCost):
         return None
     changed = Group(tasks=group.tasks, pools=tuple(sorted((*others, pool), key=lambda each: each.device_class)))
     return Placement(groups=tuple(changed if each is group else each for each in placement.groups))

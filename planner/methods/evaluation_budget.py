@@ -40,7 +40,7 @@ class EvaluationBudget:
 
     def __init__(
         self,
-        prices: CostTables,
+        cost_tables: CostTables,
         *,
         budget_s: float,
         now_s: Callable[[], float],
@@ -48,8 +48,8 @@ class EvaluationBudget:
         report: Callable[[Incumbent], None] = ignore,
         should_stop: Callable[[], bool] = never,
     ) -> None:
-        self.prices = prices
-        self.goal = prices.problem.goal
+        self.cost_tables = cost_tables
+        self.goal = cost_tables.problem.goal
         self.num_evaluations = 0
         self.trace: list[Incumbent] = []
         self._unlimited = replace(self.goal, max_step_s=None, max_usd_per_hour=None)
@@ -103,9 +103,9 @@ class EvaluationBudget:
         """
         asked = [placement for placement in placements if placement is not None]
         self.num_evaluations += len(asked)
-        batch = evaluate_many(self.prices, asked)
-        judged = iter(zip(batch.step_s.tolist(), batch.usd_per_hour.tolist(), batch.verdict.tolist(), strict=True))
-        return [INFEASIBLE if each is None else self._loss(each, *next(judged)) for each in placements]
+        batch = evaluate_many(self.cost_tables, asked)
+        estimate = iter(zip(batch.step_s.tolist(), batch.usd_per_hour.tolist(), batch.verdict.tolist(), strict=True))
+        return [INFEASIBLE if each is None else self._loss(each, *next(estimate)) for each in placements]
 
     def offer(self, placement: Placement) -> float:
         """Return the loss of one placement."""
@@ -117,16 +117,16 @@ class EvaluationBudget:
         The value is `INFEASIBLE` for a placement that the oracle rejects.
         """
         self.num_evaluations += 1
-        judged = evaluate(self.prices, placement)
-        if isinstance(judged, Violation):
+        estimate = evaluate(self.cost_tables, placement)
+        if isinstance(estimate, Violation):
             return INFEASIBLE
-        self._keep(placement, judged)
-        return objective_value(self.goal, judged)
+        self._keep(placement, estimate)
+        return objective_value(self.goal, estimate)
 
     def explain(self, placement: Placement) -> Evaluation | None:
         """Return the evaluation of a placement with a finite loss, even if it misses the goal's limits."""
-        judged = evaluate(self.prices, placement, goal=self._unlimited)
-        return None if isinstance(judged, Violation) else judged
+        estimate = evaluate(self.cost_tables, placement, goal=self._unlimited)
+        return None if isinstance(estimate, Violation) else estimate
 
     def outcome(self, method: str) -> Found | BudgetExhausted:
         """Return the best placement so far as a heuristic's outcome, without a bound."""
@@ -139,8 +139,8 @@ class EvaluationBudget:
             case PlacementVerdict.VALID:
                 pays = self.goal.objective is Objective.COST_AT_THROUGHPUT
                 loss = usd_per_hour if pays else step_s
-                if loss < self.best_loss and isinstance(judged := evaluate(self.prices, placement), Evaluation):
-                    self._keep(placement, judged)
+                if loss < self.best_loss and isinstance(estimate := evaluate(self.cost_tables, placement), Evaluation):
+                    self._keep(placement, estimate)
                 return loss
             case PlacementVerdict.DEADLINE | PlacementVerdict.BUDGET:
                 return _MISSED * self._missed(step_s, usd_per_hour)
@@ -156,11 +156,11 @@ class EvaluationBudget:
             missed = max(missed, usd_per_hour / most_usd)
         return missed
 
-    def _keep(self, placement: Placement, judged: Evaluation) -> None:
-        """Keep a placement as incumbent if it is better. `judged` must be the oracle's own evaluation."""
-        if objective_value(self.goal, judged) >= self.best_loss:
+    def _keep(self, placement: Placement, estimate: Evaluation) -> None:
+        """Keep a placement as incumbent if it is better. `estimate` must be the oracle's own evaluation."""
+        if objective_value(self.goal, estimate) >= self.best_loss:
             return
         elapsed_s = self._now_s() - self._started_s
-        found = Incumbent(placement=placement, evaluation=judged, bound=None, elapsed_s=elapsed_s)
+        found = Incumbent(placement=placement, evaluation=estimate, bound=None, elapsed_s=elapsed_s)
         self.trace.append(found)
         self._report(found)

@@ -31,18 +31,18 @@ _Liftable = tuple[Fact, Callable[[Problem], Problem]]
 """A fact, with a function that returns the problem without it."""
 
 
-def obstacle(prices: CostTables) -> Infeasible | None:
+def obstacle(cost_tables: CostTables) -> Infeasible | None:
     """Return the first conflict that is found; None if there is none of these kinds.
 
     Each conflict is proved. A conflict over memory may name more rules than are needed: it is not tested without each.
     """
-    problem = prices.problem
+    problem = cost_tables.problem
     for task in problem.workload.tasks:
         if not allowed(problem, task):
             return Infeasible(conflict=_least(problem, partial(_is_homeless, task), _nowhere(task)))
     if not _joined(problem):
         return Infeasible(conflict=_least(problem, lambda of: not _joined(of), _apart(problem)))
-    facts = memory_obstacle(prices) if problem.fleet.num_gpus <= MOST_GPUS else ()
+    facts = memory_obstacle(cost_tables) if problem.fleet.num_gpus <= MOST_GPUS else ()
     return Infeasible(conflict=facts, is_minimal=len(facts) == 1) if facts else None
 
 
@@ -50,15 +50,15 @@ def _is_homeless(task: Task, problem: Problem) -> bool:
     return not allowed(problem, task)
 
 
-def memory_obstacle(prices: CostTables) -> _Conflict:
+def memory_obstacle(cost_tables: CostTables) -> _Conflict:
     """Return the conflict of a task that by itself fits on no devices that it may use, or of all tasks together."""
-    problem = prices.problem
+    problem = cost_tables.problem
     for task in problem.workload.tasks:
-        if not _fits(prices, task):
+        if not _fits(cost_tables, task):
             fact = Fact(kind="memory", name=f"memory:{task.value}", what=_shortage(problem, task))
             rules = [each for each, _ in _liftables(problem) if _concerns(each, task)]
             return (fact, *rules, *_missing_prices(problem, task))
-    return _crowd(prices)
+    return _crowd(cost_tables)
 
 
 def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
@@ -75,10 +75,10 @@ def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
     return [fact for fact, _ in lifts] if _fits(CostTables(problem), task) else []
 
 
-def _crowd(prices: CostTables) -> _Conflict:
+def _crowd(cost_tables: CostTables) -> _Conflict:
     """Return the fewest tasks, largest first, of which one copy each exceeds the memory of all devices together."""
-    workload, held = prices.problem.workload, 0.0
-    usable = sum(at.num_gpus * max(0.0, usable_bytes(at.gpu)) for at in prices.classes.values())
+    workload, held = cost_tables.problem.workload, 0.0
+    usable = sum(at.num_gpus * max(0.0, usable_bytes(at.gpu)) for at in cost_tables.classes.values())
     sizes = {task: resident_bytes(workload, task, Layout(tensor=1), 1) for task in workload.tasks}
     facts: list[Fact] = []
     for task in sorted(sizes, key=lambda task: (-sizes[task], task)):
@@ -87,17 +87,17 @@ def _crowd(prices: CostTables) -> _Conflict:
         what = f"{name} of {model} keeps {sizes[task] / 1e9:,.0f} GB"
         facts.append(Fact(kind="memory", name=f"memory:{task.value}", what=what))
         if held > usable:
-            num, have = prices.problem.fleet.num_gpus, usable / 1e9
+            num, have = cost_tables.problem.fleet.num_gpus, usable / 1e9
             what = f"the fleet's {num:,} devices have {have:,.0f} GB for it all"
             return (*facts, Fact(kind="inventory", name="inventory", what=what))
     return ()
 
 
-def _fits(prices: CostTables, task: Task) -> bool:
+def _fits(cost_tables: CostTables, task: Task) -> bool:
     if task not in TRAINING:
-        return bool(unit_columns(prices, (task,)))
+        return bool(unit_columns(cost_tables, (task,)))
     # If tasks may not share devices freely, the trainer's roles still share its devices. Each must fit by itself.
-    return bool(mesh_columns(prices, (task,), blocks=1)) or bool(mesh_columns(prices, (task,), blocks=2))
+    return bool(mesh_columns(cost_tables, (task,), blocks=1)) or bool(mesh_columns(cost_tables, (task,), blocks=2))
 
 
 def _shortage(problem: Problem, task: Task) -> str:

@@ -53,7 +53,7 @@ class Method(Protocol):
 
     def __call__(
         self,
-        prices: CostTables,
+        cost_tables: CostTables,
         *,
         seed: int,
         budget_s: float,
@@ -67,7 +67,7 @@ class Method(Protocol):
 class _Known:
     """Trace of accepted placements of all methods, each better or with a better bound than the one before."""
 
-    prices: CostTables
+    cost_tables: CostTables
     now_s: Callable[[], float]
     report: Callable[[Incumbent], None]
     began_s: float
@@ -81,7 +81,7 @@ class _Known:
     @property
     def value(self) -> float:
         """Objective value of the best incumbent; `INFEASIBLE` if there is none."""
-        return self.trace[-1].value(self.prices.problem.goal) if self.trace else INFEASIBLE
+        return self.trace[-1].value(self.cost_tables.problem.goal) if self.trace else INFEASIBLE
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -95,13 +95,13 @@ class _Known:
     def hear(self, new: Incumbent) -> None:
         """Evaluate a reported placement with the oracle and extend the trace if value or bound improve."""
         before = self.best
-        judged = evaluate(self.prices, new.placement)
-        if not isinstance(judged, Evaluation):
+        estimate = evaluate(self.cost_tables, new.placement)
+        if not isinstance(estimate, Evaluation):
             return
-        best = replace(new, evaluation=judged)
-        if before is not None and best.value(self.prices.problem.goal) >= self.value:
+        best = replace(new, evaluation=estimate)
+        if before is not None and best.value(self.cost_tables.problem.goal) >= self.value:
             best = before
-        value = best.value(self.prices.problem.goal)
+        value = best.value(self.cost_tables.problem.goal)
         bounds = [credible(each.bound, value) for each in (new, before) if each is not None]
         bound = max((bound for bound in bounds if bound is not None), default=None)
         if before is not None and best is before and bound == before.bound:
@@ -114,13 +114,13 @@ class _Known:
         trace, best = tuple(self.trace), self.best
         if best is None:
             return replace(proved, num_evaluations=num_evaluations, method="auto")
-        if best.gap(self.prices.problem.goal) <= DEFAULT_GAP * (1 + BOUND_TOLERANCE):
+        if best.gap(self.cost_tables.problem.goal) <= DEFAULT_GAP * (1 + BOUND_TOLERANCE):
             return Found(best=best, trace=trace, num_evaluations=num_evaluations, method="auto")
         return BudgetExhausted(best=best, bound=best.bound, trace=trace, num_evaluations=num_evaluations, method="auto")
 
 
 def auto(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -133,25 +133,27 @@ def auto(
 
     `start` holds placements that are already known.
     """
-    known = _Known(prices=prices, now_s=now_s, report=report, began_s=now_s())
-    descent = Descent(prices, np.random.default_rng(seed))
+    known = _Known(cost_tables=cost_tables, now_s=now_s, report=report, began_s=now_s())
+    descent = Descent(cost_tables, np.random.default_rng(seed))
 
     def search(method: Callable[..., Outcome], budget_s: float, **more: object) -> Outcome:
         return method(
-            prices, seed=seed, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop, **more
+            cost_tables, seed=seed, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop, **more
         )
 
     def descend(budget_s: float, **more: int) -> int:
-        judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop)
+        judge = EvaluationBudget(
+            cost_tables, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop
+        )
         descent.run(judge, known.value, **more)
         return judge.num_evaluations
 
     def opening() -> tuple[Placement, ...]:
         """Run the descent while it improves, and return the best placement."""
-        num = len(groupings(prices.problem))
-        if prices.problem.goal.counts_usd and num <= FEW_GROUPINGS:
+        num = len(groupings(cost_tables.problem))
+        if cost_tables.problem.goal.counts_usd and num <= FEW_GROUPINGS:
             return ()
-        opening_s = _SHORT_OPENING_S if len(prices.classes) > MANY_CLASSES else _OPENING_S
+        opening_s = _SHORT_OPENING_S if len(cost_tables.classes) > MANY_CLASSES else _OPENING_S
         descend(min(budget_s - known.elapsed_s(), opening_s), patience=_PATIENCE + num // _GROUPINGS)
         return known.placements
 

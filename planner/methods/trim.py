@@ -13,7 +13,7 @@ _TOLERANCE = 1e-12
 """Relative tolerance within which a value counts as no worse."""
 
 
-def trimmed(prices: CostTables, found: Incumbent) -> Incumbent:
+def trimmed(cost_tables: CostTables, found: Incumbent) -> Incumbent:
     """Return the incumbent without pools that idle in generation's windows, if its objective value is no worse then.
 
     Methods that only look at seconds keep such pools: they slow nothing down, but they cost money.
@@ -25,10 +25,10 @@ def trimmed(prices: CostTables, found: Incumbent) -> Incumbent:
             break
         fewer = replace(group, pools=(*group.pools[:place], *group.pools[place + 1 :]))
         placement = Placement(groups=tuple(fewer if each is group else each for each in best.placement.groups))
-        evaluation = evaluate(prices, placement)
+        evaluation = evaluate(cost_tables, placement)
         if not isinstance(evaluation, Evaluation):
             continue
         after = replace(best, placement=placement, evaluation=evaluation)
-        if after.value(prices.problem.goal) <= found.value(prices.problem.goal) * (1 + _TOLERANCE):
+        if after.value(cost_tables.problem.goal) <= found.value(cost_tables.problem.goal) * (1 + _TOLERANCE):
             best = after
     return best

@@ -49,23 +49,25 @@ class RankAssignment:
 
 
 def assign(
-    prices: CostTables, placement: Placement, links: MachineLinks = UNMEASURED, *, seed: int = 0
+    cost_tables: CostTables, placement: Placement, links: MachineLinks = UNMEASURED, *, seed: int = 0
 ) -> RankAssignment:
     """Return seats and ranks of a placement that the oracle accepts."""
     rng = np.random.default_rng(seed)
-    machines = {key: PackedMachines(at) for key, at in sorted(prices.classes.items())}
-    kept = {key: _kept_free(prices, placement, links, key) for key in _classes_in(placement)}
+    machines = {key: PackedMachines(at) for key, at in sorted(cost_tables.classes.items())}
+    kept = {key: _kept_free(cost_tables, placement, links, key) for key in _classes_in(placement)}
     seats: dict[tuple[int, int, int], Seat] = {}
     for g, p, group, pool in _in_order(placement):
-        of_class, num_machines = machines[pool.device_class], prices.classes[pool.device_class].num_machines
+        of_class, num_machines = machines[pool.device_class], cost_tables.classes[pool.device_class].num_machines
         rank = kept[pool.device_class] if group.trains else num_machines - kept[pool.device_class]
         if group.trains and links.within(of_class.at) is not None:
-            chosen = _ordered(prices.problem.workload, pool, of_class, links, rng)
+            chosen = _ordered(cost_tables.problem.workload, pool, of_class, links, rng)
         else:
             chosen = of_class.compact(pool.unit_gpus, pool.num_units, rank)
         for unit, seat in enumerate(of_class.take(pool.unit_gpus, chosen)):
             seats[g, p, unit] = seat
-    rings = tuple(_ring(prices, g, group, seats, links) for g, group in enumerate(placement.groups) if group.trains)
+    rings = tuple(
+        _ring(cost_tables, g, group, seats, links) for g, group in enumerate(placement.groups) if group.trains
+    )
     return RankAssignment(seats=seats, rings=rings)
 
 
@@ -79,9 +81,9 @@ def _classes_in(placement: Placement) -> list[str]:
     return sorted({pool.device_class for group in placement.groups for pool in group.pools})
 
 
-def _kept_free(prices: CostTables, placement: Placement, links: MachineLinks, key: str) -> Ints:
+def _kept_free(cost_tables: CostTables, placement: Placement, links: MachineLinks, key: str) -> Ints:
     """Return each machine's priority for training, 0 first: if links differ, the best connected part of the class."""
-    at = prices.classes[key]
+    at = cost_tables.classes[key]
     plain = np.arange(at.num_machines, dtype=np.int64)
     rates = links.within(at)
     trains = sum(
@@ -135,7 +137,7 @@ def demand(workload: Workload, pool: Pool) -> mesh.Demand:
 
 
 def _ring(
-    prices: CostTables, g: int, group: Group, seats: Mapping[tuple[int, int, int], Seat], links: MachineLinks
+    cost_tables: CostTables, g: int, group: Group, seats: Mapping[tuple[int, int, int], Seat], links: MachineLinks
 ) -> Ring:
     """Return the ring of one group, with the slowest links of the chosen seats."""
     tables = []
@@ -146,14 +148,14 @@ def _ring(
     order = tuple((p, d) for p, table in enumerate(tables) for d in range(len(table)))
     ring_links, hops = [], []
     for p, table in enumerate(tables):
-        rates = _rates(prices, group.pools[p], group.pools[p], links)
+        rates = _rates(cost_tables, group.pools[p], group.pools[p], links)
         if len(table) > 1:
             neighbours = rates[table, np.roll(table, -1, axis=0)]
             ring_links.append(float((neighbours if len(tables) == 1 else neighbours[:-1]).min()))
         if table.shape[1] > 1:
             hops.append(float(rates[table[:, :-1], table[:, 1:]].min()))
     if len(tables) == 2:
-        rates = _rates(prices, group.pools[0], group.pools[1], links)
+        rates = _rates(cost_tables, group.pools[0], group.pools[1], links)
         for a, b in ((-1, 0), (0, -1)):
             ring_links.append(_crossing(rates, tables[0][a], tables[1][b]))
     return Ring(
@@ -174,10 +176,10 @@ def _crossing(rates: npt.NDArray[np.float64], a: Ints, b: Ints) -> float:
     return float(rates[a[at * len(a) // deep], b[at * len(b) // deep]].min())
 
 
-def _rates(prices: CostTables, a: Pool, b: Pool, links: MachineLinks) -> npt.NDArray[np.float64]:
+def _rates(cost_tables: CostTables, a: Pool, b: Pool, links: MachineLinks) -> npt.NDArray[np.float64]:
     """Return the rates between machines of two pools' classes, `[num_machines_a, num_machines_b]`."""
-    first, second = prices.classes[a.device_class], prices.classes[b.device_class]
-    between = links.between(prices, first, second)
+    first, second = cost_tables.classes[a.device_class], cost_tables.classes[b.device_class]
+    between = links.between(cost_tables, first, second)
     rates = np.array(np.broadcast_to(between, (first.num_machines, second.num_machines)), dtype=np.float64)
     if first.key == second.key:
         rates = np.minimum(rates, rates.T)

@@ -24,13 +24,13 @@ class MachineLinks:
         """Return the rates between machines of one class. None if all are equal."""
         return self.measured.get((at.key, at.key))
 
-    def between(self, prices: CostTables, a: DeviceClass, b: DeviceClass) -> Floats | float:
+    def between(self, cost_tables: CostTables, a: DeviceClass, b: DeviceClass) -> Floats | float:
         """Return the rates between machines of `a` and machines of `b`, or one number if all are equal."""
         if (a.key, b.key) in self.measured:
             return self.measured[a.key, b.key]
         if (b.key, a.key) in self.measured:
             return self.measured[b.key, a.key].T
-        return fleet_rate(prices, a, b)
+        return fleet_rate(cost_tables, a, b)
 
 
 UNMEASURED = MachineLinks()
@@ -42,14 +42,14 @@ def inside_rate(at: DeviceClass) -> float:
     return at.gpu.link_bytes_per_s * at.gpu.efficiency.link_fraction
 
 
-def fleet_rate(prices: CostTables, a: DeviceClass, b: DeviceClass) -> float:
+def fleet_rate(cost_tables: CostTables, a: DeviceClass, b: DeviceClass) -> float:
     """Return the bytes per second between machines of two classes, or of one class, as the fleet states them.
 
     Between regions it is that of the slower direction; 0 without routes.
     """
     if a.region.name != b.region.name:
-        there = prices.network.route(a.region.name, b.region.name)
-        back = prices.network.route(b.region.name, a.region.name)
+        there = cost_tables.network.route(a.region.name, b.region.name)
+        back = cost_tables.network.route(b.region.name, a.region.name)
         return min(there.bytes_per_s, back.bytes_per_s) if there and back else 0.0
     if a.fabric != b.fabric and a.region.cross_fabric_bytes_per_s:
         return a.region.cross_fabric_bytes_per_s

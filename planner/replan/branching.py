@@ -19,7 +19,7 @@ from planner.methods.exact.relaxation.relaxation import Relaxation, Subproblem
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
-from planner.replan.change import ReplanStart, judged
+from planner.replan.change import ReplanStart, estimate
 from planner.replan.program import add_moves
 
 _TIMES = (1.25, 2.0, 8.0, 1000.0)
@@ -64,7 +64,7 @@ def placements(
     for most in _ranges(change):
         is_known = change.value is not None
         for placement in _branched(change, node, most, solved, left_s):
-            is_known = is_known or isinstance(judged(change.prices, placement), Evaluation)
+            is_known = is_known or isinstance(estimate(change.cost_tables, placement), Evaluation)
             yield placement
         if is_known:
             return
@@ -89,7 +89,7 @@ def _branched(
             continue
         placement = built.placement(found.values)
         yield placement
-        evaluation = judged(change.prices, placement)
+        evaluation = estimate(change.cost_tables, placement)
         if isinstance(evaluation, Evaluation):
             most, is_known = _better(change, most, evaluation), True
         # The program overestimates on this interval: divide it at its window, but no closer than a fifth to either end.

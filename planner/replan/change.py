@@ -17,16 +17,16 @@ from planner.replan.migration import MigrationPolicy
 from planner.replan.moves import Uses
 
 
-def judged(prices: CostTables, placement: Placement) -> Evaluation | Violation:
+def estimate(cost_tables: CostTables, placement: Placement) -> Evaluation | Violation:
     """Return the oracle's result for a placement, computed once."""
-    return prices.known(("judged", placement), lambda: evaluate(prices, placement))
+    return cost_tables.known(("judged", placement), lambda: evaluate(cost_tables, placement))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplanStart:
     """State that a re-plan starts from."""
 
-    prices: CostTables
+    cost_tables: CostTables
     """Cost tables of the fleet as it is now."""
     running: Placement
     """The running placement. Some of its machines may be gone."""
@@ -43,7 +43,7 @@ class ReplanStart:
     @property
     def goal(self) -> Goal:
         """Goal of the problem."""
-        return self.prices.problem.goal
+        return self.cost_tables.problem.goal
 
     @property
     def most_moved(self) -> int:
@@ -55,12 +55,12 @@ class ReplanStart:
         """Columns with few moves: units, and meshes for which few devices move."""
         few = {
             group.tasks: with_others(
-                repairs(self.prices, group), others(self.prices, group, self.homes, self.most_moved)
+                repairs(self.cost_tables, group), others(self.cost_tables, group, self.homes, self.most_moved)
             )
             for group in self._trained
         }
-        units = {group.tasks: units_for(self.prices, group) for group in self.running.groups if not group.trains}
-        return ProblemArrays(self.prices, INFINITE, 1).of(units=units, meshes=few)
+        units = {group.tasks: units_for(self.cost_tables, group) for group in self.running.groups if not group.trains}
+        return ProblemArrays(self.cost_tables, INFINITE, 1).of(units=units, meshes=few)
 
     @cached_property
     def paired_blocks(self) -> ProblemArrays | None:
@@ -69,11 +69,11 @@ class ReplanStart:
         If the second pool of such a mesh is left out, the rest needs no more memory and moves no more devices. It only
         loses speed and, where the operator demands several regions, one of them.
         """
-        goal, prices = self.goal, self.prices
-        if goal.max_step_s is None and not prices.problem.rules.demands_regions:
+        goal, cost_tables = self.goal, self.cost_tables
+        if goal.max_step_s is None and not cost_tables.problem.rules.demands_regions:
             return None
         most_s = goal.planned_step_s or INFINITE
-        more = {group.tasks: pairs(prices, group, self.homes, self.most_moved, most_s) for group in self._trained}
+        more = {group.tasks: pairs(cost_tables, group, self.homes, self.most_moved, most_s) for group in self._trained}
         if not any(more.values()):
             return None
         meshes = {tasks: with_others(self.blocks.meshes(tasks).columns, found) for tasks, found in more.items()}
@@ -83,7 +83,9 @@ class ReplanStart:
     def all_blocks(self) -> ProblemArrays:
         """Columns with all meshes of one class."""
         meshes = {
-            group.tasks: with_others(repairs(self.prices, group), mesh_columns(self.prices, group.tasks, blocks=1))
+            group.tasks: with_others(
+                repairs(self.cost_tables, group), mesh_columns(self.cost_tables, group.tasks, blocks=1)
+            )
             for group in self._trained
         }
         return self.blocks.of(units={}, meshes=meshes)

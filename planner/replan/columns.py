@@ -11,20 +11,20 @@ from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.validity import of_group
 
 
-def units_for(prices: CostTables, group: Group) -> tuple[UnitColumn, ...]:
+def units_for(cost_tables: CostTables, group: Group) -> tuple[UnitColumn, ...]:
     """Return the units of a group without training, sorted by class."""
-    listed = unit_columns(prices, group.tasks)
+    listed = unit_columns(cost_tables, group.tasks)
     known = {(each.unit.device_class, each.unit.unit_gpus, each.unit.layouts) for each in listed}
     own = [pool for pool in group.pools if (pool.device_class, pool.unit_gpus, pool.layouts) not in known]
-    found = (*listed, *(column for pool in own if (column := _unit(prices, group, pool)) is not None))
+    found = (*listed, *(column for pool in own if (column := _unit(cost_tables, group, pool)) is not None))
     return tuple(sorted(found, key=lambda column: column.unit.device_class))
 
 
-def _unit(prices: CostTables, group: Group, pool: Pool) -> UnitColumn | None:
-    at, one = prices.classes.get(pool.device_class), replace(pool, num_units=1)
-    if at is None or any(of_group(prices, replace(group, pools=(one,)))):
+def _unit(cost_tables: CostTables, group: Group, pool: Pool) -> UnitColumn | None:
+    at, one = cost_tables.classes.get(pool.device_class), replace(pool, num_units=1)
+    if at is None or any(of_group(cost_tables, replace(group, pools=(one,)))):
         return None
-    price = prices.pool(group.tasks, one)
+    price = cost_tables.pool(group.tasks, one)
     if not isinstance(price, UnitCost):
         return None
     return UnitColumn(

@@ -34,66 +34,66 @@ _ANY = MeshTimeLimits()
 """No limit on the seconds of a mesh."""
 
 
-def repairs(prices: CostTables, group: Group) -> tuple[MeshColumn, ...]:
+def repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
     """Return the running mesh of a group with training, if it still fits memory, and then its repairs."""
-    at = tuple(prices.classes.get(pool.device_class) for pool in group.pools)
+    at = tuple(cost_tables.classes.get(pool.device_class) for pool in group.pools)
     if len({each.region.name for each in at if each is not None}) != 1 or None in at:
-        return _repairs(prices, group)
+        return _repairs(cost_tables, group)
     key = (
         "repairs",
         group,
         at,
-        prices.problem.rules,
-        prices.problem.goal,
+        cost_tables.problem.rules,
+        cost_tables.problem.goal,
     )  # all pools are in one region: no link matters
-    return prices.known(key, lambda: _repairs(prices, group), lasts=True)
+    return cost_tables.known(key, lambda: _repairs(cost_tables, group), lasts=True)
 
 
-def _repairs(prices: CostTables, group: Group) -> tuple[MeshColumn, ...]:
-    tasks, running = group.tasks, _mesh(prices, group)
-    classes = [at for at in offers(prices, tasks).usable if _pool(group, at)]
-    parts = [part(prices, tasks, _alone(prices, group, at), (at,), _ANY) for at in classes]
-    if len(classes) > 1 and prices.problem.limits.max_train_blocks > 1:
-        sides = {at.key: _sides(prices, group, at, 0) for at in classes}
-        parts += _paired(prices, tasks, ordered_pairs(prices, tasks, classes, np.inf), sides, _ANY)
+def _repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
+    tasks, running = group.tasks, _mesh(cost_tables, group)
+    classes = [at for at in offers(cost_tables, tasks).usable if _pool(group, at)]
+    parts = [part(cost_tables, tasks, _alone(cost_tables, group, at), (at,), _ANY) for at in classes]
+    if len(classes) > 1 and cost_tables.problem.limits.max_train_blocks > 1:
+        sides = {at.key: _sides(cost_tables, group, at, 0) for at in classes}
+        parts += _paired(cost_tables, tasks, ordered_pairs(cost_tables, tasks, classes, np.inf), sides, _ANY)
     return _columns(parts, () if running is None else (running,))
 
 
-def others(prices: CostTables, group: Group, homes: Iterable[str], most_gpus: int) -> tuple[MeshColumn, ...]:
+def others(cost_tables: CostTables, group: Group, homes: Iterable[str], most_gpus: int) -> tuple[MeshColumn, ...]:
     """Return meshes of one pool with at most `most_gpus` devices.
 
     A group that trains the actor has them only in the regions `homes`.
     """
-    tasks, of = group.tasks, offers(prices, group.tasks)
+    tasks, of = group.tasks, offers(cost_tables, group.tasks)
     at = tuple(each for each in of.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in homes)
 
     def found() -> tuple[MeshColumn, ...]:
         whole = {each: of.alone(each) for each in at}
         few = {each: on.take(np.flatnonzero(on.num_gpus <= most_gpus)) for each, on in whole.items()}
-        return _columns((part(prices, tasks, on, (each,), _ANY) for each, on in few.items()), ())
+        return _columns((part(cost_tables, tasks, on, (each,), _ANY) for each, on in few.items()), ())
 
-    return prices.known(("others", tasks, at, most_gpus), found, lasts=True)
+    return cost_tables.known(("others", tasks, at, most_gpus), found, lasts=True)
 
 
 def pairs(
-    prices: CostTables, group: Group, homes: Iterable[str], most_gpus: int, max_s: float
+    cost_tables: CostTables, group: Group, homes: Iterable[str], most_gpus: int, max_s: float
 ) -> tuple[MeshColumn, ...]:
     """Return meshes of two pools that take at most `max_s` seconds.
 
     Each pool has at most `most_gpus` devices, or the cuts of the running mesh.
     """
     tasks, room = group.tasks, MeshTimeLimits(busy_s=max_s)
-    if prices.problem.limits.max_train_blocks < 2:
+    if cost_tables.problem.limits.max_train_blocks < 2:
         return ()
-    usable = offers(prices, tasks).usable
-    sides = {at.key: _sides(prices, group, at, most_gpus) for at in usable}
+    usable = offers(cost_tables, tasks).usable
+    sides = {at.key: _sides(cost_tables, group, at, most_gpus) for at in usable}
     classes = [at for at in usable if sides[at.key]]
     asked = (
         (a, b)
-        for a, b in ordered_pairs(prices, tasks, classes, max_s)
+        for a, b in ordered_pairs(cost_tables, tasks, classes, max_s)
         if Task.ACTOR_TRAINING not in tasks or a.region.name in homes
     )
-    return _columns(_paired(prices, tasks, asked, sides, room), ())
+    return _columns(_paired(cost_tables, tasks, asked, sides, room), ())
 
 
 def with_others(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
@@ -114,9 +114,9 @@ def _pool(group: Group, at: DeviceClass) -> Pool | None:
     return next((pool for pool in group.pools if pool.device_class == at.key), None)
 
 
-def _own(prices: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
+def _own(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
     """Return pools of that class whose devices do what the running mesh's devices do."""
-    pool, found = _pool(group, at), offers(prices, group.tasks).options(at)
+    pool, found = _pool(group, at), offers(cost_tables, group.tasks).options(at)
     if pool is None:
         return found.take(np.zeros(0, dtype=np.int64))
     train = next(layout for task, layout in pool.layouts if task in TRAINING)
@@ -128,30 +128,30 @@ def _own(prices: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
     return found.take(rows)
 
 
-def _alone(prices: CostTables, group: Group, at: DeviceClass) -> MeshSet:
-    key = ("own alone", *_key(prices, group, at))
-    return prices.known(key, lambda: alone(prices, group.tasks, at, _own(prices, group, at)), lasts=True)
+def _alone(cost_tables: CostTables, group: Group, at: DeviceClass) -> MeshSet:
+    key = ("own alone", *_key(cost_tables, group, at))
+    return cost_tables.known(key, lambda: alone(cost_tables, group.tasks, at, _own(cost_tables, group, at)), lasts=True)
 
 
-def _sides(prices: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
+def _sides(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
     """Return the pools of one class for meshes of two pools: with the running cuts, and with few devices."""
-    key = ("own sides", *_key(prices, group, at), most_gpus)
-    return prices.known(key, lambda: _sides_of(prices, group, at, most_gpus), lasts=True)
+    key = ("own sides", *_key(cost_tables, group, at), most_gpus)
+    return cost_tables.known(key, lambda: _sides_of(cost_tables, group, at, most_gpus), lasts=True)
 
 
-def _sides_of(prices: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
-    whole = offers(prices, group.tasks).options(at)
-    both = (_own(prices, group, at), whole.take(whole.num_gpus <= most_gpus))
-    return [side(prices, at, each) for each in both if not each.is_full.all()]
+def _sides_of(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
+    whole = offers(cost_tables, group.tasks).options(at)
+    both = (_own(cost_tables, group, at), whole.take(whole.num_gpus <= most_gpus))
+    return [side(cost_tables, at, each) for each in both if not each.is_full.all()]
 
 
-def _key(prices: CostTables, group: Group, at: DeviceClass) -> tuple[object, ...]:
-    pool, kind = _pool(group, at), prices.kind(at)
-    return group.tasks, kind, offers(prices, group.tasks).most[kind], pool and (pool.unit_gpus, pool.layouts)
+def _key(cost_tables: CostTables, group: Group, at: DeviceClass) -> tuple[object, ...]:
+    pool, kind = _pool(group, at), cost_tables.kind(at)
+    return group.tasks, kind, offers(cost_tables, group.tasks).most[kind], pool and (pool.unit_gpus, pool.layouts)
 
 
 def _paired(
-    prices: CostTables,
+    cost_tables: CostTables,
     tasks: tuple[Task, ...],
     asked: Iterable[tuple[DeviceClass, DeviceClass]],
     sides: Mapping[str, Sequence[PairablePools]],
@@ -159,28 +159,28 @@ def _paired(
 ) -> Iterator[ClassMeshes]:
     for at in asked:
         for both in product(sides[at[0].key], sides[at[1].key]):
-            yield part(prices, tasks, pairing(prices, tasks, at, both, (None, None)).found(room), at, room)
+            yield part(cost_tables, tasks, pairing(cost_tables, tasks, at, both, (None, None)).found(room), at, room)
 
 
 # ---- the running mesh itself -----------------------------------------------------------------------------------------
 
 
-def _mesh(prices: CostTables, group: Group) -> MeshColumn | None:
+def _mesh(cost_tables: CostTables, group: Group) -> MeshColumn | None:
     """Return the running mesh as a column. None if the fleet, the rules or memory do not allow it."""
-    if any(of_group(prices, group)):
+    if any(of_group(cost_tables, group)):
         return None
-    priced = [prices.pool(group.tasks, pool) for pool in group.pools]
+    priced = [cost_tables.pool(group.tasks, pool) for pool in group.pools]
     fitting = [each for each in priced if isinstance(each, UnitCost)]
     if len(fitting) < len(priced):
         return None
-    at = [prices.classes[pool.device_class] for pool in group.pools]
+    at = [cost_tables.classes[pool.device_class] for pool in group.pools]
     regions = tuple(each.region.name for each in at)
-    way = home(prices, regions[0]).ways.get(regions[-1])
+    way = home(cost_tables, regions[0]).ways.get(regions[-1])
     if way is None:
         return None
-    key = ("repair", group, tuple(map(prices.kind, at)), tuple(prices.edges(at)), way.samples_per_s)
-    times = prices.known(key, partial(_times, prices, group, fitting, regions), lasts=True)
-    usd_per_step = prices.ring_usd_per_gbyte(regions) * prices.gradient_bytes(group.tasks) / 1e9
+    key = ("repair", group, tuple(map(cost_tables.kind, at)), tuple(cost_tables.edges(at)), way.samples_per_s)
+    times = cost_tables.known(key, partial(_times, cost_tables, group, fitting, regions), lasts=True)
+    usd_per_step = cost_tables.ring_usd_per_gbyte(regions) * cost_tables.gradient_bytes(group.tasks) / 1e9
     return MeshColumn(
         group=group,
         regions=regions,
@@ -202,17 +202,19 @@ def _idle(priced: Sequence[UnitCost], regions: Sequence[str], times: Mapping[Tas
     return frozenset(regions) - made
 
 
-def _times(prices: CostTables, group: Group, priced: Sequence[UnitCost], regions: Sequence[str]) -> dict[Task, float]:
+def _times(
+    cost_tables: CostTables, group: Group, priced: Sequence[UnitCost], regions: Sequence[str]
+) -> dict[Task, float]:
     """Return the seconds per step of each task of the running mesh."""
-    samples = float(prices.problem.workload.samples_per_step)
-    found = {task: each.total_s for task, each in prices.mesh(group.tasks, group.pools).times.items()}
+    samples = float(cost_tables.problem.workload.samples_per_step)
+    found = {task: each.total_s for task, each in cost_tables.mesh(group.tasks, group.pools).times.items()}
     for task in (task for task in group.tasks if task in SCORING):
         rate = sum(pool.num_units * price.rates[task] for pool, price in zip(group.pools, priced, strict=True))
         found[task] = samples / rate
     if Task.GENERATION in group.tasks:
         # The phase ends when all pools together have made the step's samples. Remote pools are limited by their route
         # home.
-        start, seconds = home(prices, regions[0]), prices.phase_seconds
+        start, seconds = home(cost_tables, regions[0]), cost_tables.phase_seconds
         made = np.zeros(len(seconds))
         for pool, price, region in zip(group.pools, priced, regions, strict=True):
             assert price.phase is not None

@@ -47,96 +47,101 @@ class Migration:
 
 
 def migration(
-    prices: CostTables, a: Placement, b: Placement, policy: MigrationPolicy, lost: Lost | None = None
+    cost_tables: CostTables, a: Placement, b: Placement, policy: MigrationPolicy, lost: Lost | None = None
 ) -> Migration:
     """Return the cost of going from `a` to `b`.
 
-    Both belong to the problem of `prices`, but `a` may need machines that are gone. `lost` names devices that are gone.
+    Both belong to the problem of `cost_tables`, but `a` may need machines that are gone. `lost` names devices that are
+    gone.
     """
-    stays, home = staying(a, lost or {}), trainer_region(prices, b)
-    reload_s = [_reload_s(prices, stays, group, home, policy) for group in b.groups if not group.trains]
+    stays, home = staying(a, lost or {}), trainer_region(cost_tables, b)
+    reload_s = [_reload_s(cost_tables, stays, group, home, policy) for group in b.groups if not group.trains]
     makes = next((group for group in a.groups if Task.GENERATION in group.tasks and not group.trains), None)
     return Migration(
         reload_s=max(reload_s, default=0.0),
-        lost_s=_lost_s(prices, stays, makes, b) if makes else 0.0,
-        restart_s=max((restart_s(prices, a, stays, group, policy) for group in b.groups if group.trains), default=0.0),
+        lost_s=_lost_s(cost_tables, stays, makes, b) if makes else 0.0,
+        restart_s=max(
+            (restart_s(cost_tables, a, stays, group, policy) for group in b.groups if group.trains), default=0.0
+        ),
     )
 
 
-def unit_start_s(prices: CostTables, tasks: tuple[Task, ...], pool: Pool, home: str, policy: MigrationPolicy) -> float:
+def unit_start_s(
+    cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool, home: str, policy: MigrationPolicy
+) -> float:
     """Return the seconds until a new unit of that pool works."""
-    region = prices.classes[pool.device_class].region.name
-    route = prices.network.route(home, region)
-    models = prices.problem.workload.models
+    region = cost_tables.classes[pool.device_class].region.name
+    route = cost_tables.network.route(home, region)
+    models = cost_tables.problem.workload.models
     size = sum(2.0 * models[task].num_params for task in tasks)
     return policy.unit_start_s + (size / route.bytes_per_s if route else 0.0)
 
 
-def unit_rate(prices: CostTables, tasks: tuple[Task, ...], pool: Pool) -> float:
+def unit_rate(cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool) -> float:
     """Return the samples per second of one unit, for the slowest of the group's tasks.
 
     It is 0 for a class that the fleet does not have.
     """
-    price = prices.pool(tasks, pool) if pool.device_class in prices.classes else None
+    price = cost_tables.pool(tasks, pool) if pool.device_class in cost_tables.classes else None
     return min(price.rates[task] for task in tasks) if isinstance(price, UnitCost) else 0.0
 
 
-def group_rate(prices: CostTables, group: Group) -> float:
+def group_rate(cost_tables: CostTables, group: Group) -> float:
     """Return the samples per second of all units of a group without training."""
-    return sum(pool.num_units * unit_rate(prices, group.tasks, pool) for pool in group.pools)
+    return sum(pool.num_units * unit_rate(cost_tables, group.tasks, pool) for pool in group.pools)
 
 
-def unit_stop_s(prices: CostTables, tasks: tuple[Task, ...], pool: Pool) -> float:
+def unit_stop_s(cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool) -> float:
     """Return the seconds of work that a generating unit loses when it stops: half a group's time."""
-    price = prices.pool(tasks, pool) if pool.device_class in prices.classes else None
+    price = cost_tables.pool(tasks, pool) if pool.device_class in cost_tables.classes else None
     return price.group_s / 2 if isinstance(price, UnitCost) else 0.0
 
 
-def restart_s(prices: CostTables, a: Placement, stays: Uses, group: Group, policy: MigrationPolicy) -> float:
+def restart_s(cost_tables: CostTables, a: Placement, stays: Uses, group: Group, policy: MigrationPolicy) -> float:
     """Return the seconds for which the trainer stands still if its devices become `group`; 0 if nothing changes."""
     before = next((each for each in a.groups if each.tasks == group.tasks), None)
     if before == group and all(_had(stays, group, pool) >= pool.num_gpus for pool in group.pools):
         return 0.0
-    workload = prices.problem.workload
+    workload = cost_tables.problem.workload
     bytes_ = sum(
         workload.train_state_bytes_per_param * workload.models[task].num_params
         for task in group.tasks
         if task in TRAINING
     )
-    src = _region(prices, before.pools[0]) if before else None
-    dst = _region(prices, group.pools[0])
-    route = prices.network.route(src, dst) if src and dst else None
-    rate = route.bytes_per_s if route else min(at.region.fabric_bytes_per_s for at in prices.classes.values())
+    src = _region(cost_tables, before.pools[0]) if before else None
+    dst = _region(cost_tables, group.pools[0])
+    route = cost_tables.network.route(src, dst) if src and dst else None
+    rate = route.bytes_per_s if route else min(at.region.fabric_bytes_per_s for at in cost_tables.classes.values())
     return policy.trainer_restart_s + bytes_ / max(rate, 1e-9)
 
 
-def _reload_s(prices: CostTables, stays: Uses, group: Group, home: str, policy: MigrationPolicy) -> float:
+def _reload_s(cost_tables: CostTables, stays: Uses, group: Group, home: str, policy: MigrationPolicy) -> float:
     """Return the missing share of a group's rate while new units start, times the seconds that they need."""
     lacking = 0.0
     for pool in group.pools:
         new = max(0, pool.num_gpus - _had(stays, group, pool)) / pool.unit_gpus
         if new > 0:
-            rate = unit_rate(prices, group.tasks, pool)
+            rate = unit_rate(cost_tables, group.tasks, pool)
             # Rate that is missing x seconds for which it is missing.
-            lacking += new * rate * unit_start_s(prices, group.tasks, pool, home, policy)
-    return lacking / max(group_rate(prices, group), 1e-12)
+            lacking += new * rate * unit_start_s(cost_tables, group.tasks, pool, home, policy)
+    return lacking / max(group_rate(cost_tables, group), 1e-12)
 
 
-def _lost_s(prices: CostTables, stays: Uses, group: Group, b: Placement) -> float:
+def _lost_s(cost_tables: CostTables, stays: Uses, group: Group, b: Placement) -> float:
     """Return the share of generation's rate in stopping units, times the seconds that they lose."""
     will, lost = uses(b), 0.0
     for pool in group.pools:
         use = use_of(group.tasks, pool)
         left = will.get(pool.device_class, {}).get(use, 0)
         gone = max(0, min(pool.num_gpus, _had(stays, group, pool)) - left) / pool.unit_gpus
-        lost += gone * unit_rate(prices, group.tasks, pool) * unit_stop_s(prices, group.tasks, pool)
-    return lost / max(group_rate(prices, group), 1e-12)
+        lost += gone * unit_rate(cost_tables, group.tasks, pool) * unit_stop_s(cost_tables, group.tasks, pool)
+    return lost / max(group_rate(cost_tables, group), 1e-12)
 
 
 def _had(stays: Uses, group: Group, pool: Pool) -> int:
     return stays.get(pool.device_class, {}).get(use_of(group.tasks, pool), 0)
 
 
-def _region(prices: CostTables, pool: Pool) -> str | None:
-    at = prices.classes.get(pool.device_class)
+def _region(cost_tables: CostTables, pool: Pool) -> str | None:
+    at = cost_tables.classes.get(pool.device_class)
     return at.region.name if at else None

@@ -37,15 +37,15 @@ def _add_units(
     change: ReplanStart, built: Relaxation, home: str, cost: float, most: float
 ) -> Iterator[tuple[int, float]]:
     """Add variables for devices of units that move, and yield each with its coefficient in the limit on moves."""
-    model, prices, makes = built.model, change.prices, Task.GENERATION
+    model, cost_tables, makes = built.model, change.cost_tables, Task.GENERATION
     pools: dict[tuple[str, Use], Pool] = {}
     held: dict[tuple[str, Use], list[tuple[int, float]]] = {}
     for tasks, x, unit in built.unit_choices():
         key = (unit.device_class, use_of(tasks, unit))
         pools.setdefault(key, unit)
         held.setdefault(key, []).append((x, float(unit.unit_gpus)))
-    rates = {key: unit_rate(prices, key[1].tasks, pool) / pool.unit_gpus for key, pool in pools.items()}
-    whole = {group.tasks: _whole_rate(prices, group, rates) for group in change.running.groups if not group.trains}
+    rates = {key: unit_rate(cost_tables, key[1].tasks, pool) / pool.unit_gpus for key, pool in pools.items()}
+    whole = {group.tasks: _whole_rate(cost_tables, group, rates) for group in change.running.groups if not group.trains}
     reload_s: dict[Tasks, list[tuple[int, float]]] = {}
     for (name, use), pool in pools.items():
         had = float(change.stays.get(name, {}).get(use, 0))
@@ -56,11 +56,11 @@ def _add_units(
         # Row: new devices of this use >= devices in the plan - devices that had the use.
         new = model.variable(high=most)
         model.row([(new, 1.0), *((x, -gpus) for x, gpus in held[name, use])], low=-had)
-        start_s = unit_start_s(prices, use.tasks, pool, home, change.policy)
+        start_s = unit_start_s(cost_tables, use.tasks, pool, home, change.policy)
         reload_s.setdefault(use.tasks, []).append((new, start_s * share))
         if had and makes in use.tasks:
             # Row: devices that stop generating >= devices that had the use - devices in the plan.
-            gone = model.variable(cost=cost * unit_stop_s(prices, use.tasks, pool) * share)
+            gone = model.variable(cost=cost * unit_stop_s(cost_tables, use.tasks, pool) * share)
             model.row([(gone, 1.0), *held[name, use]], low=had)
         yield new, 1.0
     # The reload of the slowest group counts: longest >= each group's sum.
@@ -69,20 +69,20 @@ def _add_units(
         model.row([(longest, 1.0), *((new, -seconds) for new, seconds in terms)], low=0.0)
 
 
-def _whole_rate(prices: CostTables, group: Group, rates: Mapping[tuple[str, Use], float]) -> float:
+def _whole_rate(cost_tables: CostTables, group: Group, rates: Mapping[tuple[str, Use], float]) -> float:
     """Return the rate of a running group.
 
     If all its classes are gone, it is the rate of as many of the best devices that there are.
     """
     best = max((rate for (_, use), rate in rates.items() if use.tasks == group.tasks), default=1.0)
-    return group_rate(prices, group) or best * sum(pool.num_gpus for pool in group.pools)
+    return group_rate(cost_tables, group) or best * sum(pool.num_gpus for pool in group.pools)
 
 
 def _add_meshes(change: ReplanStart, built: Relaxation, cost: float, most: float) -> Iterator[tuple[int, float]]:
     """Forbid meshes that move too many devices, and add the cost of restarts. Yield (variable, devices that move)."""
     restart_of: dict[Tasks, list[tuple[int, float]]] = {}
     for x, group in built.mesh_choices():
-        seconds = restart_s(change.prices, change.running, change.stays, group, change.policy)
+        seconds = restart_s(change.cost_tables, change.running, change.stays, group, change.policy)
         restart_of.setdefault(group.tasks, []).append((x, -seconds))
         new = sum(
             max(0, pool.num_gpus - change.stays.get(pool.device_class, {}).get(use_of(group.tasks, pool), 0))

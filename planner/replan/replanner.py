@@ -30,7 +30,7 @@ from planner.problem.goal import Problem
 from planner.problem.workload import Task
 from planner.replan.branching import placements
 from planner.replan.certificate import carried
-from planner.replan.change import ReplanStart, judged
+from planner.replan.change import ReplanStart, estimate
 from planner.replan.migration import Migration, MigrationPolicy, migration
 from planner.replan.moves import Lost, Move, diff, num_moved, staying
 from planner.replan.stretch import tables
@@ -82,7 +82,7 @@ class Replanner:
 
     def __init__(
         self,
-        prices: CostTables,
+        cost_tables: CostTables,
         incumbent: Placement,
         *,
         now_s: Callable[[], float],
@@ -91,17 +91,17 @@ class Replanner:
     ) -> None:
         """Prepare to re-plan `incumbent`.
 
-        `bound` is a lower bound on the objective value, proved for the problem of `prices`. Raises: ValueError if the
-        oracle rejects `incumbent`.
+        `bound` is a lower bound on the objective value, proved for the problem of `cost_tables`. Raises: ValueError if
+        the oracle rejects `incumbent`.
         """
         self.policy = policy or MigrationPolicy()
         self.incumbent = incumbent
         self.contingencies: dict[str, Placement] = {}
         """Placements found in advance, by the trainer's region that is lost."""
         self._now_s = now_s
-        self._prices = prices
-        self._proved = (bound, prices)
-        last = evaluate(prices, incumbent)
+        self._cost_tables = cost_tables
+        self._proved = (bound, cost_tables)
+        last = evaluate(cost_tables, incumbent)
         if not isinstance(last, Evaluation):
             raise ValueError(f"the oracle rejects the running plan: {last.what}")
         self._last = last
@@ -111,11 +111,11 @@ class Replanner:
     @property
     def problem(self) -> Problem:
         """Problem after the last change."""
-        return self._prices.problem
+        return self._cost_tables.problem
 
     def links_changed(self, links: Mapping[tuple[str, str], Link]) -> Replan:
         """Answer new measurements of some links."""
-        fleet = self._prices.problem.fleet
+        fleet = self._cost_tables.problem.fleet
         kept = [link for link in fleet.links if (link.src_region, link.dst_region) not in links]
         return self.fleet_changed(replace(fleet, links=(*kept, *links.values())))
 
@@ -127,7 +127,7 @@ class Replanner:
         """
         began_s = self._now_s()
         has_same_machines = fleet.regions == self.problem.fleet.regions
-        self._prices = self._prices.moved_to(replace(self.problem, fleet=fleet))
+        self._cost_tables = self._cost_tables.moved_to(replace(self.problem, fleet=fleet))
         # The running plan itself, if it still runs; free devices replace lost ones.
         kept = self._option(self.incumbent, lost)
         if kept is not None:
@@ -149,8 +149,8 @@ class Replanner:
 
     def prepare(self, *, budget_s: float, seed: int = 0) -> None:
         """Search for a placement that runs if the trainer's region is lost, and keep it."""
-        home = trainer_region(self._prices, self.incumbent)
-        fleet = self._prices.problem.fleet
+        home = trainer_region(self._cost_tables, self.incumbent)
+        fleet = self._cost_tables.problem.fleet
         rest = replace(
             fleet,
             regions=tuple(region for region in fleet.regions if region.name != home),
@@ -158,8 +158,8 @@ class Replanner:
         )
         if not rest.regions:
             return
-        prices = self._prices.moved_to(replace(self._prices.problem, fleet=rest))
-        for placement in self._searched(prices, budget_s, seed):
+        cost_tables = self._cost_tables.moved_to(replace(self._cost_tables.problem, fleet=rest))
+        for placement in self._searched(cost_tables, budget_s, seed):
             self.contingencies[home] = placement
 
     def take(self, plan: Replan) -> None:
@@ -170,19 +170,19 @@ class Replanner:
     def _trained_in(self, plan: Placement) -> tuple[str, ...]:
         """Return the regions in which a plan trains its actor."""
         pools = plan.group_of(Task.ACTOR_TRAINING).pools
-        return tuple(dict.fromkeys(self._prices.classes[pool.device_class].region.name for pool in pools))
+        return tuple(dict.fromkeys(self._cost_tables.classes[pool.device_class].region.name for pool in pools))
 
     # --- candidates
 
     def _warm(self) -> None:
         """Compute columns and tables, and run the solver once, so that the first change is answered fast."""
-        for at in self._prices.classes.values() if self._proved[0] is not None else ():
-            deque(tables(self._prices, at), 0)
+        for at in self._cost_tables.classes.values() if self._proved[0] is not None else ():
+            deque(tables(self._cost_tables, at), 0)
         deque(self._within(self._option(self.incumbent, None), None, _LINK_LIMIT_S), 0)
 
     def _change(self, kept: _Option | None, lost: Lost | None) -> ReplanStart:
         return ReplanStart(
-            prices=self._prices,
+            cost_tables=self._cost_tables,
             running=self.incumbent,
             stays=staying(self.incumbent, lost or {}),
             policy=self.policy,
@@ -196,7 +196,7 @@ class Replanner:
         change = self._change(kept, lost)
         found = self._of(change, change.blocks, self._most_moved, limit_s)
         yield from found
-        runs = kept is not None or any(isinstance(judged(self._prices, each), Evaluation) for each in found)
+        runs = kept is not None or any(isinstance(estimate(self._cost_tables, each), Evaluation) for each in found)
         if not runs and (data := change.paired_blocks) is not None:
             yield from self._of(change, data, self._most_moved, limit_s)
 
@@ -216,12 +216,12 @@ class Replanner:
         return found
 
     def _from_scratch(self) -> Iterator[Placement]:
-        yield from self._searched(self._prices, _SEARCH_S, 0)
+        yield from self._searched(self._cost_tables, _SEARCH_S, 0)
 
-    def _searched(self, prices: CostTables, budget_s: float, seed: int) -> Iterator[Placement]:
+    def _searched(self, cost_tables: CostTables, budget_s: float, seed: int) -> Iterator[Placement]:
         until_s = self._now_s() + budget_s  # limits the search for a smallest conflict too, which is not used here
         found: Outcome = search(
-            prices, seed=seed, budget_s=budget_s, now_s=self._now_s, should_stop=lambda: self._now_s() >= until_s
+            cost_tables, seed=seed, budget_s=budget_s, now_s=self._now_s, should_stop=lambda: self._now_s() >= until_s
         )
         if isinstance(found, Found | BudgetExhausted) and found.best is not None:
             yield found.best.placement
@@ -231,7 +231,7 @@ class Replanner:
     @property
     def _regions(self) -> set[str]:
         """Names of the regions that have machines."""
-        return {at.region.name for at in self._prices.classes.values()}
+        return {at.region.name for at in self._cost_tables.classes.values()}
 
     @property
     def _most_moved(self) -> float:
@@ -247,12 +247,12 @@ class Replanner:
 
     def _option(self, placement: Placement, lost: Lost | None) -> _Option | None:
         """Return a candidate with its cost of moving. None if the oracle rejects it."""
-        evaluation = judged(self._prices, placement)
+        evaluation = estimate(self._cost_tables, placement)
         if not isinstance(evaluation, Evaluation):
             return None
-        moving = migration(self._prices, self.incumbent, placement, self.policy, lost)
+        moving = migration(self._cost_tables, self.incumbent, placement, self.policy, lost)
         left = 1.0 - moving.total_s / self.policy.horizon_s
-        value = objective_value(self._prices.problem.goal, evaluation)
+        value = objective_value(self._cost_tables.problem.goal, evaluation)
         return _Option(
             placement=placement,
             evaluation=evaluation,
@@ -276,6 +276,6 @@ class Replanner:
             is_within_limit=self._is_few(best),
             migration=best.migration,
             gain=INFINITE if kept is None else kept.value / best.value,
-            bound=carried(bound, of, self._prices),
+            bound=carried(bound, of, self._cost_tables),
             elapsed_s=self._now_s() - began_s,
         )

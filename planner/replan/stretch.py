@@ -42,13 +42,13 @@ def stretch(was: CostTables, now: CostTables) -> float:
     return max((_factor(old, *each, new, gone) for each in distinct.values()), default=1.0)
 
 
-def tables(prices: CostTables, at: DeviceClass) -> Iterator[tuple[FloatArray, Overlap]]:
+def tables(cost_tables: CostTables, at: DeviceClass) -> Iterator[tuple[FloatArray, Overlap]]:
     """Yield (table `[num_slot_counts, num_knots]`, overlap) for everything that one device of a class may count as."""
     for tensor in (size for size in layer_cuts.TENSOR if size <= at.gpus_per_machine):
         meshes = (None, at.gpus_per_machine, at.gpus_per_machine + 1)
-        for load_s in sorted({prices.load_s(at, tensor, num_gpus=num) for num in meshes}):
-            overlap = prices.overlap(at.gpu, tensor, load_s) if prices.problem.workload.eta else NONE
-            yield prices.shares(at.gpu, tensor, load_s), overlap
+        for load_s in sorted({cost_tables.load_s(at, tensor, num_gpus=num) for num in meshes}):
+            overlap = cost_tables.overlap(at.gpu, tensor, load_s) if cost_tables.problem.workload.eta else NONE
+            yield cost_tables.shares(at.gpu, tensor, load_s), overlap
 
 
 def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatArray, gone: FloatArray) -> float:

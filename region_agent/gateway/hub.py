@@ -104,13 +104,13 @@ class Trainer:
 class JobHub:
     """State shared by the handlers and the upstream client of one job in one gateway."""
 
-    def __init__(self, job_id: str, region: str, frames: FrameSpool, keeper: WeightCache) -> None:
+    def __init__(self, job_id: str, region: str, frames: FrameSpool, weight_cache: WeightCache) -> None:
         self.job_id = job_id
         self.region = region
         self.frames = frames
-        self.keeper = keeper
+        self.weight_cache = weight_cache
         self.up = Outgoing()
-        self.log = keeper.log
+        self.log = weight_cache.log
         self.trainer: Trainer | None = None
         self.dropped = False
         self.job_is_done = False
@@ -128,7 +128,7 @@ class JobHub:
     @property
     def authority_key(self) -> bytes:
         """Public key of the job authority whose certificates are believed here."""
-        return self.keeper.authority_key
+        return self.weight_cache.authority_key
 
     # ---- rollout streams ------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class JobHub:
     def drop(self) -> None:
         """The job has no task here any more: end every stream below and every subscription."""
         self.dropped = True
-        self.keeper.stop()
+        self.weight_cache.stop()
         self.end_streams()
 
     async def _put_up(self, message: gateway_pb2.RolloutUp) -> None:
@@ -274,7 +274,7 @@ class JobHub:
         except (WireError, Fenced) as error:
             self._refuse(error)
             raise
-        self.keeper.take(completed)
+        self.weight_cache.take(completed)
         if isinstance(record, Opening):
             self._coming = record.kind.value
         elif isinstance(record, Closing) and self._coming == PublicationKind.ANCHOR.value:
@@ -289,7 +289,9 @@ class JobHub:
         """
         if isinstance(record, Opening):
             is_for_copy = record.is_derived or self._is_repair(record)
-            self._for_copy = Assembler(self.keeper.trust, max_content_bytes=MAX_CONTENT_BYTES) if is_for_copy else None
+            self._for_copy = (
+                Assembler(self.weight_cache.trust, max_content_bytes=MAX_CONTENT_BYTES) if is_for_copy else None
+            )
         if self._for_copy is None:
             await self.append(record)
             return
@@ -308,20 +310,20 @@ class JobHub:
             return False
         match opening.kind:
             case PublicationKind.ANCHOR:
-                is_needed = self.keeper.have is None or self.keeper.is_behind or self.anchor_requested
+                is_needed = self.weight_cache.have is None or self.weight_cache.is_behind or self.anchor_requested
                 return policy < newest and is_needed
             case PublicationKind.DELTA:
-                return policy <= newest and self.keeper.is_behind
+                return policy <= newest and self.weight_cache.is_behind
             case _:
                 return False
 
     async def _become(self, publication: Publication) -> None:
         opening = publication.opening
         if opening.kind is PublicationKind.DELTA and not opening.is_derived:
-            self.keeper.take(publication)
+            self.weight_cache.take(publication)
             return
         try:
-            await self.keeper.become(publication)
+            await self.weight_cache.become(publication)
         except (WireError, Fenced, StorageError):
             self.wants_signed = True
             raise
@@ -339,7 +341,7 @@ class JobHub:
     async def settled(self) -> None:
         """The keeper has done what there was: readers may have a way now, or the copy is gone."""
         self._wake()
-        if self.keeper.lacks_copy(clock.monotonic_s()):
+        if self.weight_cache.lacks_copy(clock.monotonic_s()):
             self.request_anchor("the copy was refused", signed=False)
 
     def _refuse(self, error: PeriplusError) -> None:

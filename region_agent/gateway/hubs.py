@@ -20,10 +20,10 @@ class Hubs:
             raise NotFound(f"job {job_id!r} is not known to the gateway of {self._region}; is it planned there?")
         return hub
 
-    def open(self, job_id: str, frames: FrameSpool, keeper: WeightCache) -> JobHub:
+    def open(self, job_id: str, frames: FrameSpool, weight_cache: WeightCache) -> JobHub:
         """A hub for a job that has none. Whoever opens it runs its keeper."""
         assert job_id not in self._hubs
-        hub = self._hubs[job_id] = JobHub(job_id, self._region, frames, keeper)
+        hub = self._hubs[job_id] = JobHub(job_id, self._region, frames, weight_cache)
         return hub
 
     def drop(self, job_id: str) -> JobHub:

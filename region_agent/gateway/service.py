@@ -84,7 +84,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         hub, peer = self._hubs.get(request.job_id), _region(context)
         distrust = request.distrust_copies
         if distrust:
-            hub.keeper.doubt()
+            hub.weight_cache.doubt()
         cursor = hub.log.open(
             policy_of(request), request.has_bundle, distrust=distrust, wants_anchor=distrust and bool(peer)
         )
@@ -210,7 +210,7 @@ async def _derive(
     is_remote: bool,
 ) -> Cursor:
     seen = hub.num_changes
-    answer = await hub.keeper.derive(asked.have, asked.chain_bytes, is_remote=is_remote)
+    answer = await hub.weight_cache.derive(asked.have, asked.chain_bytes, is_remote=is_remote)
     if isinstance(answer, Along):
         return hub.log.along(cursor)
     if answer is None:

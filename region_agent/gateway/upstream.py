@@ -108,7 +108,7 @@ class Upstream:
                 self._traffic.sent(self._home_region, message.up.ByteSize(), self._hub.job_id)
 
     async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
-        have = self._hub.keeper.have
+        have = self._hub.weight_cache.have
         while True:
             self._again.clear()
             async with asyncio.TaskGroup() as tasks:
@@ -116,7 +116,7 @@ class Upstream:
                 await self._again.wait()
                 await asyncio.sleep(self._patience.pause_s(clock.monotonic_s()))
                 reading.cancel()
-            have = None if self._hub.anchor_requested else self._hub.keeper.have
+            have = None if self._hub.anchor_requested else self._hub.weight_cache.have
 
     async def _read_subscription(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None

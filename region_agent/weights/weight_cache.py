@@ -120,9 +120,9 @@ class WeightCache:
             store = WeightStore.open(folder, trust, chain_versions=chain_versions, layer=layer)
             store.see_fork(highest_fork)
             publications = restored_log(store, trust)
-        keeper = cls(job_id, authority_key, store, publications)
-        keeper._say_refused()
-        return keeper
+        weight_cache = cls(job_id, authority_key, store, publications)
+        weight_cache._say_refused()
+        return weight_cache
 
     @property
     def copy_policy(self) -> Policy | None:

@@ -4,7 +4,7 @@ import pytest
 
 from planner.plan import PlanEdge, TaskKind
 from planner.propose import plan_of
-from tests.support.gpu_plan import FLEET, PROBLEM, gpu_plan, judged
+from tests.support.gpu_plan import FLEET, PROBLEM, estimate, gpu_plan
 
 
 def test_a_plan_says_who_runs_where_and_which_way_bytes_go() -> None:
@@ -34,6 +34,6 @@ def test_rates_and_gap_follow_from_the_evaluation_and_the_bound() -> None:
 
 
 def test_without_a_bound_nothing_is_claimed() -> None:
-    prices, found = judged()
-    made = plan_of(prices, replace(found, bound=None), method="random", seed=1)
+    cost_tables, found = estimate()
+    made = plan_of(cost_tables, replace(found, bound=None), method="random", seed=1)
     assert (made.bound, made.gap) == (None, None)

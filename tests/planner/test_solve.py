@@ -113,7 +113,7 @@ def test_a_model_that_cannot_be_seen_is_placed_by_links_and_memory_alone() -> No
 
 
 def test_time_that_runs_out_leaves_what_was_found_or_nothing() -> None:
-    def late(prices: CostTables, **_: object) -> outcome.Outcome:
+    def late(cost_tables: CostTables, **_: object) -> outcome.Outcome:
         return outcome.BudgetExhausted(best=None, bound=None)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -191,17 +191,17 @@ def best_by_enumeration(fleet: Fleet, job: JobFile) -> float | None:
     best = None
     workload = workload_of_job(job, TINY)
     for _, problem in problems(fleet, needs_of(job), workload, load_capabilities().limits):
-        prices = CostTables(problem)
-        for placement in _placements(prices, job.plan.workers_per_region):
-            judged = evaluate(prices, placement)
-            if isinstance(judged, Evaluation):
-                best = judged.step_s if best is None else min(best, judged.step_s)
+        cost_tables = CostTables(problem)
+        for placement in _placements(cost_tables, job.plan.workers_per_region):
+            estimate = evaluate(cost_tables, placement)
+            if isinstance(estimate, Evaluation):
+                best = estimate.step_s if best is None else min(best, estimate.step_s)
     return best
 
 
-def _placements(prices: CostTables, workers: int) -> list[Placement]:
-    keys = sorted(prices.classes)
-    tasks = tuple(task for task in prices.problem.workload.tasks if task is not Task.GENERATION)
+def _placements(cost_tables: CostTables, workers: int) -> list[Placement]:
+    keys = sorted(cost_tables.classes)
+    tasks = tuple(task for task in cost_tables.problem.workload.tasks if task is not Task.GENERATION)
     found = []
     for recompute, micro_batch in itertools.product((False, True), validity.MICRO_BATCH):
         layout = Layout(tensor=1, recompute=recompute, micro_batch=micro_batch)
@@ -209,7 +209,7 @@ def _placements(prices: CostTables, workers: int) -> list[Placement]:
             train = Pool(device_class=home, unit_gpus=1, num_units=1, layouts=tuple((task, layout) for task in tasks))
             for size in range(1, len(keys) + 1):
                 for used in itertools.combinations(keys, size):
-                    for batch in validity.BATCH if prices.problem.workload.eta else (0,):
+                    for batch in validity.BATCH if cost_tables.problem.workload.eta else (0,):
                         made = ((Task.GENERATION, Layout(tensor=1, batch=batch)),)
                         pools = tuple(
                             Pool(device_class=key, unit_gpus=1, num_units=workers, layouts=made) for key in used

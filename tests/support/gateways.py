@@ -179,7 +179,7 @@ async def certified(job_id: str, fork: int, public_key: bytes) -> control_pb2.Ce
     return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, certificate=certificate)
 
 
-def keeper(disk: WeightFiles | None = None, *, chain_versions: int = 8) -> WeightCache:
+def weight_cache(disk: WeightFiles | None = None, *, chain_versions: int = 8) -> WeightCache:
     """In memory, unless `disk` says where."""
     disk = disk or FaultyWeightFiles()
     return WeightCache.open(JOB, AUTHORITY.public_key, Path("/weights"), chain_versions=chain_versions, layer=disk)
@@ -195,11 +195,11 @@ async def gateway(
     hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
     bound = rpc.bind(server, address)
     it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool(region=region))
-    hub = hubs.open(JOB, it.frames, weights or keeper())
+    hub = hubs.open(JOB, it.frames, weights or weight_cache())
     service = GatewayService(hubs, traffic, it.records.append, certified)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
-    keeping = asyncio.create_task(hub.keeper.run(hub.settled))
+    keeping = asyncio.create_task(hub.weight_cache.run(hub.settled))
     try:
         yield it
     finally:

@@ -78,18 +78,20 @@ PLACEMENT = Placement(
 )
 
 
-def judged(problem: Problem = PROBLEM, placement: Placement = PLACEMENT) -> tuple[CostTables, Incumbent]:
+def estimate(problem: Problem = PROBLEM, placement: Placement = PLACEMENT) -> tuple[CostTables, Incumbent]:
     """The placement as a search's answer, with a bound that is a tenth below."""
-    prices = CostTables(problem)
-    evaluation = evaluate(prices, placement)
+    cost_tables = CostTables(problem)
+    evaluation = evaluate(cost_tables, placement)
     assert isinstance(evaluation, Evaluation), evaluation
-    return prices, Incumbent(placement=placement, evaluation=evaluation, bound=0.9 * evaluation.step_s, elapsed_s=1.0)
+    return cost_tables, Incumbent(
+        placement=placement, evaluation=evaluation, bound=0.9 * evaluation.step_s, elapsed_s=1.0
+    )
 
 
 def gpu_plan(problem: Problem = PROBLEM) -> Plan:
     """Deterministic."""
-    prices, found = judged(problem)
-    return plan_of(prices, found, method="exact", seed=7)
+    cost_tables, found = estimate(problem)
+    return plan_of(cost_tables, found, method="exact", seed=7)
 
 
 def with_eta(eta: int) -> Problem:

@@ -48,25 +48,25 @@ class Known:
 class KnownParts:
     """What is known of one problem."""
 
-    prices: CostTables
+    cost_tables: CostTables
     best: dict[Part, Known] = field(init=False, default_factory=dict)
     _groupings: dict[frozenset[tuple[Task, ...]], Grouping] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._groupings = {frozenset(each): each for each in groupings(self.prices.problem)}
+        self._groupings = {frozenset(each): each for each in groupings(self.cost_tables.problem)}
 
     def parts(self) -> list[tuple[Part, Known]]:
         """The best first."""
         return sorted(self.best.items(), key=lambda each: (each[1].value, each[0]))
 
     def add(self, placements: Sequence[Placement]) -> None:
-        goal = self.prices.problem.goal
-        batch = evaluate_many(self.prices, placements)
+        goal = self.cost_tables.problem.goal
+        batch = evaluate_many(self.cost_tables, placements)
         for i in np.flatnonzero(batch.verdict == PlacementVerdict.VALID).tolist():
             placement, step_s, usd = placements[i], float(batch.step_s[i]), float(batch.usd_per_hour[i])
             value = usd if goal.objective is Objective.COST_AT_THROUGHPUT else step_s
             grouping = self._groupings[frozenset(group.tasks for group in placement.groups)]
-            part = grouping, trainer_region(self.prices, placement)
+            part = grouping, trainer_region(self.cost_tables, placement)
             if part not in self.best or value < self.best[part].value:
                 self.best[part] = Known(value=value, step_s=step_s, usd_per_hour=usd, placement=placement)
 
@@ -75,7 +75,7 @@ class KnownParts:
         for part, _ in self.parts()[:_CLIMBED_PARTS]:
             for _ in range(_CLIMBS):
                 before = self.best[part].value
-                self.add(list(neighbours(self.prices, self.best[part].placement)))
+                self.add(list(neighbours(self.cost_tables, self.best[part].placement)))
                 if self.best[part].value >= before:
                     break
 
@@ -83,12 +83,12 @@ class KnownParts:
 def known_parts(problem: Problem) -> KnownParts:
     """By every method that finds some; nothing here depends on a clock."""
     found = KnownParts(CostTables(problem))
-    if not found.prices.classes:
+    if not found.cost_tables.classes:
         return found
     rng = np.random.default_rng(0)
-    found.add(drawn(found.prices, rng))
+    found.add(drawn(found.cost_tables, rng))
     judge = _Recording(found)
-    Descent(found.prices, rng).run(judge)
+    Descent(found.cost_tables, rng).run(judge)
     looks, incumbents = count(), list[Incumbent]()
     search(
         CostTables(problem),
@@ -103,9 +103,9 @@ def known_parts(problem: Problem) -> KnownParts:
     return found
 
 
-def drawn(prices: CostTables, rng: np.random.Generator) -> list[Placement]:
+def drawn(cost_tables: CostTables, rng: np.random.Generator) -> list[Placement]:
     """By chance; the oracle may refuse some."""
-    genome = PlacementGenome(prices)
+    genome = PlacementGenome(cost_tables)
     made = (genome.placement(rng.random(genome.length)) for _ in range(_DRAWN))
     return [placement for placement in made if placement is not None]
 
@@ -113,10 +113,10 @@ def drawn(prices: CostTables, rng: np.random.Generator) -> list[Placement]:
 def with_binding_goal(problem: Problem) -> Problem:
     """In dollars, with a limit among what random placements have; as it is otherwise, or where there are none."""
     free = replace(problem, goal=Goal())
-    prices = CostTables(free)
-    if problem.goal.objective is Objective.THROUGHPUT or not prices.classes:
+    cost_tables = CostTables(free)
+    if problem.goal.objective is Objective.THROUGHPUT or not cost_tables.classes:
         return problem
-    batch = evaluate_many(prices, drawn(prices, np.random.default_rng(1)))
+    batch = evaluate_many(cost_tables, drawn(cost_tables, np.random.default_rng(1)))
     valid = batch.verdict == PlacementVerdict.VALID
     if not valid.any():
         return free
@@ -130,7 +130,7 @@ class _Recording(EvaluationBudget):
     """Keeps the best of each part, not of all."""
 
     def __init__(self, parts: KnownParts) -> None:
-        super().__init__(parts.prices, budget_s=1.0, now_s=still, max_evals=_DESCENDED)
+        super().__init__(parts.cost_tables, budget_s=1.0, now_s=still, max_evals=_DESCENDED)
         self._parts = parts
 
     def losses(self, placements: Sequence[Placement | None]) -> list[float]:
@@ -138,27 +138,27 @@ class _Recording(EvaluationBudget):
         return super().losses(placements)
 
 
-def neighbours(prices: CostTables, placement: Placement) -> Iterator[Placement]:
+def neighbours(cost_tables: CostTables, placement: Placement) -> Iterator[Placement]:
     """With one pool that is another, one more, or one less; the oracle may refuse some."""
     for i, group in enumerate(placement.groups):
-        for pools in _other_pools(prices, group):
+        for pools in _other_pools(cost_tables, group):
             other = Group(tasks=group.tasks, pools=pools)
-            if next(of_group(prices, other), None) is None:
+            if next(of_group(cost_tables, other), None) is None:
                 yield Placement(groups=(*placement.groups[:i], other, *placement.groups[i + 1 :]))
 
 
-def _other_pools(prices: CostTables, group: Group) -> Iterator[tuple[Pool, ...]]:
+def _other_pools(cost_tables: CostTables, group: Group) -> Iterator[tuple[Pool, ...]]:
     for i, pool in enumerate(group.pools):
         rest = group.pools[:i], group.pools[i + 1 :]
         if len(group.pools) > 1:
             yield (*rest[0], *rest[1])
-        for other in _others(prices, group, pool):
+        for other in _others(cost_tables, group, pool):
             yield (*rest[0], other, *rest[1])
             if not group.trains:
                 yield (*group.pools, other)
 
 
-def _others(prices: CostTables, group: Group, pool: Pool) -> Iterator[Pool]:
+def _others(cost_tables: CostTables, group: Group, pool: Pool) -> Iterator[Pool]:
     """Other numbers of units, sizes of units, classes and layouts."""
     sizes = [(pool.unit_gpus, num) for num in (1, pool.num_units - 1, pool.num_units + 1, 2 * pool.num_units)]
     sizes += [(pool.unit_gpus * 2, max(1, pool.num_units // 2)), (pool.unit_gpus * 2, pool.num_units)]
@@ -166,7 +166,7 @@ def _others(prices: CostTables, group: Group, pool: Pool) -> Iterator[Pool]:
     for gpus, num in sizes:
         if num > 0 and gpus in TENSOR:
             yield from _laid_out(group, replace(pool, unit_gpus=gpus, num_units=num))
-    for key in prices.classes:
+    for key in cost_tables.classes:
         yield replace(pool, device_class=key)
     yield from _laid_out(group, pool)
 

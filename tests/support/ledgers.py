@@ -125,13 +125,13 @@ class Desk:
         effects: list[Effect] = []
         for lease in leases:
             told = self.tell(ResultArrived(answer(lease, self.policy, worker_id, **changed)))
-            assert [judged.arrival for judged in of(told, JudgedResult)] == [Arrival.ACCEPTED]
+            assert [estimate.arrival for estimate in of(told, JudgedResult)] == [Arrival.ACCEPTED]
             effects += told
         return tuple(effects)
 
     def judge(self, result: Result) -> Arrival:
-        (judged,) = of(self.tell(ResultArrived(result)), JudgedResult)
-        return judged.arrival
+        (estimate,) = of(self.tell(ResultArrived(result)), JudgedResult)
+        return estimate.arrival
 
     def train(self, *, for_s: float = 1.0) -> BatchReady:
         """A batch is wanted, is there, and is trained on."""

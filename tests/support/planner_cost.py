@@ -94,11 +94,11 @@ def slower(gpu: GpuType, name: str, *, factor: float, memory: float = 1.0) -> Gp
     )
 
 
-def placements(prices: CostTables, *, batches: Sequence[int] = BATCH) -> Iterator[Placement]:
+def placements(cost_tables: CostTables, *, batches: Sequence[int] = BATCH) -> Iterator[Placement]:
     """Every placement of a small problem whose pools of a group have distinct shapes."""
-    asked = prices.problem.workload.tasks
+    asked = cost_tables.problem.workload.tasks
     for grouping in partitions(list(asked)):
-        yield from _placements(prices, [tuple(t for t in asked if t in tasks) for tasks in grouping], [], batches)
+        yield from _placements(cost_tables, [tuple(t for t in asked if t in tasks) for tasks in grouping], [], batches)
 
 
 def partitions(tasks: list[Task]) -> Iterator[list[list[Task]]]:
@@ -113,19 +113,19 @@ def partitions(tasks: list[Task]) -> Iterator[list[list[Task]]]:
 
 
 def _placements(
-    prices: CostTables, left: list[tuple[Task, ...]], groups: list[Group], batches: Sequence[int]
+    cost_tables: CostTables, left: list[tuple[Task, ...]], groups: list[Group], batches: Sequence[int]
 ) -> Iterator[Placement]:
     if not left:
         yield Placement(groups=tuple(groups))
         return
     tasks, *rest = left
-    for pools in _groups(prices, tasks, batches):
-        if _fit(prices, [*(pool for group in groups for pool in group.pools), *pools]):
-            yield from _placements(prices, rest, [*groups, Group(tasks=tasks, pools=pools)], batches)
+    for pools in _groups(cost_tables, tasks, batches):
+        if _fit(cost_tables, [*(pool for group in groups for pool in group.pools), *pools]):
+            yield from _placements(cost_tables, rest, [*groups, Group(tasks=tasks, pools=pools)], batches)
 
 
-def _groups(prices: CostTables, tasks: tuple[Task, ...], batches: Sequence[int]) -> Iterator[tuple[Pool, ...]]:
-    by_class = [_pools(at, tasks, prices, batches) for _, at in sorted(prices.classes.items())]
+def _groups(cost_tables: CostTables, tasks: tuple[Task, ...], batches: Sequence[int]) -> Iterator[tuple[Pool, ...]]:
+    by_class = [_pools(at, tasks, cost_tables, batches) for _, at in sorted(cost_tables.classes.items())]
     if any(task in TRAINING for task in tasks):
         for pools in by_class:
             yield from ((pool,) for pool in pools)
@@ -138,12 +138,12 @@ def _groups(prices: CostTables, tasks: tuple[Task, ...], batches: Sequence[int])
             yield some
 
 
-def _pools(at: DeviceClass, tasks: tuple[Task, ...], prices: CostTables, batches: Sequence[int]) -> list[Pool]:
+def _pools(at: DeviceClass, tasks: tuple[Task, ...], cost_tables: CostTables, batches: Sequence[int]) -> list[Pool]:
     trains = any(task in TRAINING for task in tasks)
     found = []
     for unit in (size for size in TENSOR if size <= at.gpus_per_machine):
         for num in range(1, at.num_units(unit) + 1):
-            for layouts in product(*(_layouts(task, unit, num, trains, prices, batches) for task in tasks)):
+            for layouts in product(*(_layouts(task, unit, num, trains, cost_tables, batches) for task in tasks)):
                 trained = {layout for task, layout in zip(tasks, layouts, strict=True) if task in TRAINING}
                 if len(trained) < 2:
                     pool = Pool(
@@ -153,13 +153,15 @@ def _pools(at: DeviceClass, tasks: tuple[Task, ...], prices: CostTables, batches
                         layouts=tuple(zip(tasks, layouts, strict=True)),
                     )
                     found.append(pool)
-    return [pool for pool in found if hasattr(prices.pool(tasks, pool), "rates")]
+    return [pool for pool in found if hasattr(cost_tables.pool(tasks, pool), "rates")]
 
 
-def _layouts(task: Task, unit: int, num: int, trains: bool, prices: CostTables, batches: Sequence[int]) -> list[Layout]:
+def _layouts(
+    task: Task, unit: int, num: int, trains: bool, cost_tables: CostTables, batches: Sequence[int]
+) -> list[Layout]:
     if task is Task.GENERATION:
         sizes = [size for size in TENSOR if unit % size == 0]
-        some = (0,) if trains or prices.problem.workload.eta == 0 else batches
+        some = (0,) if trains or cost_tables.problem.workload.eta == 0 else batches
         return [Layout(tensor=size, batch=batch) for size, batch in product(sizes, some)]
     if task not in TRAINING:
         return [Layout(tensor=unit)]
@@ -174,33 +176,35 @@ def _layouts(task: Task, unit: int, num: int, trains: bool, prices: CostTables, 
     ]
 
 
-def _fit(prices: CostTables, pools: Sequence[Pool]) -> bool:
+def _fit(cost_tables: CostTables, pools: Sequence[Pool]) -> bool:
     held: dict[str, dict[int, int]] = {}
     for pool in pools:
         units = held.setdefault(pool.device_class, {})
         units[pool.unit_gpus] = units.get(pool.unit_gpus, 0) + pool.num_units
-    return all(fits(prices.classes[key], units) for key, units in held.items())
+    return all(fits(cost_tables.classes[key], units) for key, units in held.items())
 
 
-def of_columns(prices: CostTables) -> Iterator[Placement]:
+def of_columns(cost_tables: CostTables) -> Iterator[Placement]:
     """The same, of columns only."""
-    asked = prices.problem.workload.tasks
+    asked = cost_tables.problem.workload.tasks
 
     def chosen(columns: Sequence[UnitColumn], held: list[Pool]) -> Iterator[tuple[Pool, ...]]:
         yield ()
         for i, column in enumerate(columns):
-            at = prices.classes[column.unit.device_class]
+            at = cost_tables.classes[column.unit.device_class]
             for num in range(1, at.num_units(column.unit.unit_gpus) + 1):
                 pool = replace(column.unit, num_units=num)
-                if _fit(prices, [*held, pool]):
+                if _fit(cost_tables, [*held, pool]):
                     yield from ((pool, *more) for more in chosen(columns[i + 1 :], [*held, pool]))
 
     def groups(tasks: tuple[Task, ...], held: list[Pool]) -> Iterator[Group]:
         if any(task in TRAINING for task in tasks):
-            found = (column.group for column in mesh_columns(prices, tasks))
+            found = (column.group for column in mesh_columns(cost_tables, tasks))
         else:
-            found = (Group(tasks=tasks, pools=pools) for pools in chosen(unit_columns(prices, tasks), held) if pools)
-        yield from (group for group in found if _fit(prices, [*held, *group.pools]))
+            found = (
+                Group(tasks=tasks, pools=pools) for pools in chosen(unit_columns(cost_tables, tasks), held) if pools
+            )
+        yield from (group for group in found if _fit(cost_tables, [*held, *group.pools]))
 
     def filled(left: list[tuple[Task, ...]], done: list[Group]) -> Iterator[Placement]:
         if not left:

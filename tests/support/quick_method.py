@@ -18,7 +18,7 @@ from tests.support.gpu_plan import PLACEMENT
 
 
 def quick(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -29,7 +29,7 @@ def quick(
     """Proves that nothing is half as good, which may be false."""
     best: Incumbent | None = None
     trace: list[Incumbent] = []
-    for placement, evaluation in _known(prices) or drawn(prices, np.random.default_rng(seed), 12):
+    for placement, evaluation in _known(cost_tables) or drawn(cost_tables, np.random.default_rng(seed), 12):
         if best is None or evaluation.step_s < best.evaluation.step_s:
             best = Incumbent(
                 placement=placement,
@@ -44,8 +44,8 @@ def quick(
     return Found(best=best, trace=tuple(trace), num_evaluations=12, method="quick")
 
 
-def _known(prices: CostTables) -> list[tuple[Placement, Evaluation]]:
-    if set(prices.problem.workload.tasks) != set(Task):
+def _known(cost_tables: CostTables) -> list[tuple[Placement, Evaluation]]:
+    if set(cost_tables.problem.workload.tasks) != set(Task):
         return []
-    evaluation = evaluate(prices, PLACEMENT)
+    evaluation = evaluate(cost_tables, PLACEMENT)
     return [(PLACEMENT, evaluation)] if isinstance(evaluation, Evaluation) else []

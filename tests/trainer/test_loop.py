@@ -120,14 +120,14 @@ def start(
     running = OPENED.enter_context(
         assembled(config, prepared, link, link.key, run_directory, disk, lambda: next(clock) / 1000, 0.0)
     )
-    link.on_message = running.desk.on_message
+    link.on_message = running.ledger_service.on_message
     return Run(config, link, prepared, running)
 
 
 async def serve(run: Run, stop: asyncio.Event) -> TaskState:
     """As app.py runs it."""
     async with asyncio.TaskGroup() as tasks:
-        serving = [tasks.create_task(run.running.desk.run()), tasks.create_task(run.running.publisher.run())]
+        serving = [tasks.create_task(run.running.ledger_service.run()), tasks.create_task(run.running.publisher.run())]
         try:
             return await run.running.loop.run(stop)
         finally:
@@ -555,16 +555,16 @@ def test_a_sample_that_kills_its_worker_each_time_costs_its_group_and_the_job_su
 
 def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cache_dir: Path) -> None:
     run = start(tmp_path / "a", cache_dir)
-    desk = run.running.desk
-    asyncio.run(desk.close(EndEntry(how="stopped")))
+    ledger_service = run.running.ledger_service
+    asyncio.run(ledger_service.close(EndEntry(how="stopped")))
     before = run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()
     hello = gateway_pb2.WorkerHello(region="far", bundle_digest=run.prepared.bundle.digest)
     for up in (
         gateway_pb2.RolloutUp(worker_id="w", hello=hello),
         gateway_pb2.RolloutUp(worker_id="w", capacity=gateway_pb2.Capacity(num_samples=8)),
     ):
-        asyncio.run(desk.on_message(gateway_pb2.TrainerDown(up=up)))
-    assert desk.regions == {}
+        asyncio.run(ledger_service.on_message(gateway_pb2.TrainerDown(up=up)))
+    assert ledger_service.regions == {}
     assert (run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()) == before
 
 

@@ -45,7 +45,7 @@ class Checkpointer:
         *,
         journal: AuditJournal,
         store: Spool,
-        desk: LedgerService,
+        ledger_service: LedgerService,
         disk: DiskWait,
     ) -> None:
         self._job = job
@@ -54,7 +54,7 @@ class Checkpointer:
         self._at = prepared
         self._journal = journal
         self._store = store
-        self._desk = desk
+        self._ledger_service = ledger_service
         self._disk = disk
         self._newest = prepared.restored
         self._batches_root = prepared.restored.batches_root if prepared.restored else audit.START_OF_BATCHES
@@ -68,7 +68,7 @@ class Checkpointer:
 
         Raises: DiskFull if asked to stop while the disk is full; nothing is left of this checkpoint then.
         """
-        ledger, policy = self._desk.ledger, self._desk.ledger.policy
+        ledger, policy = self._ledger_service.ledger, self._ledger_service.ledger.policy
         if self._newest is not None and self._newest.policy == policy:
             return
         position = self._journal.position
@@ -84,10 +84,10 @@ class Checkpointer:
             batches_root=self._batches_root,
             parent=self._newest,
         )
-        await self._desk.recorded()
+        await self._ledger_service.recorded()
         await self._disk.write_in_thread(lambda: self._save(content))
         assert self._newest is not None
-        await self._desk.milestone(
+        await self._ledger_service.milestone(
             audit.CheckpointEntry(policy=policy, manifest=self._newest.digest, covers=position.n)
         )
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
@@ -102,9 +102,9 @@ class Checkpointer:
 
     async def _give_up_frames(self) -> None:
         oldest = checkpoint.oldest(self._run.checkpoints)
-        stays = self._desk.retention.give_up(oldest.policy.version)
+        stays = self._ledger_service.retention.give_up(oldest.policy.version)
         if stays is not None:
-            await self._desk.milestone(
+            await self._ledger_service.milestone(
                 audit.PruneEntry(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
             )
             await asyncio.to_thread(self._journal.sync_flushed)  # a frame that is gone is on record as given up

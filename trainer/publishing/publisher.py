@@ -70,8 +70,8 @@ class Publisher:
         *,
         key: PublisherKey,
         link: GatewayLink,
-        desk: LedgerService,
-        scribe: RunRecorder,
+        ledger_service: LedgerService,
+        recorder: RunRecorder,
         prompts_RP: npt.NDArray[np.int64],
         num_threads: int,
         now: Callable[[], float],
@@ -80,8 +80,8 @@ class Publisher:
         self._model = model
         self._key = key
         self._link = link
-        self._desk = desk
-        self._scribe = scribe
+        self._ledger_service = ledger_service
+        self._recorder = recorder
         self._prompts_RP = prompts_RP
         self._num_threads = num_threads
         self._now = now
@@ -96,8 +96,8 @@ class Publisher:
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        desk.on_anchor_wanted = self._want_anchor
-        desk.on_proof = self._on_proof
+        ledger_service.on_anchor_wanted = self._want_anchor
+        ledger_service.on_proof = self._on_proof
 
     @property
     def digest(self) -> bytes:
@@ -119,15 +119,15 @@ class Publisher:
 
     async def first(self, bundle: Bundle, certificate: Certificate) -> None:
         """The bundle, and the full state to start from. From here on the journal is sealed with the publisher's key."""
-        await self._desk.certified(Sealer(self._key, certificate))
+        await self._ledger_service.certified(Sealer(self._key, certificate))
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
         self._weights, published = await asyncio.to_thread(self._begin)
         self._published = published
         self._remember(published.policy, published.digest)
         for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
-        await self._desk.milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
-        self._scribe.published(await self._anchor(author, published))
+        await self._ledger_service.milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
+        self._recorder.published(await self._anchor(author, published))
         self._anchor_wanted = False  # who asked meanwhile has it
         self._author = author
 
@@ -174,7 +174,7 @@ class Publisher:
             digest = await digesting
         finally:
             digesting.cancel()
-        await self._desk.milestone(audit.PublishEntry(policy=policy, digest=digest))
+        await self._ledger_service.milestone(audit.PublishEntry(policy=policy, digest=digest))
         self._remember(policy, digest)
         await self._link.publish(writer.closing(digest, snapshot.probe))
         self._published = Published(policy=policy, state=taken.state, digest=digest, probe=snapshot.probe)
@@ -189,7 +189,7 @@ class Publisher:
             encode_s=encode_s,
             now_s=self._now(),
         )
-        self._scribe.published(sent)
+        self._recorder.published(sent)
         snapshot.then(sent)
 
     def _encoder(self, base: WeightState | None, taken: Taken) -> Encoder:
@@ -239,11 +239,11 @@ class Publisher:
 
     def _on_proof(self, worker_id: str, message: gateway_pb2.WeightProof) -> None:
         proof = proof_from_pb(message)
-        self._scribe.proven(proof)
+        self._recorder.proven(proof)
         expected = self._digests.get(proof.policy)
         if expected is None or (proof.ok and proof.digest == expected):
             return
-        self._scribe.mismatched()
+        self._recorder.mismatched()
         event(log, logging.ERROR, "weights_differ", worker=worker_id, policy=proof.policy, ok=proof.ok, why=proof.why)
 
 

@@ -38,7 +38,7 @@ class RunRecorder:
         job: JobFile,
         run: RunDirectory,
         link: GatewayLink,
-        desk: LedgerService,
+        ledger_service: LedgerService,
         disk: DiskWait,
         progress: Progress,
         now: Callable[[], float],
@@ -48,7 +48,7 @@ class RunRecorder:
         self._job = job
         self._run = run
         self._link = link
-        self._desk = desk
+        self._ledger_service = ledger_service
         self._disk = disk
         self._unwritten: list[Record] = []
         self._now = now
@@ -57,7 +57,7 @@ class RunRecorder:
         self._earlier_bytes = 0.0
         self._mismatches_recorded = progress.weight_digest_mismatches
         self._proofs = ProofTally()
-        desk.on_remote_frame = self._received
+        ledger_service.on_remote_frame = self._received
 
     def progress_now(self) -> Progress:
         """The sums, with the wall time until now and the bytes until they were last counted: for a checkpoint."""
@@ -88,7 +88,7 @@ class RunRecorder:
         check_names(values or {})
         record = Record(
             kind=kind,
-            policy=policy or self._desk.ledger.policy,
+            policy=policy or self._ledger_service.ledger.policy,
             time_s=self._now() - self._started_s,
             values=values or {},
             staleness_tokens=staleness_tokens or {},
@@ -141,7 +141,7 @@ class RunRecorder:
         """One batch was consumed, and `policy` came of it and was published; `trained` is what the optimizer saw,
         `found` the ages of its tokens."""
         num_tokens = sum(len(trajectory.completion_ids) for trajectory in trained)
-        tally, self._desk.tally = self._desk.tally, Tally()
+        tally, self._ledger_service.tally = self._ledger_service.tally, Tally()
         num_dropped += tally.dropped
         self.progress = self.progress.consumed(found, num_tokens, num_dropped, values["step_s"])
         rewards = [trajectory.reward for trajectory in trained]

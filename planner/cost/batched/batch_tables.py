@@ -107,13 +107,13 @@ class BatchTables:
     the number -1.
     """
 
-    def __init__(self, prices: CostTables, grouping: tuple[tuple[Task, ...], ...]) -> None:
-        self.prices = prices
+    def __init__(self, cost_tables: CostTables, grouping: tuple[tuple[Task, ...], ...]) -> None:
+        self.cost_tables = cost_tables
         self.grouping = grouping
-        self.tasks = prices.problem.workload.tasks
-        self.classes = sorted(prices.classes)
-        self.regions = sorted({at.region.name for at in prices.classes.values()})
-        self.ways = ways_of(prices)
+        self.tasks = cost_tables.problem.workload.tasks
+        self.classes = sorted(cost_tables.classes)
+        self.regions = sorted({at.region.name for at in cost_tables.classes.values()})
+        self.ways = ways_of(cost_tables)
         self._class_at = {key: i for i, key in enumerate(self.classes)}
         self._region_at = {name: i for i, name in enumerate(self.regions)}
         self._unit_at: dict[tuple[int, Pool], int] = {}
@@ -132,7 +132,7 @@ class BatchTables:
             if pool.num_units != 1:
                 self._unit_at[key] = self.unit(group, one)
                 return self._unit_at[key]
-            price = self.prices.pool(self.grouping[group], one) if self._is_allowed(group, (one,)) else None
+            price = self.cost_tables.pool(self.grouping[group], one) if self._is_allowed(group, (one,)) else None
             self._unit_at[key] = len(self._units) if isinstance(price, UnitCost) else -1
             if isinstance(price, UnitCost):
                 self._units.append((group, one, price))
@@ -143,7 +143,7 @@ class BatchTables:
         """Return the number of this mesh among those of its group; -1 if it is invalid."""
         key = (group, pools)
         if key not in self._mesh_at:
-            priced = [self.prices.pool(self.grouping[group], pool) for pool in pools]
+            priced = [self.cost_tables.pool(self.grouping[group], pool) for pool in pools]
             fits = [each for each in priced if isinstance(each, UnitCost)]
             if len(fits) < len(priced) or not self._is_allowed(group, pools):
                 self._mesh_at[key] = -1
@@ -193,16 +193,16 @@ class BatchTables:
 
     def class_of(self, pool: Pool) -> DeviceClass:
         """Return the device class of a pool."""
-        return self.prices.classes[pool.device_class]
+        return self.cost_tables.classes[pool.device_class]
 
     def _is_allowed(self, group: int, pools: tuple[Pool, ...]) -> bool:
         """Return whether these pools are a valid group by themselves, memory and inventory apart."""
-        found = next(validity.of_group(self.prices, Group(tasks=self.grouping[group], pools=pools)), None)
+        found = next(validity.of_group(self.cost_tables, Group(tasks=self.grouping[group], pools=pools)), None)
         return not isinstance(found, Violation)
 
     def _units_of(self) -> UnitTable:
         num = len(self._units) + 1
-        knots = len(self.prices.phase_seconds) if self._has_phases(self._units) else 1
+        knots = len(self.cost_tables.phase_seconds) if self._has_phases(self._units) else 1
         # One more row than units: the last one stays empty.
         rates, tables = np.zeros((num, len(self.tasks))), np.zeros((num, knots))
         for row, (_, _, price) in enumerate(self._units):
@@ -231,15 +231,15 @@ class BatchTables:
 
     def _meshes_of(self, group: int) -> MeshTable:
         rows, tasks = self._meshes[group], self.grouping[group]
-        samples = self.prices.problem.workload.samples_per_step
-        knots = len(self.prices.phase_seconds) if Task.GENERATION in tasks else 1
+        samples = self.cost_tables.problem.workload.samples_per_step
+        knots = len(self.cost_tables.phase_seconds) if Task.GENERATION in tasks else 1
         num, size = len(rows), len(self.regions)
         held = np.zeros((num, len(self.classes), len(TENSOR)), dtype=np.int64)
         in_region, tables = np.zeros((num, size), dtype=bool), np.zeros((num, size, knots))
         times, usd, usd_per_step = np.zeros((num, len(self.tasks))), np.zeros(num), np.zeros(num)
         for row, (pools, priced) in enumerate(rows):
             # Busy seconds of training tasks, then of scoring tasks (work divided by rate).
-            for task, each in self.prices.mesh(tasks, pools).times.items():
+            for task, each in self.cost_tables.mesh(tasks, pools).times.items():
                 times[row, self.tasks.index(task)] = each.total_s
             for task in (task for task in tasks if task not in TRAINING and task is not Task.GENERATION):
                 rate = sum(pool.num_units * price.rates[task] for pool, price in zip(pools, priced, strict=True))
@@ -253,8 +253,8 @@ class BatchTables:
                 usd[row] += pool.num_gpus * (at.usd_per_gpu_hour or 0.0)
                 if price.phase is not None:
                     tables[row, region] += pool.num_units * price.phase.samples
-            ring = self.prices.ring_usd_per_gbyte([self.class_of(pool).region.name for pool in pools])
-            usd_per_step[row] = ring * self.prices.gradient_bytes(tasks) / 1e9
+            ring = self.cost_tables.ring_usd_per_gbyte([self.class_of(pool).region.name for pool in pools])
+            usd_per_step[row] = ring * self.cost_tables.gradient_bytes(tasks) / 1e9
         first = [self._region_at[self.class_of(pools[0]).region.name] for pools, _ in rows]
         return MeshTable(
             held=held,
@@ -275,13 +275,13 @@ def _first_s(price: UnitCost) -> float:
     return 0.0 if price.phase is None else price.phase.first_s
 
 
-def ways_of(prices: CostTables) -> TransferTables:
+def ways_of(cost_tables: CostTables) -> TransferTables:
     """Return the network constants between all regions, sorted by name."""
-    regions = sorted({at.region.name for at in prices.classes.values()})
-    return prices.known("ways of a book", lambda: _ways(prices, regions))
+    regions = sorted({at.region.name for at in cost_tables.classes.values()})
+    return cost_tables.known("ways of a book", lambda: _ways(cost_tables, regions))
 
 
-def _ways(prices: CostTables, regions: list[str]) -> TransferTables:
+def _ways(cost_tables: CostTables, regions: list[str]) -> TransferTables:
     size = len(regions)
     names = (
         "weights_s",
@@ -297,17 +297,17 @@ def _ways(prices: CostTables, regions: list[str]) -> TransferTables:
     tables = {name: np.full((size, size), np.inf) for name in names}
     half_s, critic = np.full((size, size), np.inf), np.full((3, size, size), np.inf)
     uplink, downlink = np.zeros(size), np.full(size, np.inf)
-    trains_critic = Task.CRITIC_TRAINING in prices.problem.workload.models
+    trains_critic = Task.CRITIC_TRAINING in cost_tables.problem.workload.models
     # Entry [h, r]: transfers between a publishing region h and a region r.
     for h, src in enumerate(regions):
-        start = home(prices, src)
+        start = home(cost_tables, src)
         uplink[h], downlink[h] = start.uplink_s, start.samples_per_s
         for r, dst in enumerate(regions):
             for name in names if dst in start.ways else ():
                 tables[name][h, r] = getattr(start.ways[dst], name)
             if dst in start.ways:
                 half_s[h, r] = tables["weights_s"][h, r] - tables["link_s"][h, r]
-            if trains_critic and (way := critic_way(prices, src, dst)) is not None:
+            if trains_critic and (way := critic_way(cost_tables, src, dst)) is not None:
                 critic[:, h, r] = way.weights_s, way.link_s, way.usd_per_version
     return TransferTables(
         **tables,

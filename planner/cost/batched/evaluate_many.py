@@ -54,7 +54,7 @@ class EvaluatedPlacements:
 
 
 def evaluate_many(
-    prices: CostTables, placements: Sequence[Placement], *, goal: Goal | None = None
+    cost_tables: CostTables, placements: Sequence[Placement], *, goal: Goal | None = None
 ) -> EvaluatedPlacements:
     """Return the results for these placements, in the given order. `goal` replaces the problem's goal."""
     step_s, usd = np.full(len(placements), np.inf), np.full(len(placements), np.inf)
@@ -64,21 +64,21 @@ def evaluate_many(
     for i, placement in enumerate(placements):
         by_grouping.setdefault(tuple(group.tasks for group in placement.groups), []).append(i)
     for grouping, rows in by_grouping.items():
-        if sorted(task for tasks in grouping for task in tasks) != sorted(prices.problem.workload.tasks):
+        if sorted(task for tasks in grouping for task in tasks) != sorted(cost_tables.problem.workload.tasks):
             continue
-        book = book_of(prices, grouping)
-        found = evaluate_rows(book, *_numbers(book, [placements[i] for i in rows]), goal=goal)
+        batch_tables = batch_tables_of(cost_tables, grouping)
+        found = evaluate_rows(batch_tables, *_numbers(batch_tables, [placements[i] for i in rows]), goal=goal)
         step_s[rows], usd[rows], verdict[rows] = found.step_s, found.usd_per_hour, found.verdict
     return EvaluatedPlacements(step_s=step_s, usd_per_hour=usd, verdict=verdict)
 
 
-def book_of(prices: CostTables, grouping: tuple[tuple[Task, ...], ...]) -> BatchTables:
+def batch_tables_of(cost_tables: CostTables, grouping: tuple[tuple[Task, ...], ...]) -> BatchTables:
     """Return the batch tables of a grouping; there is one per grouping and problem."""
-    return prices.known(("book", grouping), lambda: BatchTables(prices, grouping))
+    return cost_tables.known(("book", grouping), lambda: BatchTables(cost_tables, grouping))
 
 
 def evaluate_rows(
-    book: BatchTables, units: IntArray, counts: IntArray, meshes: IntArray, *, goal: Goal | None = None
+    batch_tables: BatchTables, units: IntArray, counts: IntArray, meshes: IntArray, *, goal: Goal | None = None
 ) -> EvaluatedPlacements:
     """Return the results for placements of one grouping, given as numbers.
 
@@ -86,13 +86,13 @@ def evaluate_rows(
     -2 an invalid unit. `meshes` is `[num_rows, num_groups]`: -1 where a group does not train, -2 for an invalid mesh.
     Units of one group come in the placement's order.
     """
-    rows = _Rows(book, units, np.where(units == -1, 0, counts), meshes)
-    return rows.judged(goal or book.prices.problem.goal)
+    rows = _Rows(batch_tables, units, np.where(units == -1, 0, counts), meshes)
+    return rows.estimate(goal or batch_tables.cost_tables.problem.goal)
 
 
-def _numbers(book: BatchTables, placements: Sequence[Placement]) -> tuple[IntArray, IntArray, IntArray]:
+def _numbers(batch_tables: BatchTables, placements: Sequence[Placement]) -> tuple[IntArray, IntArray, IntArray]:
     """Return the arrays `evaluate_rows` takes, padded to the largest number of pools."""
-    found = [book.numbers(placement) for placement in placements]
+    found = [batch_tables.numbers(placement) for placement in placements]
     most = max((len(units) for units, _, _ in found), default=0) or 1
     units = np.array([units + [-1] * (most - len(units)) for units, _, _ in found], dtype=np.int64)
     counts = np.array([counts + [0] * (most - len(counts)) for _, counts, _ in found], dtype=np.int64)
@@ -102,27 +102,27 @@ def _numbers(book: BatchTables, placements: Sequence[Placement]) -> tuple[IntArr
 class _Rows:
     """Terms of many placements of one grouping.
 
-    Times are computed only for valid rows: `judged` first checks all rows, then makes a second object of the valid
+    Times are computed only for valid rows: `estimate` first checks all rows, then makes a second object of the valid
     ones.
     """
 
-    def __init__(self, book: BatchTables, units: IntArray, counts: IntArray, meshes: IntArray) -> None:
-        self.book, self.prices = book, book.prices
-        self.workload = book.prices.problem.workload
-        self.num, self.size = len(units), len(book.regions)
+    def __init__(self, batch_tables: BatchTables, units: IntArray, counts: IntArray, meshes: IntArray) -> None:
+        self.batch_tables, self.cost_tables = batch_tables, batch_tables.cost_tables
+        self.workload = batch_tables.cost_tables.problem.workload
+        self.num, self.size = len(units), len(batch_tables.regions)
         self.given = units, counts, meshes
         self.is_fit = (
             (units != -2).all(axis=1) & (meshes != -2).all(axis=1) & ((counts > 0) | (units == -1)).all(axis=1)
         )
         # Unused places point to the empty last row of the tables.
-        self.units = np.where(units < 0, len(book.units.region) - 1, units)
+        self.units = np.where(units < 0, len(batch_tables.units.region) - 1, units)
         self.counts = np.where(units < 0, 0, counts)
         self.meshes = np.maximum(meshes, 0)
-        self.trains = [any(task in TRAINING for task in tasks) for tasks in book.grouping]
-        self.group = np.where(self.counts > 0, book.units.group[self.units], -1)
-        self.region = book.units.region[self.units]
+        self.trains = [any(task in TRAINING for task in tasks) for tasks in batch_tables.grouping]
+        self.group = np.where(self.counts > 0, batch_tables.units.group[self.units], -1)
+        self.region = batch_tables.units.region[self.units]
         for i, trains in enumerate(self.trains):
-            if trains and not book.has_meshes(i):
+            if trains and not batch_tables.has_meshes(i):
                 self.is_fit[:] = False
             if not trains:
                 self.is_fit &= (self.group == i).any(axis=1)
@@ -130,7 +130,7 @@ class _Rows:
         if self.is_fit.any():
             self._locate()
 
-    def judged(self, goal: Goal) -> EvaluatedPlacements:
+    def estimate(self, goal: Goal) -> EvaluatedPlacements:
         """Return the results of all rows."""
         step_s, usd = np.full(self.num, np.inf), np.full(self.num, np.inf)
         verdict = np.where(self.is_fit, int(PlacementVerdict.VALID), int(PlacementVerdict.UNFIT))
@@ -143,7 +143,7 @@ class _Rows:
                 verdict[(verdict == PlacementVerdict.VALID) & ~holds] = int(code)
         rows = np.flatnonzero(verdict == PlacementVerdict.VALID)
         if len(rows):
-            some = self if len(rows) == self.num else _Rows(self.book, *(each[rows] for each in self.given))
+            some = self if len(rows) == self.num else _Rows(self.batch_tables, *(each[rows] for each in self.given))
             step_s[rows], usd[rows], verdict[rows] = some._timed(goal)
         return EvaluatedPlacements(step_s=step_s, usd_per_hour=usd, verdict=verdict)
 
@@ -152,9 +152,9 @@ class _Rows:
         verdict = np.full(self.num, int(PlacementVerdict.VALID))
         self._prepare()
         step_s, usd_per_step = self._step()
-        rent = (self.counts * self.book.units.usd[self.units]).sum(axis=1)
+        rent = (self.counts * self.batch_tables.units.usd[self.units]).sum(axis=1)
         for i in self._training():
-            rent = rent + self.book.meshes(i).usd[self.meshes[:, i]]
+            rent = rent + self.batch_tables.meshes(i).usd[self.meshes[:, i]]
         most_s, most_usd = goal.planned_step_s, goal.planned_usd_per_hour
         slowest = np.inf if most_s is None else most_s * (1 + 1e-9)
         verdict[step_s > slowest] = int(PlacementVerdict.DEADLINE)
@@ -173,31 +173,31 @@ class _Rows:
 
     def _locate(self) -> None:
         """Find the regions of each group, the trainer's region and the critic's."""
-        actor = next(i for i, tasks in enumerate(self.book.grouping) if Task.ACTOR_TRAINING in tasks)
-        self.home = self.book.meshes(actor).region[self.meshes[:, actor]]
+        actor = next(i for i, tasks in enumerate(self.batch_tables.grouping) if Task.ACTOR_TRAINING in tasks)
+        self.home = self.batch_tables.meshes(actor).region[self.meshes[:, actor]]
         # [num_rows, num_regions]: whether a region is not the trainer's.
         self.away = self.place[:, None] * 0 + self.home[:, None] != np.arange(self.size)
-        self.in_region = [self._in_region(i) for i in range(len(self.book.grouping))]
+        self.in_region = [self._in_region(i) for i in range(len(self.batch_tables.grouping))]
         self.critic = self._critic()
 
     def _prepare(self) -> None:
         """Compute the busy seconds of all tasks but generation, and the longest training and scoring of any group."""
-        ways = self.book.ways
+        ways = self.batch_tables.ways
         self.busy: dict[Task, FloatArray] = {}
         samples = float(self.workload.samples_per_step)
-        for i, tasks in enumerate(self.book.grouping):
+        for i, tasks in enumerate(self.batch_tables.grouping):
             # Busy seconds: a mesh's time, or work over the joint rate of a group's units.
             for task in (task for task in tasks if task is not Task.GENERATION):
-                at = self.book.tasks.index(task)
+                at = self.batch_tables.tasks.index(task)
                 if self.trains[i]:
-                    self.busy[task] = self.book.meshes(i).times[self.meshes[:, i], at]
+                    self.busy[task] = self.batch_tables.meshes(i).times[self.meshes[:, i], at]
                 else:
-                    rates = self.book.units.rates[self.units, at] * self.counts * (self.group == i)
+                    rates = self.batch_tables.units.rates[self.units, at] * self.counts * (self.group == i)
                     self.busy[task] = samples / np.maximum(rates.sum(axis=1), 1e-300)
         # Phases: the longest of any group, with the transfers to its most distant region.
         self.training_s, self.scoring_s = np.zeros(self.num), np.zeros(self.num)
         self.critic_scoring_s = np.zeros(self.num)
-        for i, tasks in enumerate(self.book.grouping):
+        for i, tasks in enumerate(self.batch_tables.grouping):
             if self.trains[i]:
                 away_s = self._most(ways.training_s[self.home], self.in_region[i])
                 self.training_s = np.maximum(self.training_s, away_s + self._sum(tasks, TRAINING))
@@ -209,15 +209,15 @@ class _Rows:
 
     def _step(self) -> tuple[FloatArray, FloatArray]:
         """Return (seconds per step, egress dollars per step), each `[num_rows]`."""
-        generating = next(i for i, tasks in enumerate(self.book.grouping) if Task.GENERATION in tasks)
+        generating = next(i for i, tasks in enumerate(self.batch_tables.grouping) if Task.GENERATION in tasks)
         needs = np.zeros(self.num)
         # Needs that do not depend on generation: busy time of the other groups, and the critic's path and links.
-        for i, tasks in enumerate(self.book.grouping):
+        for i, tasks in enumerate(self.batch_tables.grouping):
             if i != generating:
                 needs = np.maximum(needs, self._sum(tasks, tasks))
         if self.critic is not None:
             src, scores = self.critic
-            ways = self.book.ways
+            ways = self.batch_tables.ways
             path_s = self.training_s + self._most(ways.critic_s[src], scores) + self.critic_scoring_s
             needs = np.maximum(needs, path_s / (self.workload.eta + 1))
             needs = np.maximum(needs, self._most(ways.critic_link_s[src], scores))
@@ -225,15 +225,15 @@ class _Rows:
             step_s, active = self._by_turns(generating)
         else:
             step_s, active = self._apart(generating, needs)
-        has_version = Task.ACTOR_TRAINING in self.book.grouping[generating]
+        has_version = Task.ACTOR_TRAINING in self.batch_tables.grouping[generating]
         return np.maximum(needs, step_s), self._usd_per_step(active, has_version)
 
     def _by_turns(self, group: int) -> tuple[FloatArray, BoolArray]:
         """Return (seconds per step, `[num_rows, num_regions]` that generate) where generation is a phase of a mesh."""
-        ways, seconds = self.book.ways, self.prices.phase_seconds
+        ways, seconds = self.batch_tables.ways, self.cost_tables.phase_seconds
         caps = np.where(self.away, ways.samples_per_s[self.home], np.inf)
         down = ways.downlink_per_s[self.home]
-        tables, mine = self.book.meshes(group).tables, self.meshes[:, group]
+        tables, mine = self.batch_tables.meshes(group).tables, self.meshes[:, group]
 
         # Samples of a step by a knot of the grid, within the rates of routes and downlink: [num_rows].
         def made(place: IntArray) -> FloatArray:
@@ -246,16 +246,16 @@ class _Rows:
         # A region is active if any of its pools finishes a sample within the phase; all are if regions are demanded.
         place = np.searchsorted(seconds, phase_s * (1 + KNOT), side="right") - 1
         after = np.minimum(place + 1, len(seconds) - 1)
-        if self.prices.problem.rules.demands_regions:
+        if self.cost_tables.problem.rules.demands_regions:
             place = after = np.full_like(place, len(seconds) - 1)
         is_between = (phase_s * (1 + KNOT) > seconds[place])[:, None]
         active = (tables[mine, :, place] > 0) | ((tables[mine, :, after] > 0) & is_between)
-        receives = active & self.away & (Task.ACTOR_TRAINING not in self.book.grouping[group])
+        receives = active & self.away & (Task.ACTOR_TRAINING not in self.batch_tables.grouping[group])
         # The path is the longest over active regions, then the group's own busy time and the links.
         weights_s, links_s = self._weights(receives)
         way_s = np.where(active, weights_s + ways.trajectories_s[self.home], -np.inf).max(axis=1)
         path_s = (self.training_s + self.scoring_s + way_s + phase_s) / (self.workload.eta + 1)
-        group_s = phase_s + self._sum(self.book.grouping[group], (*SCORING, *TRAINING))
+        group_s = phase_s + self._sum(self.batch_tables.grouping[group], (*SCORING, *TRAINING))
         return np.maximum(np.maximum(path_s, group_s), links_s), active
 
     def _apart(self, group: int, needs: FloatArray) -> tuple[FloatArray, BoolArray]:
@@ -265,9 +265,9 @@ class _Rows:
         """
         mine = (self.group == group) & (self.counts > 0)
         best_s, active = self._with(group, mine, self.place)
-        if self.prices.problem.rules.demands_regions:
+        if self.cost_tables.problem.rules.demands_regions:
             return best_s, active
-        ways = self.book.ways
+        ways = self.batch_tables.ways
         best_s = np.maximum(best_s, needs)
         used = self.in_region[group] & self.away
         _, links_s = self._weights(active & self.away)
@@ -294,10 +294,12 @@ class _Rows:
         """
         windows = self._windows(group, pools, rows)
         step_s = windows.least_s()
-        demands = self.prices.problem.rules.demands_regions
+        demands = self.cost_tables.problem.rules.demands_regions
         makes = pools[rows] if demands else windows.makes(step_s)
         # Where idle pools free the uplink, weights of the others arrive earlier: solve those rows again.
-        fewer = np.flatnonzero((makes != pools[rows]).any(axis=1) & (self.book.ways.uplink_s[self.home[rows]] > 0))
+        fewer = np.flatnonzero(
+            (makes != pools[rows]).any(axis=1) & (self.batch_tables.ways.uplink_s[self.home[rows]] > 0)
+        )
         if len(fewer):
             still = pools.copy()
             still[rows] &= makes
@@ -308,24 +310,24 @@ class _Rows:
         # A demanded region must finish at least one sample in its window.
         if demands:
             lag_s = np.take_along_axis(windows.lag_s, windows.region, axis=1)
-            first_s = windows.before_s[:, None] + lag_s + self.book.units.first_s[windows.unit]
+            first_s = windows.before_s[:, None] + lag_s + self.batch_tables.units.first_s[windows.unit]
             path_s = np.where(makes, first_s / (self.workload.eta + 1), -np.inf).max(axis=1)
             step_s = np.maximum(step_s, path_s)
         return step_s, active[rows]
 
     def _windows(self, group: int, pools: BoolArray, rows: IntArray) -> BatchedWindows:
         """Return the windows of some rows if these pools generate."""
-        ways, units = self.book.ways, self.book.units
+        ways, units = self.batch_tables.ways, self.batch_tables.units
         weights_s, _ = self._weights(self._regions_of(pools, self.place) & self.away)
-        others_s = self._sum(self.book.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num)
+        others_s = self._sum(self.batch_tables.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num)
         home = self.home[rows]
         return BatchedWindows(
-            seconds=self.prices.phase_seconds,
+            seconds=self.cost_tables.phase_seconds,
             tables=units.tables,
             overlaps=units.overlaps,
             unit=self.units[rows],
             count=np.where(pools, self.counts, 0)[rows].astype(np.float64),
-            rate=units.rates[self.units[rows], self.book.tasks.index(Task.GENERATION)],
+            rate=units.rates[self.units[rows], self.batch_tables.tasks.index(Task.GENERATION)],
             region=self.region[rows],
             lag_s=weights_s[rows] + ways.trajectories_s[home],
             caps=np.where(self.away[rows], ways.samples_per_s[home], np.inf),
@@ -346,7 +348,7 @@ class _Rows:
 
     def _weights(self, receives: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Return (seconds of a version to each receiving region, busy seconds of the slowest link or uplink)."""
-        ways = self.book.ways
+        ways = self.batch_tables.ways
         link_s = np.where(receives, ways.link_s[self.home] + self._critic_link(), 0.0)
         shared_s = ways.uplink_s[self.home] * receives.sum(axis=1)
         half_s = np.where(receives, ways.half_s[self.home], 0.0)
@@ -358,13 +360,13 @@ class _Rows:
 
         The result is None if its weights do not travel.
         """
-        where = {task: i for i, tasks in enumerate(self.book.grouping) for task in tasks}
+        where = {task: i for i, tasks in enumerate(self.batch_tables.grouping) for task in tasks}
         if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(where):
             return None
         trains, scores = where[Task.CRITIC_TRAINING], where[Task.CRITIC_INFERENCE]
         if trains == scores:
             return None
-        return self.book.meshes(trains).region[self.meshes[:, trains]], self.in_region[scores]
+        return self.batch_tables.meshes(trains).region[self.meshes[:, trains]], self.in_region[scores]
 
     def _critic_link(self) -> FloatArray:
         """Return `[num_rows, num_regions]`: seconds of the critic's weights on links from the trainer's region."""
@@ -372,18 +374,18 @@ class _Rows:
             return np.zeros((self.num, self.size))
         src, scores = self.critic
         shares = scores & self.away & (src == self.home)[:, None]
-        taken: FloatArray = np.where(shares, self.book.ways.critic_link_s[src], 0.0)
+        taken: FloatArray = np.where(shares, self.batch_tables.ways.critic_link_s[src], 0.0)
         return taken
 
     def _usd_per_step(self, active: BoolArray, has_version: bool) -> FloatArray:
-        """Return the egress dollars per step, `[num_rows]`, as `judged._usd_per_step`."""
-        ways = self.book.ways
+        """Return the egress dollars per step, `[num_rows]`, as `estimate._usd_per_step`."""
+        ways = self.batch_tables.ways
         # Samples from generating regions, at the most expensive route; a version for each of them unless they train the
         # actor.
         usd = self._most(ways.usd_per_step_home[self.home], active)
         if not has_version:
             usd = usd + np.where(active & self.away, ways.usd_per_version[self.home], 0.0).sum(axis=1)
-        for i, tasks in enumerate(self.book.grouping):
+        for i, tasks in enumerate(self.batch_tables.grouping):
             there, back = ways.usd_per_step_there[self.home], ways.usd_per_step_home[self.home]
             far = self.in_region[i] & self.away
             # Samples to groups that score (and back) or train, and gradients inside a mesh.
@@ -392,7 +394,7 @@ class _Rows:
             elif self.trains[i]:
                 usd = usd + self._most(there, far)
             if self.trains[i]:
-                usd = usd + self.book.meshes(i).usd_per_step[self.meshes[:, i]]
+                usd = usd + self.batch_tables.meshes(i).usd_per_step[self.meshes[:, i]]
         if self.critic is not None:
             src, scores = self.critic
             usd = usd + np.where(scores, ways.critic_usd[src], 0.0).sum(axis=1)
@@ -401,7 +403,7 @@ class _Rows:
     def _in_region(self, group: int) -> BoolArray:
         """Return `[num_rows, num_regions]`: where the group has a pool."""
         if self.trains[group]:
-            return self.book.meshes(group).in_region[self.meshes[:, group]]
+            return self.batch_tables.meshes(group).in_region[self.meshes[:, group]]
         found: BoolArray = np.logical_or.reduce(self._spread((self.group == group) & (self.counts > 0)), axis=1)
         return found
 
@@ -413,43 +415,43 @@ class _Rows:
 
     def _has_room(self) -> BoolArray:
         """Return whether all units of a class fit into its machines, `[num_rows]`."""
-        units = self.book.units
-        held = np.zeros((self.num, len(self.book.classes), len(TENSOR)), dtype=np.int64)
+        units = self.batch_tables.units
+        held = np.zeros((self.num, len(self.batch_tables.classes), len(TENSOR)), dtype=np.int64)
         devices = self.counts * np.array(TENSOR)[units.size[self.units]]
         np.add.at(held, (self.place[:, None], units.at_class[self.units], units.size[self.units]), devices)
         for i in self._training():
-            held += self.book.meshes(i).held[self.meshes[:, i]]
+            held += self.batch_tables.meshes(i).held[self.meshes[:, i]]
         # Units of powers of two fit if, for each size, all units of at least that size fit (see
         # `planner.answer.placement`).
         larger = np.cumsum(held[:, :, ::-1], axis=2)[:, :, ::-1]
-        classes = [self.prices.classes[key] for key in self.book.classes]
+        classes = [self.cost_tables.classes[key] for key in self.batch_tables.classes]
         room = np.array([[at.num_machines * (at.gpus_per_machine // size) * size for size in TENSOR] for at in classes])
         is_met: BoolArray = ((larger <= room) | (held == 0)).all(axis=(1, 2))
         return is_met
 
     def _follows_rules(self) -> BoolArray:
         """Return whether numbers and names of the regions in use follow the operator's rules, `[num_rows]`."""
-        rules = self.prices.problem.rules
+        rules = self.cost_tables.problem.rules
         # used: regions with any pool, [num_rows, num_regions].
         used = np.any(self.in_region, axis=0)
         num = used.sum(axis=1)
         holds: BoolArray = num >= rules.min_regions
         if rules.max_regions is not None:
             holds = holds & (num <= rules.max_regions)
-        generating = next(i for i, tasks in enumerate(self.book.grouping) if Task.GENERATION in tasks)
+        generating = next(i for i, tasks in enumerate(self.batch_tables.grouping) if Task.GENERATION in tasks)
         for name in rules.generating:
-            if name not in self.book.regions:
+            if name not in self.batch_tables.regions:
                 return np.zeros(self.num, dtype=bool)
-            holds = holds & self.in_region[generating][:, self.book.regions.index(name)]
+            holds = holds & self.in_region[generating][:, self.batch_tables.regions.index(name)]
         return holds
 
     def _is_joined(self) -> BoolArray:
         """Return whether the trainer's region reaches all regions in use, and the critic's weights can travel."""
         used = np.any(self.in_region, axis=0)
-        joined: BoolArray = ~(used & np.isinf(self.book.ways.scoring_s[self.home])).any(axis=1)
+        joined: BoolArray = ~(used & np.isinf(self.batch_tables.ways.scoring_s[self.home])).any(axis=1)
         if self.critic is not None:
             src, scores = self.critic
-            joined &= ~(scores & np.isinf(self.book.ways.critic_s[src])).any(axis=1)
+            joined &= ~(scores & np.isinf(self.batch_tables.ways.critic_s[src])).any(axis=1)
         return joined
 
     def _training(self) -> list[int]:

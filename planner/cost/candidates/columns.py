@@ -45,13 +45,13 @@ class UnitColumn:
     """Rent of one unit."""
 
 
-def unit_columns(prices: CostTables, tasks: tuple[Task, ...]) -> tuple[UnitColumn, ...]:
+def unit_columns(cost_tables: CostTables, tasks: tuple[Task, ...]) -> tuple[UnitColumn, ...]:
     """Return the candidate units for a group of `tasks`, none of which trains, sorted by class."""
-    return prices.known(("units", tasks), lambda: tuple(_unit_columns(prices, tasks)))
+    return cost_tables.known(("units", tasks), lambda: tuple(_unit_columns(cost_tables, tasks)))
 
 
 def mesh_columns(
-    prices: CostTables,
+    cost_tables: CostTables,
     tasks: tuple[Task, ...],
     max_s: float = np.inf,
     *,
@@ -59,7 +59,7 @@ def mesh_columns(
     home: str | None = None,
 ) -> tuple[MeshColumn, ...]:
     """Return the candidate meshes that take at most `max_s` seconds per step, as objects (see `mesh_list`)."""
-    return tuple(mesh_list(prices, tasks, MeshTimeLimits(busy_s=max_s), blocks=blocks, home=home))
+    return tuple(mesh_list(cost_tables, tasks, MeshTimeLimits(busy_s=max_s), blocks=blocks, home=home))
 
 
 MayPair = Callable[[str, str], bool]
@@ -73,7 +73,7 @@ def any_pair(_a: str, _b: str) -> bool:
 
 
 def mesh_list(
-    prices: CostTables,
+    cost_tables: CostTables,
     tasks: tuple[Task, ...],
     room: MeshTimeLimits,
     *,
@@ -90,21 +90,25 @@ def mesh_list(
     found = MeshList(())
     if blocks != 2:
         one = ("mesh", tasks, room, home)
-        found += prices.known(one, lambda: MeshList(list(_of_one_class(prices, tasks, room, home, may_pair))))
-    if blocks != 1 and prices.problem.limits.max_train_blocks > 1:
+        found += cost_tables.known(one, lambda: MeshList(list(_of_one_class(cost_tables, tasks, room, home, may_pair))))
+    if blocks != 1 and cost_tables.problem.limits.max_train_blocks > 1:
         two = ("meshes", tasks, room, home)
-        found += prices.known(two, lambda: MeshList(list(_of_two_classes(prices, tasks, room, home, may_pair))))
+        found += cost_tables.known(
+            two, lambda: MeshList(list(_of_two_classes(cost_tables, tasks, room, home, may_pair)))
+        )
     return found
 
 
-def _unit_columns(prices: CostTables, tasks: tuple[Task, ...]) -> Iterator[UnitColumn]:
-    if not may_group(prices, tasks):
+def _unit_columns(cost_tables: CostTables, tasks: tuple[Task, ...]) -> Iterator[UnitColumn]:
+    if not may_group(cost_tables, tasks):
         return
-    for at in usable_classes(prices, tasks):
-        if Task.GENERATION in tasks and host_violation(prices, at):
+    for at in usable_classes(cost_tables, tasks):
+        if Task.GENERATION in tasks and host_violation(cost_tables, at):
             continue
-        kind = prices.kind(at)
-        for each in prices.known(("units", tasks, kind), partial(_undominated_units, prices, tasks, at), lasts=True):
+        kind = cost_tables.kind(at)
+        for each in cost_tables.known(
+            ("units", tasks, kind), partial(_undominated_units, cost_tables, tasks, at), lasts=True
+        ):
             pool = Pool(device_class=at.key, unit_gpus=each.unit_gpus, num_units=1, layouts=each.layouts)
             yield UnitColumn(
                 unit=pool,
@@ -115,12 +119,12 @@ def _unit_columns(prices: CostTables, tasks: tuple[Task, ...]) -> Iterator[UnitC
             )
 
 
-def may_group(prices: CostTables, tasks: tuple[Task, ...]) -> bool:
+def may_group(cost_tables: CostTables, tasks: tuple[Task, ...]) -> bool:
     """Return whether the runtime can run exactly these tasks as one group.
 
     Tasks that the trainer's process does itself must all be in actor training's group.
     """
-    limits, asked = prices.problem.limits, set(prices.problem.workload.tasks)
+    limits, asked = cost_tables.problem.limits, set(cost_tables.problem.workload.tasks)
     roles = limits.roles_on_trainer & asked
     if roles and (set(tasks) & (roles | {Task.ACTOR_TRAINING})) and not (roles | {Task.ACTOR_TRAINING}) <= set(tasks):
         return False
@@ -137,19 +141,19 @@ class _Unit:
     phase: PhaseTable | None
 
 
-def _units(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator[_Unit]:
+def _units(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator[_Unit]:
     """Yield every unit of the plan space that fits into memory on a class like `at`."""
-    workload = prices.problem.workload
+    workload = cost_tables.problem.workload
     scored = [task for task in tasks if task is not Task.GENERATION]
-    held = [task for task in scored if task not in prices.without_memory_of]
+    held = [task for task in scored if task not in cost_tables.without_memory_of]
     usable = memory.usable_bytes(at.gpu)
     # Scoring uses the whole unit as one replica; generation may divide it into several replicas of `tensor` devices.
     for unit in (
-        size for size in layer_cuts.TENSOR if size <= min(at.gpus_per_machine, prices.problem.limits.max_tensor)
+        size for size in layer_cuts.TENSOR if size <= min(at.gpus_per_machine, cost_tables.problem.limits.max_tensor)
     ):
         resident = sum(memory.served_bytes(workload, task, unit) for task in held)
         transient = max((memory.scoring_bytes(workload, task, unit) for task in held), default=0.0)
-        rates: dict[Task, float] = {task: 1 / prices.scoring_s(task, at.gpu, unit) for task in scored}
+        rates: dict[Task, float] = {task: 1 / cost_tables.scoring_s(task, at.gpu, unit) for task in scored}
         if Task.GENERATION not in tasks:
             if resident + transient <= usable:
                 layouts = tuple((task, Layout(tensor=unit)) for task in tasks)
@@ -157,15 +161,15 @@ def _units(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass) -> Iter
             continue
         for tensor in (size for size in layer_cuts.TENSOR if unit % size == 0):
             stays = resident
-            if Task.GENERATION not in prices.without_memory_of:
+            if Task.GENERATION not in cost_tables.without_memory_of:
                 stays += memory.served_bytes(workload, Task.GENERATION, tensor)
-            most = int(prices.replica(at.gpu, tensor).slots(np.array([usable - stays]))[0])
+            most = int(cost_tables.replica(at.gpu, tensor).slots(np.array([usable - stays]))[0])
             if most >= 0 and stays + transient <= usable:
-                yield _generating(prices, tasks, at, unit, tensor, most, rates)
+                yield _generating(cost_tables, tasks, at, unit, tensor, most, rates)
 
 
 def _generating(
-    prices: CostTables,
+    cost_tables: CostTables,
     tasks: tuple[Task, ...],
     at: DeviceClass,
     unit: int,
@@ -174,27 +178,27 @@ def _generating(
     rates: Mapping[Task, float],
 ) -> _Unit:
     """Return a unit that generates with as many sequences as fit into memory; fewer are never better."""
-    replica, replicas = prices.replica(at.gpu, tensor), unit // tensor
-    load_s = prices.load_s(at, tensor, num_gpus=None)
-    made = replicas * prices.shares(at.gpu, tensor, load_s)[most]
+    replica, replicas = cost_tables.replica(at.gpu, tensor), unit // tensor
+    load_s = cost_tables.load_s(at, tensor, num_gpus=None)
+    made = replicas * cost_tables.shares(at.gpu, tensor, load_s)[most]
     generates = Layout(tensor=tensor)
     return _Unit(
         unit_gpus=unit,
         layouts=tuple((task, generates if task is Task.GENERATION else Layout(tensor=unit)) for task in tasks),
         rates={task: rates.get(task, replicas * float(replica.rates[most])) for task in tasks},
-        phase=PhaseTable(prices.phase_seconds, made, prices.overlap(at.gpu, tensor, load_s)),
+        phase=PhaseTable(cost_tables.phase_seconds, made, cost_tables.overlap(at.gpu, tensor, load_s)),
     )
 
 
-def _undominated_units(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass) -> list[_Unit]:
+def _undominated_units(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass) -> list[_Unit]:
     """Return the units that no other unit dominates.
 
     A unit of k devices is dominated by k / n units of n devices if these together do no worse. A larger unit never
     replaces smaller ones, since it needs all its devices in one machine.
     """
     kept: list[_Unit] = []
-    is_sync = prices.problem.workload.eta == 0
-    for each in sorted(_units(prices, tasks, at), key=lambda each: each.unit_gpus):
+    is_sync = cost_tables.problem.workload.eta == 0
+    for each in sorted(_units(cost_tables, tasks, at), key=lambda each: each.unit_gpus):
         if not any(_no_worse(other, each, is_sync) for other in kept):
             kept = [other for other in kept if not _no_worse(each, other, is_sync)]
             kept.append(each)
@@ -221,7 +225,7 @@ def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
 class MeshCandidates:
     """Candidates of one group with training, by class; each list is made when it is asked for."""
 
-    prices: CostTables
+    cost_tables: CostTables
     tasks: tuple[Task, ...]
     usable: Sequence[DeviceClass]
     """Classes on which the group may be."""
@@ -230,74 +234,74 @@ class MeshCandidates:
 
     def options(self, at: DeviceClass) -> PoolOptions:
         """Return the possible pools on a class like `at`."""
-        most = self.most[self.prices.kind(at)]
-        return self._known("options", at, lambda: options(self.prices, self.tasks, at, most))
+        most = self.most[self.cost_tables.kind(at)]
+        return self._known("options", at, lambda: options(self.cost_tables, self.tasks, at, most))
 
     def alone(self, at: DeviceClass) -> MeshSet:
         """Return the candidate meshes of one pool on a class like `at`."""
-        return self._known("alone", at, lambda: alone(self.prices, self.tasks, at, self.options(at)))
+        return self._known("alone", at, lambda: alone(self.cost_tables, self.tasks, at, self.options(at)))
 
     def side(self, at: DeviceClass) -> PairablePools:
         """Return the possible pools of meshes of two pools on a class like `at`."""
-        return self._known("side", at, lambda: side(self.prices, at, self.options(at)))
+        return self._known("side", at, lambda: side(self.cost_tables, at, self.options(at)))
 
     def _known(self, what: str, at: DeviceClass, find: Callable[[], T]) -> T:
-        kind = self.prices.kind(at)
-        return self.prices.known((what, self.tasks, kind, self.most[kind]), find, lasts=True)
+        kind = self.cost_tables.kind(at)
+        return self.cost_tables.known((what, self.tasks, kind, self.most[kind]), find, lasts=True)
 
 
-def offers(prices: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
+def offers(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
     """Return the candidates of a group of `tasks`, at least one of which trains."""
-    return prices.known(("offers", tasks), lambda: _offers(prices, tasks))
+    return cost_tables.known(("offers", tasks), lambda: _offers(cost_tables, tasks))
 
 
-def _offers(prices: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
-    usable = usable_classes(prices, tasks) if may_group(prices, tasks) else []
+def _offers(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
+    usable = usable_classes(cost_tables, tasks) if may_group(cost_tables, tasks) else []
     if Task.GENERATION in tasks:
-        usable = [at for at in usable if not host_violation(prices, at)]
+        usable = [at for at in usable if not host_violation(cost_tables, at)]
     most: dict[MachineKind, int] = {}
     for at in usable:
-        most[prices.kind(at)] = max(most.get(prices.kind(at), 0), at.num_machines)
-    return MeshCandidates(prices=prices, tasks=tasks, usable=usable, most=most)
+        most[cost_tables.kind(at)] = max(most.get(cost_tables.kind(at), 0), at.num_machines)
+    return MeshCandidates(cost_tables=cost_tables, tasks=tasks, usable=usable, most=most)
 
 
 def _of_one_class(
-    prices: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
+    cost_tables: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
 ) -> Iterator[ClassMeshes]:
     """Yield the candidate meshes of one pool, class by class; `region` restricts them to one region."""
-    meshes = offers(prices, tasks)
+    meshes = offers(cost_tables, tasks)
     for at in meshes.usable:
         if region in (None, at.region.name) and may_pair(at.key, at.key):
-            yield part(prices, tasks, meshes.alone(at), (at,), room)
+            yield part(cost_tables, tasks, meshes.alone(at), (at,), room)
 
 
 def _of_two_classes(
-    prices: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
+    cost_tables: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
 ) -> Iterator[ClassMeshes]:
     """Yield the candidate meshes of two pools, pair by pair; `region` restricts the first pool's region."""
-    meshes = offers(prices, tasks)
-    rules = prices.problem.rules
-    for a, b in ordered_pairs(prices, tasks, meshes.usable, room.busy_s):
+    meshes = offers(cost_tables, tasks)
+    rules = cost_tables.problem.rules
+    for a, b in ordered_pairs(cost_tables, tasks, meshes.usable, room.busy_s):
         if region not in (None, a.region.name) or not may_pair(a.key, b.key):
             continue
-        kinds, edges = (prices.kind(a), prices.kind(b)), tuple(prices.edges((a, b)))
+        kinds, edges = (cost_tables.kind(a), cost_tables.kind(b)), tuple(cost_tables.edges((a, b)))
         is_near = a.region.name == b.region.name
         # A pair may be dominated by a mesh of one of its pools only if that mesh is allowed: it must not lose a region
         # that the operator demands, or the region from which versions are published.
         has_a = is_near or (rules.min_regions <= 1 and not rules.generating)
-        has_b = is_near or (has_a and not _publishes(prices, tasks))
+        has_b = is_near or (has_a and not _publishes(cost_tables, tasks))
         has_a, has_b = has_a and may_pair(a.key, a.key), has_b and may_pair(b.key, b.key)
         beside = (meshes.alone(a) if has_a else None, meshes.alone(b) if has_b else None)
-        pairs = pairing(prices, tasks, (a, b), (meshes.side(a), meshes.side(b)), beside)
+        pairs = pairing(cost_tables, tasks, (a, b), (meshes.side(a), meshes.side(b)), beside)
         machines = [meshes.most[kind] for kind in kinds]
         # Pairs of classes with equal kinds, counts and connection have the same candidates.
         key = ("pairs", tasks, *kinds, *machines, edges, has_a, has_b, pairs.way and pairs.way.samples_per_s, room)
-        found = prices.known(key, partial(pairs.found, room), lasts=True)
-        yield part(prices, tasks, found, (a, b), room)
+        found = cost_tables.known(key, partial(pairs.found, room), lasts=True)
+        yield part(cost_tables, tasks, found, (a, b), room)
 
 
 def pairing(
-    prices: CostTables,
+    cost_tables: CostTables,
     tasks: tuple[Task, ...],
     at: tuple[DeviceClass, DeviceClass],
     sides: tuple[PairablePools, PairablePools],
@@ -307,14 +311,20 @@ def pairing(
     a, b = at
     way = None
     if a.region.name != b.region.name and Task.GENERATION in tasks:
-        way = home(prices, a.region.name).ways[b.region.name]
+        way = home(cost_tables, a.region.name).ways[b.region.name]
     return MeshPairs(
-        prices=prices, tasks=tasks, a=sides[0], b=sides[1], edges=tuple(prices.edges(at)), way=way, beside=beside
+        cost_tables=cost_tables,
+        tasks=tasks,
+        a=sides[0],
+        b=sides[1],
+        edges=tuple(cost_tables.edges(at)),
+        way=way,
+        beside=beside,
     )
 
 
 def ordered_pairs(
-    prices: CostTables, tasks: tuple[Task, ...], usable: Sequence[DeviceClass], max_s: float
+    cost_tables: CostTables, tasks: tuple[Task, ...], usable: Sequence[DeviceClass], max_s: float
 ) -> Iterator[tuple[DeviceClass, DeviceClass]]:
     """Yield the pairs of classes that may train together; if weights are published, both orders.
 
@@ -329,24 +339,24 @@ def ordered_pairs(
             yield a, b
             continue
         if ends not in joined:
-            joined[ends] = (trains_actor or Task.GENERATION not in tasks) and prices.network.joins(*ends)
+            joined[ends] = (trains_actor or Task.GENERATION not in tasks) and cost_tables.network.joins(*ends)
             if joined[ends]:
                 # The least that a ring of two sends over each edge is half of `gradient_bytes`.
-                joined[ends] = prices.gradient_bytes(tasks) / 2 / prices.edges((a, b))[0].bytes_per_s <= max_s
+                joined[ends] = cost_tables.gradient_bytes(tasks) / 2 / cost_tables.edges((a, b))[0].bytes_per_s <= max_s
         if joined[ends]:
             yield a, b
-            if _publishes(prices, tasks):
+            if _publishes(cost_tables, tasks):
                 yield b, a
 
 
-def _publishes(prices: CostTables, tasks: tuple[Task, ...]) -> bool:
+def _publishes(cost_tables: CostTables, tasks: tuple[Task, ...]) -> bool:
     """Return whether the order of the pools matters: weights of actor or critic leave the first one's region."""
-    scores_apart = Task.CRITIC_INFERENCE in prices.problem.workload.models and Task.CRITIC_INFERENCE not in tasks
+    scores_apart = Task.CRITIC_INFERENCE in cost_tables.problem.workload.models and Task.CRITIC_INFERENCE not in tasks
     return Task.ACTOR_TRAINING in tasks or (Task.CRITIC_TRAINING in tasks and scores_apart)
 
 
 def part(
-    prices: CostTables, tasks: tuple[Task, ...], found: MeshSet, at: tuple[DeviceClass, ...], room: MeshTimeLimits
+    cost_tables: CostTables, tasks: tuple[Task, ...], found: MeshSet, at: tuple[DeviceClass, ...], room: MeshTimeLimits
 ) -> ClassMeshes:
     """Return the meshes of `found` for which these classes have enough machines and that are within the room."""
     sides = [(found.a, found.rows_a, at[0])] + ([(found.b, found.rows_b, at[1])] if found.b is not None else [])
@@ -354,23 +364,23 @@ def part(
     for of, rows, each in sides:
         fits &= of.num_units[rows] * of.unit[rows] <= of.held[rows] * each.num_machines
     few = found.take(np.flatnonzero(fits))
-    return ClassMeshes(tasks=tasks, at=at, found=few, usd_per_step=_gradients_usd(prices, tasks, at))
+    return ClassMeshes(tasks=tasks, at=at, found=few, usd_per_step=_gradients_usd(cost_tables, tasks, at))
 
 
-def _gradients_usd(prices: CostTables, tasks: tuple[Task, ...], at: Sequence[DeviceClass]) -> float:
+def _gradients_usd(cost_tables: CostTables, tasks: tuple[Task, ...], at: Sequence[DeviceClass]) -> float:
     """Return the egress dollars per step of a mesh's gradients between its regions."""
-    return prices.ring_usd_per_gbyte([each.region.name for each in at]) * prices.gradient_bytes(tasks) / 1e9
+    return cost_tables.ring_usd_per_gbyte([each.region.name for each in at]) * cost_tables.gradient_bytes(tasks) / 1e9
 
 
-def usable_classes(prices: CostTables, tasks: tuple[Task, ...]) -> list[DeviceClass]:
+def usable_classes(cost_tables: CostTables, tasks: tuple[Task, ...]) -> list[DeviceClass]:
     """Return the classes on which a group of these tasks may be, sorted by key.
 
     The operator's rules allow them, and they have a price if dollars count.
     """
-    rules, priced = prices.problem.rules, prices.problem.goal.needs_prices
+    rules, priced = cost_tables.problem.rules, cost_tables.problem.goal.needs_prices
     return [
         at
-        for _, at in sorted(prices.classes.items())
+        for _, at in sorted(cost_tables.classes.items())
         if (at.usd_per_gpu_hour is not None or not priced)
         and all(rules.allows(task, at.region.name, at.is_spot) for task in tasks)
     ]

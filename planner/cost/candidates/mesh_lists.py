@@ -77,7 +77,7 @@ class ClassMeshes:
         """Return the seconds of those tasks that are in `which`, added up."""
         return sum((each for task, each in self.found.times.items() if task in which), np.zeros(len(self)))
 
-    def generating(self, prices: CostTables) -> BoolArray:
+    def generating(self, cost_tables: CostTables) -> BoolArray:
         """Return `[num_meshes, 2]`: whether the first and the last pool finish a sample in generation's phase.
 
         All entries are True where the group does not generate in two regions.
@@ -86,7 +86,7 @@ class ClassMeshes:
         if Task.GENERATION in self.tasks and len({at.region.name for at in self.at}) > 1:
             phase_s = self.found.times[Task.GENERATION]
             for place, ((of, rows), at) in enumerate(zip(self.pools, self.at, strict=True)):
-                active[:, place] = makes(first_s(prices, at, of)[rows], phase_s)
+                active[:, place] = makes(first_s(cost_tables, at, of)[rows], phase_s)
         return active
 
     def within(self, room: MeshTimeLimits) -> "ClassMeshes":

@@ -92,29 +92,29 @@ class MeshSet:
         return self.a.num_gpus[self.rows_a]
 
 
-def alone(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass, found: PoolOptions) -> MeshSet:
+def alone(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass, found: PoolOptions) -> MeshSet:
     """Return the undominated meshes of one pool on a class like `at`, sorted by number of devices, then by time."""
-    workload = prices.problem.workload
+    workload = cost_tables.problem.workload
     samples = float(workload.samples_per_step)
     # Seconds of each task: training from its blocks, scoring from rates, generation as a phase of the whole pool.
     times = {task: mesh_times(workload, [each], []).total_s for task, each in found.blocks.items()}
     times |= {task: samples / rate for task, rate in found.rates.items()}
     if found.generating is not None:
-        made, rows = _tables(prices, at, found), np.arange(len(found.unit))
-        times[Task.GENERATION] = ends_s(prices.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
+        made, rows = _tables(cost_tables, at, found), np.arange(len(found.unit))
+        times[Task.GENERATION] = ends_s(cost_tables.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
     whole = MeshSet(a=found, rows_a=np.arange(len(found.unit)), b=None, rows_b=np.zeros(0, dtype=np.int64), times=times)
     # A mesh dominates another only if its devices fit wherever the other's do: larger `held`, fewer devices.
-    costs = [(-found.held).astype(float), found.num_gpus.astype(float), *sums(prices, tasks, times)]
+    costs = [(-found.held).astype(float), found.num_gpus.astype(float), *sums(cost_tables, tasks, times)]
     stays = np.flatnonzero(undominated(np.stack(costs, axis=1)))
     return whole.take(stays[np.lexsort((whole.total_s[stays], found.num_gpus[stays]))])
 
 
-def sums(prices: CostTables, tasks: tuple[Task, ...], times: Mapping[Task, FloatArray]) -> list[FloatArray]:
+def sums(cost_tables: CostTables, tasks: tuple[Task, ...], times: Mapping[Task, FloatArray]) -> list[FloatArray]:
     """Return the sums of a group's times that the oracle may use, `[num_meshes]` each; less is better in all of them.
 
     Which sums can occur depends on whether other groups train or score, and on where the critic is.
     """
-    models, size = prices.problem.workload.models, len(next(iter(times.values())))
+    models, size = cost_tables.problem.workload.models, len(next(iter(times.values())))
     t = _sum([each for task, each in times.items() if task in TRAINING], size)
     s = _sum([each for task, each in times.items() if task in SCORING], size)
     g = times.get(Task.GENERATION)
@@ -166,14 +166,14 @@ class PairablePools:
         )
 
 
-def side(prices: CostTables, at: DeviceClass, found: PoolOptions) -> PairablePools:
+def side(cost_tables: CostTables, at: DeviceClass, found: PoolOptions) -> PairablePools:
     """Return the rows of `found` that may be one of two pools, grouped by kind."""
     found = blocks_worth_pairing(found)
     kind, _ = kinds(found)
     found = found.take(np.argsort(kind, kind="stable"))
     kind = np.sort(kind)
     starts = np.flatnonzero(np.diff(kind, prepend=-1))
-    tables = None if found.generating is None else _tables(prices, at, found.take(starts))
+    tables = None if found.generating is None else _tables(cost_tables, at, found.take(starts))
     return PairablePools(options=found, kind=kind, tables=tables)
 
 
@@ -181,7 +181,7 @@ def side(prices: CostTables, at: DeviceClass, found: PoolOptions) -> PairablePoo
 class MeshPairs:
     """All meshes of two pools on two given classes, and how these are connected."""
 
-    prices: CostTables
+    cost_tables: CostTables
     tasks: tuple[Task, ...]
     a: PairablePools
     """Possible first pools; versions are published from their region if the actor trains here."""
@@ -207,7 +207,7 @@ class MeshPairs:
         Each row is paired with the best speed of the other side and without the other side's gradients, which is
         optimistic.
         """
-        workload = self.prices.problem.workload
+        workload = self.cost_tables.problem.workload
         samples = workload.samples_per_step / workload.minibatches_per_step
         times = workload.epochs_per_step * workload.minibatches_per_step
         train_s, score_s, gen_s = (np.zeros(len(one.kind)) for _ in range(3))
@@ -225,7 +225,7 @@ class MeshPairs:
         if one.tables is not None and other.tables is not None:
             made = one.tables + other.tables.max(axis=0, initial=0.0)
             rows = np.arange(len(made))
-            phase_s = ends_s(self.prices.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
+            phase_s = ends_s(self.cost_tables.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
             gen_s = phase_s[one.kind]
         return room.holds(train_s, score_s, gen_s)
 
@@ -236,7 +236,7 @@ class MeshPairs:
         return MeshSet(a=self.a.options, rows_a=none, b=self.b.options, rows_b=none, times=times)
 
     def _all(self, room: MeshTimeLimits) -> MeshSet:
-        workload, a, b = self.prices.problem.workload, self.a, self.b
+        workload, a, b = self.cost_tables.problem.workload, self.a, self.b
         samples = float(workload.samples_per_step)
         # Training seconds of every pair of rows: [num_rows_a, num_rows_b] per task.
         trained = {
@@ -258,7 +258,7 @@ class MeshPairs:
         times |= {task: each[kind_a, kind_b] for task, each in scored.items()}
         # Generation is one phase of both pools; the second region delivers at most what its route carries.
         if a.tables is not None and b.tables is not None:
-            seconds, near, far = self.prices.phase_seconds, a.tables, b.tables
+            seconds, near, far = self.cost_tables.phase_seconds, a.tables, b.tables
             if self.way is not None:
                 far = np.minimum(far, seconds * self.way.samples_per_s)
             times[Task.GENERATION] = ends_s(
@@ -276,7 +276,7 @@ class MeshPairs:
 
         A pool that finishes none idles, and its region neither receives weights nor sends samples.
         """
-        seconds, found = self.prices.phase_seconds, []
+        seconds, found = self.cost_tables.phase_seconds, []
         for one, kind in ((self.a, kind_a), (self.b, kind_b)):
             assert one.tables is not None
             found.append(makes(seconds[np.argmax(one.tables > 0, axis=1)][kind], gen_s))
@@ -294,7 +294,7 @@ class MeshPairs:
             b.held[rows_b],
             b.num_gpus[rows_b],
         )
-        costs = [_costs(self.prices, self.tasks, ends, times)]
+        costs = [_costs(self.cost_tables, self.tasks, ends, times)]
         if self.way is not None:
             costs[0] = np.column_stack([costs[0], *self._generating(kind_a, kind_b, times[Task.GENERATION])])
         # Meshes of one pool compete as pairs that use no devices of the other class (and leave `free`, all of it, to
@@ -305,7 +305,7 @@ class MeshPairs:
             held, gpus = other.a.held[other.rows_a], other.a.num_gpus[other.rows_a]
             none, free = np.zeros(len(held)), np.full(len(held), 1 << 30)
             ends = (held, gpus, free, none) if place == 0 else (free, none, held, gpus)
-            costs.append(_costs(self.prices, self.tasks, ends, other.times))
+            costs.append(_costs(self.cost_tables, self.tasks, ends, other.times))
             if self.way is not None:
                 costs[-1] = np.column_stack([costs[-1], none == place, none != place])
         in_time = np.flatnonzero(room.holds_all(times))
@@ -324,13 +324,13 @@ class MeshPairs:
         return rows_a, rows_b
 
 
-def first_s(prices: CostTables, at: DeviceClass, found: PoolOptions) -> FloatArray:
+def first_s(cost_tables: CostTables, at: DeviceClass, found: PoolOptions) -> FloatArray:
     """Return the seconds until pools that generate by turns with training finish their first sample, `[num_rows]`."""
     made = found.generating
     assert made is not None
     first = made.load_s.copy()
     for tensor in np.unique(made.tensor).tolist():
-        first[made.tensor == tensor] += prices.replica(at.gpu, tensor).first_s
+        first[made.tensor == tensor] += cost_tables.replica(at.gpu, tensor).first_s
     return first
 
 
@@ -340,21 +340,21 @@ def makes(first_s: FloatArray | float, phase_s: FloatArray) -> BoolArray:
     return found
 
 
-def _tables(prices: CostTables, at: DeviceClass, found: PoolOptions) -> FloatArray:
+def _tables(cost_tables: CostTables, at: DeviceClass, found: PoolOptions) -> FloatArray:
     """Return the samples of whole pools by the end of a phase, `[num_rows, num_knots]`."""
     made = found.generating
     assert made is not None
-    tables = np.empty((len(found.unit), len(prices.phase_seconds)))
+    tables = np.empty((len(found.unit), len(cost_tables.phase_seconds)))
     for tensor in np.unique(made.tensor):
         for load_s in np.unique(made.load_s[made.tensor == tensor]):
             rows = np.flatnonzero((made.tensor == tensor) & (made.load_s == load_s))
-            shares = prices.shares(at.gpu, int(tensor), float(load_s))
+            shares = cost_tables.shares(at.gpu, int(tensor), float(load_s))
             tables[rows] = (found.num_gpus[rows] // tensor)[:, None] * shares[made.place[rows]]
     return tables
 
 
 def _costs(
-    prices: CostTables,
+    cost_tables: CostTables,
     tasks: tuple[Task, ...],
     ends: tuple[FloatArray | IntArray, ...],
     times: Mapping[Task, FloatArray],
@@ -364,7 +364,7 @@ def _costs(
     `ends` is (held, devices) of the first pool and of the second pool.
     """
     held_a, gpus_a, held_b, gpus_b = ends
-    numbers = [-held_a, gpus_a, -held_b, gpus_b, *sums(prices, tasks, times)]
+    numbers = [-held_a, gpus_a, -held_b, gpus_b, *sums(cost_tables, tasks, times)]
     return np.stack([each.astype(float) for each in numbers], axis=1)
 
 

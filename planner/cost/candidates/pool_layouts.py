@@ -97,13 +97,13 @@ class PoolOptions:
         return Pool(device_class=at.key, unit_gpus=unit, num_units=int(self.num_units[row]), layouts=tuple(layouts))
 
 
-def options(prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass, most_machines: int) -> PoolOptions:
+def options(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass, most_machines: int) -> PoolOptions:
     """Return the rows for a class like `at` with `most_machines` machines that fit into memory."""
     parts = [
         part
         for unit in cuts.TENSOR
-        if unit <= min(at.gpus_per_machine, prices.problem.limits.max_tensor)
-        for part in _of_unit(prices, tasks, at, unit, most_machines)
+        if unit <= min(at.gpus_per_machine, cost_tables.problem.limits.max_tensor)
+        for part in _of_unit(cost_tables, tasks, at, unit, most_machines)
     ]
     return _joined(tasks, parts)
 
@@ -149,20 +149,20 @@ class _Trained:
 
 
 def _of_unit(
-    prices: CostTables, tasks: tuple[Task, ...], at: DeviceClass, unit: int, most_machines: int
+    cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass, unit: int, most_machines: int
 ) -> list["_Part"]:
-    workload = prices.problem.workload
+    workload = cost_tables.problem.workload
     scored = [task for task in tasks if task not in TRAINING and task is not Task.GENERATION]
     layers = min(workload.models[task].num_layers for task in tasks if task in TRAINING)
-    key = (prices.kind(at), unit, most_machines, layers)
-    rows = prices.known(("rows", *key), partial(_rows, prices, at, unit, most_machines, layers), lasts=True)
+    key = (cost_tables.kind(at), unit, most_machines, layers)
+    rows = cost_tables.known(("rows", *key), partial(_rows, cost_tables, at, unit, most_machines, layers), lasts=True)
     trained = {
-        task: prices.known((task, *key), partial(_trained, prices, task, at, rows), lasts=True)
+        task: cost_tables.known((task, *key), partial(_trained, cost_tables, task, at, rows), lasts=True)
         for task in tasks
         if task in TRAINING
     }
     # Resident bytes add up over tasks, transient bytes are the maximum: [num_cuts].
-    free = prices.without_memory_of
+    free = cost_tables.without_memory_of
     resident, transient = np.zeros(len(rows.data)), np.zeros(len(rows.data))
     for task in (task for task in trained if task not in free):
         resident = resident + trained[task].resident_bytes
@@ -170,36 +170,36 @@ def _of_unit(
     for task in (task for task in scored if task not in free):
         resident = resident + memory.served_bytes(workload, task, unit)
         transient = np.maximum(transient, memory.scoring_bytes(workload, task, unit))
-    rates: dict[Task, float] = {task: 1 / prices.scoring_s(task, at.gpu, unit) for task in scored}
+    rates: dict[Task, float] = {task: 1 / cost_tables.scoring_s(task, at.gpu, unit) for task in scored}
     usable, parts = memory.usable_bytes(at.gpu), []
     # One part for each tensor degree of generation (0 without generation), with the cuts that fit into memory.
-    for tensor in _tensors(prices, tasks, unit):
+    for tensor in _tensors(cost_tables, tasks, unit):
         generates = tensor and Task.GENERATION not in free
         stays = resident + (memory.served_bytes(workload, Task.GENERATION, tensor) if generates else 0.0)
         fits, place = stays + transient <= usable, np.full(len(stays), -1)
         if tensor:
-            place = prices.replica(at.gpu, tensor).slots(usable - stays)
+            place = cost_tables.replica(at.gpu, tensor).slots(usable - stays)
             fits &= place >= 0
         # Recomputing costs time and saves only memory, so it goes where the same cut fits without it.
         fits &= ~(rows.recompute & _fits_without(fits))
-        parts.append(_Part(prices, at, trained, rates, rows, np.flatnonzero(fits), tensor, place))
+        parts.append(_Part(cost_tables, at, trained, rates, rows, np.flatnonzero(fits), tensor, place))
     return parts
 
 
-def _rows(prices: CostTables, at: DeviceClass, unit: int, most_machines: int, layers: int) -> Cuts:
+def _rows(cost_tables: CostTables, at: DeviceClass, unit: int, most_machines: int, layers: int) -> Cuts:
     """Return all cuts of one unit size except those with an unsharded optimizer that could be sharded.
 
     Rows come in pairs: without recomputation, then with it.
     """
-    limits, units = prices.problem.limits, most_machines * (at.gpus_per_machine // unit)
+    limits, units = cost_tables.problem.limits, most_machines * (at.gpus_per_machine // unit)
     rows = cuts.enumerated(
         tensor=unit, most_units=units, max_pipeline=limits.max_pipeline, max_data=limits.max_data, most_layers=layers
     )
     return rows.take((rows.sharding != UNSHARDED) | (rows.data == 1))
 
 
-def _trained(prices: CostTables, task: Task, at: DeviceClass, rows: Cuts) -> _Trained:
-    workload = prices.problem.workload
+def _trained(cost_tables: CostTables, task: Task, at: DeviceClass, rows: Cuts) -> _Trained:
+    workload = cost_tables.problem.workload
     return _Trained(
         resident_bytes=memory.trained_bytes(workload, task, rows),
         transient_bytes=memory.training_bytes(workload, task, rows),
@@ -212,7 +212,7 @@ class _Part:
 
     def __init__(
         self,
-        prices: CostTables,
+        cost_tables: CostTables,
         at: DeviceClass,
         trained: Mapping[Task, _Trained],
         rates: Mapping[Task, float],
@@ -235,7 +235,7 @@ class _Part:
         gpus = self.unit * self.num_units
         # A version is loaded over the machine's link if the mesh fits into one machine, else over the fabric.
         near_s, far_s = (
-            (prices.load_s(at, tensor, num_gpus=num) if tensor else 0.0) for num in (at.gpus_per_machine, 1 << 30)
+            (cost_tables.load_s(at, tensor, num_gpus=num) if tensor else 0.0) for num in (at.gpus_per_machine, 1 << 30)
         )
         self.load_s = np.where(gpus <= at.gpus_per_machine, near_s, far_s)
 
@@ -262,14 +262,14 @@ def _joined(tasks: tuple[Task, ...], parts: Sequence[_Part]) -> PoolOptions:
     )
 
 
-def _tensors(prices: CostTables, tasks: tuple[Task, ...], unit: int) -> list[int]:
+def _tensors(cost_tables: CostTables, tasks: tuple[Task, ...], unit: int) -> list[int]:
     """Return the tensor degrees that generation may have on units of this size.
 
     The only value is 0 for a group without generation.
     """
     if Task.GENERATION not in tasks:
         return [0]
-    return [size for size in cuts.TENSOR if unit % size == 0 and size <= prices.problem.limits.max_tensor]
+    return [size for size in cuts.TENSOR if unit % size == 0 and size <= cost_tables.problem.limits.max_tensor]
 
 
 def _fits_without(fits: BoolArray) -> BoolArray:

@@ -56,29 +56,29 @@ class FixedTerms:
         return self.placement.group_of(Task.GENERATION)
 
 
-def fixed_terms(prices: CostTables, placement: Placement) -> FixedTerms | Violation:
+def fixed_terms(cost_tables: CostTables, placement: Placement) -> FixedTerms | Violation:
     """Return the terms of a placement without generation, or the first constraint that it violates."""
-    if found := validity.violation(prices, placement):
+    if found := validity.violation(cost_tables, placement):
         return found
     priced: list[list[UnitCost]] = []
     for group in placement.groups:
-        of_group = [prices.pool(group.tasks, pool) for pool in group.pools]
+        of_group = [cost_tables.pool(group.tasks, pool) for pool in group.pools]
         if refused := next((each for each in of_group if isinstance(each, Violation)), None):
             return refused
         priced.append([each for each in of_group if isinstance(each, UnitCost)])
     # Every region in use must be reachable from the trainer's region, in both directions.
-    start = home(prices, trainer_region(prices, placement))
-    for name in (name for group in placement.groups for name in regions_of(prices, group)):
+    start = home(cost_tables, trainer_region(cost_tables, placement))
+    for name in (name for group in placement.groups for name in regions_of(cost_tables, group)):
         if name not in start.ways:
             return Violation(kind="link", what=f"no route from {start.name} to {name} and back")
-    critics = _critics(prices, placement)
+    critics = _critics(cost_tables, placement)
     if isinstance(critics, Violation):
         return critics
-    busy = _busy_s(prices, placement, priced)
-    training_s, scoring_s, critic_scoring_s = _phases_s(prices, placement, start, busy)
+    busy = _busy_s(cost_tables, placement, priced)
+    training_s, scoring_s, critic_scoring_s = _phases_s(cost_tables, placement, start, busy)
     making = tuple(
         GeneratingPool(
-            region=prices.classes[pool.device_class].region.name,
+            region=cost_tables.classes[pool.device_class].region.name,
             num_units=pool.num_units,
             price=price,
             has_version=Task.ACTOR_TRAINING in group.tasks,
@@ -99,40 +99,40 @@ def fixed_terms(prices: CostTables, placement: Placement) -> FixedTerms | Violat
     )
 
 
-def trainer_region(prices: CostTables, placement: Placement) -> str:
+def trainer_region(cost_tables: CostTables, placement: Placement) -> str:
     """Return the region that publishes versions: that of the first pool of the actor's mesh."""
-    return prices.classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
+    return cost_tables.classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
 
 
-def regions_of(prices: CostTables, group: Group) -> list[str]:
+def regions_of(cost_tables: CostTables, group: Group) -> list[str]:
     """Return the names of the group's regions, sorted."""
-    return sorted({prices.classes[pool.device_class].region.name for pool in group.pools})
+    return sorted({cost_tables.classes[pool.device_class].region.name for pool in group.pools})
 
 
-def _critics(prices: CostTables, placement: Placement) -> dict[tuple[str, str], CriticTransfer] | Violation:
+def _critics(cost_tables: CostTables, placement: Placement) -> dict[tuple[str, str], CriticTransfer] | Violation:
     """Return the transfers of the critic's weights in each step, or a violation if a route is missing."""
-    if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(prices.problem.workload.models):
+    if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(cost_tables.problem.workload.models):
         return {}
     trains, scores = placement.group_of(Task.CRITIC_TRAINING), placement.group_of(Task.CRITIC_INFERENCE)
     if trains is scores:
         return {}
-    src = prices.classes[trains.pools[0].device_class].region.name
+    src = cost_tables.classes[trains.pools[0].device_class].region.name
     found = {}
-    for dst in regions_of(prices, scores):
-        way = critic_way(prices, src, dst)
+    for dst in regions_of(cost_tables, scores):
+        way = critic_way(cost_tables, src, dst)
         if way is None:
             return Violation(kind="link", what=f"no route from {src} to {dst} for the critic's weights")
         found[src, dst] = way
     return found
 
 
-def _busy_s(prices: CostTables, placement: Placement, priced: Sequence[Sequence[UnitCost]]) -> dict[Task, float]:
+def _busy_s(cost_tables: CostTables, placement: Placement, priced: Sequence[Sequence[UnitCost]]) -> dict[Task, float]:
     """Return the busy seconds per step of each task but generation."""
-    samples = prices.problem.workload.samples_per_step
+    samples = cost_tables.problem.workload.samples_per_step
     busy: dict[Task, float] = {}
     for group, of_group in zip(placement.groups, priced, strict=True):
         if group.trains:
-            busy |= {task: each.total_s for task, each in prices.mesh(group.tasks, group.pools).times.items()}
+            busy |= {task: each.total_s for task, each in cost_tables.mesh(group.tasks, group.pools).times.items()}
         # Scoring is divided over all units in proportion to their rates.
         for task in (task for task in group.tasks if task in SCORING):
             rate = sum(p.num_units * price.rates[task] for p, price in zip(group.pools, of_group, strict=True))
@@ -141,7 +141,7 @@ def _busy_s(prices: CostTables, placement: Placement, priced: Sequence[Sequence[
 
 
 def _phases_s(
-    prices: CostTables, placement: Placement, start: TrainerRegion, busy: Mapping[Task, float]
+    cost_tables: CostTables, placement: Placement, start: TrainerRegion, busy: Mapping[Task, float]
 ) -> tuple[float, float, float]:
     """Return (training, scoring, scoring of the group that infers with the critic) in seconds, transfers included.
 
@@ -150,7 +150,7 @@ def _phases_s(
     training_s, scoring_s, critic_s = 0.0, 0.0, 0.0
     for group in placement.groups:
         # A group waits for the transfers of its most distant region.
-        ways = [start.ways[name] for name in regions_of(prices, group)]
+        ways = [start.ways[name] for name in regions_of(cost_tables, group)]
         if group.trains:
             away_s = max(way.training_s for way in ways)
             training_s = max(training_s, away_s + sum(busy[task] for task in group.tasks if task in TRAINING))

@@ -97,20 +97,20 @@ class StepEstimate:
         return tuple(found)
 
 
-def estimate_step(prices: CostTables, placed: FixedTerms) -> StepEstimate:
+def estimate_step(cost_tables: CostTables, placed: FixedTerms) -> StepEstimate:
     """Return the step estimate with the best choice of generating pools.
 
     All of them generate if the operator demands regions.
     """
-    is_free = not prices.problem.rules.demands_regions
+    is_free = not cost_tables.problem.rules.demands_regions
     if placed.generating.trains:
-        best = _by_turns(prices, placed, placed.making)
+        best = _by_turns(cost_tables, placed, placed.making)
         if is_free:
             # Pools without a sample in the phase idle. The rest decides which regions receive weights.
             active = tuple(each for each in placed.making if makes(_table(each), best.generation_s))
-            best = best if len(active) == len(placed.making) else _by_turns(prices, placed, active)
+            best = best if len(active) == len(placed.making) else _by_turns(cost_tables, placed, active)
         return best
-    best = _apart(prices, placed, placed.making)
+    best = _apart(cost_tables, placed, placed.making)
     # Leaving out remote regions helps only if a link or the uplink determines the step time.
     links_s = [need_s for name, need_s in best.needs if name.startswith(("link:", "up:"))]
     if not is_free or max(links_s, default=0.0) < best.step_s:
@@ -121,34 +121,34 @@ def estimate_step(prices: CostTables, placed: FixedTerms) -> StepEstimate:
     for count in range(len(order)):
         some = tuple(each for each in placed.making if each.region not in order[count:])
         if some:
-            found = _apart(prices, placed, some)
+            found = _apart(cost_tables, placed, some)
             best = found if found.step_s < best.step_s * BETTER else best
     return best
 
 
-def alone_s(prices: CostTables, placed: FixedTerms, each: GeneratingPool) -> float:
+def alone_s(cost_tables: CostTables, placed: FixedTerms, each: GeneratingPool) -> float:
     """Return the least step time at which this pool, if only it generated, makes a sample.
 
     Its link must also carry a version in each step.
     """
     receives = _receiving(placed, (each,))
     links = [need_s for _, need_s in _link_needs(placed, receives, with_critics=False)]
-    before_s = placed.training_s + placed.scoring_s + others_s(prices, placed)
-    return max(_first_s(prices, before_s, _lags_s(placed, (each,)), each), *links, 0.0)
+    before_s = placed.training_s + placed.scoring_s + others_s(cost_tables, placed)
+    return max(_first_s(cost_tables, before_s, _lags_s(placed, (each,)), each), *links, 0.0)
 
 
 # ---- apart from training ---------------------------------------------------------------------------------------------
 
 
-def _apart(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
+def _apart(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
     """Return the step estimate with these pools, where generation has devices of its own."""
-    demands = prices.problem.rules.demands_regions
-    windows = _windows(prices, placed, pools)
+    demands = cost_tables.problem.rules.demands_regions
+    windows = _windows(cost_tables, placed, pools)
     step_s = windows.least_s()
     # Pools that make nothing in their window idle. Without them less weights share the uplink, so solve again.
     active = [each for each in pools if demands or makes(_table(each), windows.window_s(each.region, step_s))]
     if len(active) < len(pools):
-        pools, windows = active, _windows(prices, placed, active)
+        pools, windows = active, _windows(cost_tables, placed, active)
         step_s = windows.least_s()
     made = {name: each[0] for name, each in windows.made(step_s).items()}
     # The path is named after the region that makes most.
@@ -163,7 +163,7 @@ def _apart(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPoo
     lags_s = _lags_s(placed, pools)
     # A demanded region must finish at least one sample in its window.
     if demands:
-        needs += [(f"path:{each.region}", _first_s(prices, windows.before_s, lags_s, each)) for each in pools]
+        needs += [(f"path:{each.region}", _first_s(cost_tables, windows.before_s, lags_s, each)) for each in pools]
     return StepEstimate(
         active=tuple(pools),
         generation_s=generation_s,
@@ -173,13 +173,13 @@ def _apart(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPoo
         beside_s=windows.others_s,
         eta=windows.eta,
         needs=needs,
-        usd_per_step=_usd_per_step(prices, placed, pools),
+        usd_per_step=_usd_per_step(cost_tables, placed, pools),
     )
 
 
-def _windows(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> GenerationWindows:
+def _windows(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> GenerationWindows:
     """Return the constants of all windows if these pools generate."""
-    start, workload, beside_s = placed.home, prices.problem.workload, others_s(prices, placed)
+    start, workload, beside_s = placed.home, cost_tables.problem.workload, others_s(cost_tables, placed)
     units: dict[str, list[GeneratingUnits]] = {}
     for each in sorted(pools, key=lambda each: each.region):
         one = GeneratingUnits(count=each.num_units, rate=each.price.rates[Task.GENERATION], table=_table(each))
@@ -207,30 +207,30 @@ def _names(pools: Sequence[GeneratingPool]) -> list[str]:
     return sorted({each.region for each in pools})
 
 
-def others_s(prices: CostTables, placed: FixedTerms) -> float:
+def others_s(cost_tables: CostTables, placed: FixedTerms) -> float:
     """Return the seconds that other tasks of generation's group take of a window.
 
     It is 0 at eta 0, where scoring follows generation, and in groups that train, where all tasks of the group count.
     """
-    if prices.problem.workload.eta == 0 or placed.generating.trains:
+    if cost_tables.problem.workload.eta == 0 or placed.generating.trains:
         return 0.0
     return sum(placed.busy_s[task] for task in placed.generating.tasks if task is not Task.GENERATION)
 
 
 def _first_s(
-    prices: CostTables, before_s: float, lags_s: Mapping[str, tuple[float, float]], each: GeneratingPool
+    cost_tables: CostTables, before_s: float, lags_s: Mapping[str, tuple[float, float]], each: GeneratingPool
 ) -> float:
     """Return the least step time whose window holds the pool's first sample."""
-    return (before_s + sum(lags_s[each.region]) + _table(each).first_s) / (prices.problem.workload.eta + 1)
+    return (before_s + sum(lags_s[each.region]) + _table(each).first_s) / (cost_tables.problem.workload.eta + 1)
 
 
 # ---- by turns with training ------------------------------------------------------------------------------------------
 
 
-def _by_turns(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
+def _by_turns(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
     """Return the step estimate with these pools, where generation is a phase of a mesh."""
-    eta = prices.problem.workload.eta
-    phase_s, lags_s = _phase_s(prices, placed, pools), _lags_s(placed, pools)
+    eta = cost_tables.problem.workload.eta
+    phase_s, lags_s = _phase_s(cost_tables, placed, pools), _lags_s(placed, pools)
     before_s = placed.training_s + placed.scoring_s
     needs = [(f"path:{name}", (before_s + sum(lag_s) + phase_s) / (eta + 1)) for name, lag_s in sorted(lags_s.items())]
     needs += [*_group_needs(placed, phase_s), *_link_needs(placed, _receiving(placed, pools))]
@@ -243,13 +243,17 @@ def _by_turns(prices: CostTables, placed: FixedTerms, pools: Sequence[Generating
         before_s=before_s,
         eta=eta,
         needs=needs,
-        usd_per_step=_usd_per_step(prices, placed, pools),
+        usd_per_step=_usd_per_step(cost_tables, placed, pools),
     )
 
 
-def _phase_s(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
+def _phase_s(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
     """Return the least seconds in which these pools together make a step's samples and deliver them."""
-    samples, seconds, start = float(prices.problem.workload.samples_per_step), prices.phase_seconds, placed.home
+    samples, seconds, start = (
+        float(cost_tables.problem.workload.samples_per_step),
+        cost_tables.phase_seconds,
+        placed.home,
+    )
     whole, remote = np.zeros(len(seconds)), np.zeros(len(seconds))
     for name in _names(pools):
         made = np.zeros(len(seconds))
@@ -323,7 +327,7 @@ def _link_needs(
         yield f"up:{placed.home.name}", placed.home.uplink_s * len(receives)
 
 
-def _usd_per_step(prices: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
+def _usd_per_step(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
     """Return the egress dollars per step.
 
     They are: a version for each receiving region; all samples to the trainer's region at the most expensive route in
@@ -333,15 +337,17 @@ def _usd_per_step(prices: CostTables, placed: FixedTerms, pools: Sequence[Genera
     usd = sum(ways[name].usd_per_version for name in _receiving(placed, pools))
     usd += max(ways[each.region].usd_per_step_home for each in pools)
     for group in placed.placement.groups:
-        here = [ways[name] for name in regions_of(prices, group) if name != placed.home.name]
+        here = [ways[name] for name in regions_of(cost_tables, group) if name != placed.home.name]
         # Scored samples travel to the group and back. A group that scores and trains receives them once.
         if any(task in SCORING for task in group.tasks):
             usd += max((way.usd_per_step_there + way.usd_per_step_home for way in here), default=0.0)
         elif group.trains:
             usd += max((way.usd_per_step_there for way in here), default=0.0)
         if group.trains:
-            ring = prices.ring_usd_per_gbyte([prices.classes[p.device_class].region.name for p in group.pools])
-            usd += ring * prices.gradient_bytes(group.tasks) / 1e9
+            ring = cost_tables.ring_usd_per_gbyte(
+                [cost_tables.classes[p.device_class].region.name for p in group.pools]
+            )
+            usd += ring * cost_tables.gradient_bytes(group.tasks) / 1e9
     return usd + sum(way.usd_per_version for way in placed.critics.values())
 
 

@@ -324,12 +324,12 @@ class CostTables:
         )
 
 
-def host_violation(prices: CostTables, at: DeviceClass) -> Violation | None:
+def host_violation(cost_tables: CostTables, at: DeviceClass) -> Violation | None:
     """Return a violation if the region's host has too little memory for the versions that generation needs, else None.
 
     Regions without a stated memory and CPU devices are not checked here.
     """
-    needed = memory.host_bytes(prices.problem.workload)
+    needed = memory.host_bytes(cost_tables.problem.workload)
     if not at.region.memory_bytes or at.gpu.is_cpu or needed <= at.region.memory_bytes:
         return None
     what = f"{at.region.name}'s host has {at.region.memory_bytes / 1e9:.1f} GB, its versions take {needed / 1e9:.1f} GB"

@@ -67,21 +67,21 @@ class CriticTransfer:
     """Egress dollars of one version of the critic."""
 
 
-def home(prices: CostTables, name: str) -> TrainerRegion:
+def home(cost_tables: CostTables, name: str) -> TrainerRegion:
     """Return the transfers from and to a region in which versions may be published."""
-    return prices.known(("home", name), lambda: _home(prices, name))
+    return cost_tables.known(("home", name), lambda: _home(cost_tables, name))
 
 
-def critic_way(prices: CostTables, src: str, dst: str) -> CriticTransfer | None:
+def critic_way(cost_tables: CostTables, src: str, dst: str) -> CriticTransfer | None:
     """Return the transfer of the critic's weights from `src` to `dst`, or None without a route."""
-    return prices.known(("critic", src, dst), lambda: _critic_way(prices, src, dst))
+    return cost_tables.known(("critic", src, dst), lambda: _critic_way(cost_tables, src, dst))
 
 
-def _home(prices: CostTables, name: str) -> TrainerRegion:
-    workload, routes = prices.problem.workload, prices.network
+def _home(cost_tables: CostTables, name: str) -> TrainerRegion:
+    workload, routes = cost_tables.problem.workload, cost_tables.network
     payload, sample = network.payload_bytes(workload), network.trajectory_bytes(workload)
     ways = {}
-    for region in sorted({at.region.name for at in prices.classes.values()} | {name}):
+    for region in sorted({at.region.name for at in cost_tables.classes.values()} | {name}):
         there, back = routes.route(name, region), routes.route(region, name)
         if there is not None and back is not None:
             ways[region] = _way(workload, there, back, payload, sample)
@@ -116,11 +116,11 @@ def _way(
     )
 
 
-def _critic_way(prices: CostTables, src: str, dst: str) -> CriticTransfer | None:
-    route = prices.network.route(src, dst)
+def _critic_way(cost_tables: CostTables, src: str, dst: str) -> CriticTransfer | None:
+    route = cost_tables.network.route(src, dst)
     if route is None:
         return None
-    size = network.version_bytes(prices.problem.workload, Task.CRITIC_TRAINING)
+    size = network.version_bytes(cost_tables.problem.workload, Task.CRITIC_TRAINING)
     link_s = size / route.bytes_per_s
     return CriticTransfer(
         weights_s=link_s + route.rtt_s / 2,

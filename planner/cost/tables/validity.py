@@ -17,26 +17,26 @@ from planner.problem.workload import TRAINING, Task
 __all__ = ["BATCH", "DATA", "MICRO_BATCH", "PIPELINE", "TENSOR", "violation"]
 
 
-def violation(prices: CostTables, placement: Placement) -> Violation | None:
+def violation(cost_tables: CostTables, placement: Placement) -> Violation | None:
     """Return the first constraint that the placement violates, or None. Memory and times are not checked."""
     tasks = [task for group in placement.groups for task in group.tasks]
-    if sorted(tasks) != sorted(prices.problem.workload.tasks):
+    if sorted(tasks) != sorted(cost_tables.problem.workload.tasks):
         return Violation(
             kind="shape",
             what=f"the groups have the tasks {', '.join(tasks)}, but each task of the job must appear exactly once",
         )
     for group in placement.groups:
-        if found := next(of_group(prices, group), None):
+        if found := next(of_group(cost_tables, group), None):
             return found
-    return _inventory(prices, placement) or _regions(prices, placement)
+    return _inventory(cost_tables, placement) or _regions(cost_tables, placement)
 
 
-def of_group(prices: CostTables, group: Group) -> Iterator[Violation]:
+def of_group(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
     """Yield the constraints that a group violates by itself; inventory and memory are not checked."""
-    limits, rules, names = prices.problem.limits, prices.problem.rules, "+".join(group.tasks)
+    limits, rules, names = cost_tables.problem.limits, cost_tables.problem.rules, "+".join(group.tasks)
     if not group.pools:
         yield Violation(kind="shape", what=f"{names} has no devices")
-    roles = limits.roles_on_trainer & set(prices.problem.workload.tasks)
+    roles = limits.roles_on_trainer & set(cost_tables.problem.workload.tasks)
     if not limits.colocates and len(set(group.tasks) - roles) > 1:
         yield Violation(kind="limits", what=f"the runtime cannot run {names} by turns on the same devices")
     if roles & set(group.tasks) and Task.ACTOR_TRAINING not in group.tasks:
@@ -45,30 +45,30 @@ def of_group(prices: CostTables, group: Group) -> Iterator[Violation]:
             what=f"{'+'.join(sorted(roles))} must be in actor training's group, not in {names}",
         )
     for pool in group.pools:
-        at = prices.classes.get(pool.device_class)
+        at = cost_tables.classes.get(pool.device_class)
         if at is None:
             yield Violation(kind="inventory", what=f"the fleet has no device class {pool.device_class}")
             continue
         for task in group.tasks:
             if not rules.allows(task, at.region.name, at.is_spot):
                 yield Violation(kind="rules", what=f"{task} is not allowed on {at.key}")
-        yield from _of_pool(prices, group, pool, at)
+        yield from _of_pool(cost_tables, group, pool, at)
     if group.trains and len(group.pools) > 1:
-        yield from _of_mesh(prices, group)
+        yield from _of_mesh(cost_tables, group)
 
 
-def _of_mesh(prices: CostTables, group: Group) -> Iterator[Violation]:
+def _of_mesh(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
     """Yield the constraints that a mesh of several pools violates."""
     keys = [pool.device_class for pool in group.pools]
-    if len(keys) > prices.problem.limits.max_train_blocks:
+    if len(keys) > cost_tables.problem.limits.max_train_blocks:
         yield Violation(kind="limits", what=f"a training mesh has {len(keys)} pools, more than the runtime can join")
     if len(set(keys)) < len(keys):
         yield Violation(kind="shape", what=f"a mesh has two pools of {max(keys, key=keys.count)}")
     if any(layout.sharding is Sharding.FULL for pool in group.pools for _, layout in pool.layouts):
         yield Violation(kind="shape", what="a mesh of several pools cannot shard its parameters fully")
-    regions = [prices.classes[key].region.name for key in keys]
+    regions = [cost_tables.classes[key].region.name for key in keys]
     for a, b in pairwise((*regions, regions[0])):
-        if not prices.network.joins(a, b):
+        if not cost_tables.network.joins(a, b):
             yield Violation(kind="link", what=f"no route between {a} and {b}, which train together")
     if len(set(regions)) > 1 and Task.GENERATION in group.tasks and Task.ACTOR_TRAINING not in group.tasks:
         yield Violation(
@@ -76,9 +76,9 @@ def _of_mesh(prices: CostTables, group: Group) -> Iterator[Violation]:
         )
 
 
-def _of_pool(prices: CostTables, group: Group, pool: Pool, at: DeviceClass) -> Iterator[Violation]:
+def _of_pool(cost_tables: CostTables, group: Group, pool: Pool, at: DeviceClass) -> Iterator[Violation]:
     """Yield the constraints that one pool of a group violates."""
-    limits = prices.problem.limits
+    limits = cost_tables.problem.limits
     if tuple(task for task, _ in pool.layouts) != group.tasks:
         yield Violation(
             kind="shape", what=f"{at.key}: a pool needs exactly one layout for each of {'+'.join(group.tasks)}"
@@ -87,14 +87,14 @@ def _of_pool(prices: CostTables, group: Group, pool: Pool, at: DeviceClass) -> I
         yield Violation(
             kind="shape", what=f"{at.key}: a pool cannot have {pool.num_units} units of {pool.unit_gpus} devices"
         )
-    if prices.problem.goal.needs_prices and at.usd_per_gpu_hour is None:
+    if cost_tables.problem.goal.needs_prices and at.usd_per_gpu_hour is None:
         yield Violation(kind="rules", what=f"{at.key} has no price, and the objective is in dollars")
     if len({layout for task, layout in pool.layouts if task in TRAINING}) > 1:
         yield Violation(kind="shape", what=f"{at.key}: tasks that train on the same devices have different layouts")
     for task, layout in pool.layouts:
-        if not _is_listed(prices, task, layout, pool):
+        if not _is_listed(cost_tables, task, layout, pool):
             yield Violation(kind="shape", what=f"{at.key}: {task} cannot be laid out as {layout}")
-        elif layout.batch and (task is not Task.GENERATION or prices.problem.workload.eta == 0 or group.trains):
+        elif layout.batch and (task is not Task.GENERATION or cost_tables.problem.workload.eta == 0 or group.trains):
             yield Violation(
                 kind="shape",
                 what=f"{at.key}: {task} takes no batch; only generation apart from training with eta >= 1 does",
@@ -111,7 +111,7 @@ def _of_pool(prices: CostTables, group: Group, pool: Pool, at: DeviceClass) -> I
             )
 
 
-def _is_listed(prices: CostTables, task: Task, layout: Layout, pool: Pool) -> bool:
+def _is_listed(cost_tables: CostTables, task: Task, layout: Layout, pool: Pool) -> bool:
     """Return whether the plan space has that layout of the task on the pool's units."""
     if layout.tensor not in TENSOR or layout.batch not in BATCH:
         return False
@@ -124,7 +124,7 @@ def _is_listed(prices: CostTables, task: Task, layout: Layout, pool: Pool) -> bo
         layout.tensor == pool.unit_gpus
         and layout.pipeline in PIPELINE
         and layout.micro_batch in MICRO_BATCH
-        and layout.pipeline <= prices.problem.workload.models[task].num_layers
+        and layout.pipeline <= cost_tables.problem.workload.models[task].num_layers
         and not rest
         and data in DATA
         and (layout.sharding is Sharding.NONE or data > 1)
@@ -132,7 +132,7 @@ def _is_listed(prices: CostTables, task: Task, layout: Layout, pool: Pool) -> bo
     )
 
 
-def _inventory(prices: CostTables, placement: Placement) -> Violation | None:
+def _inventory(cost_tables: CostTables, placement: Placement) -> Violation | None:
     """Return a violation if the pools of some class do not fit into its machines together."""
     # Units by class and size over all groups, since all of them share the class's machines.
     held: dict[str, dict[int, int]] = {}
@@ -140,19 +140,19 @@ def _inventory(prices: CostTables, placement: Placement) -> Violation | None:
         units = held.setdefault(pool.device_class, {})
         units[pool.unit_gpus] = units.get(pool.unit_gpus, 0) + pool.num_units
     for key in sorted(held):
-        if not fits(prices.classes[key], held[key]):
+        if not fits(cost_tables.classes[key], held[key]):
             asked = ", ".join(f"{num} x {size}" for size, num in sorted(held[key].items()))
-            at = prices.classes[key]
+            at = cost_tables.classes[key]
             has = f"{at.num_machines} machines of {at.gpus_per_machine}"
             return Violation(kind="inventory", what=f"{key}: units {asked} do not fit into {has}")
     return None
 
 
-def _regions(prices: CostTables, placement: Placement) -> Violation | None:
+def _regions(cost_tables: CostTables, placement: Placement) -> Violation | None:
     """Return a violation if the numbers or names of the regions in use break the operator's rules."""
-    rules = prices.problem.rules
+    rules = cost_tables.problem.rules
     used = {
-        (group.tasks, prices.classes[pool.device_class].region.name)
+        (group.tasks, cost_tables.classes[pool.device_class].region.name)
         for group in placement.groups
         for pool in group.pools
     }

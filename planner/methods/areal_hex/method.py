@@ -11,7 +11,7 @@ from planner.methods.hetrl.candidate_lists import candidate_lists
 
 
 def search(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -25,19 +25,19 @@ def search(
     Nothing is random: `seed` belongs to the methods' common interface and is unused. `max_evals` replaces the clock.
     """
     judge = EvaluationBudget(
-        prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
+        cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
     )
-    menu = candidate_lists(prices)
-    limits = prices.problem.limits
-    if not limits.colocates and len(set(training_tasks(menu)) - limits.roles_on_trainer) > 1:
+    lists = candidate_lists(cost_tables)
+    limits = cost_tables.problem.limits
+    if not limits.colocates and len(set(training_tasks(lists)) - limits.roles_on_trainer) > 1:
         return judge.outcome("areal_hex")  # this runtime cannot train and score in one pool
 
     def is_over() -> bool:
         return judge.spent() >= 1
 
-    first = PhaseOne(menu)
+    first = PhaseOne(lists)
     first.prepare(lambda: judge.spent() > 0.4)
-    second = PhaseTwo(menu, judge)
+    second = PhaseTwo(lists, judge)
     banned: frozenset[TrainingMesh] = frozenset()
     while not is_over():
         strategy = first.solve(banned, is_over)

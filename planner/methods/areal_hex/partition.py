@@ -37,16 +37,16 @@ class Split:
 class PhaseTwo:
     """Phase 2 of one problem, with the values of the splits that were tried."""
 
-    menu: CandidateLists
+    lists: CandidateLists
     judge: EvaluationBudget
     classes: tuple[DeviceClass, ...] = field(init=False)
     _rates: npt.NDArray[np.float64] = field(init=False)
     _known: dict[Split, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        prices = self.menu.prices
-        self.classes = tuple(at for _, at in sorted(prices.classes.items()))
-        self._rates = np.array([[fleet_rate(prices, a, b) for b in self.classes] for a in self.classes])
+        cost_tables = self.lists.cost_tables
+        self.classes = tuple(at for _, at in sorted(cost_tables.classes.items()))
+        self._rates = np.array([[fleet_rate(cost_tables, a, b) for b in self.classes] for a in self.classes])
 
     def run(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> None:
         """Improve both starts by local search and offer every split on the way to the oracle."""
@@ -140,11 +140,11 @@ class PhaseTwo:
 
         None if nothing fits.
         """
-        tasks = training_tasks(self.menu)
-        most = self.menu.prices.problem.limits.max_train_blocks
+        tasks = training_tasks(self.lists)
+        most = self.lists.cost_tables.problem.limits.max_train_blocks
         held = [(at.key, n) for at, n in zip(self.classes, split.train, strict=True) if n]
         held = sorted(sorted(held, key=lambda each: -each[1])[: min(2, most)])
-        for mesh in self.menu.meshes(tasks, tuple(held))[:2] if held else ():
+        for mesh in self.lists.meshes(tasks, tuple(held))[:2] if held else ():
             group = Group(tasks=tasks, pools=mesh.pools)
             rollout = self._rollout(split, mesh.pools, mesh.busy_s)
             if rollout:
@@ -154,7 +154,7 @@ class PhaseTwo:
     def _rollout(self, split: Split, mesh: tuple[Pool, ...], busy_s: float) -> tuple[Pool, ...]:
         """Return, on each class, the units that make most in the window that the staleness bound leaves."""
         options = {
-            at.key: self.menu.units(ROLLOUT, at.key) for at, n in zip(self.classes, split.rollout, strict=True) if n
+            at.key: self.lists.units(ROLLOUT, at.key) for at, n in zip(self.classes, split.rollout, strict=True) if n
         }
         rate = sum(
             each[0].speed * n
@@ -163,7 +163,7 @@ class PhaseTwo:
         )
         if rate <= 0:
             return ()
-        workload = self.menu.prices.problem.workload
+        workload = self.lists.cost_tables.problem.workload
         step_s = max(busy_s, workload.samples_per_step / rate)
         window_s = (workload.eta + 1) * step_s - busy_s if workload.eta else workload.samples_per_step / rate
         span_s = step_s if workload.eta else window_s

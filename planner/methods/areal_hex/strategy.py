@@ -71,8 +71,8 @@ class PhaseOne:
     """
 
     def __init__(self, given: CandidateLists) -> None:
-        problem = given.prices.problem
-        self._menu, self._problem = given, problem
+        problem = given.cost_tables.problem
+        self._lists, self._problem = given, problem
         self._tasks = training_tasks(given)
         uniform = replace(problem.workload, completion_tokens=_constant(problem.workload.completion_tokens))
         self._uniform = CandidateLists(CostTables(replace(problem, workload=uniform)))
@@ -87,7 +87,7 @@ class PhaseOne:
             if is_over() and self._meshes:
                 break
             named: Held = tuple((self.kinds[k].like.key, n) for k, n in held)
-            options = self._menu.meshes(self._tasks, named)
+            options = self._lists.meshes(self._tasks, named)
             if options:
                 self._meshes.append(TrainingMesh(held=held, busy_s=options[0].busy_s))
 
@@ -184,12 +184,12 @@ class PhaseOne:
     def _rollouts(self, kind: DeviceKind) -> Iterator[UnitOption]:
         """Yield units whose caches fit for the real length distribution too."""
         for option in self._uniform.units(ROLLOUT, kind.like.key):
-            if isinstance(self._menu.prices.pool(ROLLOUT, option.pool), UnitCost):
+            if isinstance(self._lists.cost_tables.pool(ROLLOUT, option.pool), UnitCost):
                 yield option
 
     def _candidates(self) -> Iterator[tuple[tuple[int, int], ...]]:
         """Yield devices to train on, largest first: one kind in powers of two or whole, then two kinds."""
-        able = [k for k, kind in enumerate(self.kinds) if self._menu.allowed(self._tasks, kind.like)]
+        able = [k for k, kind in enumerate(self.kinds) if self._lists.allowed(self._tasks, kind.like)]
         counts = {k: _counts(self.kinds[k].like) for k in able}
         for place in range(max((len(each) for each in counts.values()), default=0)):
             yield from (((k, counts[k][place]),) for k in able if place < len(counts[k]))
@@ -198,12 +198,12 @@ class PhaseOne:
                 yield from (((a, n), (b, m)) for n in counts[a][:2] for m in counts[b][:2])
 
 
-def kinds_of(menu: CandidateLists) -> tuple[DeviceKind, ...]:
+def kinds_of(lists: CandidateLists) -> tuple[DeviceKind, ...]:
     """Return the classes merged over regions and fabrics, if rules and the regions' hosts allow them the same tasks."""
     merged: dict[object, list[DeviceClass]] = {}
-    for _, at in sorted(menu.prices.classes.items()):
-        trains = menu.allowed(training_tasks(menu), at)
-        rolls_out = menu.allowed(ROLLOUT, at) and host_violation(menu.prices, at) is None
+    for _, at in sorted(lists.cost_tables.classes.items()):
+        trains = lists.allowed(training_tasks(lists), at)
+        rolls_out = lists.allowed(ROLLOUT, at) and host_violation(lists.cost_tables, at) is None
         like = (at.gpu.name, at.gpus_per_machine, at.is_spot, at.usd_per_gpu_hour, trains, rolls_out)
         merged.setdefault(like, []).append(at)
     return tuple(
@@ -217,9 +217,9 @@ def kinds_of(menu: CandidateLists) -> tuple[DeviceKind, ...]:
     )
 
 
-def training_tasks(menu: CandidateLists) -> tuple[Task, ...]:
+def training_tasks(lists: CandidateLists) -> tuple[Task, ...]:
     """Return the tasks of the pool that does not roll out."""
-    return tuple(task for task in menu.prices.problem.workload.tasks if task is not Task.GENERATION)
+    return tuple(task for task in lists.cost_tables.problem.workload.tasks if task is not Task.GENERATION)
 
 
 def _counts(at: DeviceClass) -> list[int]:

@@ -30,7 +30,7 @@ _REFUSED = float("inf")
 
 
 def search(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -42,7 +42,7 @@ def search(
 
     Raises: ModuleNotFoundError if DEAP is not installed.
     """
-    judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    judge = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     with _seeded(seed):
         _breed(judge, np.random.default_rng(seed))
     return judge.outcome("genetic")
@@ -65,7 +65,7 @@ def _breed(judge: EvaluationBudget, rng: np.random.Generator) -> None:
             super().__init__(keys)
             self.fitness = Fitness()
 
-    genome = PlacementGenome(judge.prices)
+    genome = PlacementGenome(judge.cost_tables)
 
     def value(individual: Individual) -> tuple[float]:
         if judge.is_over:

@@ -41,7 +41,7 @@ _TWO_POOLS = 0.2
 class PlacementGenome:
     """Decoder of vectors of `length` keys for one problem."""
 
-    prices: CostTables
+    cost_tables: CostTables
     tasks: tuple[Task, ...] = field(init=False)
     classes: tuple[DeviceClass, ...] = field(init=False)
     regions: tuple[str, ...] = field(init=False)
@@ -49,10 +49,10 @@ class PlacementGenome:
     _templates: Templates = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tasks = self.prices.problem.workload.tasks
-        self.classes = tuple(at for _, at in sorted(self.prices.classes.items()))
+        self.tasks = self.cost_tables.problem.workload.tasks
+        self.classes = tuple(at for _, at in sorted(self.cost_tables.classes.items()))
         self.regions = tuple(sorted({at.region.name for at in self.classes}))
-        self._templates = Templates(self.prices)
+        self._templates = Templates(self.cost_tables)
         self.length = 2 * len(self.tasks) + len(self.regions) + 1 + len(self.tasks) * len(self.classes) * 4
 
     def placement(self, keys: Keys) -> Placement | None:
@@ -71,7 +71,7 @@ class PlacementGenome:
         return self._divide(groups, wanted, per_class)
 
     def _groups(self, labels: Keys) -> dict[int, tuple[Task, ...]]:
-        limits = self.prices.problem.limits
+        limits = self.cost_tables.problem.limits
         slots: dict[int, list[Task]] = {}
         actor = self._slot(self.tasks.index(Task.ACTOR_TRAINING), labels)
         for i, task in enumerate(self.tasks):
@@ -80,11 +80,11 @@ class PlacementGenome:
         return {slot: tuple(tasks) for slot, tasks in slots.items()}
 
     def _slot(self, index: int, labels: Keys) -> int:
-        return int(labels[index] * len(self.tasks)) if self.prices.problem.limits.colocates else index
+        return int(labels[index] * len(self.tasks)) if self.cost_tables.problem.limits.colocates else index
 
     def _usable_regions(self, near: Keys) -> frozenset[str]:
         most = len(self.regions)
-        if (limit := self.prices.problem.rules.max_regions) is not None:
+        if (limit := self.cost_tables.problem.rules.max_regions) is not None:
             most = min(most, limit)
         count = 1 + int(near[-1] * most)
         order = np.argsort(near[:-1], kind="stable")
@@ -99,7 +99,7 @@ class PlacementGenome:
         ]
         able.sort(key=lambda i: float(keys[i, _USE]))
         if any(task in TRAINING for task in tasks):
-            two = want < _TWO_BLOCKS and self.prices.problem.limits.max_train_blocks > 1
+            two = want < _TWO_BLOCKS and self.cost_tables.problem.limits.max_train_blocks > 1
             if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks:  # such a mesh must be in one region
                 able = [i for i in able if self.classes[i].region is self.classes[able[0]].region]
             return able[: 2 if two else 1]
@@ -162,7 +162,7 @@ class PlacementGenome:
         if not trains:
             return min(max(asked, 1), left)
         most = min(max(asked // template.pipeline, template.min_data), left // template.pipeline)
-        most = min(most, self.prices.problem.limits.max_data)
+        most = min(most, self.cost_tables.problem.limits.max_data)
         data = max((n for n in validity.DATA if template.min_data <= n <= most), default=0)
         return data * template.pipeline
 

@@ -33,13 +33,15 @@ class SearchedMesh:
     total_s: float
 
 
-def class_sets(prices: CostTables, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:
+def class_sets(cost_tables: CostTables, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:
     """Return sets of classes that may run the tasks, up to as many as one mesh may have.
 
     Small sets come first, and strong ones first among equal sizes.
     """
-    able = [at for _, at in sorted(prices.classes.items()) if templates.allowed(tasks, at) and templates.of(tasks, at)]
-    most = min(prices.problem.limits.max_train_blocks, len(able))
+    able = [
+        at for _, at in sorted(cost_tables.classes.items()) if templates.allowed(tasks, at) and templates.of(tasks, at)
+    ]
+    most = min(cost_tables.problem.limits.max_train_blocks, len(able))
     sets = [chosen for size in range(1, most + 1) for chosen in combinations(able, size)]
     return sorted(sets, key=lambda ats: (len(ats), -sum(at.num_gpus * at.gpu.matmul_flop_per_s for at in ats)))
 
@@ -48,7 +50,7 @@ def class_sets(prices: CostTables, templates: Templates, tasks: tuple[Task, ...]
 class MeshSearch:
     """Search for the meshes of one problem and one group of tasks that includes training."""
 
-    prices: CostTables
+    cost_tables: CostTables
     templates: Templates
     tasks: tuple[Task, ...]
     _speeds: dict[object, float] = field(init=False, default_factory=dict)
@@ -81,7 +83,7 @@ class MeshSearch:
                     yield same
 
     def _counts(self, same: tuple[Template, ...], classes: tuple[DeviceClass, ...]) -> Iterator[tuple[int, ...]]:
-        most = self.prices.problem.limits.max_data
+        most = self.cost_tables.problem.limits.max_data
         choices = []
         for template, at in zip(same, classes, strict=True):
             room = min(at.num_units(template.unit_gpus) // template.pipeline, most)
@@ -91,7 +93,7 @@ class MeshSearch:
 
     def _least_s(self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]) -> float:
         """Return a lower bound on the seconds of meshes of these units: no bubbles, no communication, no generation."""
-        workload = self.prices.problem.workload
+        workload = self.cost_tables.problem.workload
         total = 0.0
         for task, _ in template.layouts:
             rate = sum(n * self._speed(template, task, at) for at, n in zip(classes, counts, strict=True))
@@ -104,7 +106,7 @@ class MeshSearch:
         layout = next(layout for of, layout in template.layouts if of is task)
         key = (task, layout, at.key)
         if key not in self._speeds:
-            workload = self.prices.problem.workload
+            workload = self.cost_tables.problem.workload
             speed = 0.0
             if task in TRAINING:
                 speed = layout.micro_batch / training.stage_s(workload, task, at, layout, 1) / layout.pipeline
@@ -117,11 +119,13 @@ class MeshSearch:
         self, template: Template, classes: tuple[DeviceClass, ...], counts: tuple[int, ...]
     ) -> SearchedMesh | None:
         pools = tuple(template.pool(at.key, n) for at, n in zip(classes, counts, strict=True))
-        priced = [(pool, price) for pool in pools if isinstance(price := self.prices.pool(self.tasks, pool), UnitCost)]
+        priced = [
+            (pool, price) for pool in pools if isinstance(price := self.cost_tables.pool(self.tasks, pool), UnitCost)
+        ]
         if len(priced) < len(pools):
             return None
-        samples = self.prices.problem.workload.samples_per_step
-        total = sum(each.total_s for each in self.prices.mesh(self.tasks, pools).times.values())
+        samples = self.cost_tables.problem.workload.samples_per_step
+        total = sum(each.total_s for each in self.cost_tables.mesh(self.tasks, pools).times.values())
         for task in self.tasks:
             if task in SCORING:
                 total += samples / sum(pool.num_units * price.rates[task] for pool, price in priced)

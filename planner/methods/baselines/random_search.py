@@ -11,7 +11,7 @@ from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 
 
 def search(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -20,8 +20,8 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Draw placements until the budget ends."""
-    judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
-    genome, rng = PlacementGenome(prices), np.random.default_rng(seed)
+    judge = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    genome, rng = PlacementGenome(cost_tables), np.random.default_rng(seed)
     while not judge.is_over:
         placement = genome.placement(rng.random(genome.length))
         if placement is not None:

@@ -18,23 +18,23 @@ MOST_TRIES = 2000
 """Number of draws for one placement. On small fleets with tight memory one draw in a few hundred is valid."""
 
 
-def sample(prices: CostTables, rng: np.random.Generator, count: int) -> list[Placement]:
+def sample(cost_tables: CostTables, rng: np.random.Generator, count: int) -> list[Placement]:
     """Return `count` placements that the oracle accepts; fewer, possibly none, if they are too rare."""
     found: list[Placement] = []
-    for placement, _ in drawn(prices, rng, MOST_TRIES * count):
+    for placement, _ in drawn(cost_tables, rng, MOST_TRIES * count):
         found.append(placement)
         if len(found) == count:
             break
     return found
 
 
-def drawn(prices: CostTables, rng: np.random.Generator, tries: int) -> Iterator[tuple[Placement, Evaluation]]:
+def drawn(cost_tables: CostTables, rng: np.random.Generator, tries: int) -> Iterator[tuple[Placement, Evaluation]]:
     """Yield the valid placements among so many draws, each with its evaluation."""
-    genome = PlacementGenome(prices)
+    genome = PlacementGenome(cost_tables)
     for _ in range(tries):
         placement = genome.placement(rng.random(genome.length))
         if placement is None:
             continue
-        evaluation = evaluate(prices, placement)
+        evaluation = evaluate(cost_tables, placement)
         if isinstance(evaluation, Evaluation):
             yield placement, evaluation

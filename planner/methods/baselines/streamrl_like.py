@@ -36,7 +36,7 @@ _GENERATION = (Task.GENERATION,)
 
 
 def search(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -45,11 +45,11 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
-    judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
-    templates = Templates(prices)
-    rest = tuple(task for task in prices.problem.workload.tasks if task is not Task.GENERATION)
-    meshes, rollouts = MeshSearch(prices, templates, rest), _Rollouts(prices, templates)
-    for classes in class_sets(prices, templates, rest):
+    judge = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    templates = Templates(cost_tables)
+    rest = tuple(task for task in cost_tables.problem.workload.tasks if task is not Task.GENERATION)
+    meshes, rollouts = MeshSearch(cost_tables, templates, rest), _Rollouts(cost_tables, templates)
+    for classes in class_sets(cost_tables, templates, rest):
         for mesh in meshes.best(classes, judge.ceiling_s):
             if judge.is_over:
                 return judge.outcome("streamrl")
@@ -59,11 +59,11 @@ def search(
 
 def _split(judge: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: SearchedMesh) -> None:
     """Try the generation pools beside one mesh, by ascending lower bounds, until none can beat the incumbent."""
-    if _least_usd(judge.prices, mesh.pools) >= judge.best_loss or mesh.total_s >= judge.ceiling_s:
+    if _least_usd(judge.cost_tables, mesh.pools) >= judge.best_loss or mesh.total_s >= judge.ceiling_s:
         return
     options = [
         (least, pools, ordered)
-        for ordered in orders(judge.prices, mesh)
+        for ordered in orders(judge.cost_tables, mesh)
         for pools in rollouts.beside(mesh)
         if (least := rollouts.least_value(mesh.total_s, ordered, pools)) < judge.best_loss
     ]
@@ -75,18 +75,18 @@ def _split(judge: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ...
         judge.judge(Placement(groups=groups))
 
 
-def _least_usd(prices: CostTables, pools: tuple[Pool, ...]) -> float:
+def _least_usd(cost_tables: CostTables, pools: tuple[Pool, ...]) -> float:
     """Return a lower bound on the dollars per hour of placements with these pools; 0 if dollars are not minimised."""
-    if prices.problem.goal.objective is not Objective.COST_AT_THROUGHPUT:
+    if cost_tables.problem.goal.objective is not Objective.COST_AT_THROUGHPUT:
         return 0.0
-    return sum(pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in pools)
+    return sum(pool.num_gpus * (cost_tables.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in pools)
 
 
 @dataclass(slots=True)
 class _Rollouts:
     """Candidates for the pools that generate."""
 
-    prices: CostTables
+    cost_tables: CostTables
     templates: Templates
     _sets: list[tuple[tuple[DeviceClass, Template], ...]] = field(init=False)
     _times: dict[tuple[Pool, ...], tuple[float, float]] = field(init=False, default_factory=dict)
@@ -96,9 +96,9 @@ class _Rollouts:
 
     def _list_sets(self) -> Iterator[tuple[tuple[DeviceClass, Template], ...]]:
         """Yield sets of classes with the same layout, up to as many as a mesh may have; a unit is one replica."""
-        most = max(2, self.prices.problem.limits.max_train_blocks)
+        most = max(2, self.cost_tables.problem.limits.max_train_blocks)
         single: dict[object, list[tuple[DeviceClass, Template]]] = {}
-        for _, at in sorted(self.prices.classes.items()):
+        for _, at in sorted(self.cost_tables.classes.items()):
             if self.templates.allowed(_GENERATION, at):
                 for template in self.templates.of(_GENERATION, at):
                     layout = template.layouts[0][1]
@@ -111,7 +111,7 @@ class _Rollouts:
     def beside(self, mesh: SearchedMesh) -> Iterator[tuple[Pool, ...]]:
         """Yield the pools that generate in the devices that a mesh leaves."""
         held = {pool.device_class: {pool.unit_gpus: pool.num_units} for pool in mesh.pools}
-        is_dollars = self.prices.problem.goal.needs_prices
+        is_dollars = self.cost_tables.problem.goal.needs_prices
         for chosen in self._sets:
             sizes = []
             for at, template in chosen:
@@ -124,12 +124,12 @@ class _Rollouts:
 
     def least_value(self, rest_s: float, mesh: tuple[Pool, ...], pools: tuple[Pool, ...]) -> float:
         """Return a lower bound on the objective value of placements of this mesh and these pools."""
-        if self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
-            return _least_usd(self.prices, mesh + pools)
-        workload = self.prices.problem.workload
+        if self.cost_tables.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
+            return _least_usd(self.cost_tables, mesh + pools)
+        workload = self.cost_tables.problem.workload
         busy_s, phase_s = self._generation_s(pools)
-        ways = home(self.prices, self.prices.classes[mesh[0].device_class].region.name).ways
-        there = [ways.get(self.prices.classes[pool.device_class].region.name) for pool in pools]
+        ways = home(self.cost_tables, self.cost_tables.classes[mesh[0].device_class].region.name).ways
+        there = [ways.get(self.cost_tables.classes[pool.device_class].region.name) for pool in pools]
         lag_s = min((way.weights_s + way.trajectories_s for way in there if way), default=float("inf"))
         path = (rest_s + lag_s + phase_s) / (workload.eta + 1)
         return max(rest_s, path) if workload.eta == 0 else max(rest_s, path, busy_s)
@@ -137,9 +137,11 @@ class _Rollouts:
     def _generation_s(self, pools: tuple[Pool, ...]) -> tuple[float, float]:
         """Return (busy seconds per step, least window in which the pools make a step's samples)."""
         if pools not in self._times:
-            samples = self.prices.problem.workload.samples_per_step
+            samples = self.cost_tables.problem.workload.samples_per_step
             priced = [
-                (pool, price) for pool in pools if isinstance(price := self.prices.pool(_GENERATION, pool), UnitCost)
+                (pool, price)
+                for pool in pools
+                if isinstance(price := self.cost_tables.pool(_GENERATION, pool), UnitCost)
             ]
             tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
             if len(priced) < len(pools):

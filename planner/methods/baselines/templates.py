@@ -36,12 +36,12 @@ class Templates:
     that generation needs there.
     """
 
-    prices: CostTables
+    cost_tables: CostTables
     _listed: dict[object, tuple[Template, ...]] = field(init=False, default_factory=dict)
 
     def of(self, tasks: tuple[Task, ...], at: DeviceClass) -> tuple[Template, ...]:
         """Return all templates that fit a class without other groups on it. The operator's rules are not considered."""
-        has_room = Task.GENERATION not in tasks or host_violation(self.prices, at) is None
+        has_room = Task.GENERATION not in tasks or host_violation(self.cost_tables, at) is None
         key = (tasks, at.gpu.name, at.gpus_per_machine, at.num_machines, has_room)
         if key not in self._listed:
             self._listed[key] = tuple(self._list(tasks, at))
@@ -49,14 +49,14 @@ class Templates:
 
     def allowed(self, tasks: tuple[Task, ...], at: DeviceClass) -> bool:
         """Return whether rules and prices allow the group to use the class."""
-        problem = self.prices.problem
+        problem = self.cost_tables.problem
         if problem.goal.needs_prices and at.usd_per_gpu_hour is None:
             return False
         return all(problem.rules.allows(task, at.region.name, at.is_spot) for task in tasks)
 
     def _list(self, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator[Template]:
         trains = any(task in TRAINING for task in tasks)
-        limits = self.prices.problem.limits
+        limits = self.cost_tables.problem.limits
         most = min(at.gpus_per_machine, limits.max_tensor)
         for unit in (size for size in validity.TENSOR if size <= most):
             # Tasks that train on one pool have the same layout.
@@ -69,14 +69,14 @@ class Templates:
                     yield found
 
     def _is_deep_enough(self, layouts: tuple[tuple[Task, Layout], ...]) -> bool:
-        models = self.prices.problem.workload.models
+        models = self.cost_tables.problem.workload.models
         return all(layout.pipeline <= models[task].num_layers for task, layout in layouts if task in TRAINING)
 
     def _smallest(self, unit: int, layouts: tuple[tuple[Task, Layout], ...], at: DeviceClass) -> Template | None:
         """Return the template with as few pipelines as fit memory; None if all that the class holds do not fit."""
         pipeline = max(layout.pipeline for _, layout in layouts)
         shardings = {layout.sharding for _, layout in layouts} - {Sharding.NONE}
-        most = min(at.num_units(unit) // pipeline, self.prices.problem.limits.max_data)
+        most = min(at.num_units(unit) // pipeline, self.cost_tables.problem.limits.max_data)
         template = Template(
             unit_gpus=unit, layouts=layouts, pipeline=pipeline, min_data=1, is_fully_sharded=Sharding.FULL in shardings
         )
@@ -88,7 +88,7 @@ class Templates:
         return replace(template, min_data=next(n for n in listed if self._fits(template, at, n)))
 
     def _layouts(self, task: Task, unit: int, trains: bool) -> list[Layout]:
-        problem = self.prices.problem
+        problem = self.cost_tables.problem
         if task in TRAINING:
             most = min(problem.limits.max_pipeline, problem.workload.models[task].num_layers)
             return [
@@ -105,4 +105,4 @@ class Templates:
 
     def _fits(self, template: Template, at: DeviceClass, data: int) -> bool:
         pool = template.pool(at.key, template.pipeline * data)
-        return isinstance(self.prices.pool(tuple(task for task, _ in template.layouts), pool), UnitCost)
+        return isinstance(self.cost_tables.pool(tuple(task for task, _ in template.layouts), pool), UnitCost)

@@ -26,7 +26,7 @@ from planner.problem.goal import Objective
 
 
 def search(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -35,30 +35,34 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
-    judge = EvaluationBudget(prices, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
-    templates, tasks = Templates(prices), prices.problem.workload.tasks
-    meshes = MeshSearch(prices, templates, tasks)
-    for classes in class_sets(prices, templates, tasks):
+    judge = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    templates, tasks = Templates(cost_tables), cost_tables.problem.workload.tasks
+    meshes = MeshSearch(cost_tables, templates, tasks)
+    for classes in class_sets(cost_tables, templates, tasks):
         if judge.is_over:
             break
         for mesh in meshes.best(classes, judge.ceiling_s):
-            for pools in orders(prices, mesh):
-                if least_value(prices, mesh) < judge.best_loss:
+            for pools in orders(cost_tables, mesh):
+                if least_value(cost_tables, mesh) < judge.best_loss:
                     judge.judge(Placement(groups=(Group(tasks=tasks, pools=pools),)))
     return judge.outcome("verl")
 
 
-def least_value(prices: CostTables, mesh: SearchedMesh) -> float:
+def least_value(cost_tables: CostTables, mesh: SearchedMesh) -> float:
     """Return a lower bound on the objective value of placements with that mesh, if its tasks are all of the job's."""
-    if prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
-        return sum(pool.num_gpus * (prices.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in mesh.pools)
+    if cost_tables.problem.goal.objective is Objective.COST_AT_THROUGHPUT:
+        return sum(
+            pool.num_gpus * (cost_tables.classes[pool.device_class].usd_per_gpu_hour or 0.0) for pool in mesh.pools
+        )
     return mesh.total_s
 
 
-def orders(prices: CostTables, mesh: SearchedMesh) -> tuple[tuple[Pool, ...], ...]:
+def orders(cost_tables: CostTables, mesh: SearchedMesh) -> tuple[tuple[Pool, ...], ...]:
     """Return the mesh's pools once for each of its regions, with a pool of that region first.
 
     Versions are published from the region of the first pool.
     """
-    firsts = {prices.classes[pool.device_class].region.name: i for i, pool in reversed(tuple(enumerate(mesh.pools)))}
+    firsts = {
+        cost_tables.classes[pool.device_class].region.name: i for i, pool in reversed(tuple(enumerate(mesh.pools)))
+    }
     return tuple((mesh.pools[i], *mesh.pools[:i], *mesh.pools[i + 1 :]) for i in sorted(firsts.values()))

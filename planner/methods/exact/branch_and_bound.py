@@ -94,7 +94,7 @@ class Search:
     `start` are placements that are known already. `opening` is called once for more of them.
     """
 
-    prices: CostTables
+    cost_tables: CostTables
     gap: float
     budget_s: float
     now_s: Callable[[], float]
@@ -128,10 +128,10 @@ class Search:
 
     def run(self) -> Outcome:
         """Search until the gap is proved, the budget is spent or the caller stops, and return the outcome."""
-        problem = self.prices.problem
+        problem = self.cost_tables.problem
         for placement in self.start:
             self.judge(placement)
-        self._data = ProblemArrays(self.prices, INFINITE, 1)
+        self._data = ProblemArrays(self.cost_tables, INFINITE, 1)
         every = groupings(problem)
         if not problem.asks_for_speed_alone:
             self._dive(every)
@@ -143,16 +143,16 @@ class Search:
             # Meshes of two pools are listed up to the step that is already reached, so a good one makes the list short.
             # For least dollars the limit is the deadline, but an incumbent closes groupings before they are listed.
             if len(self._data.classes) > _MANY_CLASSES and not self._data.pays_for_few:
-                self._data = ProblemArrays(self.prices, self._most_s(), 1)
+                self._data = ProblemArrays(self.cost_tables, self._most_s(), 1)
                 self._explore(every, _FIRST_PROGRAMS)
                 self._parts, self._closed = [], INFINITE
-            self._data = ProblemArrays(self.prices, self._most_s(), 2)
+            self._data = ProblemArrays(self.cost_tables, self._most_s(), 2)
             if self.best is None and not self._data.pays_for_few:
                 self._dive(every)
         self._explore(every, None)
         if self.best is None and problem.goal.max_step_s is None and not self._is_over():
             self._longest_s = _LONGEST_S
-            self._data = ProblemArrays(self.prices, self._most_s(), self._data.num_blocks)
+            self._data = ProblemArrays(self.cost_tables, self._most_s(), self._data.num_blocks)
             self._dive(every)
             self._explore(every, None)
         return self._outcome()
@@ -185,10 +185,10 @@ class Search:
         A better placement becomes the incumbent.
         """
         self.num_evaluations += 1
-        evaluation = evaluate(self.prices, placement)
+        evaluation = evaluate(self.cost_tables, placement)
         if not isinstance(evaluation, Evaluation):
             return None
-        goal = self.prices.problem.goal
+        goal = self.cost_tables.problem.goal
         new = Incumbent(
             placement=placement, evaluation=evaluation, bound=self._proved(), elapsed_s=self.now_s() - self._began_s
         )
@@ -204,7 +204,7 @@ class Search:
 
     def _value(self) -> float:
         """Return the incumbent's objective value, inf without one."""
-        return INFINITE if self.best is None else self.best.value(self.prices.problem.goal)
+        return INFINITE if self.best is None else self.best.value(self.cost_tables.problem.goal)
 
     def _target(self) -> float:
         """Return the bound from which subproblems are of no interest: (1 - gap) x incumbent."""
@@ -221,11 +221,11 @@ class Search:
     @property
     def _pays(self) -> bool:
         """Whether the objective is least dollars."""
-        return self.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
+        return self.cost_tables.problem.goal.objective is Objective.COST_AT_THROUGHPUT
 
     def _most_s(self) -> float:
         """Return the upper bound on the step time of any placement of interest."""
-        goal = self.prices.problem.goal
+        goal = self.cost_tables.problem.goal
         if self._pays:
             return goal.planned_step_s or self._longest_s
         most_s = min(self._value(), goal.planned_step_s or INFINITE)
@@ -338,7 +338,7 @@ class Search:
         placement = rounded(built, values)
         if placement is not None and self._pays and placement not in self._mended:
             self._mended.add(placement)
-            placement = mended(self.prices, placement, self._value())
+            placement = mended(self.cost_tables, placement, self._value())
         if placement is not None:
             self.judge(placement)
 
@@ -469,7 +469,7 @@ class Search:
             return
         # With a budget, the bilinear relation between step time and rent is relaxed: divide the range of steps.
         low, high = part.node.step_s[0], min(part.node.step_s[1], built.most_s)
-        if self.prices.problem.goal.max_usd_per_hour is not None and high - low > 1e-4 * high:
+        if self.cost_tables.problem.goal.max_usd_per_hour is not None and high - low > 1e-4 * high:
             middle = min(max(bound, low + 0.2 * (high - low)), high - 0.2 * (high - low))
             for ends in ((low, middle), (middle, high)):
                 self._push(replace(part.node, step_s=ends), bound, is_open=True, like=after)

@@ -46,7 +46,7 @@ def level_split(built: Relaxation, values: Floats) -> tuple[Tasks, float, float]
 
     The subproblem is then divided: the group's longest transfer in use is at most the one, or at least the other.
     """
-    pays = built.data.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
+    pays = built.data.cost_tables.problem.goal.objective is Objective.COST_AT_THROUGHPUT
     worst, found = (_WAITS_PAID if pays else _WAITS) * built.data.ends * built.most_s, None
     for tasks, units in built.units.items():
         of, counts = units.of, np.maximum(values[units.at], 0.0)
@@ -103,7 +103,7 @@ def critic_split(built: Relaxation, values: Floats) -> list[Subproblem]:
     # Whether the model counts the chosen source as nearer or cheaper than it is.
     is_late = bool((critic.ways_s[scores, k] - critic.least_s[scores] > _TINY * built.scale_s).any())
     is_dear = bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
-    is_dear = is_dear and built.data.prices.problem.goal.counts_usd
+    is_dear = is_dear and built.data.cost_tables.problem.goal.counts_usd
     sources = [int(each) for each in critic.sources]
     if len(sources) > 1 and (is_late or is_dear or shares):
         it = frozenset({sources[k]})

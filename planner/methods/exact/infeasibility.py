@@ -85,7 +85,7 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
     if goal.needs_prices:
         goal = replace(goal, objective=objective)
     found = Search(
-        prices=CostTables(replace(problem, goal=goal)),
+        cost_tables=CostTables(replace(problem, goal=goal)),
         gap=_ROUGH_GAP,
         budget_s=_FEASIBLE_S,
         now_s=now_s,
@@ -100,11 +100,11 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
     return replace(fact, what=f"{fact.what} (without this limit, the best found{among} is {best} {unit})")
 
 
-def is_feasible(prices: CostTables, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
+def is_feasible(cost_tables: CostTables, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
     """Return whether there is any placement; None if `_FEASIBLE_S` seconds did not decide it."""
     found: list[Incumbent] = []
     outcome = Search(
-        prices=prices,
+        cost_tables=cost_tables,
         gap=1.0,
         budget_s=_FEASIBLE_S,
         now_s=now_s,
@@ -148,8 +148,8 @@ class _Oracle:
             for i, each in enumerate(self._every):
                 if i not in places:
                     relaxed = each.without(relaxed)
-            prices = CostTables(relaxed.problem, relaxed.without_memory_of)
-            decided = is_feasible(prices, self._now_s, self._should_stop)
+            cost_tables = CostTables(relaxed.problem, relaxed.without_memory_of)
+            decided = is_feasible(cost_tables, self._now_s, self._should_stop)
             self.is_cut = self.is_cut or (decided is None and self._should_stop())
             self.is_undecided = self.is_undecided or decided is None
             self._known[places] = decided is not False

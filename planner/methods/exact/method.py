@@ -17,7 +17,7 @@ infeasible problem has no answer. Chosen by hand."""
 
 
 def search(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -34,7 +34,7 @@ def search(
     """
     until_s = now_s() + budget_s
     found = Search(
-        prices=prices,
+        cost_tables=cost_tables,
         gap=gap,
         budget_s=budget_s,
         now_s=now_s,
@@ -47,4 +47,4 @@ def search(
     if not isinstance(found, Infeasible):
         return found
     until_s = max(until_s, now_s() + _CONFLICT_S)
-    return conflict(prices.problem, now_s, lambda: should_stop() or now_s() > until_s)
+    return conflict(cost_tables.problem, now_s, lambda: should_stop() or now_s() > until_s)

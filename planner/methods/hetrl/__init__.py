@@ -1,7 +1,7 @@
 """HetRL's search (arXiv 2512.12476), re-implemented: successive halving over groupings and sizes, evolution below.
 
 Its five levels are: which tasks share devices (1, `planner.problem.groupings`), how many devices each group has (2,
-`sizes`), which devices (3, `genome`), which layout (4, `menu`), and which tasks on which devices (5, `genome`).
+`sizes`), which devices (3, `genome`), which layout (4, `lists`), and which tasks on which devices (5, `genome`).
 `halving` gives budget to groupings and sizes, `evolution` varies placements. `method` has the two entry points.
 
 The variant `hetrl_bounded` is ours: it also drops arms by a lower bound (`bounds`) and builds children from what

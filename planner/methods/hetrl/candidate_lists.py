@@ -75,8 +75,8 @@ class CandidateLists:
     """Candidate lists of one problem. Its costs are kept in `CostTables`, so that the exact method finds them as
     well."""
 
-    def __init__(self, prices: CostTables) -> None:
-        self.prices = prices
+    def __init__(self, cost_tables: CostTables) -> None:
+        self.cost_tables = cost_tables
         self._units: dict[Tasks, dict[str, tuple[UnitOption, ...]]] = {}
         self._span_s: float | None = None
         self._meshes: dict[tuple[Tasks, Held], tuple[MeshOption, ...]] = {}
@@ -84,7 +84,7 @@ class CandidateLists:
 
     def allowed(self, tasks: Iterable[Task], at: DeviceClass) -> bool:
         """Return whether the operator's rules and prices let devices of the class do all these tasks."""
-        problem = self.prices.problem
+        problem = self.cost_tables.problem
         if problem.goal.needs_prices and at.usd_per_gpu_hour is None:
             return False
         return all(problem.rules.allows(task, at.region.name, at.is_spot) for task in tasks)
@@ -93,7 +93,7 @@ class CandidateLists:
         """Return the candidate units of a group without training on a class, those that make most first."""
         if tasks not in self._units:
             by_class: dict[str, list[UnitColumn]] = {}
-            for column in unit_columns(self.prices, tasks):
+            for column in unit_columns(self.cost_tables, tasks):
                 by_class.setdefault(column.unit.device_class, []).append(column)
             span_s = self.span_s if Task.GENERATION in tasks else 1.0
             self._units[tasks] = {
@@ -106,15 +106,15 @@ class CandidateLists:
     def span_s(self) -> float:
         """Typical seconds of a step: twice what the whole fleet needs to make a step's samples in one window."""
         if self._span_s is None:
-            columns = unit_columns(self.prices, (Task.GENERATION,))
-            self._span_s = 2 * _window_s(self.prices, columns) if columns else 1.0
+            columns = unit_columns(self.cost_tables, (Task.GENERATION,))
+            self._span_s = 2 * _window_s(self.cost_tables, columns) if columns else 1.0
         return self._span_s
 
     def _worth(self, column: UnitColumn, span_s: float) -> float:
         """Return samples per second and device of all tasks by turns, with generation in a typical window."""
         rates = dict(column.rates)
         if column.phase is not None:
-            eta = self.prices.problem.workload.eta
+            eta = self.cost_tables.problem.workload.eta
             full = rates[Task.GENERATION] if eta else np.inf
             rates[Task.GENERATION] = max(1e-9, min(full, column.phase.within(max(1, eta) * span_s) / span_s))
         return 1 / sum(1 / rate for rate in rates.values()) / column.unit.unit_gpus
@@ -123,28 +123,28 @@ class CandidateLists:
         """Return the candidate meshes on at most these devices of one class or two, least busy first."""
         if (tasks, held) not in self._meshes:
             found: list[MeshOption] = []
-            able = [(key, n) for key, n in held if self.allowed(tasks, self.prices.classes[key])]
-            if may_group(self.prices, tasks):
+            able = [(key, n) for key, n in held if self.allowed(tasks, self.cost_tables.classes[key])]
+            if may_group(self.cost_tables, tasks):
                 found += [option for key, num in able for option in self._of_one(tasks, key, num)]
-                if len(able) > 1 and self.prices.problem.limits.max_train_blocks > 1:
+                if len(able) > 1 and self.cost_tables.problem.limits.max_train_blocks > 1:
                     found += self._of_two(tasks, able[0], able[1])
             self._meshes[tasks, held] = tuple(sorted(found, key=lambda each: each.busy_s))[:MAX_MESHES]
         return self._meshes[tasks, held]
 
     def options(self, tasks: Tasks, at: DeviceClass) -> PoolOptions:
         """Return all possible pools on the class that fit into memory."""
-        kind, num = self.prices.kind(at), at.num_machines
-        find = partial(options, self.prices, tasks, at, num)
-        return self.prices.known(("options", tasks, kind, num), find, lasts=True)
+        kind, num = self.cost_tables.kind(at), at.num_machines
+        find = partial(options, self.cost_tables, tasks, at, num)
+        return self.cost_tables.known(("options", tasks, kind, num), find, lasts=True)
 
     def quickest(self, tasks: Tasks, key: str, num_gpus: int) -> tuple[int, Mapping[Task, float]] | None:
         """Return (devices, seconds by task) of the least busy mesh with at most so many devices of one class.
 
         The result is None without one.
         """
-        if not self.allowed(tasks, self.prices.classes[key]) or not may_group(self.prices, tasks):
+        if not self.allowed(tasks, self.cost_tables.classes[key]) or not may_group(self.cost_tables, tasks):
             return None
-        found = self._alone(tasks, self.prices.classes[key])
+        found = self._alone(tasks, self.cost_tables.classes[key])
         num = found.a.num_gpus[found.rows_a]
         rows = np.flatnonzero(num <= num_gpus)
         if not len(rows):
@@ -154,12 +154,14 @@ class CandidateLists:
 
     def _alone(self, tasks: Tasks, at: DeviceClass) -> MeshSet:
         """Return the undominated meshes of one pool on the class."""
-        known = ("alone", tasks, self.prices.kind(at), at.num_machines)
-        return self.prices.known(known, lambda: alone(self.prices, tasks, at, self.options(tasks, at)), lasts=True)
+        known = ("alone", tasks, self.cost_tables.kind(at), at.num_machines)
+        return self.cost_tables.known(
+            known, lambda: alone(self.cost_tables, tasks, at, self.options(tasks, at)), lasts=True
+        )
 
     def _of_one(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
         """Yield the least busy meshes of one pool."""
-        at = self.prices.classes[key]
+        at = self.cost_tables.classes[key]
         found = self._alone(tasks, at)
         rows = np.flatnonzero(found.a.num_gpus[found.rows_a] <= num_gpus)
         busy_s = found.total_s[rows]
@@ -174,8 +176,8 @@ class CandidateLists:
         a, b = self._parts(tasks, *first), self._parts(tasks, *second)
         if not a.pools or not b.pools:
             return
-        classes, workload = self.prices.classes, self.prices.problem.workload
-        edges = self.prices.edges((classes[first[0]], classes[second[0]]))
+        classes, workload = self.cost_tables.classes, self.cost_tables.problem.workload
+        edges = self.cost_tables.edges((classes[first[0]], classes[second[0]]))
         # Busy seconds of every pair of pools: [num_a, num_b].
         busy_s = np.zeros((len(a.pools), len(b.pools)))
         for task in tasks:
@@ -196,19 +198,21 @@ class CandidateLists:
 
         Generation counts at its full rate, which is good enough for ranking.
         """
-        at = self.prices.classes[key]
-        known = (tasks, self.prices.kind(at), at.num_machines)
+        at = self.cost_tables.classes[key]
+        known = (tasks, self.cost_tables.kind(at), at.num_machines)
         if known not in self._blocks:
             found = self.options(tasks, at)
             found = found.take(~found.is_full)
-            alone_s = [mesh_times(self.prices.problem.workload, [each], []).total_s for each in found.blocks.values()]
+            alone_s = [
+                mesh_times(self.cost_tables.problem.workload, [each], []).total_s for each in found.blocks.values()
+            ]
             self._blocks[known] = found, sum(alone_s, np.zeros(len(found.unit)))
         found, train_s = self._blocks[known]
         # Fastest pools with at most so many devices, then without those that do not fit into memory.
         rows = np.flatnonzero(found.num_gpus <= num_gpus)
         best = rows[np.argsort(train_s[rows], kind="stable")[:_MAX_BLOCKS]]
         pools = [found.pool(at, int(row)) for row in best]
-        priced = [self.prices.pool(tasks, pool) for pool in pools]
+        priced = [self.cost_tables.pool(tasks, pool) for pool in pools]
         keep = [(i, pools[i], price) for i, price in enumerate(priced) if isinstance(price, UnitCost)]
         rates = {
             task: np.array([pool.num_units * price.rates[task] for _, pool, price in keep])
@@ -220,9 +224,9 @@ class CandidateLists:
         return _Parts(pools=tuple(pool for _, pool, _ in keep), blocks=few, rates=rates)
 
 
-def candidate_lists(prices: CostTables) -> CandidateLists:
+def candidate_lists(cost_tables: CostTables) -> CandidateLists:
     """Return the candidate lists of a problem, shared by all searches."""
-    return prices.known("menu", lambda: CandidateLists(prices))
+    return cost_tables.known("menu", lambda: CandidateLists(cost_tables))
 
 
 def _unit_option(column: UnitColumn) -> UnitOption:
@@ -231,13 +235,13 @@ def _unit_option(column: UnitColumn) -> UnitOption:
     return UnitOption(pool=column.unit, speed=1 / a_sample_s / column.unit.unit_gpus, phase=column.phase)
 
 
-def _window_s(prices: CostTables, columns: Sequence[UnitColumn]) -> float:
+def _window_s(cost_tables: CostTables, columns: Sequence[UnitColumn]) -> float:
     """Return the seconds in which all classes, each with its best units, make a step's samples."""
     best: dict[str, FloatArray] = {}
     for column in columns:
         assert column.phase is not None
         key = column.unit.device_class
-        each = prices.classes[key].num_gpus / column.unit.unit_gpus * column.phase.samples
+        each = cost_tables.classes[key].num_gpus / column.unit.unit_gpus * column.phase.samples
         best[key] = np.maximum(best.get(key, 0.0), each)
     made: FloatArray = np.sum(list(best.values()), axis=0)
-    return end_s(prices.phase_seconds, made, float(prices.problem.workload.samples_per_step))
+    return end_s(cost_tables.phase_seconds, made, float(cost_tables.problem.workload.samples_per_step))

@@ -81,8 +81,8 @@ class Evolution:
         if parent.genome not in self._explained:
             placement = self.space.placement(parent.genome) if parent.loss < INFEASIBLE else None
             self._explained[parent.genome] = None if placement is None else judge.explain(placement)
-        judged = self._explained[parent.genome]
-        return self._guide(self.space, parent.genome, judged, self._rng) if self._guide and judged else None
+        estimate = self._explained[parent.genome]
+        return self._guide(self.space, parent.genome, estimate, self._rng) if self._guide and estimate else None
 
     def _parent(self) -> Individual:
         """Return the better of two random individuals (tournament of two; the population is sorted)."""
@@ -204,7 +204,7 @@ def _regions_in_use(space: GroupingDecoder, rng: np.random.Generator) -> np.ndar
     It may use all of them unless the operator limits the number of regions.
     """
     names = sorted({at.region.name for at in space.classes})
-    most = space.menu.prices.problem.rules.max_regions
+    most = space.lists.cost_tables.problem.rules.max_regions
     if most is not None and most < len(names):
         names = [names[i] for i in rng.permutation(len(names))[:most]]
     return np.array([at.region.name in names for at in space.classes])

@@ -39,10 +39,10 @@ time. Chosen by hand."""
 class Bounds:
     """Lower bounds of one problem, in the unit of its objective (seconds per step or dollars per hour)."""
 
-    def __init__(self, menu: CandidateLists) -> None:
-        self._menu = menu
-        self._problem = menu.prices.problem
-        self._classes = [at for _, at in sorted(menu.prices.classes.items())]
+    def __init__(self, lists: CandidateLists) -> None:
+        self._lists = lists
+        self._problem = lists.cost_tables.problem
+        self._classes = [at for _, at in sorted(lists.cost_tables.classes.items())]
         self._num = sum(at.num_gpus for at in self._classes)
         self._multiple = -(-self._num // _MOST_COUNTS)
         self._counts = np.minimum(np.arange(-(-self._num // self._multiple) + 1) * self._multiple, self._num)
@@ -101,11 +101,11 @@ class Bounds:
         if goal.objective is not Objective.COST_AT_THROUGHPUT or most_s is None:
             return step_s
         # Dollars: each task's work at the best price per work of any class, over the deadline.
-        prices = np.array([at.usd_per_gpu_hour or 0.0 for at in self._classes])
+        cost_tables = np.array([at.usd_per_gpu_hour or 0.0 for at in self._classes])
         usd = 0.0
         for task in self._problem.workload.tasks:
             with np.errstate(divide="ignore", invalid="ignore"):
-                each = np.where(self.rate(task) > 0, prices / self.rate(task), np.inf)
+                each = np.where(self.rate(task) > 0, cost_tables / self.rate(task), np.inf)
             usd += self.work(task) * float(each.min())
         return usd / most_s
 
@@ -178,9 +178,9 @@ class Bounds:
 
     def _tables(self, at: DeviceClass) -> Iterator[tuple[Floats, Floats]]:
         """Yield (seconds after loading, samples of one device by then) for each unit of the class."""
-        for option in self._menu.units((Task.GENERATION,), at.key):
+        for option in self._lists.units((Task.GENERATION,), at.key):
             assert option.phase is not None
-            load_s = self._menu.prices.load_s(at, option.pool.layouts[0][1].tensor, num_gpus=None)
+            load_s = self._lists.cost_tables.load_s(at, option.pool.layouts[0][1].tensor, num_gpus=None)
             seconds = option.phase.seconds - load_s
             yield seconds[seconds > 0], option.phase.samples[seconds > 0] / option.pool.unit_gpus
 
@@ -207,27 +207,28 @@ class Bounds:
     def rates_by_size(self, task: Task, at: DeviceClass) -> list[float]:
         """Return the best samples per second of one device of the class, for units of each size of `TENSOR`."""
         if task in TRAINING:
-            if not self._menu.allowed((task,), at):
+            if not self._lists.allowed((task,), at):
                 return [0.0] * len(TENSOR)
-            found = self._menu.options((task,), at)
+            found = self._lists.options((task,), at)
             each = found.blocks[task].samples_per_s / found.num_gpus
             return [float(each[found.unit == size].max(initial=0.0)) for size in TENSOR]
-        prices = self._menu.prices
-        if task is Task.GENERATION or not self._menu.units((task,), at.key):
+        cost_tables = self._lists.cost_tables
+        if task is Task.GENERATION or not self._lists.units((task,), at.key):
             return [self._unit_rate(task, at)] * len(TENSOR)
         return [
-            1 / prices.scoring_s(task, at.gpu, size) / size if size <= at.gpus_per_machine else 0.0 for size in TENSOR
+            1 / cost_tables.scoring_s(task, at.gpu, size) / size if size <= at.gpus_per_machine else 0.0
+            for size in TENSOR
         ]
 
     def _unit_rate(self, task: Task, at: DeviceClass) -> float:
         """Return the best rate of a task that does not train; 0 where it has no unit."""
-        return max((option.speed for option in self._menu.units((task,), at.key)), default=0.0)
+        return max((option.speed for option in self._lists.units((task,), at.key)), default=0.0)
 
     def _train_rate(self, task: Task, at: DeviceClass) -> float:
         """Return the best rate of a task that trains; 0 where it is not allowed."""
-        if not self._menu.allowed((task,), at):
+        if not self._lists.allowed((task,), at):
             return 0.0
-        found = self._menu.options((task,), at)
+        found = self._lists.options((task,), at)
         return float(np.max(found.blocks[task].samples_per_s / found.num_gpus, initial=0.0))
 
 

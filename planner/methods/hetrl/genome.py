@@ -31,7 +31,7 @@ class GroupingGenome:
 class GroupingDecoder:
     """Everything needed to decode the genomes of one grouping."""
 
-    menu: CandidateLists
+    lists: CandidateLists
     grouping: Grouping
     classes: tuple[DeviceClass, ...]
     """Device classes sorted by key."""
@@ -81,7 +81,7 @@ class GroupingDecoder:
         """Place the chosen mesh of a group with training; return False if there is none or no room for it."""
         held = [(self.classes[c].key, n) for c, n in enumerate(genome.held[g]) if n]
         held = sorted(held, key=lambda each: -each[1])[: self.max_blocks]
-        options = self.menu.meshes(tasks, tuple(sorted(held)))
+        options = self.lists.meshes(tasks, tuple(sorted(held)))
         if not options:
             return False
         chosen = options[genome.choice[g][0] % len(options)]
@@ -104,7 +104,7 @@ class GroupingDecoder:
 
     def _laid_out(self, tasks: tuple[Task, ...], c: int, held: int, choice: int) -> tuple[Pool, ...]:
         """Return the chosen units, and for the remaining devices the best smaller units."""
-        options = self.menu.units(tasks, self.classes[c].key)
+        options = self.lists.units(tasks, self.classes[c].key)
         if not options:
             return ()
         chosen = options[choice % len(options)].pool
@@ -116,31 +116,31 @@ class GroupingDecoder:
         return tuple(found)
 
 
-def space(menu: CandidateLists, grouping: Grouping) -> GroupingDecoder:
+def space(lists: CandidateLists, grouping: Grouping) -> GroupingDecoder:
     """Return what decodes the genomes of one grouping."""
-    classes = tuple(at for _, at in sorted(menu.prices.classes.items()))
+    classes = tuple(at for _, at in sorted(lists.cost_tables.classes.items()))
     return GroupingDecoder(
-        menu=menu,
+        lists=lists,
         grouping=grouping,
         classes=classes,
         trains=tuple(any(task in TRAINING for task in group) for group in grouping),
-        usable=tuple(tuple(menu.allowed(group, at) for at in classes) for group in grouping),
-        nearness=_nearness(menu, classes),
-        max_blocks=min(2, menu.prices.problem.limits.max_train_blocks),
+        usable=tuple(tuple(lists.allowed(group, at) for at in classes) for group in grouping),
+        nearness=_nearness(lists, classes),
+        max_blocks=min(2, lists.cost_tables.problem.limits.max_train_blocks),
     )
 
 
-def _nearness(menu: CandidateLists, classes: Sequence[DeviceClass]) -> np.ndarray:
+def _nearness(lists: CandidateLists, classes: Sequence[DeviceClass]) -> np.ndarray:
     """Return the bytes per second between the regions of each pair of classes; 0 without a route."""
     names = sorted({at.region.name for at in classes})
-    between: np.ndarray = menu.prices.known("rates between regions", lambda: _rates(menu, names))
+    between: np.ndarray = lists.cost_tables.known("rates between regions", lambda: _rates(lists, names))
     # Regions are far fewer than classes, so rates are looked up by region.
     of_class = np.array([names.index(at.region.name) for at in classes], dtype=np.int64)
     return between[np.ix_(of_class, of_class)]
 
 
-def _rates(menu: CandidateLists, names: Sequence[str]) -> np.ndarray:
-    routes = [[menu.prices.network.route(a, b) for b in names] for a in names]
+def _rates(lists: CandidateLists, names: Sequence[str]) -> np.ndarray:
+    routes = [[lists.cost_tables.network.route(a, b) for b in names] for a in names]
     return np.array([[route.bytes_per_s if route else 0.0 for route in each] for each in routes])
 
 

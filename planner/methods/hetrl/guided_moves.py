@@ -20,33 +20,33 @@ from planner.problem.workload import SCORING, TRAINING, Task
 
 
 def guided(
-    space: GroupingDecoder, parent: GroupingGenome, judged: Evaluation, rng: np.random.Generator
+    space: GroupingDecoder, parent: GroupingGenome, estimate: Evaluation, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child of `parent` that should be better, or None if its evaluation gives no direction."""
-    goal = space.menu.prices.problem.goal
+    goal = space.lists.cost_tables.problem.goal
     if goal.objective is not Objective.THROUGHPUT and rng.random() < 0.5:
-        return _released(space, parent, judged, rng)
-    if judged.idle and rng.random() < 0.5:
-        return _woken(space, parent, judged, rng)
+        return _released(space, parent, estimate, rng)
+    if estimate.idle and rng.random() < 0.5:
+        return _woken(space, parent, estimate, rng)
     # Otherwise act on the need that determines the step time.
-    kind, _, subject = judged.binding.partition(":")
+    kind, _, subject = estimate.binding.partition(":")
     if kind == "group":
         tasks = subject.split("+")
-        return _fed(space, parent, judged, _group_with(space, Task(tasks[0])), rng)
+        return _fed(space, parent, estimate, _group_with(space, Task(tasks[0])), rng)
     if kind == "path":
-        return _shortened(space, parent, judged, subject, rng)
+        return _shortened(space, parent, estimate, subject, rng)
     if kind == "link":
         return _left(space, parent, subject.partition(">")[2], rng)
-    remote = [each.region for each in judged.regions if each.weights_s > 0]
+    remote = [each.region for each in estimate.regions if each.weights_s > 0]
     return _left(space, parent, str(rng.choice(remote)), rng) if remote else None
 
 
 def _shortened(
-    space: GroupingDecoder, genome: GroupingGenome, judged: Evaluation, name: str, rng: np.random.Generator
+    space: GroupingDecoder, genome: GroupingGenome, estimate: Evaluation, name: str, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child with a shorter path through the region of that name, or None."""
-    times = dict(judged.task_s)
-    region = next((each for each in judged.regions if each.region == name), None)
+    times = dict(estimate.task_s)
+    region = next((each for each in estimate.regions if each.region == name), None)
     train_s, trainer = _longest(space, times, TRAINING)
     score_s, scorer = _longest(space, times, SCORING)
     ways_s, window_s = (region.weights_s + region.trajectories_s, region.window_s) if region else (0.0, 0.0)
@@ -55,19 +55,19 @@ def _shortened(
     generator = _group_with(space, Task.GENERATION)
     match int(rng.choice(4, p=parts / parts.sum())):
         case 0:
-            return _fed(space, genome, judged, trainer, rng)
+            return _fed(space, genome, estimate, trainer, rng)
         case 1:
-            return _fed(space, genome, judged, scorer, rng)
+            return _fed(space, genome, estimate, scorer, rng)
         case 2:
             return _left(space, genome, name, rng)
         case _:
             if space.trains[generator] or rng.random() < 0.8:
-                return _fed(space, genome, judged, generator, rng)
+                return _fed(space, genome, estimate, generator, rng)
             return _relaid(space, genome, generator, name)
 
 
 def _fed(
-    space: GroupingDecoder, genome: GroupingGenome, judged: Evaluation, g: int, rng: np.random.Generator
+    space: GroupingDecoder, genome: GroupingGenome, estimate: Evaluation, g: int, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child in which group `g` gets idle devices, or else devices of the group that is busy least."""
     held = np.array(genome.held)
@@ -83,7 +83,7 @@ def _fed(
         held[g, c] += amount(space, int(idle[c]), rng)
         return _child(held, genome)
     # Else devices of another group, the least busy ones more likely.
-    busy = _busy_s(space, judged)
+    busy = _busy_s(space, estimate)
     for donor in sorted((b for b in range(len(held)) if b != g), key=lambda b: busy[b] * rng.uniform(0.7, 1.3)):
         spare = np.flatnonzero(np.where(usable, held[donor], 0))
         if len(spare):
@@ -96,11 +96,11 @@ def _fed(
 
 
 def _released(
-    space: GroupingDecoder, genome: GroupingGenome, judged: Evaluation, rng: np.random.Generator
+    space: GroupingDecoder, genome: GroupingGenome, estimate: Evaluation, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child in which the group that waits most gives devices back."""
     held = np.array(genome.held)
-    busy = _busy_s(space, judged)
+    busy = _busy_s(space, estimate)
     g = min(range(len(held)), key=lambda b: busy[b] * rng.uniform(0.6, 1.4))
     used = np.flatnonzero(held[g])
     if not len(used):
@@ -129,14 +129,14 @@ def _left(
 
 
 def _woken(
-    space: GroupingDecoder, genome: GroupingGenome, judged: Evaluation, rng: np.random.Generator
+    space: GroupingDecoder, genome: GroupingGenome, estimate: Evaluation, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child in which one class that idles in generation does another group's work, or none."""
     placement = space.placement(genome)
     g = _group_with(space, Task.GENERATION)
     if placement is None or space.trains[g]:
         return None
-    key = placement.groups[g].pools[int(rng.choice(judged.idle))].device_class
+    key = placement.groups[g].pools[int(rng.choice(estimate.idle))].device_class
     c = next(c for c, at in enumerate(space.classes) if at.key == key)
     held = np.array(genome.held)
     takers = [b for b in range(len(held)) if b != g and not space.trains[b] and space.usable[b][c]]
@@ -161,9 +161,9 @@ def _longest(space: GroupingDecoder, times: dict[Task, float], kinds: tuple[Task
     return max((seconds, g) for g, seconds in enumerate(sums))
 
 
-def _busy_s(space: GroupingDecoder, judged: Evaluation) -> list[float]:
+def _busy_s(space: GroupingDecoder, estimate: Evaluation) -> list[float]:
     """Return the busy seconds of each group."""
-    times = dict(judged.task_s)
+    times = dict(estimate.task_s)
     return [sum(times[task] for task in group) for group in space.grouping]
 
 

@@ -26,7 +26,7 @@ budget is therefore spent on groupings with the best bounds instead of a first l
 
 
 def search(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -40,14 +40,14 @@ def search(
     `max_evals` limits evaluations instead of seconds; the result then depends only on the problem and the seed.
     """
     judge = EvaluationBudget(
-        prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
+        cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
     )
     _run(judge, seed, bounded=False)
     return judge.outcome("hetrl")
 
 
 def search_bounded(
-    prices: CostTables,
+    cost_tables: CostTables,
     *,
     seed: int,
     budget_s: float,
@@ -62,7 +62,7 @@ def search_bounded(
     half of the children are built from what determines the step time.
     """
     judge = EvaluationBudget(
-        prices, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
+        cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
     )
     _run(judge, seed, bounded=True)
     return judge.outcome("hetrl_bounded")
@@ -70,12 +70,12 @@ def search_bounded(
 
 def _run(judge: EvaluationBudget, seed: int, *, bounded: bool) -> None:
     """Search until the budget is spent or nothing new is found."""
-    problem = judge.prices.problem
-    menu = candidate_lists(judge.prices)
-    bounds = Bounds(menu) if bounded else None
+    problem = judge.cost_tables.problem
+    lists = candidate_lists(judge.cost_tables)
+    bounds = Bounds(lists) if bounded else None
     arms = []
     for i, grouping in enumerate(groupings(problem)):
-        draw = _drawer(menu, grouping, np.random.default_rng([seed, i]), bounds)
+        draw = _drawer(lists, grouping, np.random.default_rng([seed, i]), bounds)
         arms.append(GroupingArm(draw, bounds.of_grouping(grouping) if bounds else 0.0))
     if bounded:
         arms = by_bound(arms)[: max(_LEAST_ARMS, int(judge.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
@@ -87,11 +87,11 @@ def _run(judge: EvaluationBudget, seed: int, *, bounded: bool) -> None:
 
 
 def _drawer(
-    menu: CandidateLists, grouping: Grouping, rng: np.random.Generator, bounds: Bounds | None
+    lists: CandidateLists, grouping: Grouping, rng: np.random.Generator, bounds: Bounds | None
 ) -> Callable[[], SizesArm]:
     """Return a function that makes arms with new size vectors of one grouping."""
-    problem = menu.prices.problem
-    space = genome.space(menu, grouping)
+    problem = lists.cost_tables.problem
+    space = genome.space(lists, grouping)
     whole = sum(at.num_gpus for at in space.classes)
     endless = sizes_of(
         problem.workload, grouping, whole, rng, all_of_them=problem.goal.objective is Objective.THROUGHPUT

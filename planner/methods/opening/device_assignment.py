@@ -124,11 +124,11 @@ class ClassSpeeds:
         return {task: np.where(fits, self.steps[task][place, classes], 0.0) for task in tasks}
 
 
-def fleet(menu: CandidateLists, bounds: Bounds) -> ClassSpeeds:
+def fleet(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     """Return the numbers of one problem."""
-    prices, ways = menu.prices, ways_of(menu.prices)
-    workload = prices.problem.workload
-    classes = tuple(at for _, at in sorted(prices.classes.items()))
+    cost_tables, ways = lists.cost_tables, ways_of(lists.cost_tables)
+    workload = cost_tables.problem.workload
+    classes = tuple(at for _, at in sorted(cost_tables.classes.items()))
     trained = [task for task in workload.tasks if task in TRAINING]
     whole = np.array([at.num_gpus for at in classes])
     names = sorted({at.region.name for at in classes})
@@ -136,7 +136,7 @@ def fleet(menu: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     lag_s, critic_s = (each[np.ix_(region, region)] for each in (ways.weights_s, ways.critic_s))
     state_bytes = [float(memory.trained_bytes(workload, task, of_layout(Layout(tensor=1), 1))[0]) for task in trained]
     states = [sum(state_bytes[:num]) for num in range(len(trained) + 1)]
-    steps = {task: _steps(menu, bounds, task) for task in workload.tasks}
+    steps = {task: _steps(lists, bounds, task) for task in workload.tasks}
     # A class's strength is what all its devices together train.
     power = whole * steps[Task.ACTOR_TRAINING].max(axis=0)
     strongest = np.argsort(-power, kind="stable")
@@ -151,7 +151,7 @@ def fleet(menu: CandidateLists, bounds: Bounds) -> ClassSpeeds:
         strong=tuple(c for c in strongest[:_STRONG].tolist() if power[c] >= _WEAK * power.max()),
         served={task: memory.served_bytes(workload, task, 1) for task in workload.tasks if task not in TRAINING},
         usable=np.array([usable - state / whole for state in states]),
-        tail_s=float(prices.phase_seconds[0]),
+        tail_s=float(cost_tables.phase_seconds[0]),
         eta=workload.eta,
     )
 
@@ -161,9 +161,9 @@ def batches(whole: Ints, num: int) -> Ints:
     return -(-whole // max(1, min(num, _ALL_BATCHES // len(whole))))
 
 
-def _steps(menu: CandidateLists, bounds: Bounds, task: Task) -> Floats:
+def _steps(lists: CandidateLists, bounds: Bounds, task: Task) -> Floats:
     """Return the steps per second of one device with units of at least each size, `[num_sizes, num_classes]`."""
-    found = np.array([bounds.rates_by_size(task, at) for _, at in sorted(menu.prices.classes.items())]).T
+    found = np.array([bounds.rates_by_size(task, at) for _, at in sorted(lists.cost_tables.classes.items())]).T
     steps: Floats = np.maximum.accumulate(found[::-1], axis=0)[::-1] / bounds.work(task)
     return steps
 
@@ -171,10 +171,10 @@ def _steps(menu: CandidateLists, bounds: Bounds, task: Task) -> Floats:
 class DeviceAssigner:
     """Opening heuristic of one problem; it keeps what groups with training may get."""
 
-    def __init__(self, menu: CandidateLists, fleet: ClassSpeeds) -> None:
-        prices = menu.prices
-        self._menu, self._fleet, self._workload = menu, fleet, prices.problem.workload
-        self._classes = tuple(at for _, at in sorted(prices.classes.items()))
+    def __init__(self, lists: CandidateLists, fleet: ClassSpeeds) -> None:
+        cost_tables = lists.cost_tables
+        self._lists, self._fleet, self._workload = lists, fleet, cost_tables.problem.workload
+        self._classes = tuple(at for _, at in sorted(cost_tables.classes.items()))
         self._whole, self._most = fleet.whole, fleet.whole.tolist()
         self._lag_s, self._critic_s = fleet.lag_s, fleet.critic_s
         self._strong = fleet.strong
@@ -227,7 +227,7 @@ class DeviceAssigner:
             at, known = self._classes[c], -1
             for part in _PARTS if len(self._classes) <= MANY_CLASSES else _FEW_PARTS:
                 num = max(1, round(part * at.num_gpus))
-                found = self._menu.quickest(tasks, at.key, num)
+                found = self._lists.quickest(tasks, at.key, num)
                 if found is not None and found[0] > known:
                     known, times = found
                     sums = [sum(s for task, s in times.items() if task in some) for some in (TRAINING, SCORING)]
@@ -241,12 +241,12 @@ class DeviceAssigner:
 
     def _of_two(self, tasks: Tasks) -> Iterator[_Hold]:
         """Yield parts of two classes. All seconds count as training, which is harmless since no other group trains."""
-        if self._menu.prices.problem.limits.max_train_blocks < 2:
+        if self._lists.cost_tables.problem.limits.max_train_blocks < 2:
             return
         for a, b in combinations(self._strong, 2):
             for part_a, part_b in _PAIRS:
                 nums = [(c, max(1, round(part * int(self._whole[c])))) for c, part in ((a, part_a), (b, part_b))]
-                found = self._menu.meshes(tasks, tuple((self._classes[c].key, num) for c, num in nums))
+                found = self._lists.meshes(tasks, tuple((self._classes[c].key, num) for c, num in nums))
                 if found and len(found[0].pools) > 1:
                     at = next(c for c in (a, b) if self._classes[c].key == found[0].pools[0].device_class)
                     yield _Hold(held=self._only(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0)
@@ -291,7 +291,7 @@ class DeviceAssigner:
 
     def _speeds(self, of: GroupingDecoder, g: int) -> list[float]:
         """Return the steps per second of one device of each class, for all tasks of the group by turns."""
-        options = [self._menu.units(of.grouping[g], at.key) for at in self._classes]
+        options = [self._lists.units(of.grouping[g], at.key) for at in self._classes]
         samples = float(self._workload.samples_per_step)
         return [max((each.speed for each in some), default=0.0) / samples for some in options]
 

@@ -61,10 +61,10 @@ class Descent:
     Each `run` continues where the last one ended, with an evaluation budget of its own.
     """
 
-    def __init__(self, prices: CostTables, rng: np.random.Generator) -> None:
-        self._menu, self._rng = candidate_lists(prices), rng
-        self._bounds = Bounds(self._menu)
-        every = groupings(prices.problem)
+    def __init__(self, cost_tables: CostTables, rng: np.random.Generator) -> None:
+        self._lists, self._rng = candidate_lists(cost_tables), rng
+        self._bounds = Bounds(self._lists)
+        every = groupings(cost_tables.problem)
         self._every = every
         self._num_first = _FIRST + len(every) // _GROUPINGS
         self._waiting = self._in_order(every)
@@ -79,7 +79,7 @@ class Descent:
         waited = 0
         for arm in self._arms:
             arm.failures = 0
-        if not self._arms and judge.prices.problem.asks_for_speed_alone:
+        if not self._arms and judge.cost_tables.problem.asks_for_speed_alone:
             self._begin(judge)
         while not judge.is_over and waited != patience:
             # Open one more grouping, then let the most promising open one take a step.
@@ -96,18 +96,18 @@ class Descent:
 
     def _begin(self, judge: EvaluationBudget) -> None:
         """Judge a first placement at once: all tasks together on the class with the most arithmetic."""
-        classes = [at for _, at in sorted(self._menu.prices.classes.items())]
+        classes = [at for _, at in sorted(self._lists.cost_tables.classes.items())]
         most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
         held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
         genome = GroupingGenome(held=(held,), choice=((0,) * len(held),))
-        judge.losses([space(self._menu, each).placement(genome) for each in self._every if len(each) == 1])
+        judge.losses([space(self._lists, each).placement(genome) for each in self._every if len(each) == 1])
 
     def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
         """Yield (lower bound, grouping): a few by the rough estimate, the others by their bounds.
 
         All tasks together is among the first few.
         """
-        most = _LARGEST if len(self._menu.prices.classes) > MANY_CLASSES else len(every[-1])
+        most = _LARGEST if len(self._lists.cost_tables.classes) > MANY_CLASSES else len(every[-1])
         some = [each for each in every if len(each) <= most] or every
         rough = estimates(self._fleet, some)
         # Groupings with equal estimates differ only in which of several equal models is where: keep one of them.
@@ -127,7 +127,7 @@ class Descent:
         for bound, grouping in self._waiting:
             if bound >= value:
                 continue
-            of = space(self._menu, grouping)
+            of = space(self._lists, grouping)
             # The best of a few first placements becomes the grouping's genome.
             seeds = list(dict.fromkeys(self._seeds(of)))
             losses = judge.losses([of.placement(each) for each in seeds])
@@ -142,19 +142,19 @@ class Descent:
     @cached_property
     def _fleet(self) -> ClassSpeeds:
         """Numbers per class for the estimates."""
-        return fleet(self._menu, self._bounds)
+        return fleet(self._lists, self._bounds)
 
     @cached_property
     def _dealer(self) -> DeviceAssigner:
         """Opening heuristic of the problem."""
-        return DeviceAssigner(self._menu, self._fleet)
+        return DeviceAssigner(self._lists, self._fleet)
 
     def _seeds(self, of: GroupingDecoder) -> Iterator[GroupingGenome]:
         """Yield first genomes of a grouping: by estimate, and drawn ones.
 
         They are drawn where estimates say little: for goals in dollars and rules of regions.
         """
-        problem = self._menu.prices.problem
+        problem = self._lists.cost_tables.problem
         found = tuple(self._dealer.genomes(of, _DEALT))
         yield from found
         if found and problem.asks_for_speed_alone:

@@ -8,9 +8,9 @@ import pytest
 from periplus import clock
 from planner.commands.background_search import Interrupt, SearchProgress, progress_line, thought
 from planner.problem.goal import Goal, Objective
-from tests.support.gpu_plan import judged
+from tests.support.gpu_plan import estimate
 
-BEST = judged()[1]
+BEST = estimate()[1]
 
 
 def test_an_answer_is_waited_for_and_shown_on_the_way() -> None:

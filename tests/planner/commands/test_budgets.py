@@ -16,7 +16,7 @@ from planner.commands import background_search
 from planner.commands import run as searching
 from planner.files.fleet_file import to_tree
 from planner.methods import portfolio
-from tests.support.gpu_plan import FLEET, PLACEMENT, judged
+from tests.support.gpu_plan import FLEET, PLACEMENT, estimate
 
 Capture = pytest.CaptureFixture[str]
 SLACK_S = 10.0
@@ -46,8 +46,8 @@ def test_a_search_that_does_not_end_is_left_alone_with_what_it_found(
 ) -> None:
     over = threading.Event()
 
-    def endless(prices: Any, *, report: Any, **_: Any) -> outcome.Outcome:
-        report(judged()[1])
+    def endless(cost_tables: Any, *, report: Any, **_: Any) -> outcome.Outcome:
+        report(estimate()[1])
         over.wait(60)
         return outcome.BudgetExhausted(best=None, bound=None)
 
@@ -70,7 +70,7 @@ def test_a_method_that_ends_early_without_a_placement_does_not_speak_of_time(
     workload: str, gpu_fleet: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = outcome.BudgetExhausted(best=None, bound=None)
-    monkeypatch.setattr(solve, "method_of", lambda name: lambda prices, **_: nothing)
+    monkeypatch.setattr(solve, "method_of", lambda name: lambda cost_tables, **_: nothing)
     words = ["--study", "--method", "verl", "--budget-s", "60"]
     assert run(["plan", workload, "--fleet", gpu_fleet, *words]) == 8
     err = capsys.readouterr().err

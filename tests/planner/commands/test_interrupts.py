@@ -31,10 +31,10 @@ def pressed(at_call: int, *, finds: bool) -> Callable[[str], Callable[..., Outco
     """Methods of which the one that is called as the `at_call`th is interrupted, before or after it found something."""
     calls = [0]
 
-    def search(prices: CostTables, *, should_stop: Callable[[], bool], **options: Any) -> Outcome:
+    def search(cost_tables: CostTables, *, should_stop: Callable[[], bool], **options: Any) -> Outcome:
         calls[0] += 1
         if calls[0] != at_call:
-            return quick(prices, should_stop=should_stop, **options)
+            return quick(cost_tables, should_stop=should_stop, **options)
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
         until_s = time.monotonic() + _LONG_S
@@ -42,7 +42,7 @@ def pressed(at_call: int, *, finds: bool) -> Callable[[str], Callable[..., Outco
             assert time.monotonic() < until_s
             time.sleep(0.01)
         if finds:
-            return quick(prices, should_stop=should_stop, **options)
+            return quick(cost_tables, should_stop=should_stop, **options)
         return BudgetExhausted(best=None, bound=None)
 
     return lambda name: search

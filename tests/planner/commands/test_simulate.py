@@ -10,7 +10,7 @@ from planner.commands.background_search import Interrupt
 from planner.files.fleet_file import to_tree
 from planner.propose import plan_of
 from planner.simulate import simulator
-from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, gpu_plan, judged
+from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, gpu_plan
 
 Capture = pytest.CaptureFixture[str]
 
@@ -148,9 +148,9 @@ def test_machines_that_score_are_not_lost(tmp_path: Path, capsys: Capture) -> No
     scoring = PLACEMENT.groups[3]
     pool = replace(scoring.pools[0], device_class="ap/L40S/4")
     placement = replace(PLACEMENT, groups=(*PLACEMENT.groups[:3], replace(scoring, pools=(pool,))))
-    prices, found = judged(PROBLEM, placement)
+    cost_tables, found = estimate(PROBLEM, placement)
     path = tmp_path / "plan.json"
-    path.write_text(plan_of(prices, found, method="exact", seed=0).to_json())
+    path.write_text(plan_of(cost_tables, found, method="exact", seed=0).to_json())
     assert run(["simulate", str(path), "--lose", "ap/L40S/4=0@0"]) == 2
     assert "the simulator plays the loss of machines that only generate" in capsys.readouterr().err
 
@@ -163,9 +163,9 @@ def test_a_mesh_is_not_played_without_its_link(tmp_path: Path, capsys: Capture) 
         replace(critic.pools[0], device_class="ap/L40S/4", unit_gpus=4, num_units=1, layouts=layouts),
     )
     groups = (*PLACEMENT.groups[:2], replace(critic, pools=pools), PLACEMENT.groups[3])
-    prices, found = judged(PROBLEM, replace(PLACEMENT, groups=groups))
+    cost_tables, found = estimate(PROBLEM, replace(PLACEMENT, groups=groups))
     path = tmp_path / "plan.json"
-    path.write_text(plan_of(prices, found, method="exact", seed=0).to_json())
+    path.write_text(plan_of(cost_tables, found, method="exact", seed=0).to_json())
     assert run(["simulate", str(path), "--steps", "2", "--rate", "us>ap=0@100"]) == 2
     assert "us and ap train together" in capsys.readouterr().err
     assert run(["simulate", str(path), "--steps", "2", "--rate", "us>ap=0.5@100"]) == 0

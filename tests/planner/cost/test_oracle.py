@@ -24,16 +24,16 @@ from tests.support.planner_cost import machines, partitions, problem, region, wo
 from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
 
 
-def judged(prices: CostTables, of: Placement, goal: Goal | None = None) -> Evaluation:
-    found = evaluate(prices, of, goal=goal)
+def estimate(cost_tables: CostTables, of: Placement, goal: Goal | None = None) -> Evaluation:
+    found = evaluate(cost_tables, of, goal=goal)
     assert isinstance(found, Evaluation), found
     return found
 
 
 def test_without_staleness_a_step_is_the_critical_path() -> None:
-    prices = CostTables(problem(two_regions(), workload(PAIR, eta=0)))
-    found = judged(prices, placement(FAR))
-    way, busy = home(prices, "x").ways["y"], dict(found.task_s)
+    cost_tables = CostTables(problem(two_regions(), workload(PAIR, eta=0)))
+    found = estimate(cost_tables, placement(FAR))
+    way, busy = home(cost_tables, "x").ways["y"], dict(found.task_s)
     by_hand = busy[Task.ACTOR_TRAINING] + way.weights_s + busy[Task.GENERATION] + way.trajectories_s
     assert found.step_s == pytest.approx(by_hand, rel=1e-12)
     assert found.binding == "path:y"
@@ -42,10 +42,10 @@ def test_without_staleness_a_step_is_the_critical_path() -> None:
 @pytest.mark.parametrize("eta", [1, 2, 5])
 def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_full_rate(eta: int) -> None:
     asked = workload(PAIR, eta=eta)
-    prices = CostTables(problem(two_regions(3e8), asked))
-    found = judged(prices, placement(FAR))
+    cost_tables = CostTables(problem(two_regions(3e8), asked))
+    found = estimate(cost_tables, placement(FAR))
     (region_times,) = found.regions
-    price = prices.pool(PAIR[:1], FAR)
+    price = cost_tables.pool(PAIR[:1], FAR)
     assert isinstance(price, UnitCost)
     assert price.phase is not None
     before_s = dict(found.task_s)[Task.ACTOR_TRAINING] + region_times.weights_s + region_times.trajectories_s
@@ -54,7 +54,7 @@ def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_fu
         "path:y": (before_s + phase_s) / (eta + 1),
         "group:generation": asked.samples_per_step / (FAR.num_units * price.rates[Task.GENERATION]),
         "group:actor_training": dict(found.task_s)[Task.ACTOR_TRAINING],
-        "link:x>y": home(prices, "x").ways["y"].link_s,
+        "link:x>y": home(cost_tables, "x").ways["y"].link_s,
     }
     assert found.step_s == pytest.approx(max(needs.values()), rel=1e-11)
     assert needs[found.binding] == pytest.approx(found.step_s)
@@ -63,31 +63,31 @@ def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_fu
 
 def test_a_near_region_makes_more_of_a_step_where_a_far_one_gets_its_weights_late() -> None:
     asked = replace(workload(PAIR, eta=0), prompts_per_step=512)
-    prices = CostTables(problem(two_regions(1e9), asked))
+    cost_tables = CostTables(problem(two_regions(1e9), asked))
     near = pool("x/simple/4", Task.GENERATION, 3)
-    found = judged(prices, placement(FAR, near))
+    found = estimate(cost_tables, placement(FAR, near))
     x, y = found.regions
     assert x.window_s - y.window_s == pytest.approx(y.weights_s + y.trajectories_s - x.trajectories_s)
     made = 0.0
     for each, at in ((near, x), (FAR, y)):
-        price = prices.pool(PAIR[:1], each)
+        price = cost_tables.pool(PAIR[:1], each)
         assert isinstance(price, UnitCost)
         assert price.phase is not None
         made += 3 * price.phase.within(at.window_s)
     assert made == pytest.approx(asked.samples_per_step, rel=1e-9)
-    assert found.step_s < judged(prices, placement(near)).step_s
+    assert found.step_s < estimate(cost_tables, placement(near)).step_s
 
 
 def test_what_generation_shares_its_devices_with_takes_of_its_window_once() -> None:
     tasks = (*PAIR, Task.REFERENCE)
     asked = workload(tasks, eta=1)
-    prices = CostTables(problem(two_regions(), asked))
+    cost_tables = CostTables(problem(two_regions(), asked))
     both = (Task.GENERATION, Task.REFERENCE)
     layouts = tuple((task, Layout(tensor=1)) for task in both)
     shared = Pool(device_class="x/simple/4", unit_gpus=1, num_units=3, layouts=layouts)
     (mesh,) = placement(FAR).group_of(Task.ACTOR_TRAINING).pools
     plan = Placement(groups=(Group(tasks=both, pools=(shared,)), Group(tasks=(Task.ACTOR_TRAINING,), pools=(mesh,))))
-    found = judged(prices, plan)
+    found = estimate(cost_tables, plan)
     times = dict(found.task_s)
     (x,) = found.regions
     used_s = times[Task.ACTOR_TRAINING] + 2 * times[Task.REFERENCE]
@@ -97,7 +97,10 @@ def test_what_generation_shares_its_devices_with_takes_of_its_window_once() -> N
 def test_a_region_that_must_generate_does_not_idle_to_make_the_plan_faster() -> None:
     asked = problem(two_regions(1e7), workload(PAIR, eta=1))
     both = placement(pool("x/simple/4", Task.GENERATION, 2), FAR)
-    free, bound = judged(CostTables(asked), both), judged(CostTables(replace(asked, rules=Rules(min_regions=2))), both)
+    free, bound = (
+        estimate(CostTables(asked), both),
+        estimate(CostTables(replace(asked, rules=Rules(min_regions=2))), both),
+    )
     assert [each.region for each in free.regions] == ["x"]
     assert free.idle == (1,)
     assert [each.region for each in bound.regions] == ["x", "y"]
@@ -106,18 +109,18 @@ def test_a_region_that_must_generate_does_not_idle_to_make_the_plan_faster() -> 
 
 
 def test_generation_is_samples_over_rates() -> None:
-    prices = CostTables(problem(two_regions(), workload(PAIR)))
-    price = prices.pool(PAIR[:1], FAR)
+    cost_tables = CostTables(problem(two_regions(), workload(PAIR)))
+    price = cost_tables.pool(PAIR[:1], FAR)
     assert isinstance(price, UnitCost)
-    assert dict(judged(prices, placement(FAR)).task_s)[Task.GENERATION] == pytest.approx(
+    assert dict(estimate(cost_tables, placement(FAR)).task_s)[Task.GENERATION] == pytest.approx(
         64 / (3 * price.rates[Task.GENERATION])
     )
 
 
 def test_a_pool_that_is_not_worth_waiting_for_idles_and_is_paid() -> None:
-    prices = CostTables(problem(two_regions(1e6), workload(PAIR)))
+    cost_tables = CostTables(problem(two_regions(1e6), workload(PAIR)))
     near = pool("x/simple/4", Task.GENERATION, 4)
-    without, both = judged(prices, placement(near)), judged(prices, placement(FAR, near))
+    without, both = estimate(cost_tables, placement(near)), estimate(cost_tables, placement(FAR, near))
     assert both.idle == (0,)
     assert both.step_s == without.step_s
     assert both.usd_per_hour == pytest.approx(without.usd_per_hour + 3)
@@ -125,44 +128,44 @@ def test_a_pool_that_is_not_worth_waiting_for_idles_and_is_paid() -> None:
 
 
 def test_a_faster_plan_is_not_dearer_where_throughput_is_asked_for() -> None:
-    prices = CostTables(problem(two_regions(), workload(PAIR, eta=9)))
+    cost_tables = CostTables(problem(two_regions(), workload(PAIR, eta=9)))
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=100.0)
-    few, many = (judged(prices, placement(replace(FAR, num_units=num)), goal) for num in (1, 3))
+    few, many = (estimate(cost_tables, placement(replace(FAR, num_units=num)), goal) for num in (1, 3))
     assert many.step_s < few.step_s
     assert many.usd_egress_per_hour == few.usd_egress_per_hour
 
 
 def test_a_budget_slows_the_job_down_to_what_it_pays() -> None:
-    prices = CostTables(problem(two_regions(), workload(PAIR)))
-    free = judged(prices, placement(FAR))
+    cost_tables = CostTables(problem(two_regions(), workload(PAIR)))
+    free = estimate(cost_tables, placement(FAR))
     rent = free.usd_per_hour - free.usd_egress_per_hour
     goal = Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=rent + free.usd_egress_per_hour / 2)
-    slowed = judged(prices, placement(FAR), goal)
+    slowed = estimate(cost_tables, placement(FAR), goal)
     assert slowed.binding == "budget"
     assert slowed.step_s == pytest.approx(2 * free.step_s, rel=1e-6)
-    refused = evaluate(prices, placement(FAR), goal=replace(goal, max_usd_per_hour=rent - 1))
+    refused = evaluate(cost_tables, placement(FAR), goal=replace(goal, max_usd_per_hour=rent - 1))
     assert isinstance(refused, Violation)
     assert refused.kind == "budget"
 
 
 def test_no_route_is_a_violation() -> None:
-    prices = CostTables(problem(replace(two_regions(), links=()), workload(PAIR)))
-    found = evaluate(prices, placement(FAR))
+    cost_tables = CostTables(problem(replace(two_regions(), links=()), workload(PAIR)))
+    found = evaluate(cost_tables, placement(FAR))
     assert isinstance(found, Violation)
     assert found.kind == "link"
 
 
 def test_the_critics_weights_travel_where_it_scores_apart() -> None:
     tasks = (Task.GENERATION, Task.CRITIC_INFERENCE, *TRAINING)
-    prices = CostTables(problem(two_regions(1e8), workload(tasks)))
+    cost_tables = CostTables(problem(two_regions(1e8), workload(tasks)))
     train = pool("x/simple/4", Task.ACTOR_TRAINING, 2)
     critic = pool("x/simple/4", Task.CRITIC_TRAINING, 2)
     values = pool("y/slow/2", Task.CRITIC_INFERENCE, 2)
     made = pool("x/simple/4", Task.GENERATION, 2)
     groups = tuple(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (made, values, train, critic))
-    found = judged(prices, Placement(groups=groups))
+    found = estimate(cost_tables, Placement(groups=groups))
     assert found.binding == "link:x>y"
-    listed = terms(prices, Placement(groups=groups))
+    listed = terms(cost_tables, Placement(groups=groups))
     assert not isinstance(listed, Violation)
     assert "need path:critic" in [term.name for term in listed]
 
@@ -170,7 +173,7 @@ def test_the_critics_weights_travel_where_it_scores_apart() -> None:
 def test_samples_that_a_region_scores_are_not_sent_there_again_to_be_trained_on() -> None:
     tasks = (Task.GENERATION, Task.CRITIC_INFERENCE, *TRAINING)
     asked = workload(tasks, eta=0)
-    prices = CostTables(problem(two_regions(), asked))
+    cost_tables = CostTables(problem(two_regions(), asked))
     train, made = pool("x/simple/4", Task.ACTOR_TRAINING, 2), pool("x/simple/4", Task.GENERATION, 2)
     roles = (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
     critic = replace(pool("y/slow/2", roles[0], 2), layouts=tuple((task, Layout(tensor=1)) for task in roles))
@@ -179,23 +182,23 @@ def test_samples_that_a_region_scores_are_not_sent_there_again_to_be_trained_on(
         Group(tasks=roles, pools=(critic,)),
     )
     plan = Placement(groups=groups)
-    found = judged(prices, plan)
+    found = estimate(cost_tables, plan)
     gbytes = 64 * 5 * (100 + 300) / 1e9  # of a step's samples; there and back at 0.05 dollars
     assert found.usd_egress_per_hour == pytest.approx(2 * gbytes * 0.05 * 3600 / found.step_s)
-    assert evaluate_many(prices, [plan]).usd_per_hour[0] == pytest.approx(found.usd_per_hour, rel=1e-9)
+    assert evaluate_many(cost_tables, [plan]).usd_per_hour[0] == pytest.approx(found.usd_per_hour, rel=1e-9)
 
 
 def test_only_the_group_that_infers_with_the_critic_waits_for_its_weights() -> None:
     tasks = (Task.GENERATION, Task.REFERENCE, Task.CRITIC_INFERENCE, *TRAINING)
     asked = workload(tasks, eta=0)
-    prices = CostTables(problem(two_regions(1e7), asked))
+    cost_tables = CostTables(problem(two_regions(1e7), asked))
     roles = (Task.ACTOR_TRAINING, Task.CRITIC_TRAINING, Task.GENERATION, Task.REFERENCE)
     near = [pool("x/simple/4", task, 1) for task in roles]
     values = pool("y/slow/2", Task.CRITIC_INFERENCE, 2)
     groups = tuple(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (*near, values))
-    found = judged(prices, Placement(groups=groups))
+    found = estimate(cost_tables, Placement(groups=groups))
     assert found.binding == "path:critic"
-    placed = fixed_terms(prices, Placement(groups=groups))
+    placed = fixed_terms(cost_tables, Placement(groups=groups))
     assert isinstance(placed, FixedTerms)
     (way,) = placed.critics.values()
     away_s = placed.home.ways["y"].scoring_s
@@ -204,8 +207,8 @@ def test_only_the_group_that_infers_with_the_critic_waits_for_its_weights() -> N
 
 
 def test_terms_add_up_to_the_evaluation() -> None:
-    prices = CostTables(problem(two_regions(), workload(PAIR)))
-    found, listed = judged(prices, placement(FAR)), terms(prices, placement(FAR))
+    cost_tables = CostTables(problem(two_regions(), workload(PAIR)))
+    found, listed = estimate(cost_tables, placement(FAR)), terms(cost_tables, placement(FAR))
     assert not isinstance(listed, Violation)
     by_name = {(term.subject, term.name): term.value for term in listed}
     parts = ("compute", "bubble", "reduce", "update")
@@ -217,18 +220,18 @@ def test_terms_add_up_to_the_evaluation() -> None:
     )
 
 
-def random_placement(prices: CostTables, rng: random.Random) -> Placement | None:
-    asked = prices.problem.workload.tasks
+def random_placement(cost_tables: CostTables, rng: random.Random) -> Placement | None:
+    asked = cost_tables.problem.workload.tasks
     groups = []
     for part in rng.choice(list(partitions(list(asked)))):
         tasks = tuple(task for task in asked if task in part)
         if any(task in TRAINING for task in tasks):
-            meshes = mesh_columns(prices, tasks)
+            meshes = mesh_columns(cost_tables, tasks)
             if not meshes:
                 return None
             groups.append(rng.choice(meshes).group)
             continue
-        columns = unit_columns(prices, tasks)
+        columns = unit_columns(cost_tables, tasks)
         some = rng.sample(columns, min(len(columns), rng.randint(1, 3)))
         pools = tuple(replace(column.unit, num_units=rng.randint(1, 2)) for column in some)
         groups.append(Group(tasks=tasks, pools=pools))
@@ -256,10 +259,10 @@ def test_the_batched_oracle_is_the_oracle(eta: int, goal: Goal, is_ppo: bool, ru
     )
     tasks = TASKS if is_ppo else PAIR
     asked = problem(replace(on, regions=capped), workload(tasks, eta=eta), goal=goal)
-    prices = CostTables(replace(asked, rules=rules))
+    cost_tables = CostTables(replace(asked, rules=rules))
     rng = random.Random(seed)
-    every = [each for each in (random_placement(prices, rng) for _ in range(25)) if each]
-    batch = evaluate_many(prices, every)
+    every = [each for each in (random_placement(cost_tables, rng) for _ in range(25)) if each]
+    batch = evaluate_many(cost_tables, every)
     kinds = {
         "inventory": PlacementVerdict.INVENTORY,
         "rules": PlacementVerdict.RULES,
@@ -267,7 +270,7 @@ def test_the_batched_oracle_is_the_oracle(eta: int, goal: Goal, is_ppo: bool, ru
         "budget": PlacementVerdict.BUDGET,
     }
     for i, each in enumerate(every):
-        one = evaluate(prices, each)
+        one = evaluate(cost_tables, each)
         if isinstance(one, Violation):
             assert batch.verdict[i] == kinds[one.kind]
         else:
@@ -282,15 +285,15 @@ def test_regions_that_no_link_joins_are_refused_without_a_number_that_is_none(et
     """In every row: sums of infinite seconds would say so in warnings."""
     on = two_regions(4e8)
     apart = replace(region("z", machines(num=2)), wan_up_bytes_per_s=2e8, wan_down_bytes_per_s=1e5)
-    prices = CostTables(problem(replace(on, regions=(*on.regions, apart)), workload(TASKS, eta=eta), goal=goal))
+    cost_tables = CostTables(problem(replace(on, regions=(*on.regions, apart)), workload(TASKS, eta=eta), goal=goal))
     rng = random.Random(eta)
-    every = [each for each in (random_placement(prices, rng) for _ in range(60)) if each]
+    every = [each for each in (random_placement(cost_tables, rng) for _ in range(60)) if each]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        batch = evaluate_many(prices, every)
+        batch = evaluate_many(cost_tables, every)
     verdicts = set()
     for i, each in enumerate(every):
-        one = evaluate(prices, each)
+        one = evaluate(cost_tables, each)
         assert (batch.verdict[i] == PlacementVerdict.LINK) == (isinstance(one, Violation) and one.kind == "link")
         assert (batch.verdict[i] == PlacementVerdict.VALID) == isinstance(one, Evaluation)
         verdicts.add(int(batch.verdict[i]))

@@ -5,7 +5,7 @@ import pytest
 from planner.explain.binding import binding_sentence, names, seconds
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective
-from tests.support.gpu_plan import FLEET, PROBLEM, judged, with_eta
+from tests.support.gpu_plan import FLEET, PROBLEM, estimate, with_eta
 
 
 def faster(fleet: Fleet, factor: float) -> Fleet:
@@ -13,8 +13,8 @@ def faster(fleet: Fleet, factor: float) -> Fleet:
 
 
 def sentence(problem: object = PROBLEM) -> str:
-    prices, found = judged(problem)  # type: ignore[arg-type]
-    return binding_sentence(prices, found.placement, found.evaluation)
+    cost_tables, found = estimate(problem)  # type: ignore[arg-type]
+    return binding_sentence(cost_tables, found.placement, found.evaluation)
 
 
 def test_a_path_lists_its_terms() -> None:

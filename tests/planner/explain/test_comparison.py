@@ -4,9 +4,9 @@ from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
 from planner.explain.comparison import best_bound, compared, comparison_text, comparison_tree, traces
 from planner.plan import SimulatedFigures
 from planner.problem.goal import Goal
-from tests.support.gpu_plan import FLEET, PROBLEM, judged
+from tests.support.gpu_plan import FLEET, PROBLEM, estimate
 
-BEST = judged()[1]
+BEST = estimate()[1]
 FIRST = replace(BEST, evaluation=replace(BEST.evaluation, step_s=2 * BEST.evaluation.step_s), bound=None, elapsed_s=0.1)
 RUNS = (
     compared("random", BudgetExhausted(best=FIRST, bound=None, trace=(FIRST,)), 3.0),
@@ -59,7 +59,7 @@ def test_dollars_are_unknown_where_nothing_has_a_price() -> None:
     )
     free = replace(FLEET, regions=cheap, links=tuple(replace(link, usd_per_gbyte=0.0) for link in FLEET.links))
     problem = replace(PROBLEM, fleet=free)
-    best = judged(problem)[1]
+    best = estimate(problem)[1]
     run = compared("exact", Found(best=best, trace=(best,)), 1.0)
     (method,) = comparison_tree((run,), problem)["methods"]
     assert method["usd_per_hour"] is None

@@ -11,9 +11,9 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.explain.counterfactuals import WhatIf, effect, lifts, unanswered, unused_regions
 from planner.explain.effects import effects_text, effects_tree, percent
 from planner.problem.goal import Goal, Objective, Problem
-from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, judged
+from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate
 
-BASE = judged()[1].evaluation.step_s
+BASE = estimate()[1].evaluation.step_s
 
 
 def nothing(_: Problem) -> outcome.Outcome:
@@ -31,7 +31,7 @@ def same(problem: Problem) -> outcome.Outcome:
 
 def half(problem: Problem) -> outcome.Outcome:
     """A search that finds something twice as good."""
-    found = judged()[1]
+    found = estimate()[1]
     better = replace(found, evaluation=replace(found.evaluation, step_s=BASE / 2, usd_per_hour=1.0))
     return Found(best=better, trace=(better,))
 
@@ -115,7 +115,7 @@ def proved(share: float) -> Callable[[Problem], outcome.Outcome]:
     """A search that finds the plan again, and proves that nothing is below that share of it."""
 
     def solve(problem: Problem) -> outcome.Outcome:
-        found = replace(judged()[1], bound=share * BASE)
+        found = replace(estimate()[1], bound=share * BASE)
         return outcome.BudgetExhausted(best=found, bound=found.bound)
 
     return solve

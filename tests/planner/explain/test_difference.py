@@ -7,7 +7,7 @@ from planner.explain.difference import difference
 from planner.plan import Plan
 from planner.problem.workload import Task
 from planner.propose import plan_of
-from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, gpu_plan, judged
+from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, gpu_plan
 from tests.support.static_plan import PLAN
 
 
@@ -21,8 +21,8 @@ def test_a_plan_does_not_differ_from_itself() -> None:
 def test_devices_that_move_are_counted() -> None:
     (pool,) = PLACEMENT.groups[0].pools
     fewer = replace(PLACEMENT.groups[0], pools=(replace(pool, num_units=6),))
-    prices, found = judged(placement=Placement(groups=(fewer, *PLACEMENT.groups[1:])))
-    changed = difference(gpu_plan(), plan_of(prices, found, method="hetrl", seed=1))
+    cost_tables, found = estimate(placement=Placement(groups=(fewer, *PLACEMENT.groups[1:])))
+    changed = difference(gpu_plan(), plan_of(cost_tables, found, method="hetrl", seed=1))
     assert changed.devices == (("generation", "eu/L40S/4/spot", 8, 6),)
     assert changed.workers == (("rollout", "eu", 8, 6),)
     assert changed.moved == changed.moved_fraction == 0, "devices that stop do not move"
@@ -44,8 +44,8 @@ def test_plans_without_placements_differ_by_their_workers() -> None:
 
 
 def with_generation(pool: Pool) -> Plan:
-    prices, found = judged(placement=Placement(groups=(group(pool), *PLACEMENT.groups[1:])))
-    return plan_of(prices, found, method="exact", seed=7)
+    cost_tables, found = estimate(placement=Placement(groups=(group(pool), *PLACEMENT.groups[1:])))
+    return plan_of(cost_tables, found, method="exact", seed=7)
 
 
 def group(pool: Pool) -> Group:
@@ -77,8 +77,8 @@ def test_plans_of_different_questions_are_called_so() -> None:
     free = replace(FLEET, regions=cheap, links=tuple(replace(link, usd_per_gbyte=0.0) for link in FLEET.links))
     ruled = gpu_plan(replace(PROBLEM, rules=replace(PROBLEM.rules, max_regions=2)))
     assert difference(gpu_plan(), ruled).text().startswith("the plans were made under different rules\n")
-    prices, found = judged(replace(PROBLEM, fleet=free))
-    changed = difference(gpu_plan(), plan_of(prices, found, method="exact", seed=7))
+    cost_tables, found = estimate(replace(PROBLEM, fleet=free))
+    changed = difference(gpu_plan(), plan_of(cost_tables, found, method="exact", seed=7))
     assert changed.questions == ("fleet",)
     assert changed.to_tree()["different_questions"] == ["fleet"]
     assert changed.text().startswith("the plans are of different fleets: their numbers do not compare\n")

@@ -21,25 +21,25 @@ WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))
 
 def one_worker(fleet: Fleet, needs: Needs, home: str, region: str) -> tuple[CostTables, Incumbent]:
     problem = dict(problems(fleet, needs, WORKLOAD, load_capabilities().limits))[home]
-    prices = CostTables(problem)
-    keys = {at.region.name: at.key for at in prices.classes.values()}
+    cost_tables = CostTables(problem)
+    keys = {at.region.name: at.key for at in cost_tables.classes.values()}
     pools = [
         Pool(device_class=keys[name], unit_gpus=1, num_units=1, layouts=((task, Layout(tensor=1)),))
         for task, name in ((Task.GENERATION, region), (Task.ACTOR_TRAINING, home))
     ]
     groups = tuple(Group(tasks=(pool.layouts[0][0],), pools=(pool,)) for pool in pools)
     placement = Placement(groups=groups)
-    evaluation = evaluate(prices, placement)
+    evaluation = evaluate(cost_tables, placement)
     assert isinstance(evaluation, Evaluation), evaluation
-    return prices, Incumbent(placement=placement, evaluation=evaluation, bound=None, elapsed_s=0.0)
+    return cost_tables, Incumbent(placement=placement, evaluation=evaluation, bound=None, elapsed_s=0.0)
 
 
 def test_every_worker_that_costs_no_time_is_taken() -> None:
-    prices, found = one_worker(mesh(map(host, "abc")), NEEDS, "a", "b")
-    better = polished(prices, found, NEEDS.workers_per_region)
-    assert rollout_replicas(prices, better.placement) == {"a": 2, "b": 2, "c": 2}
+    cost_tables, found = one_worker(mesh(map(host, "abc")), NEEDS, "a", "b")
+    better = polished(cost_tables, found, NEEDS.workers_per_region)
+    assert rollout_replicas(cost_tables, better.placement) == {"a": 2, "b": 2, "c": 2}
     assert better.evaluation.step_s <= found.evaluation.step_s
-    assert evaluate(prices, better.placement) == better.evaluation
+    assert evaluate(cost_tables, better.placement) == better.evaluation
 
 
 def test_a_region_that_would_make_the_step_longer_stays_out() -> None:
@@ -47,11 +47,11 @@ def test_a_region_that_would_make_the_step_longer_stays_out() -> None:
     far = replace(
         fleet, links=tuple(replace(k, rtt_s=1e3) if "c" in (k.src_region, k.dst_region) else k for k in fleet.links)
     )
-    prices, found = one_worker(far, NEEDS, "a", "a")
-    assert rollout_replicas(prices, polished(prices, found, 2).placement) == {"a": 2, "b": 2}
+    cost_tables, found = one_worker(far, NEEDS, "a", "a")
+    assert rollout_replicas(cost_tables, polished(cost_tables, found, 2).placement) == {"a": 2, "b": 2}
 
 
 def test_the_number_of_regions_is_kept() -> None:
     needs = replace(NEEDS, max_regions=2)
-    prices, found = one_worker(mesh(map(host, "abc")), needs, "a", "b")
-    assert rollout_replicas(prices, polished(prices, found, 2).placement) == {"a": 2, "b": 2}
+    cost_tables, found = one_worker(mesh(map(host, "abc")), needs, "a", "b")
+    assert rollout_replicas(cost_tables, polished(cost_tables, found, 2).placement) == {"a": 2, "b": 2}

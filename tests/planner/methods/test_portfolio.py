@@ -33,15 +33,15 @@ def best() -> Found:
 def test_what_is_proved_is_proved_and_no_bound_is_above_the_answer() -> None:
     asked = problem()
     told: list[Incumbent] = []
-    prices = CostTables(asked)
-    outcome = auto(prices, seed=0, budget_s=1e6, now_s=ticking(1e-6), report=told.append)
+    cost_tables = CostTables(asked)
+    outcome = auto(cost_tables, seed=0, budget_s=1e6, now_s=ticking(1e-6), report=told.append)
     assert isinstance(outcome, Found)
     assert list(outcome.trace) == told
     assert outcome.best.gap(asked.goal) <= 0.01
     value = outcome.best.value(asked.goal)
     for each in outcome.trace:
         assert each.bound is None or each.bound <= value * (1 + 1e-9)
-        assert evaluate(prices, each.placement) == each.evaluation
+        assert evaluate(cost_tables, each.placement) == each.evaluation
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
@@ -66,18 +66,18 @@ def test_no_heuristic_is_better_than_a_proved_answer(name: str) -> None:
 def test_a_bound_above_a_placement_that_is_known_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A method whose bound is wrong must not make an answer look proved, whoever finds the better placement."""
     asked = problem()
-    prices = CostTables(asked)
+    cost_tables = CostTables(asked)
     good = best()
     worse = next(each for each in good.trace if each.value(asked.goal) > good.best.value(asked.goal) * 1.02)
     wrong = replace(worse, bound=worse.value(asked.goal))
 
-    def lying(prices: CostTables, *, report: Callable[[Incumbent], None], **more: object) -> Found:
+    def lying(cost_tables: CostTables, *, report: Callable[[Incumbent], None], **more: object) -> Found:
         report(wrong)
         report(replace(good.best, bound=None))
         return Found(best=wrong, trace=(wrong,))
 
     monkeypatch.setattr(portfolio, "exact", lying)
-    outcome = auto(prices, seed=0, budget_s=1.0, now_s=ticking(1e-3))
+    outcome = auto(cost_tables, seed=0, budget_s=1.0, now_s=ticking(1e-3))
     assert isinstance(outcome, BudgetExhausted)
     assert outcome.best is not None
     assert outcome.best.value(asked.goal) <= good.best.value(asked.goal)

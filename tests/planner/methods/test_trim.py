@@ -13,8 +13,8 @@ from tests.support.planner_cost import problem, workload
 from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
 
 
-def incumbent(prices: CostTables, at: Placement) -> Incumbent:
-    evaluation = evaluate(prices, at)
+def incumbent(cost_tables: CostTables, at: Placement) -> Incumbent:
+    evaluation = evaluate(cost_tables, at)
     assert isinstance(evaluation, Evaluation)
     return Incumbent(placement=at, evaluation=evaluation, bound=1.0, elapsed_s=2.0)
 
@@ -23,10 +23,10 @@ NEAR = pool("x/simple/4", Task.GENERATION, 4)
 
 
 def test_pools_that_idle_go_and_the_step_stays() -> None:
-    prices = CostTables(problem(two_regions(1e6), workload(PAIR)))
-    found = incumbent(prices, placement(FAR, NEAR))
+    cost_tables = CostTables(problem(two_regions(1e6), workload(PAIR)))
+    found = incumbent(cost_tables, placement(FAR, NEAR))
     assert found.evaluation.idle == (0,)
-    after = trimmed(prices, found)
+    after = trimmed(cost_tables, found)
     assert after.placement == placement(NEAR)
     assert after.evaluation.step_s == found.evaluation.step_s
     assert after.evaluation.usd_per_hour < found.evaluation.usd_per_hour
@@ -34,7 +34,7 @@ def test_pools_that_idle_go_and_the_step_stays() -> None:
 
 
 def test_what_works_stays() -> None:
-    prices = CostTables(problem(two_regions(), replace(workload(PAIR, eta=0), prompts_per_step=512)))
-    found = incumbent(prices, placement(FAR, NEAR))
+    cost_tables = CostTables(problem(two_regions(), replace(workload(PAIR, eta=0), prompts_per_step=512)))
+    found = incumbent(cost_tables, placement(FAR, NEAR))
     assert found.evaluation.idle == ()
-    assert trimmed(prices, found) is found
+    assert trimmed(cost_tables, found) is found

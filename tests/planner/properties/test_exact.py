@@ -44,7 +44,7 @@ def solved(problem: Problem) -> Outcome:
 def best_s(problem: Problem) -> float | None:
     """Seconds a step of the best placement; None where there is none."""
     outcome = Search(
-        prices=CostTables(problem),
+        cost_tables=CostTables(problem),
         gap=0.0,
         budget_s=BUDGET_S,
         now_s=time.process_time,

@@ -104,7 +104,7 @@ def test_what_is_made_on_a_coarser_grid_is_made_on_the_finer_one_within_the_fact
     for (old, overlap), (new, _) in zip(tables(was, at), tables(now, at), strict=True):
         of = overlaps_of([overlap])
         for span_s in (0.0, *np.geomspace(seconds[0], seconds[-1], 9)):
-            was_s, now_s = (of.knots_s(prices.phase_seconds, span_s)[0] for prices in (was, now))
+            was_s, now_s = (of.knots_s(cost_tables.phase_seconds, span_s)[0] for cost_tables in (was, now))
             for of_old, of_new in zip(old, new, strict=True):
                 made = np.interp(seconds, now_s, of_new)
                 assert (np.interp(seconds * factor * (1 + 1e-9), was_s, of_old) >= made * (1 - 1e-9)).all()

@@ -35,10 +35,10 @@ pytestmark = pytest.mark.proofs
 @cache
 def running(eta: int) -> tuple[CostTables, Placement]:
     """A problem whose meshes may have two pools, and its plan."""
-    prices = CostTables(replace(problem(**MACHINES, eta=eta), limits=STUDY))
-    found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
+    cost_tables = CostTables(replace(problem(**MACHINES, eta=eta), limits=STUDY))
+    found = search(cost_tables, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
-    return prices, found.best.placement
+    return cost_tables, found.best.placement
 
 
 def left(running: Group, lost: Lost, rng: np.random.Generator) -> Group | None:
@@ -53,20 +53,20 @@ def left(running: Group, lost: Lost, rng: np.random.Generator) -> Group | None:
 
 
 def within(
-    prices: CostTables, plan: Placement, lost: Lost, most: float, home: str, rng: np.random.Generator
+    cost_tables: CostTables, plan: Placement, lost: Lost, most: float, home: str, rng: np.random.Generator
 ) -> Iterator[tuple[Placement, Evaluation]]:
     """Placements that run, drawn: of the plan's grouping and trainer's region, that move at most so many devices."""
     for _ in range(TRIES):
         groups = [
-            drawn_mesh(prices, rng, group.tasks, group) if group.trains else left(group, lost, rng)
+            drawn_mesh(cost_tables, rng, group.tasks, group) if group.trains else left(group, lost, rng)
             for group in plan.groups
         ]
         if None in groups:
             continue
         placement = Placement(groups=tuple(group for group in groups if group is not None))
-        if num_moved(plan, placement, lost) > most or trainer_region(prices, placement) != home:
+        if num_moved(plan, placement, lost) > most or trainer_region(cost_tables, placement) != home:
             continue
-        evaluation = evaluate(prices, placement)
+        evaluation = evaluate(cost_tables, placement)
         if isinstance(evaluation, Evaluation):
             yield placement, evaluation
 
@@ -87,9 +87,9 @@ def test_a_deadline_that_a_drawn_placement_keeps_within_the_limit_is_kept_within
     assume(fastest is not None)
     assert fastest is not None
     deadline_s = max(last.step_s, fastest) * CLOSE
-    prices = was.moved_to(replace(was.problem, goal=Goal(max_step_s=deadline_s)))
+    cost_tables = was.moved_to(replace(was.problem, goal=Goal(max_step_s=deadline_s)))
     # the clock stands still: this is about what is looked for, not about how fast this machine is
-    answer = Replanner(prices, plan, now_s=lambda: 0.0, policy=MigrationPolicy(max_moved=max_moved)).fleet_changed(
+    answer = Replanner(cost_tables, plan, now_s=lambda: 0.0, policy=MigrationPolicy(max_moved=max_moved)).fleet_changed(
         fleet, lost
     )
     assert answer.is_within_limit

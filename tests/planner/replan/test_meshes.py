@@ -57,12 +57,14 @@ def layouts(rng: np.random.Generator, most_gpus: int) -> Iterator[tuple[int, int
             )
 
 
-def drawn(prices: CostTables, rng: np.random.Generator, tasks: tuple[Task, ...], like: Group | None) -> Group | None:
+def drawn(
+    cost_tables: CostTables, rng: np.random.Generator, tasks: tuple[Task, ...], like: Group | None
+) -> Group | None:
     """A mesh that fits, with the cuts of `like` where it has devices of that class and chance will have it."""
     for _ in range(TRIES):
         pools = []
-        for key in rng.permutation(sorted(prices.classes))[: 1 + rng.integers(2)].tolist():
-            unit, num, train = next(layouts(rng, prices.classes[key].num_gpus))
+        for key in rng.permutation(sorted(cost_tables.classes))[: 1 + rng.integers(2)].tolist():
+            unit, num, train = next(layouts(rng, cost_tables.classes[key].num_gpus))
             generates = Layout(tensor=int(rng.choice([size for size in TENSOR if size <= unit])))
             of = next((pool for pool in like.pools if pool.device_class == key), None) if like else None
             if of is not None and rng.random() < 0.7:
@@ -74,9 +76,9 @@ def drawn(prices: CostTables, rng: np.random.Generator, tasks: tuple[Task, ...],
             cut = tuple((task, train if task in TRAINING else others[task]) for task in tasks)
             pools.append(Pool(device_class=key, unit_gpus=unit, num_units=num, layouts=cut))
         group = Group(tasks=tasks, pools=tuple(pools))
-        fits = all(pool.num_gpus <= prices.classes[pool.device_class].num_gpus for pool in pools)
-        fits = fits and not any(of_group(prices, group))
-        if fits and all(isinstance(prices.pool(tasks, pool), UnitCost) for pool in pools):
+        fits = all(pool.num_gpus <= cost_tables.classes[pool.device_class].num_gpus for pool in pools)
+        fits = fits and not any(of_group(cost_tables, group))
+        if fits and all(isinstance(cost_tables.pool(tasks, pool), UnitCost) for pool in pools):
             return group
     return None
 
@@ -85,33 +87,35 @@ def gpus(group: Group) -> dict[str, int]:
     return {pool.device_class: pool.num_gpus for pool in group.pools}
 
 
-def beats(prices: CostTables, running: Group, a: MeshColumn, b: MeshColumn) -> bool:
+def beats(cost_tables: CostTables, running: Group, a: MeshColumn, b: MeshColumn) -> bool:
     """Whether `a` is at least as good as `b`, on no more devices of any class, and moves no more."""
     was, before = Placement(groups=(running,)), gpus(b.group)
     if a.regions[0] != b.regions[0] or any(num > before.get(key, 0) for key, num in gpus(a.group).items()):
         return False
     new = [num_moved(was, Placement(groups=(each.group,))) for each in (a, b)]
-    numbers = [sums(prices, running.tasks, {task: np.array([s]) for task, s in each.times.items()}) for each in (a, b)]
+    numbers = [
+        sums(cost_tables, running.tasks, {task: np.array([s]) for task, s in each.times.items()}) for each in (a, b)
+    ]
     return new[0] <= new[1] and all(x[0] <= y[0] * ROUNDING for x, y in zip(*numbers, strict=True))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(0, 1 << 20), st.sampled_from([0, 1]), st.sampled_from(GROUPS))
 def test_every_mesh_that_few_devices_move_for_is_listed_or_beaten(seed: int, eta: int, tasks: tuple[Task, ...]) -> None:
-    prices, rng = prices_of(eta), np.random.default_rng(seed)
-    running = drawn(prices, rng, tasks, None)
+    cost_tables, rng = prices_of(eta), np.random.default_rng(seed)
+    running = drawn(cost_tables, rng, tasks, None)
     assume(running is not None)
     assert running is not None
-    mesh = drawn(prices, rng, tasks, running)
+    mesh = drawn(cost_tables, rng, tasks, running)
     assume(mesh is not None)
     assert mesh is not None
-    column = repairs(prices, mesh)[0]
+    column = repairs(cost_tables, mesh)[0]
     assert column.group == mesh
     most = num_moved(Placement(groups=(running,)), Placement(groups=(mesh,)))
     homes = column.regions[:1]
     listed = (
-        *repairs(prices, running),
-        *others(prices, running, homes, most),
-        *pairs(prices, running, homes, most, np.inf),
+        *repairs(cost_tables, running),
+        *others(cost_tables, running, homes, most),
+        *pairs(cost_tables, running, homes, most, np.inf),
     )
-    assert any(beats(prices, running, each, column) for each in listed)
+    assert any(beats(cost_tables, running, each, column) for each in listed)

@@ -34,16 +34,16 @@ changes = settings(
 @cache
 def running(eta: int) -> tuple[CostTables, Placement, float]:
     """A problem, its plan, and the plan's bound."""
-    prices = CostTables(problem(**MACHINES, eta=eta))
-    found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
+    cost_tables = CostTables(problem(**MACHINES, eta=eta))
+    found = search(cost_tables, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
     assert found.best.bound is not None
-    return prices, found.best.placement, found.best.bound
+    return cost_tables, found.best.placement, found.best.bound
 
 
 def replanner(eta: int = 1, policy: MigrationPolicy | None = None) -> Replanner:
-    prices, placement, bound = running(eta)
-    return Replanner(prices, placement, now_s=time.perf_counter, policy=policy, bound=bound)
+    cost_tables, placement, bound = running(eta)
+    return Replanner(cost_tables, placement, now_s=time.perf_counter, policy=policy, bound=bound)
 
 
 def without_home(fleet: Fleet, home: str) -> Fleet:
@@ -78,14 +78,14 @@ def drawn(plan: Placement, eta: int, seed: int) -> tuple[Fleet, Lost]:
 def test_an_answer_is_a_placement_within_the_limit_or_says_that_nothing_else_runs(
     seed: int, eta: int, max_moved: float
 ) -> None:
-    prices, placement, _ = running(eta)
+    cost_tables, placement, _ = running(eta)
     fleet, lost = drawn(placement, eta, seed)
     planner = replanner(eta, MigrationPolicy(max_moved=max_moved))
     try:
         answer = planner.fleet_changed(fleet, lost)
     except LookupError:
         return
-    after = CostTables(replace(prices.problem, fleet=fleet))
+    after = CostTables(replace(cost_tables.problem, fleet=fleet))
     again = evaluate(after, answer.placement)
     assert isinstance(again, Evaluation)
     assert again.step_s == pytest.approx(answer.evaluation.step_s, rel=1e-9)
@@ -117,15 +117,15 @@ def test_a_tenth_of_the_machines_lost_moves_a_tenth_at_most() -> None:
 
 def test_a_mesh_whose_rest_lacks_memory_goes_on_with_smaller_micro_batches() -> None:
     """With 48 shards of the model two samples of 16k tokens fit on a device, with 32 shards one does."""
-    prices, plan = fully_sharded()
+    cost_tables, plan = fully_sharded()
     train = plan.group_of(Task.ACTOR_TRAINING)
     smaller = replace(train, pools=(replace(train.pools[0], num_units=32),))
-    assert isinstance(evaluate(prices, replace(plan, groups=(plan.groups[0], smaller))), Violation)
+    assert isinstance(evaluate(cost_tables, replace(plan, groups=(plan.groups[0], smaller))), Violation)
     lost = {train.pools[0].device_class: {use_of(train.tasks, train.pools[0]): 8}}
-    east, west = prices.problem.fleet.regions
+    east, west = cost_tables.problem.fleet.regions
     fewer = replace(east, machines=tuple(replace(each, num_machines=each.num_machines - 1) for each in east.machines))
-    planner = Replanner(prices, plan, now_s=time.perf_counter, policy=MigrationPolicy(max_moved=0.05))
-    answer = planner.fleet_changed(replace(prices.problem.fleet, regions=(fewer, west)), lost)
+    planner = Replanner(cost_tables, plan, now_s=time.perf_counter, policy=MigrationPolicy(max_moved=0.05))
+    answer = planner.fleet_changed(replace(cost_tables.problem.fleet, regions=(fewer, west)), lost)
     assert answer.is_within_limit
     assert answer.num_moved == 0
     (pool,) = answer.placement.group_of(Task.ACTOR_TRAINING).pools
@@ -140,12 +140,12 @@ def fully_sharded() -> tuple[CostTables, Placement]:
         for region in base.fleet.regions
     )
     workload = areal_hex_workload("DeepSeek-R1-Distill-Qwen-14B").workload
-    prices = CostTables(replace(base, fleet=replace(base.fleet, regions=regions), workload=workload))
-    east, west = sorted(prices.classes)
+    cost_tables = CostTables(replace(base, fleet=replace(base.fleet, regions=regions), workload=workload))
+    east, west = sorted(cost_tables.classes)
     cut = Layout(tensor=1, sharding=Sharding.FULL, recompute=True, micro_batch=2)
     mesh = Pool(device_class=east, unit_gpus=1, num_units=48, layouts=((Task.ACTOR_TRAINING, cut),))
     makes = Pool(device_class=west, unit_gpus=4, num_units=48, layouts=((Task.GENERATION, Layout(tensor=4)),))
-    return prices, Placement(
+    return cost_tables, Placement(
         groups=(Group(tasks=(Task.GENERATION,), pools=(makes,)), Group(tasks=(Task.ACTOR_TRAINING,), pools=(mesh,)))
     )
 
@@ -163,13 +163,13 @@ def test_a_small_gain_is_not_worth_a_long_move() -> None:
 
 
 def test_lost_devices_of_a_mesh_restart_the_trainer() -> None:
-    prices, placement, _ = running(1)
+    cost_tables, placement, _ = running(1)
     mesh = placement.group_of(Task.ACTOR_TRAINING)
     key = mesh.pools[0].device_class
     use = next(use for use in uses(placement)[key] if use.tasks == mesh.tasks)
     policy = MigrationPolicy()
-    assert migration(prices, placement, placement, policy).restart_s == 0.0
-    assert migration(prices, placement, placement, policy, {key: {use: use.unit_gpus}}).restart_s > 0.0
+    assert migration(cost_tables, placement, placement, policy).restart_s == 0.0
+    assert migration(cost_tables, placement, placement, policy, {key: {use: use.unit_gpus}}).restart_s > 0.0
 
 
 def test_the_loss_of_the_trainers_region_has_an_answer_ready() -> None:
@@ -212,10 +212,10 @@ def test_dollars_at_a_throughput_are_compared_as_dollars() -> None:
         fleet=replace(base.fleet, regions=regions),
         goal=Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=2 * step_s),
     )
-    prices = CostTables(case)
-    found = search(prices, seed=0, budget_s=20.0, now_s=time.perf_counter)
+    cost_tables = CostTables(case)
+    found = search(cost_tables, seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
-    planner = Replanner(prices, found.best.placement, now_s=time.perf_counter, bound=found.best.bound)
+    planner = Replanner(cost_tables, found.best.placement, now_s=time.perf_counter, bound=found.best.bound)
     fewer = replace(
         case.fleet,
         regions=tuple(

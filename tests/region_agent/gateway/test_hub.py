@@ -10,7 +10,7 @@ from periplus.publication import Publication
 from periplus.values.policy import Policy
 from region_agent.gateway.hub import JobHub
 from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import JOB, frame_spool, keeper, play
+from tests.support.gateways import JOB, frame_spool, play, weight_cache
 from tests.support.versions import Versions, small_states
 
 
@@ -26,7 +26,7 @@ async def from_above(hub: JobHub, *publications: Publication) -> None:
 
 
 def hub_with(disk: FaultyWeightFiles) -> JobHub:
-    return JobHub(JOB, "far", frame_spool(region="far"), keeper(disk))
+    return JobHub(JOB, "far", frame_spool(region="far"), weight_cache(disk))
 
 
 def test_an_anchor_that_was_asked_for_is_taken_though_readers_have_newer_and_the_disk_is_full() -> None:
@@ -34,13 +34,13 @@ def test_an_anchor_that_was_asked_for_is_taken_though_readers_have_newer_and_the
         disk = FaultyWeightFiles()
         hub = hub_with(disk)
         await from_above(hub, made().bundle(), made().derived_anchor(2), *made().chain(2, 4))
-        hub.keeper._store.abandon("of a test")
-        hub.keeper._why_unsaved = "the disk is full"
-        assert hub.keeper.have == made().policy(4)
+        hub.weight_cache._store.abandon("of a test")
+        hub.weight_cache._why_unsaved = "the disk is full"
+        assert hub.weight_cache.have == made().policy(4)
         hub.request_anchor("of a test", signed=False)
         await from_above(hub, made().anchor(1), *made().chain(1, 4))
-        assert hub.keeper.copy_policy == made().policy(1)
-        assert hub.keeper.have == made().policy(4)
+        assert hub.weight_cache.copy_policy == made().policy(1)
+        assert hub.weight_cache.have == made().policy(4)
         assert not hub.anchor_requested
         assert hub.log.newest == Policy(0, 4)
 

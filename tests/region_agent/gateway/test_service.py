@@ -29,10 +29,10 @@ from tests.support.gateways import (
     delta,
     frame_spool,
     gateway,
-    keeper,
     play,
     state_of,
     until,
+    weight_cache,
 )
 from tests.support.versions import Versions, small_states
 
@@ -128,7 +128,7 @@ def test_what_waits_for_a_stream_that_is_ended_is_delivered_first() -> None:
 
 def test_who_waits_for_room_towards_a_stream_goes_on_when_it_ends() -> None:
     async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
         route = hub.open_route("")
         hello = gateway_pb2.RolloutUp(worker_id="w1", hello=gateway_pb2.WorkerHello(job_id=JOB))
         await hub.take_up(route, hello)
@@ -151,7 +151,7 @@ def test_a_stream_that_is_not_read_is_ended_and_holds_up_the_others_only_that_lo
     monkeypatch.setattr(hub_module, "DOWN_STALL_S", 0.05)
 
     async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
         stuck, well = hub.open_route(""), hub.open_route("")
         for name, route in (("stuck", stuck), ("well", well)):
             hello = gateway_pb2.RolloutUp(worker_id=name, hello=gateway_pb2.WorkerHello(job_id=JOB))
@@ -168,7 +168,7 @@ def test_a_stream_that_is_not_read_is_ended_and_holds_up_the_others_only_that_lo
 
 def test_a_worker_that_reads_no_acknowledgement_is_not_read_on() -> None:
     async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
         route = hub.open_route("")
         await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
         frame = gateway_pb2.TrajectoryFrame(codec=common_pb2.CODEC_TRAJECTORY_COLUMNS_ZSTD, payload=b"x", epoch=1)
@@ -350,7 +350,7 @@ def test_chunks_are_forwarded_before_the_publication_is_complete() -> None:
 def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway() -> None:
     async def scene() -> None:
         async with (
-            gateway(weights=keeper(chain_versions=2)) as home,
+            gateway(weights=weight_cache(chain_versions=2)) as home,
             Trainer(home.address) as trainer,
             Reader(home.address, has_bundle=True) as slow,
         ):
@@ -362,7 +362,7 @@ def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway() -> No
                 trainer.publish(delta(version - 1, version, num_bytes=size, chunk_bytes=1 << 18))
                 await until(lambda version=version: home.hub.log.newest == Policy(0, version))  # type: ignore[misc]
             # How far the copy has gone depends on what the slow reader was being sent when each version came.
-            await until(lambda: home.hub.keeper.copy_policy not in (None, Policy(0, 0)))
+            await until(lambda: home.hub.weight_cache.copy_policy not in (None, Policy(0, 0)))
             slow.may_read.set()
             await until(lambda: slow.policy == Policy(0, 24))
             assert slow.state() == state_of(24, num_bytes=size)
@@ -376,7 +376,7 @@ def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway() -> No
 def test_newcomers_without_a_way_to_the_newest_state_cause_one_request_for_an_anchor() -> None:
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(disk)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             disk.room_bytes = 0  # no copy
             home.hub.log._max_bytes = 1000
             trainer.publish(anchor(0, num_bytes=400), *(delta(i, i + 1, num_bytes=400) for i in range(4)))
@@ -437,7 +437,7 @@ def test_a_reader_that_got_half_of_a_way_goes_on_from_there(monkeypatch: pytest.
             trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), delta(2, 3))
             await until(lambda: home.hub.log.newest == Policy(0, 3))
             asked: list[Policy | None] = []
-            really = home.hub.keeper.derive
+            really = home.hub.weight_cache.derive
 
             async def broken() -> AsyncGenerator[PublicationRecord]:
                 for record in (*delta(0, 1).records(), delta(1, 2).opening):
@@ -450,7 +450,7 @@ def test_a_reader_that_got_half_of_a_way_goes_on_from_there(monkeypatch: pytest.
                     return Stream(broken(), Policy(0, 3))
                 return await really(have, chain_bytes, is_remote=is_remote)
 
-            monkeypatch.setattr(home.hub.keeper, "derive", derive)
+            monkeypatch.setattr(home.hub.weight_cache, "derive", derive)
             async with Reader(home.address, have=Policy(0, 0), has_bundle=True) as reader:
                 await until(lambda: reader.policy == Policy(0, 3))
                 assert reader.names()[0] == "delta 0.1"
@@ -511,7 +511,7 @@ def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream() -> 
 @pytest.mark.parametrize("region", ["", "far"])
 def test_a_lost_gateway_is_told_from_a_worker_whose_own_stream_ended(region: str) -> None:
     async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), keeper())
+        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
         route = hub.open_route(region)
         await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
         await hub.close_route(route, "its stream ended")

@@ -13,7 +13,7 @@ from periplus.spool.format import Durability
 from periplus.values.transport_keys import FrameKey, SeenFrames
 from region_agent.gateway.hub import JobHub
 from tests.support.faulty_files import FaultyFiles
-from tests.support.gateways import JOB, frame_spool, keeper
+from tests.support.gateways import JOB, frame_spool, weight_cache
 
 ROUTINE = ("put", "to gateway", "acknowledge", "to worker", "up", "to ledger", "down")
 FAULTS = ("cut worker", "cut up", "kill", "power", "fork")
@@ -39,7 +39,7 @@ class World:
 
     async def start_gateway(self) -> None:
         frames = frame_spool(self.disk, region="far", durability=Durability.MACHINE, max_bytes=1 << 24)
-        self.hub = JobHub(JOB, "far", frames, keeper())
+        self.hub = JobHub(JOB, "far", frames, weight_cache())
         assert self.acknowledged - self.ledger <= set(frames.pending), "an acknowledged frame is nowhere"
         await self.connect_worker()
         self.connect_up()

@@ -17,11 +17,11 @@ from tests.support.gateways import (
     bundle,
     delta,
     gateway,
-    keeper,
     play,
     remote_gateway,
     state_of,
     until,
+    weight_cache,
 )
 
 
@@ -135,7 +135,7 @@ def test_an_upstream_waits_until_its_job_is_known_at_home() -> None:
             home.hubs.drop(JOB)
             async with remote_gateway(home.address) as far, Reader(far.address, has_bundle=True) as reader:
                 await asyncio.sleep(0.05)
-                home.hubs.open(JOB, home.frames, keeper())
+                home.hubs.open(JOB, home.frames, weight_cache())
                 assert home.hub is not hub
                 async with Trainer(home.address) as trainer:
                     trainer.publish(bundle(), anchor(0))

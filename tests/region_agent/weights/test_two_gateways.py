@@ -15,7 +15,7 @@ from region_agent.weights import weight_cache as keeper_module
 from region_agent.weights.disk import restore
 from region_agent.weights.routes import RouteKind, RouteRates
 from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import Gateway, Reader, Trainer, gateway, keeper, play, remote_gateway, until
+from tests.support.gateways import Gateway, Reader, Trainer, gateway, play, remote_gateway, until, weight_cache
 from tests.support.versions import Versions, small_states
 
 NUM_VERSIONS = 12
@@ -44,7 +44,7 @@ def at(index: int) -> Policy:
 
 @asynccontextmanager
 async def far_away(home: Gateway, disk: FaultyWeightFiles, *, chain_versions: int = 8) -> AsyncIterator[Gateway]:
-    async with remote_gateway(home.address, weights=keeper(disk, chain_versions=chain_versions)) as far:
+    async with remote_gateway(home.address, weights=weight_cache(disk, chain_versions=chain_versions)) as far:
         yield far
 
 
@@ -56,7 +56,7 @@ def test_a_late_worker_joins_from_its_own_gateway_without_a_byte_over_the_wan() 
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer, far_away(home, FaultyWeightFiles()) as far:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 3))
-            await until(lambda: far.hub.log.newest == at(3) and far.hub.keeper.copy_policy == at(0))
+            await until(lambda: far.hub.log.newest == at(3) and far.hub.weight_cache.copy_policy == at(0))
             before = crossed(home)
             for _ in range(2):
                 async with Reader(far.address) as late:
@@ -77,7 +77,7 @@ def test_a_gateway_that_was_cut_off_catches_up_by_what_it_lacks() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
             async with far_away(home, disk) as far:
-                await until(lambda: far.hub.log.newest == at(1) and far.hub.keeper.copy_policy == at(0))
+                await until(lambda: far.hub.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
                 await far.die()
             disk.kill()
             trainer.publish(*made().chain(1, 4))
@@ -100,18 +100,18 @@ def test_over_a_slow_link_it_catches_up_by_one_fold(monkeypatch: pytest.MonkeyPa
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(chain_versions=16)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(chain_versions=16)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
             async with far_away(home, disk) as far:
-                await until(lambda: far.hub.log.newest == at(1) and far.hub.keeper.copy_policy == at(0))
+                await until(lambda: far.hub.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
                 await far.die()
             disk.kill()
             trainer.publish(*made().chain(1, 10))
             await until(lambda: home.hub.log.newest == at(10))
             before = crossed(home)
             async with far_away(home, disk) as far:
-                await until(lambda: far.hub.keeper.copy_policy == at(10))
-                await until(lambda: home.hub.keeper.num_derived[RouteKind.FOLD] == 1)
+                await until(lambda: far.hub.weight_cache.copy_policy == at(10))
+                await until(lambda: home.hub.weight_cache.num_derived[RouteKind.FOLD] == 1)
                 deltas = sum(each.payload_bytes for each in made().chain(1, 10))
                 assert crossed(home) - before < deltas
                 trainer.publish(made().delta(10, 11))
@@ -125,20 +125,20 @@ def test_over_a_slow_link_it_catches_up_by_one_fold(monkeypatch: pytest.MonkeyPa
 def test_one_that_is_further_behind_than_any_chain_gets_the_copy() -> None:
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(chain_versions=2)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(chain_versions=2)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
             async with far_away(home, disk) as far:
-                await until(lambda: far.hub.log.newest == at(1) and far.hub.keeper.copy_policy == at(0))
+                await until(lambda: far.hub.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
                 await far.die()
             disk.kill()
             trainer.publish(*made().chain(1, 9))
-            await until(lambda: home.hub.keeper.copy_policy == at(7))
+            await until(lambda: home.hub.weight_cache.copy_policy == at(7))
             async with far_away(home, disk) as far, Reader(far.address, have=at(1), has_bundle=True) as worker:
                 await until(lambda: far.hub.log.newest == at(9) and worker.policy == at(9))
                 assert worker.got[0].opening.kind is PublicationKind.ANCHOR
                 assert worker.got[0].opening.is_derived
                 assert worker.state() == made().states[9] or worker.got
-            assert home.hub.keeper.num_derived == {RouteKind.CHAIN: 0, RouteKind.FOLD: 0, RouteKind.FULL: 1}
+            assert home.hub.weight_cache.num_derived == {RouteKind.CHAIN: 0, RouteKind.FOLD: 0, RouteKind.FULL: 1}
             assert trainer.came == []
 
     play(scene)
@@ -153,14 +153,14 @@ def test_a_copy_that_was_damaged_on_disk_is_refused_and_fetched_from_the_gateway
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
             async with far_away(home, disk, chain_versions=chain_versions) as far:
-                await until(lambda: far.hub.log.newest == at(2) and far.hub.keeper.copy_policy == first)
+                await until(lambda: far.hub.log.newest == at(2) and far.hub.weight_cache.copy_policy == first)
                 await far.die()
             disk.kill()
             (state,) = (path for path in disk.paths() if path.suffix == ".state")
             disk.content(state)[1234] ^= 1
             async with far_away(home, disk, chain_versions=chain_versions) as far:
                 assert far.hub.log.newest == at(2), "the chain is as good as it was"
-                await until(lambda: far.hub.keeper.copy_policy == first)
+                await until(lambda: far.hub.weight_cache.copy_policy == first)
                 async with Reader(far.address) as late:
                     await until(lambda: late.policy == at(2))
                     assert late.state() == made().states[2]
@@ -176,18 +176,18 @@ def test_when_the_copy_above_is_bad_the_trainer_is_asked_and_readers_are_never_s
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(disk)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
-            await until(lambda: home.hub.keeper.copy_policy == at(0) and home.hub.log.newest == at(2))
+            await until(lambda: home.hub.weight_cache.copy_policy == at(0) and home.hub.log.newest == at(2))
             (state,) = (path for path in disk.paths() if path.suffix == ".state")
             disk.content(state)[1234] ^= 1  # while it is in use
             async with far_away(home, FaultyWeightFiles()) as far, Reader(far.address) as worker:
                 await until(lambda: trainer.came == ["anchor?"])
-                assert far.hub.keeper.copy_policy is None
-                await until(lambda: home.hub.keeper.copy_policy is None)
+                assert far.hub.weight_cache.copy_policy is None
+                await until(lambda: home.hub.weight_cache.copy_policy is None)
                 trainer.publish(made().anchor(2))
-                await until(lambda: home.hub.keeper.copy_policy == at(2))
-                await until(lambda: worker.policy == at(2) and far.hub.keeper.copy_policy == at(2))
+                await until(lambda: home.hub.weight_cache.copy_policy == at(2))
+                await until(lambda: worker.policy == at(2) and far.hub.weight_cache.copy_policy == at(2))
                 assert worker.state() == made().states[2]
 
     play(scene)
@@ -205,9 +205,9 @@ def test_with_a_full_disk_a_gateway_serves_from_memory_and_makes_its_copy_when_t
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
             async with Reader(far.address) as worker:
                 await until(lambda: worker.policy == at(2))
-                assert far.hub.keeper.copy_policy is None
+                assert far.hub.weight_cache.copy_policy is None
                 disk.room_bytes = None
-                await until(lambda: far.hub.keeper.copy_policy == at(0))
+                await until(lambda: far.hub.weight_cache.copy_policy == at(0))
                 trainer.publish(made().delta(2, 3))
                 await until(lambda: worker.policy == at(3))
                 assert worker.state() == made().states[3]
@@ -226,17 +226,17 @@ def test_a_new_fork_is_followed_and_remembered_after_a_restart() -> None:
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(disk)) as home:
+        async with gateway(weights=weight_cache(disk)) as home:
             async with Trainer(home.address) as trainer:
                 trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
                 await until(lambda: home.hub.log.newest == at(2))
             async with Trainer(home.address, fork=1) as trainer, Reader(home.address) as worker:
                 trainer.publish(other.bundle(), other.anchor(1), other.delta(1, 2))
-                await until(lambda: worker.policy == Policy(1, 2) and home.hub.keeper.copy_policy == Policy(1, 1))
+                await until(lambda: worker.policy == Policy(1, 2) and home.hub.weight_cache.copy_policy == Policy(1, 1))
                 assert worker.state() == made().states[2]
             await home.die()
         disk.kill()
-        async with gateway(weights=keeper(disk)) as home:
+        async with gateway(weights=weight_cache(disk)) as home:
             assert home.hub.log.highest_fork == 1
             assert home.hub.log.newest == Policy(1, 2)
 
@@ -247,17 +247,17 @@ def test_what_is_on_disk_is_bounded() -> None:
     disk = FaultyWeightFiles()
 
     async def scene() -> None:
-        async with gateway(weights=keeper(disk, chain_versions=2)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(disk, chain_versions=2)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0))
             for index in range(1, NUM_VERSIONS):
                 trainer.publish(made().delta(index - 1, index))
                 async with Reader(home.address) as late:
                     await until(lambda index=index: late.policy == at(index))  # type: ignore[misc]
-            await until(lambda: home.hub.keeper.copy_policy == at(NUM_VERSIONS - 3))
+            await until(lambda: home.hub.weight_cache.copy_policy == at(NUM_VERSIONS - 3))
             deltas = sum(each.payload_bytes + 600 for each in made().chain(0, 2))
             kept = sum(len(disk.content(path)) for path in disk.paths())
             assert kept < content_bytes(made().states[0]) + 2 * deltas + 4000
-            home.hub.keeper.close(job_is_done=True)
+            home.hub.weight_cache.close(job_is_done=True)
             assert disk.paths() == [Path("/weights/lock")] or disk.paths() == []
 
     play(scene)
@@ -279,7 +279,7 @@ def test_a_gateway_that_dies_after_any_record_of_a_version_ends_with_the_newest_
             for record in records[num_records:]:
                 trainer.publish_record(record)
             async with far_away(home, disk, chain_versions=1) as far, Reader(far.address) as worker:
-                await until(lambda: worker.policy == at(3) and far.hub.keeper.copy_policy == at(2))
+                await until(lambda: worker.policy == at(3) and far.hub.weight_cache.copy_policy == at(2))
                 assert worker.state() == made().states[3]
             assert trainer.came == []
 
@@ -292,7 +292,7 @@ def test_a_restart_between_the_bundle_of_a_new_fork_and_its_first_state_forgets_
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(disk)) as home:
+        async with gateway(weights=weight_cache(disk)) as home:
             async with Trainer(home.address) as trainer:
                 trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
                 await until(lambda: home.hub.log.newest == at(2))
@@ -302,9 +302,9 @@ def test_a_restart_between_the_bundle_of_a_new_fork_and_its_first_state_forgets_
                 await until(lambda: any(path.name == "fork-0000000001" for path in disk.paths()))
             await home.die()
         disk.kill()
-        async with gateway(weights=keeper(disk)) as home, Trainer(home.address, fork=1) as trainer:
+        async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address, fork=1) as trainer:
             assert home.hub.log.highest_fork == 1
-            assert home.hub.keeper.copy_policy == at(0)
+            assert home.hub.weight_cache.copy_policy == at(0)
             trainer.publish(other.bundle(), other.anchor(2), other.delta(2, 3))
             async with Reader(home.address) as worker:
                 await until(lambda: worker.policy == Policy(1, 3))

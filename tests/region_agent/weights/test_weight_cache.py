@@ -15,7 +15,7 @@ from region_agent.weights.disk.full_state import FullState
 from region_agent.weights.routes import RouteKind
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import Reader, Trainer, gateway, keeper, play, until
+from tests.support.gateways import Reader, Trainer, gateway, play, until, weight_cache
 from tests.support.versions import Versions, small_states
 
 NUM_VERSIONS = 8
@@ -63,7 +63,7 @@ def test_a_delta_that_is_damaged_on_disk_ends_the_chain_and_readers_are_not_serv
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(disk)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 3))
             await until(lambda: home.hub.log.newest == at(3) and len(delta_files(disk)) == 3)
             damaged = disk.content(delta_files(disk)[1])
@@ -74,7 +74,7 @@ def test_a_delta_that_is_damaged_on_disk_ends_the_chain_and_readers_are_not_serv
                 await asyncio.sleep(0.05)
                 assert worker.num_chunks == sent
                 trainer.publish(made().anchor(3))
-                await until(lambda: worker.policy == at(3) and home.hub.keeper.copy_policy == at(3))
+                await until(lambda: worker.policy == at(3) and home.hub.weight_cache.copy_policy == at(3))
                 assert worker.error is None
 
     play(scene)
@@ -83,7 +83,7 @@ def test_a_delta_that_is_damaged_on_disk_ends_the_chain_and_readers_are_not_serv
 def test_a_state_that_was_half_written_when_the_disk_failed_is_sent_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        weights = keeper(disk, chain_versions=1)
+        weights = weight_cache(disk, chain_versions=1)
         take(weights, made().bundle(), made().anchor(0), made().delta(0, 1))
         await settled(weights)
 
@@ -117,7 +117,7 @@ def test_a_fault_of_ours_while_something_is_made_ends_neither_the_keeper_nor_its
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
-            await until(lambda: home.hub.keeper.copy_policy == at(0) and home.hub.log.newest == at(2))
+            await until(lambda: home.hub.weight_cache.copy_policy == at(0) and home.hub.log.newest == at(2))
             async with Reader(home.address) as late:
                 await until(lambda: trainer.came == ["anchor?"])
                 trainer.publish(made().anchor(2))
@@ -129,7 +129,7 @@ def test_a_fault_of_ours_while_something_is_made_ends_neither_the_keeper_nor_its
 
 def test_nothing_is_derived_once_it_stops() -> None:
     async def scene() -> None:
-        weights = keeper()
+        weights = weight_cache()
         take(weights, made().bundle(), made().anchor(0), made().delta(0, 1))
         await settled(weights)
         weights.stop()
@@ -140,7 +140,7 @@ def test_nothing_is_derived_once_it_stops() -> None:
 
 def test_one_whose_copy_is_older_than_what_readers_have_subscribes_from_where_the_copy_leads() -> None:
     async def scene() -> None:
-        weights = keeper()
+        weights = weight_cache()
         take(weights, made().bundle(), made().anchor(0), *made().chain(0, 4))
         weights._drain()
         weights._store.abandon("of a test")
@@ -161,10 +161,10 @@ def test_one_whose_copy_is_older_than_what_readers_have_subscribes_from_where_th
 
 def test_a_slow_reader_of_the_full_copy_is_not_overtaken_by_it() -> None:
     async def scene() -> None:
-        async with gateway(weights=keeper(chain_versions=1)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(chain_versions=1)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0))
-            await until(lambda: home.hub.keeper.copy_policy == at(0))
-            weights = home.hub.keeper
+            await until(lambda: home.hub.weight_cache.copy_policy == at(0))
+            weights = home.hub.weight_cache
             home.hub.log.drop_before(at(0))
             home.hub.log._anchor = None
             answer = await weights.derive(None, None, is_remote=False)
@@ -188,15 +188,15 @@ def test_what_was_made_of_an_older_copy_does_not_stay(monkeypatch: pytest.Monkey
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(disk, chain_versions=1)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(disk, chain_versions=1)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
-            await until(lambda: home.hub.log.newest == at(1) and home.hub.keeper.copy_policy == at(0))
+            await until(lambda: home.hub.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
             home.hub.log._anchor = None
             async with Reader(home.address) as late:
                 await until(lambda: late.policy == at(1))
             assert any(path.suffix == ".derived" for path in disk.paths())
             trainer.publish(*made().chain(1, 4))
-            await until(lambda: home.hub.keeper.copy_policy == at(3))
+            await until(lambda: home.hub.weight_cache.copy_policy == at(3))
             assert not any(path.suffix == ".derived" for path in disk.paths())
 
     play(scene)
@@ -207,9 +207,9 @@ def test_a_derived_file_that_is_damaged_is_made_anew(monkeypatch: pytest.MonkeyP
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
-        async with gateway(weights=keeper(disk)) as home, Trainer(home.address) as trainer:
+        async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
-            await until(lambda: home.hub.log.newest == at(1) and home.hub.keeper.copy_policy == at(0))
+            await until(lambda: home.hub.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
             home.hub.log._anchor = None
             async with Reader(home.address) as first:
                 await until(lambda: first.policy == at(1))
@@ -218,6 +218,6 @@ def test_a_derived_file_that_is_damaged_is_made_anew(monkeypatch: pytest.MonkeyP
             async with Reader(home.address) as second:
                 await until(lambda: second.policy == at(1))
                 assert second.state() == made().states[1]
-            assert home.hub.keeper.num_derived[RouteKind.FULL] == 2
+            assert home.hub.weight_cache.num_derived[RouteKind.FULL] == 2
 
     play(scene)

@@ -94,20 +94,20 @@ class Scribe:
 
 class Scene:
     def __init__(self, model: Any) -> None:
-        self.model, self.link, self.scribe, self.key = model, Link(), Scribe(), PublisherKey.generate()
-        self.desk = Desk(self.link.log)
+        self.model, self.link, self.recorder, self.key = model, Link(), Scribe(), PublisherKey.generate()
+        self.ledger_service = Desk(self.link.log)
         self.done: list[Policy] = []
         link: Any = self.link
-        desk: Any = self.desk
-        scribe: Any = self.scribe
+        ledger_service: Any = self.ledger_service
+        recorder: Any = self.recorder
         self.publisher = Publisher(
             JOB,
             model,
             Policy(0, 0),
             key=self.key,
             link=link,
-            desk=desk,
-            scribe=scribe,
+            ledger_service=ledger_service,
+            recorder=recorder,
             prompts_RP=probe_prompts(1, model.config.vocab_size),
             num_threads=1,
             now=lambda: 0.0,
@@ -174,9 +174,9 @@ def test_a_fork_begins_with_the_bundle_and_a_full_state_and_goes_on_in_deltas(sc
         assert len(publication.closing.probe_logprobs) == NUM_LOGPROBS
     assert scene.publisher.digest == state_digest(states[2])
     assert scene.done == [Policy(0, 1), Policy(0, 2)]
-    assert [sent.is_delta for sent in scene.scribe.sent] == [False, True, True]
-    assert [sent.payload_bytes for sent in scene.scribe.sent] == [p.payload_bytes for p in scene.link.published[1:]]
-    assert 0 < scene.scribe.sent[1].num_changed <= scene.scribe.sent[1].num_elements
+    assert [sent.is_delta for sent in scene.recorder.sent] == [False, True, True]
+    assert [sent.payload_bytes for sent in scene.recorder.sent] == [p.payload_bytes for p in scene.link.published[1:]]
+    assert 0 < scene.recorder.sent[1].num_changed <= scene.recorder.sent[1].num_elements
 
 
 def test_a_version_is_on_record_before_its_closing_leaves(scene: Scene) -> None:
@@ -271,7 +271,7 @@ def test_who_asks_gets_a_full_state_of_the_newest_version(scene: Scene) -> None:
         scene.step()
         await scene.hand(1)
         await scene.publisher.drained()
-        scene.desk.on_anchor_wanted()
+        scene.ledger_service.on_anchor_wanted()
         await settle(lambda: len(scene.link.published) == 4)
 
     play(scene, act)
@@ -282,7 +282,7 @@ def test_who_asks_gets_a_full_state_of_the_newest_version(scene: Scene) -> None:
 
 
 def test_an_anchor_that_is_asked_for_before_the_first_publication_waits_for_it(scene: Scene) -> None:
-    scene.desk.on_anchor_wanted()
+    scene.ledger_service.on_anchor_wanted()
 
     async def act() -> None:
         for _ in range(20):
@@ -302,10 +302,10 @@ def test_the_first_full_state_answers_who_asked_while_it_was_on_its_way(
             async def behind_the_bundle(record: audit.Entry) -> None:
                 scene.link.open.clear()
 
-            monkeypatch.setattr(scene.desk, "milestone", behind_the_bundle)
+            monkeypatch.setattr(scene.ledger_service, "milestone", behind_the_bundle)
             beginning = tasks.create_task(scene.begin())
             await settle(lambda: not scene.link.open.is_set())
-            scene.desk.on_anchor_wanted()
+            scene.ledger_service.on_anchor_wanted()
             await asyncio.sleep(0.001)
             monkeypatch.undo()
             scene.link.open.set()
@@ -348,7 +348,7 @@ def test_where_everything_is_new_the_version_is_a_full_state_and_answers_who_ask
         scene.replace_all()
         scene.link.open.clear()
         await scene.hand(1)
-        scene.desk.on_anchor_wanted()
+        scene.ledger_service.on_anchor_wanted()
         scene.link.open.set()
         await scene.publisher.drained()
         for _ in range(20):
@@ -357,7 +357,7 @@ def test_where_everything_is_new_the_version_is_a_full_state_and_answers_who_ask
     play(scene, act)
     assert scene.link.names[2:] == ["anchor 0.1"]
     assert scene.link.published[-1].opening.base is None
-    assert "delta_density" not in scene.scribe.sent[-1].values()
+    assert "delta_density" not in scene.recorder.sent[-1].values()
 
 
 def test_whether_a_delta_pays_is_asked_until_one_did_and_again_when_one_did_not(
@@ -405,9 +405,9 @@ def test_proofs_are_compared_with_what_was_published(scene: Scene) -> None:
             gateway_pb2.WeightProof(policy=here, state_digest=digest, ok=False, why="one weight was changed"),
             gateway_pb2.WeightProof(policy=elsewhere, state_digest=b"of a version long gone", ok=True),
         ):
-            scene.desk.on_proof("w0", proof)
+            scene.ledger_service.on_proof("w0", proof)
 
     play(scene, act)
-    assert scene.scribe.mismatches == 2
-    assert len(scene.scribe.proofs) == 4
-    assert scene.scribe.proofs[0].pause_s == 0.25
+    assert scene.recorder.mismatches == 2
+    assert len(scene.recorder.proofs) == 4
+    assert scene.recorder.proofs[0].pause_s == 0.25

@@ -32,17 +32,17 @@ class _Judged:
     """Name of what determines the step time."""
 
 
-def mended(prices: CostTables, placement: Placement, worth_usd: float) -> Placement | None:
+def mended(cost_tables: CostTables, placement: Placement, worth_usd: float) -> Placement | None:
     """Return a placement that keeps the goal's deadline and costs less than `worth_usd`; None if none is found."""
-    now = _judged(prices, placement)
-    most_s = prices.problem.goal.planned_step_s
+    now = _judged(cost_tables, placement)
+    most_s = cost_tables.problem.goal.planned_step_s
     if now is None or most_s is None:
         return None
     # Add units until the deadline holds, or the placement is too expensive.
     for _ in range(_MOST_MORE):
         if now.step_s <= most_s or now.usd >= worth_usd:
             break
-        better = _more(prices, now)
+        better = _more(cost_tables, now)
         if better is None:
             return None
         now = better
@@ -50,25 +50,25 @@ def mended(prices: CostTables, placement: Placement, worth_usd: float) -> Placem
         return None
     # Then remove units while the deadline holds.
     for _ in range(_MOST_FEWER):
-        fewer = _fewer(prices, now, most_s)
+        fewer = _fewer(cost_tables, now, most_s)
         if fewer is None:
             break
         now = fewer
     return now.placement if now.usd < worth_usd else None
 
 
-def _judged(prices: CostTables, placement: Placement) -> _Judged | None:
+def _judged(cost_tables: CostTables, placement: Placement) -> _Judged | None:
     """Evaluate a placement without the goal's limits; None if it is invalid or there is no deadline."""
-    asked_s = prices.problem.goal.max_step_s
-    goal = replace(prices.problem.goal, max_step_s=None, max_usd_per_hour=None)
-    found = evaluate(prices, placement, goal=goal)
+    asked_s = cost_tables.problem.goal.max_step_s
+    goal = replace(cost_tables.problem.goal, max_step_s=None, max_usd_per_hour=None)
+    found = evaluate(cost_tables, placement, goal=goal)
     if not isinstance(found, Evaluation) or asked_s is None:
         return None
     usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / asked_s - 1)
     return _Judged(placement=placement, step_s=found.step_s, usd=usd, binding=found.binding)
 
 
-def _more(prices: CostTables, now: _Judged) -> _Judged | None:
+def _more(cost_tables: CostTables, now: _Judged) -> _Judged | None:
     """Return the placement with one more unit, in a group that binds, that saves most seconds per dollar.
 
     The result is None if no unit helps.
@@ -78,7 +78,7 @@ def _more(prices: CostTables, now: _Judged) -> _Judged | None:
         if group.trains or not _binds(group, now.binding):
             continue
         for place in range(len(group.pools)):
-            found = _judged(prices, _changed(now.placement, group, place, 1))
+            found = _judged(cost_tables, _changed(now.placement, group, place, 1))
             if found is None:
                 continue
             saved_s = now.step_s - found.step_s
@@ -95,11 +95,11 @@ def _binds(group: Group, binding: str) -> bool:
     return binding == "group:" + "+".join(group.tasks)
 
 
-def _fewer(prices: CostTables, now: _Judged, most_s: float) -> _Judged | None:
+def _fewer(cost_tables: CostTables, now: _Judged, most_s: float) -> _Judged | None:
     """Return the cheapest placement with one unit less that keeps the deadline; None if there is none."""
     best = None
     for placement in _smaller(now.placement):
-        found = _judged(prices, placement)
+        found = _judged(cost_tables, placement)
         if found is None or found.step_s > most_s:
             continue
         if found.usd < (best or now).usd * (1 - _HELPS):

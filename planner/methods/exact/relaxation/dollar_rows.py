@@ -37,7 +37,7 @@ class DollarTerms:
     @property
     def counts(self) -> bool:
         """Whether dollars matter at all."""
-        return self.data.prices.problem.goal.counts_usd
+        return self.data.cost_tables.problem.goal.counts_usd
 
     def add_meshes(self, of: ReachableMeshes, at: Ints) -> None:
         """Add rent and egress of the meshes of one group; `at` are their binaries."""
@@ -52,7 +52,7 @@ class DollarTerms:
         if Task.GENERATION in block.tasks:
             # A mesh that generates sends samples home from the regions that make any, and receives versions if it does
             # not train the actor.
-            makes = block.makes[rows] | self.data.prices.problem.rules.demands_regions
+            makes = block.makes[rows] | self.data.cost_tables.problem.rules.demands_regions
             usd = usd + np.where(makes, ways.usd_back[regions], 0.0).max(axis=1)
             if Task.ACTOR_TRAINING not in block.tasks:
                 away = np.where(regions != self.home, ways.usd_version[regions], 0.0)
@@ -103,7 +103,7 @@ class DollarTerms:
         self, model: LinearModel, step: int, ends_s: tuple[float, float], scale_s: float, most_usd: float
     ) -> None:
         """Add the objective, and the budget if there is one. `ends_s` is the subproblem's range of the step time."""
-        goal = self.data.prices.problem.goal
+        goal = self.data.cost_tables.problem.goal
         low, high = ends_s
         if goal.objective is Objective.COST_AT_THROUGHPUT:
             usd = model.variable(0.0, min(most_usd, goal.planned_usd_per_hour or INFINITE))

@@ -102,7 +102,7 @@ class Relaxation:
     """Binaries by the set of variables of which they say whether any is used."""
 
     def __post_init__(self) -> None:
-        problem, model, node = self.data.prices.problem, self.model, self.node
+        problem, model, node = self.data.cost_tables.problem, self.model, self.node
         low, high = node.step_s
         self.most_s = min(self.most_s, high, problem.goal.planned_step_s or INFINITE)
         self.scale_s = self.most_s if self.most_s < INFINITE else 1.0
@@ -227,7 +227,7 @@ class Relaxation:
         In a group that also scores, remote units may idle in generation and still score: they get counts of their own.
         """
         of, model = units.of, self.model
-        if not of.scores or self.data.prices.problem.rules.demands_regions:
+        if not of.scores or self.data.cost_tables.problem.rules.demands_regions:
             return units
         units = units.some(np.flatnonzero(of.makes))
         at = units.at.copy()
@@ -257,7 +257,7 @@ class Relaxation:
         add_window(data, model, units, self.interval, self.node.home, self.window, scale)
         self._add_receivers(units)
         # Demanded regions: the window holds the first sample of every unit in use.
-        if data.prices.problem.rules.demands_regions:
+        if data.cost_tables.problem.rules.demands_regions:
             levels = units.of.lag_s + units.of.block.first_s[units.of.rows]
             steps = chain(data, model, units, levels, scale, self.is_fine)
             below(model, [*path, *steps], [(self.step, float(data.ends))])
@@ -292,7 +292,7 @@ class Relaxation:
 
     def _add_critic(self) -> None:
         """Add the path of the critic's weights, if another group than the one that trains it infers with it."""
-        models = self.data.prices.problem.workload.models
+        models = self.data.cost_tables.problem.workload.models
         if Task.CRITIC_TRAINING not in models or Task.CRITIC_INFERENCE not in models:
             return
         trains = next(tasks for tasks in self.node.grouping if Task.CRITIC_TRAINING in tasks)
@@ -361,7 +361,7 @@ class Relaxation:
 
     def _add_regions(self) -> None:
         """Add the operator's rules: regions that must generate, and least and most regions in use."""
-        rules, model = self.data.prices.problem.rules, self.model
+        rules, model = self.data.cost_tables.problem.rules, self.model
         for name in sorted(rules.generating):
             at = self.data.region_at.get(name, -1)
             making = uses(self.meshes, self.units, Task.GENERATION)

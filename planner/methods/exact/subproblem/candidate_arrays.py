@@ -144,11 +144,11 @@ class ProblemArrays:
     mesh.
     """
 
-    def __init__(self, prices: CostTables, max_s: float, num_blocks: int) -> None:
-        self.prices = prices
-        self.num_blocks = min(num_blocks, prices.problem.limits.max_train_blocks)
+    def __init__(self, cost_tables: CostTables, max_s: float, num_blocks: int) -> None:
+        self.cost_tables = cost_tables
+        self.num_blocks = min(num_blocks, cost_tables.problem.limits.max_train_blocks)
         self.max_s = max_s
-        self.classes = tuple(prices.classes[key] for key in sorted(prices.classes))
+        self.classes = tuple(cost_tables.classes[key] for key in sorted(cost_tables.classes))
         self.class_at = {each.key: i for i, each in enumerate(self.classes)}
         self.regions = tuple(sorted({each.region.name for each in self.classes}))
         self.region_at = {name: i for i, name in enumerate(self.regions)}
@@ -165,7 +165,7 @@ class ProblemArrays:
         self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]
     ) -> "ProblemArrays":
         """Return the same problem with only these candidates for the given groups; re-planning uses this."""
-        found = ProblemArrays(self.prices, self.max_s, self.num_blocks)
+        found = ProblemArrays(self.cost_tables, self.max_s, self.num_blocks)
         found._units = self._units | {tasks: self._units_of(tasks, columns) for tasks, columns in units.items()}
         found._meshes = self._meshes | {tasks: self._meshes_of(tasks, columns) for tasks, columns in meshes.items()}
         found._ways = self._ways
@@ -174,7 +174,7 @@ class ProblemArrays:
     @cached_property
     def samples(self) -> float:
         """Samples of one step."""
-        return float(self.prices.problem.workload.samples_per_step)
+        return float(self.cost_tables.problem.workload.samples_per_step)
 
     @cached_property
     def pays_for_few(self) -> bool:
@@ -182,23 +182,23 @@ class ProblemArrays:
 
         Relaxations alone then find good placements soon.
         """
-        problem = self.prices.problem
+        problem = self.cost_tables.problem
         return problem.goal.objective is Objective.COST_AT_THROUGHPUT and len(groupings(problem)) <= FEW_GROUPINGS
 
     @property
     def ends(self) -> int:
         """Number of steps that a path may take: eta + 1."""
-        return self.prices.problem.workload.eta + 1
+        return self.cost_tables.problem.workload.eta + 1
 
     @property
     def is_sync(self) -> bool:
         """Whether the job is synchronous (eta is 0)."""
-        return self.prices.problem.workload.eta == 0
+        return self.cost_tables.problem.workload.eta == 0
 
     def units(self, tasks: Tasks) -> UnitArrays:
         """Return the candidate units of a group without training."""
         if tasks not in self._units:
-            self._units[tasks] = self._units_of(tasks, unit_columns(self.prices, tasks))
+            self._units[tasks] = self._units_of(tasks, unit_columns(self.cost_tables, tasks))
         return self._units[tasks]
 
     def meshes(self, tasks: Tasks, home: int | None = None) -> MeshArrays:
@@ -227,12 +227,12 @@ class ProblemArrays:
 
     def critic_s(self, src: int, dst: int) -> tuple[float, float]:
         """Return (seconds, seconds that occupy the link) of the critic's weights; inf without a route."""
-        way = between.critic_way(self.prices, self.regions[src], self.regions[dst])
+        way = between.critic_way(self.cost_tables, self.regions[src], self.regions[dst])
         return (np.inf, np.inf) if way is None else (way.weights_s, way.link_s)
 
     def critic_usd(self, src: int, dst: int) -> float:
         """Return the egress dollars of one version of the critic's weights; inf without a route."""
-        way = between.critic_way(self.prices, self.regions[src], self.regions[dst])
+        way = between.critic_way(self.cost_tables, self.regions[src], self.regions[dst])
         return np.inf if way is None else way.usd_per_version
 
     def _listed(self, tasks: Tasks, home: int | None) -> MeshList:
@@ -240,9 +240,9 @@ class ProblemArrays:
         key = (tasks, home) if self.num_blocks > 1 else (tasks, None)
         room, may_pair = self.rooms.get(key, (MeshTimeLimits(busy_s=self.max_s), any_pair))
         name = None if home is None else self.regions[home]
-        found = mesh_list(self.prices, tasks, room, blocks=1, home=name, may_pair=may_pair)
+        found = mesh_list(self.cost_tables, tasks, room, blocks=1, home=name, may_pair=may_pair)
         if self.num_blocks > 1:
-            found += mesh_list(self.prices, tasks, room, blocks=2, home=name, may_pair=may_pair)
+            found += mesh_list(self.cost_tables, tasks, room, blocks=2, home=name, may_pair=may_pair)
         return found
 
     def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitArrays:
@@ -316,7 +316,7 @@ class ProblemArrays:
         regions = both(lambda part, pool: self.region_at[part.at[pool].region.name], None)
         gpus = both(lambda part, pool: part.pools[pool][0].unit[part.pools[pool][1]], 1)
         num = both(lambda part, pool: part.pools[pool][0].num_units[part.pools[pool][1]], 0)
-        makes = [part.generating(self.prices) for part in listed.parts]
+        makes = [part.generating(self.cost_tables) for part in listed.parts]
         return MeshArrays(
             tasks=tasks,
             columns=listed,
@@ -334,7 +334,7 @@ class ProblemArrays:
         )
 
     def _ways_of(self, home: int) -> TransferArrays:
-        found = between.home(self.prices, self.regions[home])
+        found = between.home(self.cost_tables, self.regions[home])
         ways = [found.ways.get(name) for name in self.regions]
 
         def each(name: str) -> Floats:

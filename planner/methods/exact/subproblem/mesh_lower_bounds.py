@@ -151,12 +151,12 @@ def _usd_of(data: ProblemArrays, task: Task) -> Floats:
         # Device-seconds of one step's work on the best layout, times the price of a device.
         if task in SCORING:
             sizes = [size for size in TENSOR if size <= at.gpus_per_machine]
-            devices_s = min(size * data.prices.scoring_s(task, at.gpu, size) for size in sizes)
+            devices_s = min(size * data.cost_tables.scoring_s(task, at.gpu, size) for size in sizes)
             found[c] = at.usd_per_gpu_hour * data.samples * devices_s
             continue
         of, fits = _options(data, task, c)
         if fits.any():
-            samples = data.samples * data.prices.problem.workload.epochs_per_step
+            samples = data.samples * data.cost_tables.problem.workload.epochs_per_step
             devices_s = float((of.num_gpus[fits] / of.blocks[task].samples_per_s[fits]).min())
             found[c] = at.usd_per_gpu_hour * samples * devices_s
     return found
@@ -167,12 +167,12 @@ def _pairs(data: ProblemArrays, tasks: Tasks) -> Bools:
 
     The diagonal stands for meshes of one pool.
     """
-    prices = data.prices
+    cost_tables = data.cost_tables
     may = np.zeros(len(data.classes), dtype=bool)
-    may[[data.class_at[at.key] for at in usable_classes(prices, tasks)]] = True
+    may[[data.class_at[at.key] for at in usable_classes(cost_tables, tasks)]] = True
     if data.num_blocks < 2:
         return np.diag(may)
-    grads = prices.gradient_bytes(tasks) / 2
+    grads = cost_tables.gradient_bytes(tasks) / 2
     joined = _joined(data)[data.class_region[:, None], data.class_region]
     near = data.class_region[:, None] == data.class_region
     # Between regions, gradients alone must fit into a step.
@@ -192,8 +192,8 @@ def _joined_bytes_per_s(data: ProblemArrays) -> Floats:
     found = np.zeros((len(data.regions), len(data.regions)))
     for a, one in some.items():
         for b, other in some.items():
-            if a != b and data.prices.network.joins(one.region.name, other.region.name):
-                found[a, b] = data.prices.edges((one, other))[0].bytes_per_s
+            if a != b and data.cost_tables.network.joins(one.region.name, other.region.name):
+                found[a, b] = data.cost_tables.edges((one, other))[0].bytes_per_s
     return found
 
 
@@ -223,7 +223,7 @@ def _training_s(data: ProblemArrays, task: Task) -> Floats:
     The other pool adds at least one pipeline to the gradient ring. Both pools must reach their bound, so the larger
     counts.
     """
-    workload, num = data.prices.problem.workload, len(data.classes)
+    workload, num = data.cost_tables.problem.workload, len(data.classes)
     alone_s, rates, found = np.full(num, INFINITE), np.zeros(num), np.full((num, num), INFINITE)
     blocks = [_blocks(data, task, c) for c in range(num)]
     for c, (whole, paired) in enumerate(blocks):
@@ -258,9 +258,9 @@ def _blocks(data: ProblemArrays, task: Task, c: int) -> tuple[Pools, Pools]:
 
 def _options(data: ProblemArrays, task: Task, c: int) -> tuple[PoolOptions, Bools]:
     """Return the layouts of one task alone, and which of them the class has enough machines for."""
-    at, prices = data.classes[c], data.prices
-    key = ("options", (task,), prices.kind(at), at.num_machines)
-    of = prices.known(key, lambda: options(prices, (task,), at, at.num_machines), lasts=True)
+    at, cost_tables = data.classes[c], data.cost_tables
+    key = ("options", (task,), cost_tables.kind(at), at.num_machines)
+    of = cost_tables.known(key, lambda: options(cost_tables, (task,), at, at.num_machines), lasts=True)
     return of, of.num_units * of.unit <= of.held * at.num_machines
 
 
@@ -268,7 +268,7 @@ def _scoring_rate(data: ProblemArrays, task: Task, c: int) -> float:
     """Return the best samples per second of scoring with all devices of a class."""
     at = data.classes[c]
     sizes = [size for size in TENSOR if size <= at.gpus_per_machine]
-    return max(at.num_units(size) / data.prices.scoring_s(task, at.gpu, size) for size in sizes)
+    return max(at.num_units(size) / data.cost_tables.scoring_s(task, at.gpu, size) for size in sizes)
 
 
 def _generation_s(data: ProblemArrays) -> Floats:
@@ -276,19 +276,21 @@ def _generation_s(data: ProblemArrays) -> Floats:
 
     The shorter of both loading times counts.
     """
-    prices, tables = data.prices, []
+    cost_tables, tables = data.cost_tables, []
     for at in data.classes:
-        made = np.zeros(len(prices.phase_seconds))
+        made = np.zeros(len(cost_tables.phase_seconds))
         for tensor in (size for size in TENSOR if size <= at.gpus_per_machine):
-            loads = [prices.load_s(at, tensor, num_gpus=num) for num in (at.gpus_per_machine, at.gpus_per_machine + 1)]
+            loads = [
+                cost_tables.load_s(at, tensor, num_gpus=num) for num in (at.gpus_per_machine, at.gpus_per_machine + 1)
+            ]
             for load_s in loads:
-                shares = prices.shares(at.gpu, tensor, load_s).max(axis=0)
+                shares = cost_tables.shares(at.gpu, tensor, load_s).max(axis=0)
                 made = np.maximum(made, at.num_gpus // tensor * shares)
         tables.append(made)
     # Best samples by the end of a phase with all devices of each class: [num_classes, num_knots].
     stacked = np.array(tables)
     num = len(stacked)
-    seconds = prices.phase_seconds
+    seconds = cost_tables.phase_seconds
 
     def both(place: Ints) -> Floats:
         found: Floats = stacked[np.arange(num)[:, None], place] + stacked[np.arange(num), place]

@@ -196,7 +196,7 @@ def _meshes_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableMeshes:
     keep = np.isfinite(away_s)
     if trains_actor:
         keep &= block.home == home
-    if data.prices.problem.rules.max_regions == 1:
+    if data.cost_tables.problem.rules.max_regions == 1:
         keep &= (block.regions == home).all(axis=1)
     rows = np.flatnonzero(keep)
     regions, none = block.regions[rows], np.zeros(len(rows))
@@ -225,7 +225,7 @@ def phase_s(data: ProblemArrays, block: MeshArrays, rows: Ints, ways_s: Floats) 
     `ways_s` is seconds of weights and trajectories by region. Regions that finish no sample do not count, unless
     regions are demanded.
     """
-    makes = block.makes[rows] | data.prices.problem.rules.demands_regions
+    makes = block.makes[rows] | data.cost_tables.problem.rules.demands_regions
     found: Floats = block.gen_s[rows] + np.where(makes, ways_s[block.regions[rows]], 0.0).max(axis=1)
     return found
 
@@ -233,7 +233,7 @@ def phase_s(data: ProblemArrays, block: MeshArrays, rows: Ints, ways_s: Floats) 
 def _units_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableUnits:
     block, ways = data.units(tasks), data.ways(home)
     keep = np.isfinite(ways.scoring_s[block.at_region])
-    if data.prices.problem.rules.max_regions == 1:
+    if data.cost_tables.problem.rules.max_regions == 1:
         keep &= block.at_region == home
     rows = np.flatnonzero(keep)
     region = block.at_region[rows]

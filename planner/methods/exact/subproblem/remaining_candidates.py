@@ -273,7 +273,7 @@ def _making(data: ProblemArrays, at: ReachableUnits, can: Bools) -> ReachableUni
 
     The others still score if the group does and idling is allowed; otherwise they are dropped.
     """
-    if not at.scores or data.prices.problem.rules.demands_regions:
+    if not at.scores or data.cost_tables.problem.rules.demands_regions:
         return at.some(can)
     if can.all():
         return at

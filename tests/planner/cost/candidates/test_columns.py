@@ -29,7 +29,7 @@ from tests.support.planner_cost import (
 PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)
 
 
-def prices(
+def cost_tables(
     *, eta: int, regions: int, memory: float, tasks: tuple[Task, ...] = PAIR, goal: Goal | None = None
 ) -> CostTables:
     fast, slow = slower(GPU, "fast", factor=1, memory=memory), slower(GPU, "slow", factor=0.6, memory=memory)
@@ -52,7 +52,7 @@ def best(of: CostTables, every: Iterable[Placement]) -> float:
 @pytest.mark.parametrize("regions", [1, 2])
 @pytest.mark.parametrize("memory", [1.0, 0.05])
 def test_no_placement_is_better_than_the_best_of_columns(eta: int, regions: int, memory: float) -> None:
-    of = prices(eta=eta, regions=regions, memory=memory)
+    of = cost_tables(eta=eta, regions=regions, memory=memory)
     listed = best(of, placements(of, batches=(0, 16)))
     assert np.isfinite(listed)
     assert best(of, of_columns(of)) <= listed * (1 + 1e-9)
@@ -66,20 +66,20 @@ def test_no_placement_is_better_than_the_best_of_columns(eta: int, regions: int,
     ],
 )
 def test_nor_is_one_that_costs_less(goal: Goal) -> None:
-    of = prices(eta=0, regions=2, memory=1.0, goal=goal)
+    of = cost_tables(eta=0, regions=2, memory=1.0, goal=goal)
     listed = best(of, placements(of))
     assert np.isfinite(listed)
     assert best(of, of_columns(of)) <= listed * (1 + 1e-9)
 
 
 def test_every_column_makes_a_valid_placement() -> None:
-    of = prices(eta=1, regions=2, memory=1.0, tasks=GRPO)
+    of = cost_tables(eta=1, regions=2, memory=1.0, tasks=GRPO)
     every = list(of_columns(of))
     assert (evaluate_many(of, every).verdict == PlacementVerdict.VALID).all()
 
 
 def test_what_takes_longer_is_left_out() -> None:
-    of = prices(eta=1, regions=2, memory=1.0)
+    of = cost_tables(eta=1, regions=2, memory=1.0)
     every = mesh_columns(of, (Task.ACTOR_TRAINING,))
     times = sorted(column.times[Task.ACTOR_TRAINING] for column in every)
     fast = mesh_columns(of, (Task.ACTOR_TRAINING,), times[len(times) // 2])
@@ -90,7 +90,7 @@ def test_what_takes_longer_is_left_out() -> None:
 
 
 def test_one_pool_and_two_make_all() -> None:
-    of = prices(eta=1, regions=2, memory=1.0)
+    of = cost_tables(eta=1, regions=2, memory=1.0)
     one, two = (mesh_columns(of, (Task.ACTOR_TRAINING,), blocks=blocks) for blocks in (1, 2))
     assert (*one, *two) == mesh_columns(of, (Task.ACTOR_TRAINING,))
     assert {len(column.group.pools) for column in one} == {1}
@@ -108,7 +108,7 @@ def test_a_mesh_that_sends_weights_is_listed_from_either_end(scores: bool) -> No
 
 
 def test_prices_that_move_to_another_fleet_are_those_of_that_fleet() -> None:
-    of = prices(eta=0, regions=2, memory=1.0)
+    of = cost_tables(eta=0, regions=2, memory=1.0)
     mesh_columns(of, PAIR)
     links = tuple(replace(link, bytes_per_s=link.bytes_per_s / 3) for link in of.problem.fleet.links)
     asked = replace(of.problem, fleet=replace(of.problem.fleet, links=links))

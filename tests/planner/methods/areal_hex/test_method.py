@@ -35,8 +35,8 @@ def found_for(asked: Problem, *, max_evals: int = 100) -> Found:
     ids=["hex", "budget", "hetrl", "sync", "ppo"],
 )
 def test_incumbents_are_two_disjoint_pools_and_what_the_oracle_says(asked: Problem) -> None:
-    prices = CostTables(asked)
-    outcome = search(prices, seed=0, budget_s=1.0, now_s=still, max_evals=100)
+    cost_tables = CostTables(asked)
+    outcome = search(cost_tables, seed=0, budget_s=1.0, now_s=still, max_evals=100)
     assert isinstance(outcome, Found)
     values = [each.value(asked.goal) for each in outcome.trace]
     assert values == sorted(values, reverse=True)
@@ -44,7 +44,7 @@ def test_incumbents_are_two_disjoint_pools_and_what_the_oracle_says(asked: Probl
         rollout, rest = each.placement.groups
         assert rollout.tasks == (Task.GENERATION,)
         assert len(rest.tasks) == len(asked.workload.tasks) - 1
-        assert evaluate(prices, each.placement) == each.evaluation
+        assert evaluate(cost_tables, each.placement) == each.evaluation
 
 
 def test_the_same_problem_gives_the_same_answer() -> None:

@@ -22,59 +22,59 @@ def _problem(number: int) -> Problem:
 
 def test_what_is_drawn_is_accepted_by_the_oracle() -> None:
     for number in (0, 3, 5, 16):
-        prices = CostTables(_problem(number))
-        for placement in sample(prices, np.random.default_rng(number), 5):
-            assert isinstance(evaluate(prices, placement), Evaluation)
+        cost_tables = CostTables(_problem(number))
+        for placement in sample(cost_tables, np.random.default_rng(number), 5):
+            assert isinstance(evaluate(cost_tables, placement), Evaluation)
 
 
 def test_the_same_generator_gives_the_same_placements() -> None:
-    prices = CostTables(_problem(0))
-    assert sample(prices, np.random.default_rng(7), 5) == sample(prices, np.random.default_rng(7), 5)
+    cost_tables = CostTables(_problem(0))
+    assert sample(cost_tables, np.random.default_rng(7), 5) == sample(cost_tables, np.random.default_rng(7), 5)
 
 
 def test_only_memory_routes_and_rules_of_the_whole_refuse_what_keys_say() -> None:
     refusals: Counter[str] = Counter()
     for number in range(12):
-        prices = CostTables(small.problem(number, small.DEVICES))
-        genome, rng = PlacementGenome(prices), np.random.default_rng(number)
+        cost_tables = CostTables(small.problem(number, small.DEVICES))
+        genome, rng = PlacementGenome(cost_tables), np.random.default_rng(number)
         for _ in range(30):
             placement = genome.placement(rng.random(genome.length))
-            judged = None if placement is None else evaluate(prices, placement)
-            if isinstance(judged, Violation):
-                refusals[judged.kind] += 1
+            estimate = None if placement is None else evaluate(cost_tables, placement)
+            if isinstance(estimate, Violation):
+                refusals[estimate.kind] += 1
     assert not refusals.keys() & {"shape", "inventory", "limits"}, refusals
 
 
 def test_every_partition_class_and_kind_of_mesh_comes_up() -> None:
-    prices = CostTables(_problem(7))
-    found = [placement for placement, _ in drawn(prices, np.random.default_rng(0), 500)]
+    cost_tables = CostTables(_problem(7))
+    found = [placement for placement, _ in drawn(cost_tables, np.random.default_rng(0), 500)]
     partitions = {frozenset(group.tasks for group in placement.groups) for placement in found}
     classes = {pool.device_class for placement in found for group in placement.groups for pool in group.pools}
     meshes = {len(group.pools) for placement in found for group in placement.groups if group.trains}
     assert len(partitions) == 5
-    assert classes == set(prices.classes)
+    assert classes == set(cost_tables.classes)
     assert meshes == {1, 2}
 
 
 def test_a_limit_of_regions_holds() -> None:
     for number in (0, 5, 22):
         case = _problem(number)
-        prices = CostTables(Problem(fleet=case.fleet, workload=case.workload, rules=Rules(max_regions=1)))
-        for placement in sample(prices, np.random.default_rng(0), 3):
+        cost_tables = CostTables(Problem(fleet=case.fleet, workload=case.workload, rules=Rules(max_regions=1)))
+        for placement in sample(cost_tables, np.random.default_rng(0), 3):
             pools = [pool for group in placement.groups for pool in group.pools]
-            assert len({prices.classes[pool.device_class].region.name for pool in pools}) == 1
+            assert len({cost_tables.classes[pool.device_class].region.name for pool in pools}) == 1
 
 
 def test_an_impossible_problem_gives_no_sample() -> None:
     case = _problem(0)
     rules = Rules(pins=((Task.GENERATION, frozenset({"nowhere"})),))
-    prices = CostTables(Problem(fleet=case.fleet, workload=case.workload, rules=rules))
-    assert sample(prices, np.random.default_rng(0), 1) == []
+    cost_tables = CostTables(Problem(fleet=case.fleet, workload=case.workload, rules=rules))
+    assert sample(cost_tables, np.random.default_rng(0), 1) == []
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_keys_at_their_ends_are_read(number: int) -> None:
-    prices = CostTables(_problem(number))
-    genome = PlacementGenome(prices)
+    cost_tables = CostTables(_problem(number))
+    genome = PlacementGenome(cost_tables)
     for keys in (np.zeros(genome.length), np.full(genome.length, np.nextafter(1.0, 0.0))):
         genome.placement(keys)

@@ -42,13 +42,13 @@ def test_nothing_in_the_family_is_better(search: Callable[..., object], belongs:
     compared = 0
     for number in range(80):
         problem = small.problem(number, small.DEVICES)
-        prices = CostTables(problem)
-        every = brute_force.placements(prices, most=MOST)
+        cost_tables = CostTables(problem)
+        every = brute_force.placements(cost_tables, most=MOST)
         if every is None or problem.goal.objective is not Objective.THROUGHPUT or compared == 3:
             continue
-        judged = [evaluate(prices, placement) for placement in every if belongs(placement)]
-        least = min((each.step_s for each in judged if isinstance(each, Evaluation)), default=None)
-        found = search(prices, seed=0, budget_s=60.0, now_s=lambda: 0.0)
+        estimate = [evaluate(cost_tables, placement) for placement in every if belongs(placement)]
+        least = min((each.step_s for each in estimate if isinstance(each, Evaluation)), default=None)
+        found = search(cost_tables, seed=0, budget_s=60.0, now_s=lambda: 0.0)
         if least is None:
             assert not isinstance(found, Found)
             continue
@@ -88,6 +88,6 @@ def test_with_a_raised_limit_both_stages_of_streamrl_may_have_all_classes() -> N
     for size in range(1, len(generation.pools)):
         for pools in combinations(generation.pools, size):
             fewer = Placement(groups=(replace(generation, pools=pools), training))
-            judged = evaluate(CostTables(asked), fewer)
-            assert isinstance(judged, Evaluation)
-            assert judged.step_s >= found[4].evaluation.step_s
+            estimate = evaluate(CostTables(asked), fewer)
+            assert isinstance(estimate, Evaluation)
+            assert estimate.step_s >= found[4].evaluation.step_s

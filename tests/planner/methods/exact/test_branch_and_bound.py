@@ -30,23 +30,23 @@ DEMANDS = (Rules(), Rules(min_regions=2), Rules(generating=frozenset({"west"})))
 def test_no_known_plan_beats_the_bound(
     make_problem: Callable[..., Problem], eta: int, critic: bool, rules: Rules
 ) -> None:
-    prices = CostTables(make_problem(eta=eta, critic=critic, rules=rules))
-    found = search(prices, seed=0, budget_s=5.0, now_s=time.perf_counter)
+    cost_tables = CostTables(make_problem(eta=eta, critic=critic, rules=rules))
+    found = search(cost_tables, seed=0, budget_s=5.0, now_s=time.perf_counter)
     assert isinstance(found, Found | BudgetExhausted)
     assert found.best is not None
     assert found.best.bound is not None
-    for part, each in known_parts(prices.problem).parts():
+    for part, each in known_parts(cost_tables.problem).parts():
         assert found.best.bound <= each.value * (1 + 1e-6), part
     assert found.best.bound > 0
 
 
 @pytest.mark.parametrize("eta", [0, 1])
 def test_a_proof_of_a_hundredth_is_found_and_the_oracle_agrees(make_problem: Callable[..., Problem], eta: int) -> None:
-    prices = CostTables(make_problem(eta=eta))
-    found = search(prices, seed=0, budget_s=60.0, now_s=time.perf_counter)
+    cost_tables = CostTables(make_problem(eta=eta))
+    found = search(cost_tables, seed=0, budget_s=60.0, now_s=time.perf_counter)
     assert isinstance(found, Found)
-    assert found.best.gap(prices.problem.goal) <= 0.01 + 1e-9
-    again = evaluate(CostTables(prices.problem), found.best.placement)
+    assert found.best.gap(cost_tables.problem.goal) <= 0.01 + 1e-9
+    again = evaluate(CostTables(cost_tables.problem), found.best.placement)
     assert isinstance(again, Evaluation)
     assert again.step_s == pytest.approx(found.best.evaluation.step_s)
 
@@ -63,23 +63,23 @@ def test_cost_at_a_throughput_keeps_the_deadline_and_is_cheaper_than_random_plan
     make_problem: Callable[..., Problem],
 ) -> None:
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=60.0)
-    prices = CostTables(make_problem(goal=goal))
-    found = search(prices, seed=0, budget_s=4.0, now_s=time.perf_counter)
+    cost_tables = CostTables(make_problem(goal=goal))
+    found = search(cost_tables, seed=0, budget_s=4.0, now_s=time.perf_counter)
     assert isinstance(found, Found | BudgetExhausted)
     assert found.best is not None
     assert found.best.evaluation.step_s <= 60.0 * (1 + 1e-9)
-    for _, each in drawn(prices, np.random.default_rng(2), 200):
+    for _, each in drawn(cost_tables, np.random.default_rng(2), 200):
         assert objective_value(goal, each) >= (found.best.bound or 0.0) * (1 - 1e-9)
 
 
 def test_a_budget_of_dollars_is_kept(make_problem: Callable[..., Problem]) -> None:
     goal = Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=20.0)
-    prices = CostTables(make_problem(goal=goal))
-    found = search(prices, seed=0, budget_s=4.0, now_s=time.perf_counter)
+    cost_tables = CostTables(make_problem(goal=goal))
+    found = search(cost_tables, seed=0, budget_s=4.0, now_s=time.perf_counter)
     assert isinstance(found, Found | BudgetExhausted)
     assert found.best is not None
     assert found.best.evaluation.usd_per_hour <= 20.0 * (1 + 1e-9)
-    for _, each in drawn(prices, np.random.default_rng(2), 200):
+    for _, each in drawn(cost_tables, np.random.default_rng(2), 200):
         assert each.step_s >= (found.best.bound or 0.0) * (1 - 1e-9)
 
 
@@ -116,9 +116,14 @@ HARD = [
 def test_small_problems_are_proved_without_a_gap(number: int, size: small.Size, goal: Goal) -> None:
     """Without a clock: parts are given up after so many cuts alone."""
     looks = count()
-    prices = CostTables(replace(small.problem(number, size), goal=goal))
+    cost_tables = CostTables(replace(small.problem(number, size), goal=goal))
     found = Search(
-        prices=prices, gap=0.0, budget_s=10.0, now_s=still, report=ignore, should_stop=lambda: next(looks) > 1000
+        cost_tables=cost_tables,
+        gap=0.0,
+        budget_s=10.0,
+        now_s=still,
+        report=ignore,
+        should_stop=lambda: next(looks) > 1000,
     ).run()
     assert isinstance(found, Found)
     assert found.best.gap(goal) <= 2.1e-5

@@ -66,7 +66,7 @@ class Case:
 
     @property
     def goal(self) -> Goal:
-        return self.data.prices.problem.goal
+        return self.data.cost_tables.problem.goal
 
     def least(self, *, is_listed: bool) -> GroupLowerBounds:
         least = GroupLowerBounds()
@@ -93,7 +93,7 @@ def cases(size: str, number: int) -> tuple[Case, ...]:
     asked = with_binding_goal(replace(problem, limits=STUDY))
     parts = known_parts(asked)
     longest_s = max((known.step_s for known in parts.best.values()), default=1.0)
-    data = ProblemArrays(parts.prices, longest_s * 1.001, 2)
+    data = ProblemArrays(parts.cost_tables, longest_s * 1.001, 2)
     found = []
     for (grouping, home), known in parts.parts()[:PARTS]:
         name = f"{size}: problem {number}, {asked.goal.objective}, {grouping} from {home}"

@@ -43,12 +43,12 @@ class Point:
     data: ProblemArrays
     chosen: Chosen
     placed: FixedTerms
-    judged: StepEstimate
+    estimate: StepEstimate
     evaluation: Evaluation
 
     @property
     def is_cost(self) -> bool:
-        return self.data.prices.problem.goal.objective is Objective.COST_AT_THROUGHPUT
+        return self.data.cost_tables.problem.goal.objective is Objective.COST_AT_THROUGHPUT
 
     @property
     def value(self) -> float:
@@ -77,22 +77,22 @@ def points(problem: Problem, objective: Objective, rng: np.random.Generator) -> 
     every, data, num = groupings(free), ProblemArrays(CostTables(free), LONGEST_S, 2), 0
     for _ in range(TRIES if data.classes else 0):
         chosen = drawn(data, every[rng.integers(len(every))], rng)
-        found = chosen and evaluate(data.prices, placement(data, chosen))
+        found = chosen and evaluate(data.cost_tables, placement(data, chosen))
         if not chosen or not isinstance(found, Evaluation) or num == PLACEMENTS:
             continue
         near = float(rng.choice([1.0, 1.1]))
         goal = replace(loose, max_step_s=near * found.step_s) if is_cost else loose
         goal = replace(goal, max_usd_per_hour=near * found.usd_per_hour + 1e-6) if is_budget else goal
         asked = ProblemArrays(CostTables(replace(problem, goal=goal)), LONGEST_S, 2)
-        placed = fixed_terms(asked.prices, placement(asked, chosen))
-        evaluation = evaluate(asked.prices, placement(asked, chosen))
+        placed = fixed_terms(asked.cost_tables, placement(asked, chosen))
+        evaluation = evaluate(asked.cost_tables, placement(asked, chosen))
         assert isinstance(placed, FixedTerms)
         assert isinstance(evaluation, Evaluation)
-        judged = estimate_step(asked.prices, placed)
+        estimate = estimate_step(asked.cost_tables, placed)
         if evaluation.idle and placed.generating.tasks == (Task.GENERATION,):
             continue  # better without the pools that idle
         num += 1
-        yield Point(data=asked, chosen=chosen, placed=placed, judged=judged, evaluation=evaluation)
+        yield Point(data=asked, chosen=chosen, placed=placed, estimate=estimate, evaluation=evaluation)
 
 
 def drawn(data: ProblemArrays, grouping: Grouping, rng: np.random.Generator) -> Chosen:
@@ -121,14 +121,14 @@ def placement(data: ProblemArrays, chosen: Chosen) -> Placement:
 
 def narrower(point: Point, node: Subproblem, rng: np.random.Generator) -> Subproblem:
     """A part of it that the search may split off, with the placement in it."""
-    prices, placed, judged = point.data.prices, point.placed, point.judged
+    cost_tables, placed, estimate = point.data.cost_tables, point.placed, point.estimate
 
     def around(value: float, least: float) -> tuple[float, float]:
         width = 10 ** rng.uniform(least, -0.5)
         return value * (1 - width * rng.random()) * (1 - 1e-10), value * (1 + width * rng.random()) * (1 + 1e-10)
 
     regions = {
-        group.tasks: {point.data.region_at[prices.classes[pool.device_class].region.name] for pool in group.pools}
+        group.tasks: {point.data.region_at[cost_tables.classes[pool.device_class].region.name] for pool in group.pools}
         for group in placed.placement.groups
     }
     if placed.critics:
@@ -136,20 +136,20 @@ def narrower(point: Point, node: Subproblem, rng: np.random.Generator) -> Subpro
         node = replace(node, critic_homes=frozenset({point.data.region_at[source]}))
         known = [r for r in range(len(point.data.regions)) if r != node.home and rng.random() < 0.7]
         node = replace(node, critic_in=tuple((r, r in regions[scores]) for r in known))
-    if judged.phase_s is None:
-        window_s = (judged.eta + 1) * point.evaluation.step_s - judged.before_s
-        receives = len({each.region for each in judged.active} - {placed.home.name})
+    if estimate.phase_s is None:
+        window_s = (estimate.eta + 1) * point.evaluation.step_s - estimate.before_s
+        receives = len({each.region for each in estimate.active} - {placed.home.name})
         node = replace(node, window_s=around(window_s, -6), receivers=(receives, receives))
-        if (beside_s := others_s(prices, placed)) > 0 and rng.random() < 0.7:
+        if (beside_s := others_s(cost_tables, placed)) > 0 and rng.random() < 0.7:
             node = replace(node, others_s=around(beside_s, -6))
-    if prices.problem.goal.objective is Objective.THROUGHPUT_UNDER_BUDGET:
+    if cost_tables.problem.goal.objective is Objective.THROUGHPUT_UNDER_BUDGET:
         node = replace(node, step_s=around(point.evaluation.step_s, -5))
     return node
 
 
 def value_in(point: Point, node: Subproblem) -> float:
     """What a part's model says of the placement; infinite where it has none such."""
-    most_s = point.data.prices.problem.goal.max_step_s or point.evaluation.step_s * (1 + 1e-9)
+    most_s = point.data.cost_tables.problem.goal.max_step_s or point.evaluation.step_s * (1 + 1e-9)
     built = Relaxation(point.data, node, most_s, INFINITE)
     if built.is_empty:
         return INFINITE

@@ -39,12 +39,12 @@ def in_order(placement: Placement) -> list[tuple[tuple[str, ...], int]]:
     ids=["async", "sync", "sync ppo", "async ppo", "cost"],
 )
 def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) -> None:
-    prices = CostTables(asked)
-    bounds = Bounds(CandidateLists(prices))
-    for placement in sample(prices, np.random.default_rng(7), 8):
-        judged = evaluate(prices, placement)
-        assert isinstance(judged, Evaluation)
-        value = objective_value(asked.goal, judged) * (1 + 1e-6)
+    cost_tables = CostTables(asked)
+    bounds = Bounds(CandidateLists(cost_tables))
+    for placement in sample(cost_tables, np.random.default_rng(7), 8):
+        estimate = evaluate(cost_tables, placement)
+        assert isinstance(estimate, Evaluation)
+        value = objective_value(asked.goal, estimate) * (1 + 1e-6)
         groups = in_order(placement)
         grouping = tuple(tasks for tasks, _ in groups)
         by_sizes = bounds.of_sizes(grouping, tuple(num for _, num in groups))  # type: ignore[arg-type]
@@ -55,10 +55,10 @@ def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_what_a_search_finds_does_not_beat_the_bounds_of_its_arm(is_async: bool) -> None:
     asked = problem(is_async=is_async)
-    prices = CostTables(asked)
-    bounds = Bounds(CandidateLists(prices))
-    judge = EvaluationBudget(prices, budget_s=1.0, now_s=still, max_evals=400)
-    Descent(prices, np.random.default_rng(1)).run(judge)
+    cost_tables = CostTables(asked)
+    bounds = Bounds(CandidateLists(cost_tables))
+    judge = EvaluationBudget(cost_tables, budget_s=1.0, now_s=still, max_evals=400)
+    Descent(cost_tables, np.random.default_rng(1)).run(judge)
     for each in judge.trace:
         groups = in_order(each.placement)
         grouping = tuple(tasks for tasks, _ in groups)
@@ -78,10 +78,10 @@ def test_more_devices_never_raise_a_bound() -> None:
 def test_the_bound_of_a_large_fleet_is_no_higher_and_hardly_lower_for_counting_in_multiples(
     is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prices = CostTables(problem(is_async=is_async, algorithm="ppo"))
-    exact, every = Bounds(CandidateLists(prices)), groupings(prices.problem)[::20]
+    cost_tables = CostTables(problem(is_async=is_async, algorithm="ppo"))
+    exact, every = Bounds(CandidateLists(cost_tables)), groupings(cost_tables.problem)[::20]
     monkeypatch.setattr(bounds_module, "_MOST_COUNTS", 16)
-    rounded = Bounds(CandidateLists(prices))
+    rounded = Bounds(CandidateLists(cost_tables))
     for grouping in every:
         assert rounded.of_grouping(grouping) <= exact.of_grouping(grouping) * (1 + 1e-3)
         sizes = exact.best_sizes(grouping)

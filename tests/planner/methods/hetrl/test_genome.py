@@ -40,14 +40,14 @@ def test_every_decoded_genome_fits_its_machines(which: int, seed: int, data: st.
         assert np.array(each.held).sum(axis=1).tolist() == seeded
         placement = space.placement(each)
         if placement is not None:
-            judged = evaluate(PRICES, placement)
-            assert not isinstance(judged, Violation) or judged.kind not in ("shape", "inventory", "memory")
+            estimate = evaluate(PRICES, placement)
+            assert not isinstance(estimate, Violation) or estimate.kind not in ("shape", "inventory", "memory")
 
 
 def test_a_region_that_is_forbidden_to_a_task_is_not_held_by_its_group() -> None:
     asked = problem(rules=Rules(forbidden_regions=frozenset({"cloud-b"})))
-    menu = CandidateLists(CostTables(asked))
-    space = genome.space(menu, GROUPINGS[0])
+    lists = CandidateLists(CostTables(asked))
+    space = genome.space(lists, GROUPINGS[0])
     held = evolution.seeded(space, (64,), np.random.default_rng(0)).held
     assert all(not n for at, n in zip(space.classes, held[0], strict=True) if at.region.name == "cloud-b")
 

@@ -36,15 +36,15 @@ def found_by(method: Method, asked: Problem, *, seed: int = 0, max_evals: int = 
     ids=["ppo", "cost", "budget", "two regions"],
 )
 def test_every_incumbent_is_what_the_oracle_says_and_better_than_the_one_before(method: Method, asked: Problem) -> None:
-    prices = CostTables(asked)
+    cost_tables = CostTables(asked)
     reported: list[Incumbent] = []
-    outcome = method(prices, seed=1, budget_s=1.0, now_s=still, max_evals=150, report=reported.append)
+    outcome = method(cost_tables, seed=1, budget_s=1.0, now_s=still, max_evals=150, report=reported.append)
     assert isinstance(outcome, Found)
     assert list(outcome.trace) == reported
     values = [each.value(asked.goal) for each in outcome.trace]
     assert values == sorted(values, reverse=True)
     for each in outcome.trace:
-        assert evaluate(prices, each.placement) == each.evaluation
+        assert evaluate(cost_tables, each.placement) == each.evaluation
 
 
 @BOTH

@@ -25,10 +25,10 @@ IDS = ["async", "sync ppo", "async ppo"]
 
 @pytest.mark.parametrize("asked", ASKED, ids=IDS)
 def test_no_genome_takes_more_than_there_is_or_leaves_a_group_with_nothing(asked: Problem) -> None:
-    menu = candidate_lists(CostTables(asked))
-    dealer = DeviceAssigner(menu, fleet(menu, Bounds(menu)))
+    lists = candidate_lists(CostTables(asked))
+    dealer = DeviceAssigner(lists, fleet(lists, Bounds(lists)))
     for grouping in groupings(asked)[:40]:
-        of = space(menu, grouping)
+        of = space(lists, grouping)
         found = list(dealer.genomes(of, 6))
         assert len(set(found)) == len(found)
         for genome in found:
@@ -39,17 +39,17 @@ def test_no_genome_takes_more_than_there_is_or_leaves_a_group_with_nothing(asked
 
 @pytest.mark.parametrize("asked", ASKED, ids=IDS)
 def test_the_likeliest_groupings_have_a_better_placement_than_the_unlikeliest(asked: Problem) -> None:
-    prices = CostTables(asked)
-    menu, every = candidate_lists(prices), groupings(asked)
-    of_fleet = fleet(menu, Bounds(menu))
+    cost_tables = CostTables(asked)
+    lists, every = candidate_lists(cost_tables), groupings(asked)
+    of_fleet = fleet(lists, Bounds(lists))
     dealer, judge = (
-        DeviceAssigner(menu, of_fleet),
-        EvaluationBudget(prices, budget_s=1.0, now_s=still, max_evals=100_000),
+        DeviceAssigner(lists, of_fleet),
+        EvaluationBudget(cost_tables, budget_s=1.0, now_s=still, max_evals=100_000),
     )
     order = np.argsort(estimates(of_fleet, every), kind="stable").tolist()
 
     def best(some: list[int]) -> float:
-        spaces = [space(menu, every[i]) for i in some]
+        spaces = [space(lists, every[i]) for i in some]
         placements = [of.placement(genome) for of in spaces for genome in dealer.genomes(of, 4)]
         return min(judge.losses(placements), default=INFEASIBLE)
 

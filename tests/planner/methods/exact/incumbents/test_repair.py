@@ -23,10 +23,10 @@ def prices_within(problem: Problem, most_s: float) -> CostTables:
     return CostTables(replace(problem, goal=goal))
 
 
-def usd(prices: CostTables, placement: Placement) -> float:
-    judged = evaluate(prices, placement)
-    assert isinstance(judged, Evaluation), judged
-    return judged.usd_per_hour
+def usd(cost_tables: CostTables, placement: Placement) -> float:
+    estimate = evaluate(cost_tables, placement)
+    assert isinstance(estimate, Evaluation), estimate
+    return estimate.usd_per_hour
 
 
 def with_units(placement: Placement, change: Callable[[int], int]) -> Placement:
@@ -51,23 +51,23 @@ def apart() -> tuple[CostTables, Placement]:
 
 
 def test_a_placement_that_is_late_comes_in_time(apart: tuple[CostTables, Placement]) -> None:
-    prices, placement = apart
+    cost_tables, placement = apart
     late = with_units(placement, lambda num: max(1, num // 2))
-    assert not isinstance(evaluate(prices, late), Evaluation)
-    found = mended(prices, late, float("inf"))
+    assert not isinstance(evaluate(cost_tables, late), Evaluation)
+    found = mended(cost_tables, late, float("inf"))
     assert found is not None
-    assert usd(prices, found) <= usd(prices, placement)
+    assert usd(cost_tables, found) <= usd(cost_tables, placement)
 
 
 def test_a_placement_that_is_early_gets_cheaper(apart: tuple[CostTables, Placement]) -> None:
-    prices, placement = apart
-    patient = prices_within(prices.problem, SLOW_S * 4)
+    cost_tables, placement = apart
+    patient = prices_within(cost_tables.problem, SLOW_S * 4)
     found = mended(patient, placement, float("inf"))
     assert found is not None
     assert usd(patient, found) < usd(patient, placement)
 
 
 def test_what_cannot_be_in_time_or_is_too_dear_is_none(apart: tuple[CostTables, Placement]) -> None:
-    prices, placement = apart
-    assert mended(prices_within(prices.problem, 1e-3), placement, float("inf")) is None
-    assert mended(prices, placement, 0.01) is None
+    cost_tables, placement = apart
+    assert mended(prices_within(cost_tables.problem, 1e-3), placement, float("inf")) is None
+    assert mended(cost_tables, placement, 0.01) is None

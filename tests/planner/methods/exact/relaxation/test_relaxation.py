@@ -43,9 +43,9 @@ def capped(fleet: Fleet, *, slower: float) -> Fleet:
     )
 
 
-def plans(prices: CostTables, data: ProblemArrays) -> Iterator[tuple[Placement, Evaluation, Subproblem]]:
-    for placement, evaluation in drawn(prices, np.random.default_rng(5), 8):
-        home = data.region_at[trainer_region(prices, placement)]
+def plans(cost_tables: CostTables, data: ProblemArrays) -> Iterator[tuple[Placement, Evaluation, Subproblem]]:
+    for placement, evaluation in drawn(cost_tables, np.random.default_rng(5), 8):
+        home = data.region_at[trainer_region(cost_tables, placement)]
         grouping = tuple(group.tasks for group in placement.groups)
         yield placement, evaluation, Subproblem(grouping=grouping, home=home)
 
@@ -62,18 +62,18 @@ def test_no_plan_is_faster_than_its_own_part_allows(
     make_problem: Callable[..., Problem], eta: int, critic: bool, rules: Rules, slower: float
 ) -> None:
     problem = make_problem(eta=eta, critic=critic, rules=rules)
-    prices = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
-    data = ProblemArrays(prices, INFINITE, 2)
-    for _, evaluation, node in plans(prices, data):
+    cost_tables = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    data = ProblemArrays(cost_tables, INFINITE, 2)
+    for _, evaluation, node in plans(cost_tables, data):
         for most_s in (evaluation.step_s * NARROW, evaluation.step_s * 1.5):
             assert bound_s(data, node, most_s) <= evaluation.step_s * (1 + TOLERANCE)
 
 
 @pytest.mark.parametrize("eta", [0, 1, 4])
 def test_halves_of_a_window_hold_what_the_whole_holds(make_problem: Callable[..., Problem], eta: int) -> None:
-    prices = CostTables(make_problem(eta=eta))
-    data, rng = ProblemArrays(prices, INFINITE, 2), np.random.default_rng(6)
-    for _, evaluation, node in plans(prices, data):
+    cost_tables = CostTables(make_problem(eta=eta))
+    data, rng = ProblemArrays(cost_tables, INFINITE, 2), np.random.default_rng(6)
+    for _, evaluation, node in plans(cost_tables, data):
         most_s = evaluation.step_s * NARROW
         built = Relaxation(data, node, most_s, INFINITE)
         if built.window is None:
@@ -90,9 +90,9 @@ def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int, slower: float
 ) -> None:
     problem = make_problem(eta=eta)
-    prices = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
-    data, num = ProblemArrays(prices, INFINITE, 2), 0
-    for _, evaluation, node in plans(prices, data):
+    cost_tables = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    data, num = ProblemArrays(cost_tables, INFINITE, 2), 0
+    for _, evaluation, node in plans(cost_tables, data):
         most_s = evaluation.step_s * NARROW
         for tasks in (tasks for tasks in node.grouping if not any(task in TRAINING for task in tasks)):
             levels = np.unique(units_at(data, tasks, node.home).level_s).tolist()
@@ -108,9 +108,9 @@ def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
 def test_parts_by_what_others_take_of_generations_group_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int, share: float
 ) -> None:
-    prices = CostTables(make_problem(eta=eta))
-    data, num = ProblemArrays(prices, INFINITE, 2), 0
-    for _, evaluation, node in plans(prices, data):
+    cost_tables = CostTables(make_problem(eta=eta))
+    data, num = ProblemArrays(cost_tables, INFINITE, 2), 0
+    for _, evaluation, node in plans(cost_tables, data):
         group = next(tasks for tasks in node.grouping if Task.GENERATION in tasks)
         others_s = sum(s for task, s in evaluation.task_s if task in group and task is not Task.GENERATION)
         if Task.ACTOR_TRAINING in group or not others_s:
@@ -128,9 +128,9 @@ def test_parts_by_the_number_of_receivers_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int
 ) -> None:
     problem = make_problem(eta=eta)
-    prices = CostTables(replace(problem, fleet=capped(problem.fleet, slower=20.0)))
-    data = ProblemArrays(prices, INFINITE, 2)
-    for _, evaluation, node in plans(prices, data):
+    cost_tables = CostTables(replace(problem, fleet=capped(problem.fleet, slower=20.0)))
+    data = ProblemArrays(cost_tables, INFINITE, 2)
+    for _, evaluation, node in plans(cost_tables, data):
         parts = [replace(node, receivers=ends) for ends in ((0, 0), (1, 1), (2, 9))]
         least_s = min(bound_s(data, part, evaluation.step_s * NARROW) for part in parts)
         assert least_s <= evaluation.step_s * (1 + TOLERANCE)
@@ -140,9 +140,9 @@ def test_parts_by_the_number_of_receivers_hold_what_the_whole_holds(
 def test_floors_and_groups_alone_are_below_every_plan(
     make_problem: Callable[..., Problem], eta: int, critic: bool
 ) -> None:
-    prices = CostTables(make_problem(eta=eta, critic=critic))
-    data = ProblemArrays(prices, INFINITE, 2)
-    for _, evaluation, node in plans(prices, data):
+    cost_tables = CostTables(make_problem(eta=eta, critic=critic))
+    data = ProblemArrays(cost_tables, INFINITE, 2)
+    for _, evaluation, node in plans(cost_tables, data):
         for of in (least_alone, floor):
             least = GroupLowerBounds()
             for tasks in node.grouping:
@@ -158,9 +158,9 @@ def test_no_plan_is_cheaper_than_its_own_part_allows(
 ) -> None:
     """As tight as can be: no step longer than the plan's own is allowed."""
     problem = make_problem(eta=eta, critic=critic, goal=within(1e6))
-    prices = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
-    whole = ProblemArrays(prices, INFINITE, 2)
-    for placement, evaluation, node in plans(prices, whole):
+    cost_tables = CostTables(replace(problem, fleet=capped(problem.fleet, slower=slower)))
+    whole = ProblemArrays(cost_tables, INFINITE, 2)
+    for placement, evaluation, node in plans(cost_tables, whole):
         most_s = evaluation.step_s * NARROW
         least = GroupLowerBounds()
         for tasks in node.grouping:
@@ -169,20 +169,20 @@ def test_no_plan_is_cheaper_than_its_own_part_allows(
         for is_listed in (False, True):
             usd = least_usd(whole, node.grouping, node.home, least, most_s, is_listed=is_listed)
             assert 0 < usd <= rent * (1 + TOLERANCE)
-        model, usd = least_dollars(prices, placement, node, most_s)
+        model, usd = least_dollars(cost_tables, placement, node, most_s)
         assert solve_relaxed(model).bound <= usd * (1 + TOLERANCE)
 
 
 def least_dollars(
-    prices: CostTables, placement: Placement, node: Subproblem, most_s: float
+    cost_tables: CostTables, placement: Placement, node: Subproblem, most_s: float
 ) -> tuple[LinearModel, float]:
     """The part's model for that deadline, and what the placement costs an hour."""
-    strict = CostTables(replace(prices.problem, goal=within(most_s)))
-    judged = evaluate(strict, placement)
-    assert isinstance(judged, Evaluation)
-    built = Relaxation(ProblemArrays(strict, INFINITE, 2), node, most_s, judged.usd_per_hour * NARROW)
+    strict = CostTables(replace(cost_tables.problem, goal=within(most_s)))
+    estimate = evaluate(strict, placement)
+    assert isinstance(estimate, Evaluation)
+    built = Relaxation(ProblemArrays(strict, INFINITE, 2), node, most_s, estimate.usd_per_hour * NARROW)
     assert not built.is_empty
-    return built.model, judged.usd_per_hour
+    return built.model, estimate.usd_per_hour
 
 
 def dear(fleet: Fleet, *, usd_per_gbyte: float) -> Fleet:
@@ -196,9 +196,9 @@ def test_no_plan_is_cheaper_than_its_own_part_allows_where_egress_is_dear(
     make_problem: Callable[..., Problem], eta: int, critic: bool
 ) -> None:
     problem = make_problem(eta=eta, critic=critic, goal=within(1e6))
-    prices = CostTables(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=100.0)))
-    for placement, evaluation, node in plans(prices, ProblemArrays(prices, INFINITE, 2)):
-        model, usd = least_dollars(prices, placement, node, evaluation.step_s * NARROW)
+    cost_tables = CostTables(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=100.0)))
+    for placement, evaluation, node in plans(cost_tables, ProblemArrays(cost_tables, INFINITE, 2)):
+        model, usd = least_dollars(cost_tables, placement, node, evaluation.step_s * NARROW)
         assert solve_relaxed(model).bound <= usd * (1 + TOLERANCE)
         assert solve_whole(model, limit_s=20.0, gap=0.0).bound <= usd * (1 + TOLERANCE)
 
@@ -206,20 +206,20 @@ def test_no_plan_is_cheaper_than_its_own_part_allows_where_egress_is_dear(
 @pytest.mark.parametrize("eta", [0, 1, 4])
 def test_a_part_of_a_window_is_no_dearer_than_the_plans_in_it(make_problem: Callable[..., Problem], eta: int) -> None:
     """Rows of several shapes, on intervals that are wide and narrow."""
-    prices = CostTables(make_problem(eta=eta, goal=within(1e6)))
-    for placement, evaluation, node in plans(prices, ProblemArrays(prices, INFINITE, 2)):
+    cost_tables = CostTables(make_problem(eta=eta, goal=within(1e6)))
+    for placement, evaluation, node in plans(cost_tables, ProblemArrays(cost_tables, INFINITE, 2)):
         most_s = evaluation.step_s * NARROW
-        strict = CostTables(replace(prices.problem, goal=within(most_s)))
-        judged = evaluate(strict, placement)
-        assert isinstance(judged, Evaluation)
-        data, most_usd = ProblemArrays(strict, INFINITE, 2), judged.usd_per_hour * NARROW
+        strict = CostTables(replace(cost_tables.problem, goal=within(most_s)))
+        estimate = evaluate(strict, placement)
+        assert isinstance(estimate, Evaluation)
+        data, most_usd = ProblemArrays(strict, INFINITE, 2), estimate.usd_per_hour * NARROW
         assert data.pays_for_few
         for parts in (2, 7):
             ends = [0.0, *np.geomspace(0.1, 1.0, parts) * (eta + 1) * most_s, INFINITE]
             nodes = [replace(node, window_s=pair) for pair in pairwise(ends)]
             built = [each for each in (Relaxation(data, part, most_s, most_usd) for part in nodes) if not each.is_empty]
             least = min(solve_relaxed(each.model).bound for each in built)
-            assert least <= judged.usd_per_hour * (1 + TOLERANCE)
+            assert least <= estimate.usd_per_hour * (1 + TOLERANCE)
 
 
 def test_samples_that_are_scored_far_away_are_paid_for_in_the_program(make_problem: Callable[..., Problem]) -> None:
@@ -227,16 +227,16 @@ def test_samples_that_are_scored_far_away_are_paid_for_in_the_program(make_probl
     pins = ((Task.REFERENCE, frozenset({"west"})), (Task.GENERATION, frozenset({"east"})))
     rules = Rules(pins=(*pins, (Task.ACTOR_TRAINING, frozenset({"east"}))))
     problem = make_problem(eta=1, goal=within(60.0), rules=rules)
-    prices = CostTables(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=1000.0)))
-    data = ProblemArrays(prices, INFINITE, 2)
+    cost_tables = CostTables(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=1000.0)))
+    data = ProblemArrays(cost_tables, INFINITE, 2)
     grouping = ((Task.GENERATION,), (Task.REFERENCE,), (Task.ACTOR_TRAINING,))
     built = Relaxation(data, Subproblem(grouping=grouping, home=data.region_at["east"]), 60.0, INFINITE)
     found = solve_whole(built.model, limit_s=20.0, gap=0.0)
     assert found.values is not None
-    judged = evaluate(prices, built.placement(found.values))
-    assert isinstance(judged, Evaluation)
-    assert judged.usd_egress_per_hour > 0.1 * judged.usd_per_hour
-    assert judged.usd_per_hour * 0.99 <= found.bound <= judged.usd_per_hour * (1 + TOLERANCE)
+    estimate = evaluate(cost_tables, built.placement(found.values))
+    assert isinstance(estimate, Evaluation)
+    assert estimate.usd_egress_per_hour > 0.1 * estimate.usd_per_hour
+    assert estimate.usd_per_hour * 0.99 <= found.bound <= estimate.usd_per_hour * (1 + TOLERANCE)
 
 
 def within(max_step_s: float) -> Goal:

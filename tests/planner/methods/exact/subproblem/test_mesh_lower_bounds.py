@@ -29,10 +29,12 @@ def chosen_among(data: ProblemArrays, node: Subproblem, most_s: float) -> dict[T
 def test_what_is_left_unlisted_is_left_out_of_every_part(
     make_problem: Callable[..., Problem], eta: int, critic: bool, num_blocks: int
 ) -> None:
-    prices = CostTables(make_problem(eta=eta, critic=critic))
-    most_s = min(evaluation.step_s for _, evaluation in drawn(prices, np.random.default_rng(1), 40))
-    whole, limited = (ProblemArrays(prices, most_s, num_blocks) for _ in range(2))
-    nodes = [Subproblem(grouping=each, home=h) for each in groupings(prices.problem) for h in range(len(whole.regions))]
+    cost_tables = CostTables(make_problem(eta=eta, critic=critic))
+    most_s = min(evaluation.step_s for _, evaluation in drawn(cost_tables, np.random.default_rng(1), 40))
+    whole, limited = (ProblemArrays(cost_tables, most_s, num_blocks) for _ in range(2))
+    nodes = [
+        Subproblem(grouping=each, home=h) for each in groupings(cost_tables.problem) for h in range(len(whole.regions))
+    ]
     limit(limited, nodes)
     assert sum(room.path_s < INFINITE for room, _ in limited.rooms.values()) > 0
     for node in nodes:
@@ -40,10 +42,10 @@ def test_what_is_left_unlisted_is_left_out_of_every_part(
 
 
 def test_fewer_meshes_are_listed_where_generation_takes_most_of_a_path(make_problem: Callable[..., Problem]) -> None:
-    prices = CostTables(make_problem(eta=0))
-    most_s = min(evaluation.step_s for _, evaluation in drawn(prices, np.random.default_rng(1), 40))
-    whole, limited = (ProblemArrays(prices, most_s * 0.6, 2) for _ in range(2))
-    apart = next(each for each in groupings(prices.problem) if (Task.GENERATION,) in each)
+    cost_tables = CostTables(make_problem(eta=0))
+    most_s = min(evaluation.step_s for _, evaluation in drawn(cost_tables, np.random.default_rng(1), 40))
+    whole, limited = (ProblemArrays(cost_tables, most_s * 0.6, 2) for _ in range(2))
+    apart = next(each for each in groupings(cost_tables.problem) if (Task.GENERATION,) in each)
     trains = next(tasks for tasks in apart if Task.ACTOR_TRAINING in tasks)
     limit(limited, [Subproblem(grouping=apart, home=0)])
     assert len(limited.meshes(trains, 0).columns) < len(whole.meshes(trains, 0).columns)
