@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 
-class StopReason(StrEnum):
+class CompletionEnd(StrEnum):
     """Why a completion ended."""
 
     EOS = "eos"
@@ -48,7 +48,7 @@ class Completion:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    stop_reason: StopReason
+    stop_reason: CompletionEnd
 
 
 class Engine(Protocol):

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from transformers import StaticCache
 
-from rollout_worker.engines.engine import Completion, SampleRequest, StopReason
+from rollout_worker.engines.engine import Completion, SampleRequest, CompletionEnd
 from rollout_worker.engines.sampling import choose, row_keys, uniforms
 
 # On CPU, float32 products of one to three rows take other kernels than larger ones, with other rounding.
@@ -188,5 +188,5 @@ def _completion(tokens: list[int], logprobs: list[float], eos_id: int) -> Comple
     return Completion(
         token_ids=tuple(tokens[:length]),
         logprobs=tuple(logprobs[:length]),
-        stop_reason=StopReason.EOS if ended else StopReason.LENGTH,
+        stop_reason=CompletionEnd.EOS if ended else CompletionEnd.LENGTH,
     )

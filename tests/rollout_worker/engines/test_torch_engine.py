@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rollout_worker.engines.engine import SampleRequest, StopReason
+from rollout_worker.engines.engine import SampleRequest, CompletionEnd
 from rollout_worker.engines.torch_engine import TorchEngine
 
 EOS, PAD, VOCAB, WIDTH = 2, 0, 50, 9
@@ -135,11 +135,11 @@ def test_logprobs_are_those_of_the_tempered_model(engine: TorchEngine, model: An
 
 def test_a_completion_ends_with_its_end_token_or_at_its_length(engine: TorchEngine) -> None:
     completions = engine.generate([request(g, s) for g in range(40) for s in range(8)], seed=2, version=0)
-    assert {c.stop_reason for c in completions} == {StopReason.EOS, StopReason.LENGTH}
+    assert {c.stop_reason for c in completions} == {CompletionEnd.EOS, CompletionEnd.LENGTH}
     for completion in completions:
         assert len(completion.token_ids) == len(completion.logprobs)
         assert EOS not in completion.token_ids[:-1]
-        if completion.stop_reason is StopReason.EOS:
+        if completion.stop_reason is CompletionEnd.EOS:
             assert completion.token_ids[-1] == EOS
         else:
             assert len(completion.token_ids) == 6

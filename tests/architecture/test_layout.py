@@ -1,0 +1,70 @@
+"""The layout that a stranger relies on: rooms of a size that can be seen at once, and one meaning for each name."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("periplus", "planner", "coordinator", "region_agent", "rollout_worker", "trainer")
+MAX_ENTRIES = 20
+"""Entries of a folder, `__init__.py` included. A folder with more of them is divided into rooms."""
+
+MAX_MODULE_LINES = 600
+MAX_FUNCTION_LINES = 80
+MIN_ROOM_WORDS = 12
+"""Words of the docstring of a package that says what the package is for, what goes in and out, and what it must not know."""
+
+
+def modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from (path for path in sorted((ROOT / package).rglob("*.py")) if "pb" not in path.parts)
+
+
+def folders() -> Iterator[Path]:
+    yield from sorted({path.parent for path in modules()})
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_a_public_class_name_is_defined_once_in_the_product() -> None:
+    found = defaultdict(list)
+    for path in modules():
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name_of(path))
+    assert len(found) > 500
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+@pytest.mark.parametrize("folder", list(folders()), ids=name_of)
+def test_a_folder_shows_few_entries_and_says_what_it_is_for(folder: Path) -> None:
+    entries = [entry.name for entry in folder.iterdir() if entry.name != "__pycache__"]
+    assert len(entries) <= MAX_ENTRIES, f"{len(entries)} entries: divide it into rooms"
+    said = ast.get_docstring(parsed(folder / "__init__.py")) or ""
+    is_top = folder.parent == ROOT
+    assert is_top or len(said.split()) >= MIN_ROOM_WORDS, f"{folder}/__init__.py says too little: {said!r}"
+
+
+@pytest.mark.parametrize("path", list(modules()), ids=name_of)
+def test_modules_and_functions_are_short_enough_to_read(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_MODULE_LINES
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert num_lines <= MAX_FUNCTION_LINES, f"{node.name} has {num_lines} lines"
+
+
+@pytest.mark.parametrize("path", list(modules()), ids=name_of)
+def test_no_docstring_is_a_fragment_that_begins_with_of(path: Path) -> None:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            assert not node.value.value.startswith("Of "), f"line {node.lineno}: {node.value.value[:60]!r}"
