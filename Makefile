@@ -14,7 +14,7 @@
 #                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
 #   make bench-planner-record   tables and pictures of it: ARGS='RECORD... --output docs/planner-comparison/DATE.md'
 #   make check      lint, format, types, imports, generated files
-#   make generate   write periplus/pb and examples/job.schema.json
+#   make generate   write periplus/pb, periplus/schemas and examples/fleets
 #   make clean      remove .venv, .venv-oracle and caches
 #
 # PYTHON=python3.12        the interpreter that .venv is made with

@@ -5,10 +5,10 @@ from dataclasses import replace
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
+from planner.cost.step.binding import binding_sentence
 from planner.cost.step.fixed_terms import trainer_region
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network, weights_s
-from planner.explain.binding import binding_sentence
 from planner.plan import Assignment, Plan, PlanEdge, Prediction, Rates, TaskKind
 from planner.problem.workload import Task
 

@@ -42,12 +42,13 @@ def generate(out: Path) -> None:
     ]
     if protoc.main(arguments):
         raise SystemExit("protoc failed")
-    examples = out / "examples"
-    (examples / "fleets").mkdir(parents=True, exist_ok=True)
+    schemas, fleets = out / "periplus" / "schemas", out / "examples" / "fleets"
+    schemas.mkdir(parents=True, exist_ok=True)
+    fleets.mkdir(parents=True, exist_ok=True)
     for name, schema in (("job", job_schema()), ("fleet", fleet_schema()), ("workload", workload_schema())):
-        (examples / f"{name}.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+        (schemas / f"{name}.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
     for name, published in published_fleets().items():
-        (examples / "fleets" / f"{name}.yaml").write_text(fleet_text(published), encoding="utf-8")
+        (fleets / f"{name}.yaml").write_text(fleet_text(published), encoding="utf-8")
 
 
 def published_fleets() -> dict[str, Imported]:
@@ -58,7 +59,10 @@ def published_fleets() -> dict[str, Imported]:
 
 def fleet_text(published: Imported) -> str:
     """A fleet file that says at its head what about it is a guess."""
-    head = ["# yaml-language-server: $schema=../fleet.schema.json", "# Made by `make generate`. What nobody published:"]
+    head = [
+        "# yaml-language-server: $schema=../../periplus/schemas/fleet.schema.json",
+        "# Made by `make generate`. What nobody published:",
+    ]
     guesses = [line for guess in published.guesses for line in textwrap.wrap(guess, 116, subsequent_indent="  ")]
     return "\n".join([*head, *(f"#   {line}" for line in guesses), yaml_text.dump(to_tree(published.fleet))])
 

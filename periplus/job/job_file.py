@@ -1,8 +1,9 @@
 """The job file, `periplus.job/1`: everything that a person decides about one training run.
 
 Only keys that the runtime executes are here; what is not here is not supported. The JSON schema for editors is made of
-these classes and their docstrings (`examples/job.schema.json`). What no single key can say is checked in `resolve()`.
-It knows no torch, no fleet and no environment: whether a task, a model or a region exists is said by whoever needs it.
+these classes and their docstrings (`periplus/schemas/job.schema.json`). What no single key can say is checked in
+`resolve()`. It knows no torch, no fleet and no environment: whether a task, a model or a region exists is said by
+whoever needs it.
 """
 
 import json
@@ -554,6 +555,6 @@ def _region_refusals(job: JobFile) -> list[str]:
 
 
 def job_schema() -> dict[str, Any]:
-    """The JSON schema of the job file, for editors and for `examples/job.schema.json`."""
+    """The JSON schema of the job file, for editors and for `periplus/schemas/job.schema.json`."""
     schema = JobFile.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": SCHEMA, **schema}

@@ -14,10 +14,10 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
+from planner.cost.step.binding import seconds
 from planner.cost.step.fixed_terms import trainer_region
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
-from planner.explain.binding import seconds
 from planner.methods.obstacles import allowed
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Fleet, Machines

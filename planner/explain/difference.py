@@ -6,7 +6,7 @@ from typing import Any
 
 from periplus.view import units
 from planner.answer.placement import Group, Layout, Pool, Sharding
-from planner.explain.binding import names
+from planner.cost.step.binding import names
 from planner.explain.columns import columns
 from planner.explain.money import usd_words
 from planner.jobs.hosts import without_trainer

@@ -3,7 +3,7 @@
 from periplus.view import units
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Pool, Sharding
-from planner.explain.binding import names, seconds
+from planner.cost.step.binding import names, seconds
 from planner.explain.effects import percent
 from planner.explain.money import has_prices, num_unpriced, rounded_up, usd_words
 from planner.plan import Assignment, Plan, SimulatedFigures, TaskKind

@@ -1,14 +1,15 @@
 """Capabilities: what the runtime can execute today, read from `capabilities.json` (`periplus.capabilities/1`).
 
-The file is `docs/capabilities.json`; a wheel holds a copy next to this module. Every change that widens the runtime
-edits it, together with a test that runs what it claims. A `max_staleness` of 0 is synchronous. Roles that are not
-listed do not exist. A parallelism of 1 is none.
+The file is `periplus/schemas/capabilities.json`, which a wheel holds too. Every change that widens the runtime edits
+it, together with a test that runs what it claims. A `max_staleness` of 0 is synchronous. Roles that are not listed do
+not exist. A parallelism of 1 is none.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from periplus import schemas
 from periplus.config import loading
 from periplus.config.loading import Config
 from planner.problem.goal import Limits
@@ -99,5 +100,4 @@ def read_file(path: Path) -> CapabilitiesFile:
 
 
 def _path() -> Path:
-    packaged = Path(__file__).with_name("capabilities.json")
-    return packaged if packaged.exists() else Path(__file__).parents[2] / "docs" / "capabilities.json"
+    return Path(schemas.__path__[0]) / "capabilities.json"

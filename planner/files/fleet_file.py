@@ -51,7 +51,7 @@ def to_tree(fleet: Fleet) -> dict[str, Any]:
 
 
 def fleet_schema() -> dict[str, Any]:
-    """The JSON schema of the file, for editors and for `examples/fleet.schema.json`."""
+    """The JSON schema of the file, for editors and for `periplus/schemas/fleet.schema.json`."""
     schema = FleetFile.model_json_schema()
     schema["properties"] = {"schema": {"const": SCHEMA}, **schema["properties"]}
     schema["required"] = ["schema", *schema["required"]]

@@ -82,7 +82,7 @@ def to_tree(workload: Workload) -> dict[str, Any]:
 
 
 def workload_schema() -> dict[str, Any]:
-    """The JSON schema of the file, for editors and for `examples/workload.schema.json`."""
+    """The JSON schema of the file, for editors and for `periplus/schemas/workload.schema.json`."""
     schema = WorkloadFile.model_json_schema()
     schema["properties"] = {"schema": {"const": SCHEMA}, **schema["properties"]}
     schema["required"] = ["schema", *schema["required"]]

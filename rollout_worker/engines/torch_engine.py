@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from transformers import StaticCache
 
-from rollout_worker.engines.engine import Completion, SampleRequest, CompletionEnd
+from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
 from rollout_worker.engines.sampling import choose, row_keys, uniforms
 
 # On CPU, float32 products of one to three rows take other kernels than larger ones, with other rounding.

@@ -15,7 +15,8 @@ MAX_ENTRIES = 20
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 80
 MIN_ROOM_WORDS = 12
-"""Words of the docstring of a package that says what the package is for, what goes in and out, and what it must not know."""
+"""Words of the docstring of a package that says what the package is for, what goes in and out, and what it must not
+know."""
 
 
 def modules() -> Iterator[Path]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from periplus.view import units
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Placement, Pool
-from planner.explain.binding import names
+from planner.cost.step.binding import names
 from planner.explain.effects import percent
 from planner.explain.lines import NOTHING
 from planner.explain.money import usd_words

@@ -45,7 +45,7 @@ def test_the_top_level_keys_are_the_contract() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_each_example_is_a_job_and_points_editors_to_the_schema(path: Path) -> None:
     load_job(path)
-    assert path.read_text().startswith("# yaml-language-server: $schema=job.schema.json\n")
+    assert path.read_text().startswith("# yaml-language-server: $schema=../periplus/schemas/job.schema.json\n")
 
 
 def test_each_field_says_what_it_means() -> None:

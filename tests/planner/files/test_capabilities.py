@@ -11,7 +11,7 @@ from planner.files.capabilities import load_capabilities, read_file
 from planner.jobs.refusals import TOPOLOGY
 from planner.problem.workload import Task
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "capabilities.json"
+DOCUMENT = Path(__file__).parents[3] / "periplus" / "schemas" / "capabilities.json"
 
 
 def test_the_document_holds_what_a_job_can_ask_for() -> None:

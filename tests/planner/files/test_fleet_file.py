@@ -20,6 +20,7 @@ from planner.problem.fleet import Fleet, Link, Machines, Region
 from planner.problem.hardware import Efficiency, GpuType
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+SCHEMAS = Path(__file__).parents[3] / "periplus" / "schemas"
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -317,8 +318,8 @@ def test_every_fleet_survives_its_text(fleet: Fleet) -> None:
 def test_each_example_is_a_fleet_and_points_editors_to_the_schema(path: Path) -> None:
     fleet = load_fleet(path)
     assert fleet.num_gpus > 0
-    assert path.read_text().startswith("# yaml-language-server: $schema=../fleet.schema.json\n")
-    assert json.loads((EXAMPLES / "fleet.schema.json").read_text()) == fleet_schema()
+    assert path.read_text().startswith("# yaml-language-server: $schema=../../periplus/schemas/fleet.schema.json\n")
+    assert json.loads((SCHEMAS / "fleet.schema.json").read_text()) == fleet_schema()
 
 
 def test_each_key_says_what_it_means() -> None:

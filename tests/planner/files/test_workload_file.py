@@ -20,6 +20,7 @@ from planner.problem.architecture import Architecture
 from planner.problem.workload import TASKS, Lengths, Task, WeightTransfer, Workload
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+SCHEMAS = Path(__file__).parents[3] / "periplus" / "schemas"
 GRPO = (Task.GENERATION, Task.ACTOR_TRAINING)
 
 
@@ -317,8 +318,8 @@ def test_two_models_of_one_name_cannot_be_written() -> None:
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "workloads").glob("*.yaml")), ids=lambda path: path.name)
 def test_each_example_is_a_workload_and_points_editors_to_the_schema(path: Path) -> None:
     assert load_workload(path).samples_per_step > 0
-    assert path.read_text().startswith("# yaml-language-server: $schema=../workload.schema.json\n")
-    assert json.loads((EXAMPLES / "workload.schema.json").read_text()) == workload_schema()
+    assert path.read_text().startswith("# yaml-language-server: $schema=../../periplus/schemas/workload.schema.json\n")
+    assert json.loads((SCHEMAS / "workload.schema.json").read_text()) == workload_schema()
 
 
 def test_each_key_says_what_it_means() -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rollout_worker.engines.engine import SampleRequest, CompletionEnd
+from rollout_worker.engines.engine import CompletionEnd, SampleRequest
 from rollout_worker.engines.torch_engine import TorchEngine
 
 EOS, PAD, VOCAB, WIDTH = 2, 0, 50, 9

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.explain.binding import binding_sentence, names, seconds
+from planner.cost.step.binding import binding_sentence, names, seconds
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective
 from tests.support.gpu_plan import FLEET, PROBLEM, estimate, with_eta
