@@ -33,7 +33,7 @@ from planner.propose import plan_of
 AUTO = "auto"
 """Name of the default method."""
 
-_EXTRAS = {"deap": "bench", "pymetis": "metis"}
+_EXTRAS = {"deap": "bench", "ortools": "planner", "pymetis": "metis"}
 """Optional dependency group of this package that installs a module, by the module's name."""
 
 Method = Callable[..., outcome.Outcome]
@@ -65,9 +65,8 @@ def searched(cost_tables: CostTables, thinking: Thinking, method: str) -> outcom
 
     Raises: ValueError for an unknown method, ConfigError for one whose optional dependency is missing.
     """
-    search = method_of(method)
     try:
-        return search(
+        return method_of(method)(
             cost_tables,
             seed=thinking.seed,
             budget_s=thinking.budget_s,
@@ -76,10 +75,13 @@ def searched(cost_tables: CostTables, thinking: Thinking, method: str) -> outcom
             should_stop=thinking.should_stop,
         )
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "", "")
+        package = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(package, "")
         if not extra:
             raise
-        raise ConfigError(f"the method {method} needs {error.name}; pip install 'periplus[{extra}]'") from error
+        raise ConfigError(
+            f"the method {method} needs {package}, which is not installed here; pip install 'periplus[{extra}]'"
+        ) from error
 
 
 def method_of(name: str) -> Method:

@@ -30,6 +30,7 @@ def check_job(job: JobFile) -> tuple[str, ...]:
     """
     check_inputs(job)
     needed = ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
+    needed += ("reasoning_gym",) if job.environment is not None else ()
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         return (f"prompts and weights are checked when the trainer starts: {', '.join(missing)} is not installed here",)

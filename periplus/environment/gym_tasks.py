@@ -55,10 +55,15 @@ class GymEnvironment:
 def load(task: str, task_config: Mapping[str, object], seed: int, size: int) -> Environment:
     """The reasoning-gym task `task`, with `size` items drawn from `seed`.
 
-    Raises: ConfigError for a task that the installed library lacks, or a configuration that it refuses.
+    Raises: ConfigError if the library is not installed, for a task that it lacks, or a configuration that it refuses.
     """
-    import reasoning_gym
-    from reasoning_gym.factory import DATASETS
+    try:
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"environment.name={task} needs {error.name}, which is not installed here; pip install 'periplus[rollout]'"
+        ) from error
 
     if task not in DATASETS:
         close = difflib.get_close_matches(task, sorted(DATASETS), n=3)

@@ -27,3 +27,30 @@ def test_the_import_contracts_hold() -> None:
     lint_imports = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([lint_imports, "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+GATEWAY_COMMANDS = (("agent",), ("job", "submit"), ("job", "audit"), ("links",), ("plan",), ("coordinator",), ("wan",))
+
+
+@pytest.mark.parametrize("command", GATEWAY_COMMANDS, ids=" ".join)
+def test_a_command_shows_its_help_on_a_machine_without_solver_and_environments(command: tuple[str, ...]) -> None:
+    program = (
+        "import sys; sys.modules.update(ortools=None, reasoning_gym=None)\n"
+        f"from periplus.__main__ import run; sys.exit(run({[*command, '--help']!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+WITHOUT_SOLVER = """
+import sys; sys.modules.update(ortools=None)
+from periplus.__main__ import run
+fleet, workload = "examples/fleets/three-clouds.yaml", "examples/workloads/lora-4b.yaml"
+sys.exit(run(["plan", "make", "--study", "--fleet", fleet, workload]))
+"""
+
+
+def test_planning_without_the_solver_says_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SOLVER], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "needs ortools, which is not installed here; pip install 'periplus[planner]'" in done.stderr
