@@ -29,7 +29,9 @@ def check_job(job: JobFile) -> tuple[str, ...]:
     Raises: ConfigError.
     """
     check_inputs(job)
-    needed = ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
+    needed: tuple[str, ...] = (
+        ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
+    )
     needed += ("reasoning_gym",) if job.environment is not None else ()
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
