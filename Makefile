@@ -4,7 +4,7 @@
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
-#   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
+#   make test-faults  parts of a whole runtime are killed, and it goes on (9 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)

@@ -97,6 +97,7 @@ def test_no_process_is_left_behind(synchronous: Any) -> None:
     assert processes_of(work_dir) == []
 
 
+@pytest.mark.faults
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
@@ -155,6 +156,7 @@ def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> 
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.faults
 def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
@@ -173,6 +175,7 @@ def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> N
     assert_all_gone(tmp_path)
 
 
+@pytest.mark.faults
 def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
