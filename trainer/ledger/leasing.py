@@ -244,7 +244,7 @@ def grant_leases(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effe
 
 def _grant_waiting(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
     while (work := _next_work(state, limits)) is not None:
-        worker_id = _roomiest(state, work)
+        worker_id = _best_worker(state, work)
         if worker_id is None:
             return
         if work.opens is not None:
@@ -308,7 +308,7 @@ def keeps_up(state: LedgerState, limits: LedgerLimits, worker: LeasingWorker) ->
     return worker.policy in state.lineage and state.policy.version - worker.policy.version <= max(1, limits.bound)
 
 
-def _roomiest(state: LedgerState, work: _Work) -> str | None:
+def _best_worker(state: LedgerState, work: _Work) -> str | None:
     """Return the worker that gets this work, or None if no worker has room for it; see `LedgerState.seats`."""
     seats = state.early_seats if work.is_early else state.seats
     able = seats.values() if work.is_urgent else [seat for seat in seats.values() if seat[1] < 0.0]
