@@ -3,7 +3,8 @@
 One step does the following, in this order:
 
 1. take a batch from the ledger;
-2. leave out the groups that the gate refuses because a token is too old (trainer/learning/gate.py);
+2. leave out the groups that the gate refuses, in which a token is too old or of another history
+   (trainer/learning/gate.py);
 3. train on the rest: forward, backward and optimizer run in one thread, one step at a time;
 4. write to the audit what the optimizer was given, and let the version rise by one;
 5. hand a snapshot of the new weights to the publisher.
@@ -80,7 +81,7 @@ class TrainingLoop:
         try:
             certificate = await self._link.certificate(stop)
         except (Denied, TimedOut):
-            await self._checkpoint()  # a warm-up may have taken minutes, and is not lost so
+            await self._checkpoint()  # keeps a warm-up, which may have taken minutes
             raise
         if certificate is None:
             return await self._save(stopped=True)

@@ -49,8 +49,8 @@ def build_learner(job: JobFile, actor: Any, *, pad_id: int, ranks: Ranks | None 
     """Build the learner of a resolved job around the actor as it is now.
 
     A copy of the actor becomes the reference policy of the KL term, if the job has one. A copy of it is also the
-    backbone of the critic, if the algorithm has one. To resume, load the rest with `Learner.load_state_dict`
-    afterwards.
+    backbone of the critic, if the algorithm has one. To resume, load the actor's weights, then the rest with
+    `Learner.load_state_dict`.
     """
     settings = learner_settings(job)
     critic = Critic(actor) if settings.algorithm.has_critic else None
