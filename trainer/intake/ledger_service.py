@@ -317,7 +317,7 @@ class LedgerService:
             self._apply(values.PolicyReached(worker_id, policy_from_pb(proof.policy)))
 
     async def _commit_frames(self) -> None:
-        """Take in committed frames, then flush the audit, then acknowledge the frames: in this order, until cancelled."""
+        """Take in committed frames, then flush the audit, then acknowledge the frames: in this order, endlessly."""
         while True:
             committed = await self._intake.take()
             for frame in committed:
