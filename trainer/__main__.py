@@ -1,4 +1,4 @@
-"""`python -m trainer --task-file FILE`, as an agent starts it."""
+"""The trainer's process: `python -m trainer --task-file FILE`, which the region's agent starts."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from trainer.config import TrainerConfig
 
 
 def make_work(spec: TaskSpec) -> task_process.Work:
-    """A trainer that is asked to stop writes a checkpoint first."""
+    """Return the coroutine function that runs one trainer; when its event is set, it saves a checkpoint and ends."""
     config = TrainerConfig.of_task(spec)
 
     async def work(stop: asyncio.Event) -> TaskState:

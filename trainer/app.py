@@ -1,14 +1,14 @@
-"""Composition root of the trainer: prepare in a thread, then the gateway's streams and the training loop in one
-TaskGroup.
+"""Composition root of the trainer: it runs one job in one fork, from an empty process to the exported model.
 
-The trainer makes its signing key at its start, and it dies with the process: the coordinator certifies it for this fork
-alone, over the gateway's stream, while the model is prepared.
+The gateway's streams open first. The model is prepared in a thread (setup.py) while they are served; then the parts are
+built (assembly.py) and the training loop runs beside the streams, all in one TaskGroup.
 
-A trainer that loses its gateway stops as if it had been asked to, between two steps and with a checkpoint saved, and
-then fails with what happened to the gateway.
-
-Whatever it writes waits for room on a full disk (disk_wait.py). Asked to stop while it waits, it ends as stopped with
-the checkpoints that it has: what could not be written was not acted on.
+- **Signing key.** The trainer makes a key at its start, and the key ends with the process. The coordinator certifies
+  it for this fork only, over the gateway's stream, while the model is prepared.
+- **Lost gateway.** The trainer stops as if it had been asked to: between two steps, with a checkpoint saved. Then it
+  fails with the reason why the gateway was lost.
+- **Full disk.** Every write waits for room (disk_wait.py). A trainer that is asked to stop while it waits ends as
+  stopped, with the checkpoints that it has; what could not be written was not acted on.
 """
 
 import asyncio
@@ -53,12 +53,13 @@ from trainer.setup import Prepared, prepare
 log = logging.getLogger(__name__)
 
 CLOSE_DEADLINE_S = 10.0
-"""For a gateway on the same machine to read what is left; it takes milliseconds."""
+"""Seconds that the gateway gets to read what is left at the end. Chosen by hand: it is on the same machine and takes
+milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trainer:
-    """What every stage of one trainer's life works with, from its start to its last word."""
+    """What all stages of one trainer share: preparing, training, exporting and closing."""
 
     config: TrainerConfig
     run_directory: RunDirectory
@@ -67,13 +68,16 @@ class _Trainer:
     disk: DiskWait
     stop: asyncio.Event
     ready: "asyncio.Future[Running]"
-    """Done once the trainer takes messages from its gateway."""
+    """Set once the trainer can handle messages of its gateway; they wait for it."""
     started_s: float
-    """Start of the process on the monotonic clock: every record counts its time from here."""
+    """Start of the process on the monotonic clock; the times of all records are relative to it."""
 
 
 async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
-    """Train one job in one fork. Raises: ConfigError, Unreachable, NonFiniteLoss, Denied, TimedOut."""
+    """Train one job in one fork and return how it ended.
+
+    Set `stop` to end it early, with a checkpoint. Raises: ConfigError, Unreachable, NonFiniteLoss, Denied, TimedOut.
+    """
     started_s = clock.monotonic_s()
     torch.set_num_threads(config.task.num_threads)
     key = PublisherKey.generate()
@@ -97,7 +101,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     )
 
     async def deliver(message: gateway_pb2.TrainerDown) -> None:
-        running = await asyncio.shield(ready)  # workers that outlived an earlier trainer speak while this one prepares
+        running = await asyncio.shield(ready)  # workers of an earlier trainer may send messages while this one prepares
         await running.ledger_service.on_message(message)
 
     async def serve() -> None:
@@ -105,7 +109,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
             await link.run(deliver)
         except Unreachable as error:
             event(log, logging.ERROR, "gateway_lost", job=config.task.job_id, why=error)
-            if not stop.is_set():  # who was asked to stop before has stopped, whatever the gateway does
+            if not stop.is_set():  # a trainer that was asked to stop before has not failed
                 lost.append(error)
             stop.set()
 
@@ -124,7 +128,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
 
 
 async def _unless_full(work: Coroutine[Any, Any, TaskState], stop: asyncio.Event) -> TaskState:
-    """How `work` ended; as stopped if it gave up waiting for a full disk."""
+    """Return how `work` ended: as stopped if it was asked to stop while it waited for a full disk."""
     try:
         return await work
     except* DiskFull as group:
@@ -148,7 +152,7 @@ def _begin(trainer: _Trainer) -> None:
 
 
 async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
-    """Everything from the first lease to the exported model."""
+    """Build the parts, train to the end, export the model, and close the audit."""
     with ExitStack() as opened:
         running = await trainer.disk.write(lambda: opened.enter_context(_assembled(trainer, prepared)))
         async with asyncio.TaskGroup() as tasks:
@@ -184,7 +188,7 @@ def _assembled(trainer: _Trainer, prepared: Prepared) -> AbstractContextManager[
 
 
 async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> None:
-    """Write the model and the summary; the run has not succeeded before they are on disk."""
+    """Write the trained model and the summary; only with both on disk has the run succeeded."""
     digest, final, disk = running.publisher.digest, trainer.run_directory.final, trainer.disk
     try:
         await disk.write_in_thread(lambda: export.final_model(prepared.model, prepared.model_files, final, digest))
@@ -203,7 +207,10 @@ async def _close(link: GatewayLink, job_id: str) -> None:
 
 
 def _write_summary(config: TrainerConfig, run_directory: RunDirectory) -> None:
-    """Write what this region knows of the run; who watched the network may write a fuller summary."""
+    """Write the run's summary from the trainer's last SUMMARY record and the regions of the plan.
+
+    A process that also measured the network may replace it by a fuller one.
+    """
     records = run_directory.records()
     summary = next(record.values for record in reversed(records) if record.kind is RecordKind.SUMMARY)
     plan = json.loads(config.task.plan_json or "{}")
@@ -212,7 +219,7 @@ def _write_summary(config: TrainerConfig, run_directory: RunDirectory) -> None:
 
 
 async def _prepare(trainer: _Trainer) -> Prepared | None:
-    """Everything before the first lease; None if asked to stop first (there is nothing to save yet)."""
+    """Prepare model, data and learner in a thread; return None if asked to stop first, when nothing needs saving."""
     config, run_directory = trainer.config, trainer.run_directory
     event_loop = asyncio.get_running_loop()
 
@@ -239,4 +246,4 @@ async def _prepare(trainer: _Trainer) -> Prepared | None:
 
 
 class _Stopped(Exception):
-    """Leaves the preparing thread."""
+    """Raised in the preparing thread to leave it when the trainer is asked to stop."""

@@ -1,7 +1,10 @@
-"""The parts of a running trainer, put together: journal, store, ledger, desk, scribe, publisher, keeper, loop.
+"""Builds the parts of a running trainer and connects them.
 
-What a restore continues is here too: the lineage of the new fork, the groups that were open, and the frames of earlier
-forks that were kept and not consumed, which are replayed before any worker speaks.
+The parts are the audit's journal, the store of frames, the ledger and its service, the run recorder, the publisher of
+weights, the checkpointer and the training loop. Only the journal and the store are opened here.
+
+A restored run is continued here too. The ledger gets the lineage of the new fork and the groups that were open. Frames
+of earlier forks that were kept and not consumed are replayed into it before any worker's message is handled.
 """
 
 import json
@@ -39,15 +42,17 @@ from trainer.reporting.run_recorder import RunRecorder
 from trainer.setup import Prepared
 
 STORE_BYTES = 1 << 50
-"""No bound of its own: what is not covered by a checkpoint must be kept, and what is covered is retention's."""
+"""Bound of the store of frames in bytes, so large that it never applies. Frames that no checkpoint covers must be kept,
+and the others are bounded by intake/retention.py."""
 
 INTAKE_BATCHES = 2
-"""Room for completion tokens beside what the bound lets be open, in batches of the largest size: early leases."""
+"""Room for completion tokens of early leases, beside the groups that the staleness bound allows, in batches of the
+largest size. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What messages go to, and what trains."""
+    """The parts of a trainer that its process runs: they handle messages, publish weights and train."""
 
     ledger_service: LedgerService
     publisher: Publisher
@@ -65,16 +70,17 @@ def assembled(
     now: Callable[[], float],
     started_s: float,
 ) -> Iterator[Running]:
-    """Open the journal and the store, and build what works with them.
+    """Open the audit's journal and the store of frames, build all parts, and close both on leaving.
 
-    The trainer's process started at `started_s` on the clock of `now`. Raises: Conflict, CorruptSpool, StorageError; on
-    leaving also what closing the journal raises, such as DiskFull.
+    `now` is a monotonic clock on which the trainer's process started at `started_s`.
+    Raises: Conflict if another trainer writes the run; CorruptSpool, StorageError; on leaving also what closing the
+    journal raises, such as DiskFull.
     """
     job, job_id = config.job, config.task.job_id
     durability = Durability(job.network.durability)
     with ExitStack() as opened:
         journal = opened.enter_context(AuditJournal.open(run.audit))
-        checkpoint.sweep(run.checkpoints)  # the journal's lock says that nobody else writes here
+        checkpoint.sweep(run.checkpoints)  # safe, since the journal's lock shows that no other process writes here
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
         limits = TrajectoryLimits(
@@ -127,12 +133,12 @@ def assembled(
 
 
 def config_text(job: JobFile) -> str:
-    """The job as config.yaml has it: the file is written when a trainer starts, its hash in the fork's first line."""
+    """Return the job as text of config.yaml, which is written at the start and whose hash the audit holds."""
     return str(yaml.safe_dump(json.loads(job.to_json()), sort_keys=False))
 
 
 def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
-    """The ledger of a job, at its start or where a checkpoint left it."""
+    """Return the ledger of a job, at the job's start or where the restored checkpoint left it."""
     batch_tokens = job.train.groups_per_step * job.algorithm.group_size * job.sampling.max_new_tokens
     limits = LedgerLimits(
         groups_per_step=job.train.groups_per_step,
@@ -159,10 +165,15 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
 
 
 def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, ledger_service: LedgerService) -> None:
-    """The first line of a fork; before it, the line of a checkpoint whose trainer died before it could write it. The
-    training loop flushes them before it does anything."""
+    """Write the audit's first line of this fork.
+
+    If the trainer that saved the restored checkpoint died before it wrote the checkpoint's line, that line comes first.
+    The training loop flushes both before it does anything else.
+    """
     job, restored = config.job, prepared.restored
-    known = restored if run.audit.stat().st_size else None  # else the parent's history is in another run's directory
+    known = (
+        restored if run.audit.stat().st_size else None
+    )  # an empty audit: the parent's history is in the directory of another run
     if known is not None and not any(known.digest.hex().encode() in line for line in read_lines(run.audit)):
         ledger_service.write(audit.CheckpointEntry(policy=known.policy, manifest=known.digest, covers=known.audit_line))
     ledger_service.write(

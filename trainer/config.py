@@ -1,4 +1,4 @@
-"""What one trainer runs with: the task that its agent wrote, and where built-in models are cached."""
+"""Configuration of one trainer process: the task that its agent wrote, and where built-in models are cached."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,11 @@ from periplus.values.task import TaskSpec, authority_key_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
-    """One trainer process. `resume_from`: the run directory whose newest checkpoint to start from, or None."""
+    """What one trainer process runs with.
+
+    `cache_dir` is the folder of built-in models. `resume_from` is the run directory whose newest checkpoint the trainer
+    starts from, or None for a new run.
+    """
 
     task: TaskSpec
     job: JobFile
@@ -19,7 +23,7 @@ class TrainerConfig:
 
     @classmethod
     def of_task(cls, task: TaskSpec) -> "TrainerConfig":
-        """Raises: ConfigError if the task holds no valid job."""
+        """Return the configuration for a task. Raises: ConfigError if the task holds no valid job."""
         cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return cls(
             task=task,
@@ -30,5 +34,8 @@ class TrainerConfig:
 
     @property
     def authority_key(self) -> bytes:
-        """Raw, of the authority whose certificate it needs. Raises: ConfigError if the task holds none."""
+        """Raw Ed25519 public key of the job authority that must certify this trainer.
+
+        Raises: ConfigError if the task holds none.
+        """
         return authority_key_of(self.task)

@@ -1,15 +1,15 @@
-"""Writes that wait for room: a full disk stops a trainer for as long as it is full, and costs it nothing else.
+"""Writes that wait for room: a full disk pauses a trainer for as long as it is full, and loses nothing.
 
-A write either succeeds or raises `DiskFull` and has changed nothing (periplus/process/disk.py); it is then tried again,
-after pauses that double from `FIRST_RETRY_S` to `LAST_RETRY_S`. The first refusal of a wait is one WARNING with the
-path, the bytes needed and the bytes free, and the job's watchers see `waiting for disk: PATH` as its phase. Nothing
-that depends on the write happens meanwhile; time goes on, so leases end as they always do.
+A write either succeeds, or raises `DiskFull` and has changed nothing (periplus/process/disk.py). It is then tried
+again, after pauses that double from `FIRST_RETRY_S` to `LAST_RETRY_S`. The first refusal is logged as one WARNING with
+the path, the bytes needed and the bytes free. The job's watchers see `waiting for disk: PATH` as its phase. Nothing
+that depends on the write happens meanwhile, but time goes on: leases expire as always.
 
-Whoever was asked to stop gives up at the next refusal: `write` then raises the `DiskFull`. What has not been written
-was never acted on, so the last checkpoint and the journal before it are what a resumed job needs. `write_patiently` is
-for tasks that the trainer cancels by itself when it ends.
+A trainer that is asked to stop gives up at the next refusal: `write` then raises the `DiskFull`. What has not been
+written was never acted on, so a resumed job needs only the last checkpoint and the journal before it. `write_patiently`
+does not give up; it is for tasks that the trainer cancels when it ends.
 
-Every other error ends the wait at once: waiting does not mend a read-only disk.
+Every other error is raised at once, since waiting does not mend, for example, a read-only disk.
 """
 
 import asyncio
@@ -27,12 +27,18 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_RETRY_S = 0.25
+"""Seconds before the first retry of a write. Chosen by hand, short because room may be free again at once."""
+
 LAST_RETRY_S = 5.0
-"""An attempt costs at most the writing of what fits; a person who makes room waits no longer than this."""
+"""Longest pause between two retries, in seconds. Chosen by hand: a retry costs at most the writing of what fits, and
+the trainer goes on at most this long after a person has made room."""
 
 
 class DiskWait:
-    """One trainer's. `stop` is set when the trainer is asked to stop; `say` tells the watchers a phase."""
+    """Makes the writes of one trainer wait for room on the disk.
+
+    `stop` is set when the trainer is asked to stop. `say` shows a phase to the job's watchers.
+    """
 
     def __init__(self, stop: asyncio.Event, say: Callable[[str], None]) -> None:
         self._stop = stop
@@ -40,10 +46,10 @@ class DiskWait:
         self._waiting: Counter[Path | None] = Counter()
 
     async def write(self, attempt: Callable[[], T]) -> T:
-        """Return what `attempt` returns, once the disk has room for it.
+        """Call `attempt` until the disk has room for what it writes, and return what it returns.
 
-        The first attempt is made before anything else can run. Raises: DiskFull if there is no room and the trainer
-        was asked to stop; any other error of `attempt`.
+        The first attempt is made at once, before any other task can run. Raises: DiskFull if there is no room and the
+        trainer was asked to stop; any other error of `attempt`.
         """
         try:
             return attempt()
@@ -51,14 +57,17 @@ class DiskWait:
             return await self._wait(_awaitable(attempt), error, patiently=False)
 
     async def write_patiently(self, attempt: Callable[[], T]) -> T:
-        """The same, until the caller is cancelled."""
+        """Call `attempt` as `write` does, but go on after a stop, until the caller is cancelled."""
         try:
             return attempt()
         except DiskFull as error:
             return await self._wait(_awaitable(attempt), error, patiently=True)
 
     async def write_in_thread(self, attempt: Callable[[], T], *, patiently: bool = False) -> T:
-        """The same for a write that takes longer than the event loop may stand still."""
+        """Call `attempt` as `write` does, in a thread, for writes that would block the event loop for too long.
+
+        `patiently`: go on after a stop, until the caller is cancelled.
+        """
         try:
             return await asyncio.to_thread(attempt)
         except DiskFull as error:

@@ -1,11 +1,20 @@
-"""The training loop: ask for a batch, inspect it, step, publish, checkpoint. The shell around pure parts.
+"""The training loop: wait for a batch, check it, train on it, publish the new weights, save checkpoints, evaluate.
 
-Messages change the ledger on the event loop (desk.py); forward and backward run in one thread at a time, so the loop's
-order alone decides what is trained on what. A step is: take a batch, refuse what the gate refuses, train on the rest,
-write down what the optimizer was given, let the version rise, hand a snapshot of it to the publisher: in this order,
-for a reader may answer with the new version before publishing has ended. The next step begins while the snapshot is
-encoded and sent; the step's record is written once that is done, and nothing that speaks of the version (a checkpoint,
-an evaluation, the end) begins before.
+One step does the following, in this order:
+
+1. take a batch from the ledger;
+2. leave out the groups that the gate refuses, in which a token is too old or of another history
+   (trainer/learning/gate.py);
+3. train on the rest: forward, backward and optimizer run in one thread, one step at a time;
+4. write to the audit what the optimizer was given, and let the version rise by one;
+5. hand a snapshot of the new weights to the publisher.
+
+Step 4 comes before step 5, because a worker may already send results of the new version while it is being published.
+The next step begins while the snapshot is encoded and sent. The record of a step is written once its version is
+published. A checkpoint, an evaluation and the end of the run wait until all versions are published.
+
+Meanwhile messages of workers change the ledger on the event loop (trainer/intake/ledger_service.py). This module is the
+shell around the parts that compute; it decides only the order.
 """
 
 import asyncio
@@ -38,7 +47,7 @@ from trainer.setup import Prepared
 
 
 class TrainingLoop:
-    """One run of one fork."""
+    """Trains one job in one fork, from the first certificate to the last evaluation."""
 
     def __init__(
         self,
@@ -54,7 +63,7 @@ class TrainingLoop:
     ) -> None:
         self._config = config
         self._job = config.job
-        self._at = prepared
+        self._prepared = prepared
         self._link = link
         self._ledger_service = ledger_service
         self._checkpointer = checkpointer
@@ -63,26 +72,27 @@ class TrainingLoop:
         self._now = now
 
     async def run(self, stop: asyncio.Event) -> TaskState:
-        """Train to the last step, or until `stop`. Returns how it ended; the run directory holds the rest.
+        """Train to the last step, or until `stop` is set, and return how it ended. All else is in the run directory.
 
         Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified; DiskFull if asked to stop while
-        the disk is full."""
+        the disk is full.
+        """
         await self._ledger_service.recorded()
         try:
             certificate = await self._link.certificate(stop)
         except (Denied, TimedOut):
-            await self._checkpoint()  # a warm-up may have taken minutes
+            await self._checkpoint()  # keeps a warm-up, which may have taken minutes
             raise
         if certificate is None:
             return await self._save(stopped=True)
         await self._recorder.count_wan()
-        await self._publisher.first(self._at.bundle, certificate)
+        await self._publisher.first(self._prepared.bundle, certificate)
         if self._recorder.progress.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
                 return await self._save(stopped=True)
             self._recorder.progress = replace(self._recorder.progress, accuracy_before=accuracy)
-            if self._job.checkpoint.every_steps:  # a warm-up may take minutes, and is not repeated from here on
+            if self._job.checkpoint.every_steps:  # a warm-up may take minutes; a resumed run need not repeat it
                 await self._checkpoint()
         self._recorder.phase("training")
         while self._policy.version < self._job.steps:
@@ -103,13 +113,13 @@ class TrainingLoop:
     # ---- one step -------------------------------------------------------------------------------------------------
 
     async def _step(self, stop: asyncio.Event) -> bool:
-        """Consume one batch; False if asked to stop before it was there."""
+        """Train on one batch and publish the result; return False if asked to stop before a batch was there."""
         started_s = self._now()
         batch = await self._ledger_service.batch(stop)
         if batch is None:
             return False
         waited_s = self._now() - started_s
-        consumer, bound, lineage = batch.policy, self._job.staleness, self._at.lineage
+        consumer, bound, lineage = batch.policy, self._job.staleness, self._prepared.lineage
         trajectories = [kept.trajectory for kept in batch.kept]
         fit, _ = admit(trajectories, consumer, bound, lineage)
         chosen = {id(trajectory) for trajectory in fit}
@@ -127,10 +137,14 @@ class TrainingLoop:
             self._recorder.step(policy, report, fit, found, num_dropped=dropped, values=values | sent.values())
 
         await self._publisher.next_version(consumer.next(), published)
-        values["step_s"] = self._now() - started_s  # the publisher has not run since
+        values["step_s"] = self._now() - started_s  # before `published` can run, since nothing is awaited in between
         return True
 
     def _train(self, kept: Sequence[KeptTrajectory], consumer: Policy, rate: float) -> StepReport | None:
+        """Run one optimizer step from `consumer`; return None if there is nothing to train on.
+
+        For the reward `shuffled`, a control experiment, the rewards are permuted within the batch, seeded by version.
+        """
         if not kept:
             return None
         rewards = [each.trajectory.reward for each in kept]
@@ -138,12 +152,12 @@ class TrainingLoop:
             order = np.random.default_rng((self._job.seed, consumer.version)).permutation(len(rewards))
             rewards = [rewards[index] for index in order]
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
-        return self._at.learner.step(samples, consumer=consumer, learning_rate=rate)
+        return self._prepared.learner.step(samples, consumer=consumer, learning_rate=rate)
 
     async def _consumed(
         self, batch: LedgerBatch, trained: Sequence[KeptTrajectory], report: StepReport | None, found: Inspection
     ) -> None:
-        """Write down what the optimizer was given, hashed anew, and let the version rise."""
+        """Write to the audit what the optimizer was given, with its contents hashed again, and raise the version."""
         samples = tuple(
             audit.UsedSample(t.group, t.sample, content_digest(t)) for t in (each.trajectory for each in trained)
         )
@@ -170,10 +184,13 @@ class TrainingLoop:
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
     async def _evaluate(self, when: str, stop: asyncio.Event) -> float | None:
-        """Greedy accuracy of the present policy on the held-out problems; None if asked to stop."""
+        """Return the greedy accuracy of the present policy on the held-out problems, or None if asked to stop.
+
+        A problem without a result counts as wrong. `when` is `before`, `during` or `after` training.
+        """
         await self._publisher.drained()
         self._recorder.phase(f"evaluating {when} training")
-        started_s, items = self._now(), self._at.dataset.splits.held_out
+        started_s, items = self._now(), self._prepared.dataset.splits.held_out
         results = await self._ledger_service.evaluation(items, stop)
         if results is None:
             return None

@@ -1,10 +1,13 @@
-"""Everything of a job that can be wrong before a weight is read: one function for the trainer's start and for the
-command that submits.
+"""Checks of a job's inputs before any weight is read: model, data and environment fit each other and the job.
 
-`python -m trainer.preflight` is that command's child: a job as JSON on standard input, one JSON object on standard
-output, which is either an error (`reason`, `message`) or what was found out (`prompts`, `problems`). It is a process of
-its own because the control plane imports no tokenizer, and because an environment with hostile settings may take any
-time and any memory. Torch and transformers, seconds of imports, are loaded only for a model that is a directory.
+`checked_inputs` is called by the trainer when it starts, and by the command that submits a job, so that both refuse the
+same things in the same words. The command runs it as a child process, `python -m trainer.preflight`. The child reads a
+job as JSON from standard input and writes one JSON object to standard output: either an error (`reason`, `message`) or
+the numbers of prompts that were checked and of problems that there are (`prompts`, `problems`).
+
+It is a process of its own for two reasons. The control plane imports no tokenizer, and an environment with hostile
+settings may take any time and any memory. Torch and transformers take seconds to import, so they are loaded only for a
+model that is a directory.
 """
 
 import json
@@ -27,17 +30,22 @@ from trainer.data.characters import character_tokenizer
 from trainer.data.dataset import Prompt, read_prompts, split_prompts
 
 BUDGET_S = 5.0
-"""Processor seconds after which no further prompt is made and encoded. The demo's 12,000 take 0.3 s; some tasks of
-reasoning-gym need 10 ms and more for each problem, and the trainer reads all of them anyway."""
+"""Processor seconds after which the child process makes and encodes no further prompt. Chosen by hand: the 12,000
+prompts of the demo take 0.3 s, but some tasks of reasoning-gym need 10 ms and more for each problem. The trainer reads
+all of them when it starts."""
 
 LIMIT_S = 20
-"""Processor seconds after which the kernel ends this process (SIGXCPU): one problem of an environment with hostile
-settings may take hours inside one call. The imports of torch and transformers take 4 s, BUDGET_S is spent beside."""
+"""Processor seconds after which the kernel ends the child process (SIGXCPU), since one problem of an environment with
+hostile settings may take hours inside one call. Chosen by hand: importing torch and transformers takes 4 s, and
+BUDGET_S comes on top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a job trains on, before the problems are split. `prompts`: those that there was time for."""
+    """What a job trains on: tokenizer, environment and prompts, before the problems are split into sets.
+
+    `prompts` may be only the first ones, if time was up.
+    """
 
     tokenizer: Any
     environment: Environment
@@ -45,7 +53,7 @@ class Inputs:
 
 
 class CharacterTokenizer:
-    """The built-in models' tokenizer as `encode_prompt` calls it."""
+    """The tokenizer of the built-in models, with the call signature of a transformers tokenizer."""
 
     def __init__(self) -> None:
         self._inner: Tokenizer = character_tokenizer()
@@ -57,7 +65,8 @@ class CharacterTokenizer:
 def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[], bool] = lambda: False) -> Inputs:
     """Check model, data and environment against each other and against the job.
 
-    `model_dir` is None for a built-in model that has not been made yet. Raises: ConfigError.
+    `model_dir` is None for a built-in model that has not been made yet. Once `is_time_up` returns true, no further
+    prompt is made and checked. Raises: ConfigError.
     """
     check_inputs(job)
     tokenizer: Any
@@ -74,7 +83,7 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
 
 
 def answer(job_json: str) -> dict[str, Any]:
-    """What the child process prints."""
+    """Return the JSON object that the child process prints, for a job given as JSON."""
     try:
         job = JobFile.from_json(job_json)
         model_dir = None if job.model.path.startswith(BUILTIN_PREFIX) else Path(job.model.path)
@@ -88,7 +97,7 @@ def answer(job_json: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer standard input on standard output, within LIMIT_S."""
+    """Read a job from standard input and print the answer, within LIMIT_S seconds of processor time."""
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S + 1))
     sys.stdout.write(json.dumps(answer(sys.stdin.read())) + "\n")
 

@@ -1,5 +1,8 @@
-"""From a job's keys to the plain values that the mathematics takes, and to the learner that holds them: the one place
-that knows which is which."""
+"""Translates a job's keys into the settings of losses, advantages, optimizer and warm-up, and builds the learner.
+
+This is the only module that knows both. The job file's model is validated and resolved before: keys that the algorithm
+does not use may be None, and take a neutral default here. The code in trainer/learning takes plain values only.
+"""
 
 from copy import deepcopy
 from typing import Any
@@ -22,11 +25,11 @@ from trainer.learning.step import Trained, UpdateSettings
 from trainer.learning.warmup import WarmupSettings
 
 WARMUP_LOSS_WINDOW = 5
-"""Steps over which the warm-up's loss is averaged before it is compared with the target."""
+"""Number of steps over which the warm-up's loss is averaged before it is compared with the target. Chosen by hand."""
 
 
 def warmup_settings(job: JobFile) -> WarmupSettings:
-    """Return the warm-up settings of a job that has a warm-up."""
+    """Return the settings of the supervised warm-up, of a job that has one (`train.warmup` is set)."""
     warmup = job.train.warmup
     assert warmup is not None
     return WarmupSettings(
@@ -43,9 +46,12 @@ def warmup_settings(job: JobFile) -> WarmupSettings:
 
 
 def build_learner(job: JobFile, actor: Any, *, pad_id: int, ranks: Ranks | None = None) -> Learner:
-    """The learner of a resolved job, for the actor as it is now: what is left of it in memory is the KL reference, and
-    the critic's backbone is a copy. To resume, load the actor's weights first, then `Learner.load_state_dict` the
-    rest."""
+    """Build the learner of a resolved job around the actor as it is now.
+
+    A copy of the actor becomes the reference policy of the KL term, if the job has one. A copy of it is also the
+    backbone of the critic, if the algorithm has one. To resume, load the actor's weights, then the rest with
+    `Learner.load_state_dict`.
+    """
     settings = learner_settings(job)
     critic = Critic(actor) if settings.algorithm.has_critic else None
     return Learner(
@@ -59,7 +65,7 @@ def build_learner(job: JobFile, actor: Any, *, pad_id: int, ranks: Ranks | None 
 
 
 def learner_settings(job: JobFile) -> LearnerSettings:
-    """The same for each step, of a resolved job."""
+    """Return the learner's settings for a resolved job; they are the same in every step."""
     a = job.algorithm
     estimator = KlEstimator(a.kl_estimator or KlEstimator.K3)
     return LearnerSettings(

@@ -1,5 +1,9 @@
-"""Everything before the first lease: model, problems, warm-up or checkpoint. Runs in a thread, says what it is
-doing."""
+"""Prepares a trainer before its first lease: check the inputs, load the model, split the problems, warm up or restore.
+
+A new run gets a supervised warm-up if its job has one. A resumed run is restored from the newest checkpoint instead,
+in a new fork. It takes seconds to minutes and blocks, so it runs in a thread and reports its progress through a
+callback. Nothing here knows of the gateway or the ledger.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,13 +29,18 @@ from trainer.recipe import build_learner, warmup_settings
 from trainer.reporting.progress import Progress
 
 Say = Callable[[RecordKind, str, dict[str, float]], None]
-"""Progress to report: kind, text, values."""
+"""Callback that reports progress: kind of the record, text for a person, values by metric name. It may raise, to stop
+the preparation."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Prepared:
-    """A trainer ready for its first step: `learner` changes `model` in place; `restored`: what it continues, if
-    anything; `model_files`: what transformers needs beside the weights, by name."""
+    """A trainer that is ready for its first step.
+
+    `learner` changes the weights of `model` in place. `restored` is the manifest of the checkpoint that the run
+    continues, or None. `model_files` maps names to contents of the files that transformers needs beside the weights.
+    `bundle` is what workers need beside the weights.
+    """
 
     model: Any
     tokenizer: Any
@@ -46,7 +55,10 @@ class Prepared:
 
 
 def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepared:
-    """Load or make the model, deal the problems, warm up or restore. Raises: ConfigError, NotFound."""
+    """Load or make the model, split the problems into sets, and warm up or restore.
+
+    Raises: ConfigError if the inputs do not fit the job; NotFound if there is no checkpoint to restore.
+    """
     job = config.job
     say(RecordKind.PHASE, "checking model, data and environment", {})
     model_dir = resolve_model_dir(job.model.path, config.cache_dir, job.seed)

@@ -1,4 +1,4 @@
-"""The trainer beside its streams, over a real gateway on loopback."""
+"""Tests of the trainer's process (app.py) with its streams to a real gateway on loopback."""
 
 import asyncio
 import json

@@ -47,7 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class OnRecord(FakeLink):
-    """Refuses to see a lease whose line is not in the journal's file yet."""
+    """A link that fails if a lease is sent before its line is in the journal's file."""
 
     run_dir: Path
 
@@ -113,7 +113,7 @@ def test_a_disk_that_is_full_at_any_moment_costs_nothing_but_time(
 
 
 def test_a_run_whose_disk_grows_little_by_little_ends_as_one_that_had_room(tmp_path: Path, cache_dir: Path) -> None:
-    """Synchronous, so that the end is one in every bit."""
+    """The run is synchronous, so that both runs end with the same bits."""
     settings = SETTINGS | {"staleness": 0}
     _, whole = messages_of(tmp_path / "whole", cache_dir, **settings)
     folder = tmp_path / "grown"
@@ -129,7 +129,7 @@ def test_a_run_whose_disk_grows_little_by_little_ends_as_one_that_had_room(tmp_p
 
 
 class Growing:
-    """Somebody who makes a little room, again and again, while a trainer says that it waits for some."""
+    """Makes a little room on the disk, again and again, while the trainer says that it waits for room."""
 
     def __init__(self, disk: SmallDisk) -> None:
         self._disk = disk

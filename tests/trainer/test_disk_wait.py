@@ -1,4 +1,4 @@
-"""Waiting for room: what is said, what ends it, and what does not."""
+"""Tests of writes that wait for room: what is logged and shown, what ends the wait, and what does not."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Scene:
-    """A disk that refuses as often as `refusals` says."""
+    """A disk that refuses the first `refusals` writes."""
 
     def __init__(self, refusals: int) -> None:
         self.refusals = refusals

@@ -44,7 +44,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """The engine promises equal bits on one thread only."""
+    """Run torch on one thread: results are equal bit by bit only then."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -72,7 +72,7 @@ PREPARED_S = 5.0
 
 @dataclass
 class Run:
-    """One trainer over fake workers, and what it left."""
+    """One trainer that runs over fake workers, and what it left behind."""
 
     config: TrainerConfig
     link: FakeLink
@@ -125,7 +125,7 @@ def start(
 
 
 async def serve(run: Run, stop: asyncio.Event) -> TaskState:
-    """As app.py runs it."""
+    """Run the parts of a trainer together, as app.py does."""
     async with asyncio.TaskGroup() as tasks:
         serving = [tasks.create_task(run.running.ledger_service.run()), tasks.create_task(run.running.publisher.run())]
         try:
@@ -177,12 +177,12 @@ def test_a_synchronous_run_has_one_result_whoever_answered_and_in_whichever_orde
 
 
 def checkpoint_free_digest(folder: Path, cache_dir: Path) -> bytes:
-    """Of the untrained model."""
+    """Return the digest of the untrained model."""
     return model_digest(start(folder / "untrained", cache_dir))
 
 
 def model_digest(run: Run) -> bytes:
-    """Of what a trainer will publish first."""
+    """Return the digest of the weights that a trainer will publish first."""
     return state_digest(publish.bf16_state(run.prepared.model))
 
 
@@ -346,7 +346,7 @@ def _dies(folder: Path, cache_dir: Path, at: int, settings: dict[str, Any]) -> N
 
 
 def messages_of(folder: Path, cache_dir: Path, **settings: Any) -> tuple[int, Run]:
-    """How many messages a whole run sends, and the run."""
+    """Return the number of messages that a whole run sends, and the run."""
     run, calls = start(folder, cache_dir, **settings), count()
     run.link.before_each = calls.__next__
     finish(run)
@@ -419,7 +419,7 @@ def test_a_result_of_the_new_version_that_overtakes_the_end_of_its_publication_i
 
 
 class Corrupting(FakeLink):
-    """A gateway that passes on what is no trajectory, of nobody, and a proof that fails."""
+    """A gateway that passes on a frame that holds no trajectory, messages of an unknown worker, and a failed proof."""
 
     async def publish(self, record: PublicationRecord) -> None:
         await super().publish(record)
@@ -450,7 +450,7 @@ def test_what_a_gateway_gets_wrong_is_counted_and_stops_nobody(tmp_path: Path, c
 
 
 class Dying(FakeLink):
-    """A worker that gives a sample up half-way, and is gone when its frame arrives."""
+    """A worker that abandons a sample half-way, and has left when its frame arrives."""
 
     sent = False
 
@@ -569,7 +569,7 @@ def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cac
 
 
 class Breaking(FakeLink):
-    """The trainer's own weights break once they were published."""
+    """A link that corrupts the trainer's own weights once they were published."""
 
     model: Any
 

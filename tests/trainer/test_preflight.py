@@ -1,4 +1,4 @@
-"""One function checks a job's inputs for the command that submits and for the trainer's start."""
+"""Tests of the checks of a job's inputs, which the submitting command and the starting trainer share."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""From a job's keys to what the mathematics takes."""
+"""Tests of the translation from a job's keys to the learner's settings."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Protobuf <-> the trainer's values."""
+"""Conversions between the protobuf messages of the gateway's stream and the trainer's values.
+
+The ledger sees plain values only. Nothing here decides anything.
+"""
 
 from periplus.net.convert import policy_from_pb, policy_to_pb
 from periplus.pb.v1 import gateway_pb2
@@ -10,20 +13,20 @@ _PURPOSE = {Purpose.TRAIN: gateway_pb2.PURPOSE_TRAIN, Purpose.EVAL: gateway_pb2.
 
 
 def granted_to_pb(granted: Granted) -> gateway_pb2.RolloutDown:
-    """Leases on their way to one worker."""
+    """Return the message that brings new leases to one worker."""
     leases = gateway_pb2.LeaseBatch(leases=[_lease_to_pb(lease) for lease in granted.leases])
     return gateway_pb2.RolloutDown(worker_id=granted.worker_id, leases=leases)
 
 
 def revoked_to_pb(revoked: Revoked) -> gateway_pb2.RolloutDown:
-    """Leases that their worker may forget."""
+    """Return the message that tells a worker which of its leases it may drop."""
     return gateway_pb2.RolloutDown(
         worker_id=revoked.worker_id, revoked=gateway_pb2.LeasesRevoked(lease_ids=revoked.lease_ids)
     )
 
 
 def proof_from_pb(message: gateway_pb2.WeightProof) -> ReaderProof:
-    """What a reader says that it holds."""
+    """Return what a reader of the weights (a worker) reports about the version that it holds."""
     return ReaderProof(
         policy=policy_from_pb(message.policy),
         digest=message.state_digest,

@@ -1,15 +1,21 @@
-"""Frames on their way into the ledger: decoded, validated, kept on disk, and only then judged.
+"""Intake of frames: decode them, validate their trajectories and store them on disk, before the ledger sees any.
 
     gateway -> put -> [decode, validate | append to the store | sync]  -> take -> ledger -> audit -> acknowledgement
 
-Everything that waits is committed together (group commit): one thread hop and one sync serve all frames that arrived
-while the last commit was under way, so a slow disk makes commits larger, not rarer. A frame that was seen before, by
-its transport key (worker, epoch, sequence), is not decoded again; it is acknowledged again, for its sender may not
-know. A frame that is no good is refused with its error and acknowledged too: sending it again makes it no better. Of a
-frame that can be read, only the samples that break a limit are refused; the others are kept, as a frame of their own.
+A *frame* is the compressed batch of trajectories that a worker sends at once. Its transport key (worker, epoch,
+sequence) identifies it permanently. The *store* is a spool, an append-only log on disk.
 
-It does not know what a lease is. What waits is bounded in bytes; who puts more waits. While the disk is full nothing is
-acknowledged, so nothing is lost: the gateways' spools hold it.
+- **Group commit.** All frames that arrived while the last commit was under way are committed together, with one hop to
+  a thread and one sync. So a slow disk makes commits larger, but does not lower the rate of frames.
+- **Resends.** A frame whose key was seen before is not decoded or stored again. It is acknowledged again, because its
+  sender may not know that it arrived.
+- **Refusals.** A frame that cannot be read is refused with its error and acknowledged too, because sending it again
+  would not help. In a frame that can be read, only the samples that break a limit are refused. The others are kept, in
+  a new frame of their own.
+- **Bounds.** Frames that wait are bounded in bytes, and `put` waits while there are too many. While the disk is full
+  nothing is acknowledged, so nothing is lost: the gateways' spools keep the frames.
+
+This module does not know what a lease is.
 """
 
 import asyncio
@@ -29,21 +35,23 @@ from periplus.values.transport_keys import FrameKey, SeenFrames
 from trainer.disk_wait import DiskWait
 
 MAX_FRAME_CONTENT_BYTES = 64 << 20
-"""Cap of one decoded frame: a decode batch of long completions is a tenth of it."""
+"""Largest size of one decoded frame. Chosen by hand: a generated batch of long completions has about a tenth of it."""
 
 MAX_FRAME_BYTES = 64 << 20
-"""Cap of one packed frame, as MAX_FRAME_CONTENT_BYTES: what is larger compressed is no better."""
+"""Largest size of one packed frame, the same as decoded: a frame that is larger compressed makes no sense."""
 
 WAITING_BYTES = 256 << 20
-"""Frames put and not taken: a second of the fastest intake; beyond, the gateway's stream is not read."""
+"""Bytes of frames that may wait for a commit; beyond, the gateway's stream is not read. Chosen by hand: about a second
+of the fastest intake."""
 
 COMMIT_TOKENS = 16 << 20
-"""Tokens of one commit: some 150 MB of columns, whatever little a frame takes compressed."""
+"""Number of tokens after which a commit takes no further frame. It bounds memory, at about 150 MB of decoded columns,
+since compressed frames may be very small. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTrajectory:
-    """A trajectory that is on disk, and where."""
+    """A trajectory that is on disk: its content's digest, the position of its frame in the store, its index there."""
 
     trajectory: Trajectory
     digest: bytes
@@ -53,7 +61,7 @@ class KeptTrajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSample:
-    """A trajectory that breaks a limit, and which one."""
+    """A sample that was refused, with the lease that it answers and the error that says why."""
 
     lease_id: int
     group: int
@@ -63,9 +71,12 @@ class RefusedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A frame that may be acknowledged, to the region that spools it, once its trajectories are judged. `kept` is empty
-    for a resend, or if nothing of the frame is valid. `refusal` is the first thing that is wrong with it, `refused` are
-    its invalid samples, as far as it could be read."""
+    """A frame whose valid trajectories are on disk.
+
+    It may be acknowledged to `region`, which spools it, once the ledger's decisions about its trajectories are in the
+    audit. `kept` is empty for a resend, or if nothing of the frame is valid. `refusal` is the first error found in it,
+    or None. `refused` are its invalid samples, as far as it could be read.
+    """
 
     key: FrameKey
     region: str
@@ -76,7 +87,10 @@ class Committed:
 
 
 class FrameIntake:
-    """One trainer's. `put` and `take` are called on the event loop."""
+    """The queue of one trainer between its gateway's stream and the store.
+
+    `put` and `take` are called on the event loop; decoding and writing run in a thread.
+    """
 
     def __init__(self, store: Spool, limits: TrajectoryLimits, disk: DiskWait) -> None:
         self._store = store
@@ -90,7 +104,7 @@ class FrameIntake:
         self._seen = SeenFrames()
 
     async def put(self, key: FrameKey, region: str, frame: Frame) -> None:
-        """Queue a frame that is spooled in `region`; waits while too much is queued."""
+        """Queue a frame that is spooled in `region`. It waits while WAITING_BYTES or more are queued."""
         await self._room.wait()
         self._waiting.append((key, region, frame))
         self._waiting_bytes += len(frame.payload)
@@ -99,7 +113,10 @@ class FrameIntake:
         self._changed.set()
 
     async def take(self) -> tuple[Committed, ...]:
-        """Commit what waits, at least one frame, in the order of arrival; what is too much at once, next time."""
+        """Commit frames in the order of arrival, at least one, and return them; wait until there is one.
+
+        Frames beyond COMMIT_TOKENS stay queued for the next call.
+        """
         await self._changed.wait()
         self._changed.clear()
         todo, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
@@ -113,7 +130,10 @@ class FrameIntake:
         return tuple(done)
 
     def _commit(self, todo: deque[tuple[FrameKey, str, Frame]], done: list[Committed]) -> None:
-        """Work through `todo`; what is done stays done when the disk is full, and what is too much at once waits."""
+        """Commit frames from the front of `todo` to `done`, up to COMMIT_TOKENS, and sync the store.
+
+        On a full disk it is called again with the same lists, and goes on where it stopped.
+        """
         num_tokens = 0
         while todo and num_tokens < COMMIT_TOKENS:
             committed = self._committed(*todo[0])
@@ -140,20 +160,21 @@ class FrameIntake:
 
 
 def kept(frame: Position, trajectories: tuple[Trajectory, ...]) -> tuple[KeptTrajectory, ...]:
-    """The trajectories of a frame that is on disk."""
+    """Return the trajectories of a frame that is on disk at position `frame`, with their digests and indexes."""
     return tuple(KeptTrajectory(t, content_digest(t), frame, index) for index, t in enumerate(trajectories))
 
 
 def _valid(
     frame: Frame, key: FrameKey, limits: TrajectoryLimits
 ) -> tuple[Frame, tuple[Trajectory, ...], tuple[RefusedSample, ...]]:
-    """The trajectories of a frame that are valid and its sender's own, in a frame that holds nothing else; and the
-    others with what is wrong with them.
+    """Return a frame that holds only the valid trajectories, these trajectories, and the samples that are refused.
+
+    A trajectory of another worker than the frame's sender is refused too.
 
     Raises: WireError if the frame cannot be read.
     """
     columns = _columns(frame)
-    with contextlib.suppress(WireError):  # which says no more than that some sample is not valid
+    with contextlib.suppress(WireError):  # it only says that some sample is not valid: find out below which
         validate_all(columns, limits)
         if all(columns.texts[worker] == key.worker_id for worker in columns.rows.worker):
             return frame, columns.views(), ()
@@ -162,8 +183,10 @@ def _valid(
     for t in columns.views():
         try:
             validate(t, limits)
-            if t.worker_id != key.worker_id:  # it would end leases of another worker
-                raise CorruptFrame(f"bad worker_id: {t.worker_id!r} in a frame of {key.worker_id!r}; drop it")
+            if t.worker_id != key.worker_id:  # else a worker could end the leases of another one
+                raise CorruptFrame(
+                    f"bad worker_id: {t.worker_id!r} in a frame of another worker, {key.worker_id!r}; drop it"
+                )
             valid.append(t)
         except WireError as error:
             refused.append(RefusedSample(lease_id=t.lease_id, group=t.group, sample=t.sample, why=error))
@@ -175,7 +198,7 @@ def _columns(frame: Frame) -> Trajectories:
 
 
 def decode(frame: Frame, limits: TrajectoryLimits) -> tuple[Trajectory, ...] | WireError:
-    """The frame's trajectories, all of them valid, or what is wrong with it."""
+    """Return the frame's trajectories if all of them are valid; else the first error, which is returned, not raised."""
     try:
         columns = _columns(frame)
         validate_all(columns, limits)

@@ -1,12 +1,14 @@
-"""The trainer's two streams to its own gateway: messages both ways, publications one way.
+"""The trainer's two gRPC streams to the gateway of its own region: one for messages both ways, one for publications.
 
-Messages never block the caller: they wait in a bounded queue. Records of publications wait in another one, and who
-publishes waits while it is full, so a slow gateway slows encoding and no memory grows; for `STALL_S` at most. Each
-queue has one writer, since a gRPC stream takes one write at a time. A trainer without its gateway cannot go on: when a
-stream ends, `run` raises.
+- **Messages** (leases, acknowledgements, records for watchers) never block the caller. They wait in a bounded queue.
+- **Publications** of weights wait in another bounded queue, and `publish` waits while it is full. So a slow gateway
+  slows the encoding, and memory does not grow. After `STALL_S` the gateway counts as stalled.
+- Each queue has one task that writes, because a gRPC stream takes one write at a time.
+- A trainer cannot go on without its gateway: when a stream ends, `run` raises.
+- The first message carries the trainer's public key. The coordinator's certificate for it comes back on the same
+  stream, by way of the region's agent. `certificate` waits for it.
 
-The hello carries the trainer's public key; the coordinator's certificate of it comes back on the same stream, through
-the gateway's agent. Whoever signs asks for it with `certificate`.
+This module does not know what messages mean: the caller of `run` handles them.
 """
 
 import asyncio
@@ -24,23 +26,24 @@ from periplus.values.record import Record
 log = logging.getLogger(__name__)
 
 OUT_MESSAGES = 4096
-"""Lease batches and records waiting; a gateway on the same machine takes thousands a second."""
+"""Messages that may wait for the gateway. Chosen by hand: a gateway on the same machine takes thousands a second."""
 
 OUT_RECORDS = 8
-"""Records of publications waiting, of at most 10 MiB each: enough that encoding and sending do not wait for each other
-at every part."""
+"""Records of publications that may wait, each of at most 10 MiB. Chosen by hand: with so many, encoding and sending do
+not wait for each other at every part."""
 
 STALL_S = 60.0
-"""For a gateway that is there and reads no more records: it is on the same machine and waits for no reader of weights,
-so it takes milliseconds for each. A trainer ends with a checkpoint rather than wait for ever."""
+"""Seconds without room for a record after which the gateway counts as stalled. Chosen by hand: the gateway is on the
+same machine and does not wait for readers of weights, so it takes milliseconds for each record. The trainer then saves
+a checkpoint and ends, rather than wait for ever."""
 
 CERTIFICATE_DEADLINE_S = 330.0
-"""For a coordinator that is being restarted while a trainer starts. The gateway answers within 300 s, if only that it
-heard nothing; this is for a gateway that does not."""
+"""Seconds to wait for the coordinator's certificate. The gateway answers within 300 s in any case, which leaves time to
+restart a coordinator while a trainer starts; 30 s more are for a gateway that does not answer."""
 
 
 class GatewayLink:
-    """Open for one trainer of one fork, from `run` until it is cancelled."""
+    """The streams of one trainer in one fork. They are open while `run` runs."""
 
     def __init__(self, address: str, job_id: str, fork: int, public_key: bytes = b"") -> None:
         self._address = address
@@ -59,23 +62,25 @@ class GatewayLink:
         self._stalled = asyncio.Event()
 
     async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]) -> None:
-        """Serve both streams. Raises: Unreachable, also of a gateway that stalls; Conflict when another trainer has the
-        job."""
+        """Serve both streams until cancelled, and pass each message of the gateway to `on_message`.
+
+        Raises: Unreachable if the gateway is lost or stalls; Conflict if the job has another trainer.
+        """
         try:
             await self._serve(on_message)
         except Unreachable as error:
             if not self._closing:
                 raise Unreachable(
-                    f"it lost the gateway of its own region, whose agent ended, was paused or has stalled: {error}"
+                    f"the trainer lost the gateway of its own region: the agent ended, was paused or stalled: {error}"
                 ) from error
         finally:
             self._ended.set()
             self._answered.set()
-            while not self._records.empty():  # nobody reads them any more; who waits for room goes on
+            while not self._records.empty():  # nobody reads them any more; callers that wait for room go on
                 self._records.get_nowait()
 
     async def close(self) -> None:
-        """Say that nothing more comes, and wait until the gateway has read all that was queued, or is gone."""
+        """End both streams, and wait until the gateway has read everything that was queued, or is gone."""
         if self._ended.is_set():
             return
         await self._records.put(None)
@@ -85,7 +90,10 @@ class GatewayLink:
         await self._ended.wait()
 
     def send(self, message: gateway_pb2.RolloutDown) -> None:
-        """Towards one worker; given up when the gateway is gone, as `run` says. Raises: Unreachable if it stalls."""
+        """Queue a message to one worker. It is discarded if the gateway is gone, since `run` raises then.
+
+        Raises: Unreachable if OUT_MESSAGES messages wait, so that the gateway must have stalled.
+        """
         if self._ended.is_set():
             return
         if self._messages.full():
@@ -93,19 +101,26 @@ class GatewayLink:
         self._messages.put_nowait(gateway_pb2.TrainerUp(down=message))
 
     def committed(self, region: str, worker_id: str, epoch: int, sequences: Sequence[int]) -> None:
-        """These frames of the worker are in the ledger for good, or refused for good: `region`, which the frames name
-        and where they are spooled, may forget them."""
+        """Queue an acknowledgement: the gateway of `region`, which spools these frames of the worker, may forget them.
+
+        They are committed or refused for good.
+        """
         message = gateway_pb2.FramesCommitted(region=region, epoch=epoch, sequences=sequences)
         self.send(gateway_pb2.RolloutDown(worker_id=worker_id, committed=message))
 
     def record(self, record: Record) -> None:
-        """Towards the coordinator and its watchers; given up when too many wait, the run directory has them all."""
+        """Queue a record for the coordinator and its watchers.
+
+        It is discarded when OUT_MESSAGES messages wait: the run directory has all records.
+        """
         if not self._messages.full():
             self._messages.put_nowait(gateway_pb2.TrainerUp(record=record_to_pb(self._job_id, record)))
 
     async def publish(self, record: PublicationRecord) -> None:
-        """Queue a record behind the earlier ones, when there is room; given up when the gateway is gone, as `run`
-        says."""
+        """Queue a record of a publication, and wait for room if need be.
+
+        It is discarded if the gateway is gone. If there is no room for STALL_S, `run` raises.
+        """
         if self._ended.is_set():
             return
         try:
@@ -115,8 +130,10 @@ class GatewayLink:
             self._stalled.set()
 
     async def wan_bytes(self) -> int | None:
-        """Payload that the job has sent between regions, as the gateway counts since its start. If the gateway does not
-        answer, the newest count that it gave; None if there is none."""
+        """Return the payload bytes that the job has sent between regions, as the gateway has counted since its start.
+
+        If the gateway does not answer, it is the last count that it gave, or None if it never gave one.
+        """
         try:
             async with rpc.channel(self._address) as channel:
                 with rpc.remote_errors(self._address):
@@ -128,16 +145,19 @@ class GatewayLink:
         return self._wan_bytes
 
     async def certificate(self, stop: asyncio.Event) -> Certificate | None:
-        """The coordinator's word for the key in the hello; None if asked to stop first, or if the gateway is gone, as
-        `run` says. Raises: TimedOut if no answer came, Denied if the coordinator refuses."""
+        """Wait for the coordinator's certificate of this trainer's public key.
+
+        Return None if `stop` is set first, or if the gateway is gone (`run` raises then).
+        Raises: TimedOut if no answer came, Denied if the coordinator refuses.
+        """
         try:
             async with asyncio.timeout(CERTIFICATE_DEADLINE_S):
                 await _either(self._answered, stop)
         except TimeoutError as error:
             raise TimedOut(
                 f"the coordinator did not certify the key of job {self._job_id}, fork {self._fork}, within "
-                f"{CERTIFICATE_DEADLINE_S:.0f} s: nothing can be published; is it up, and does the agent behind "
-                f"{self._address} reach it? Then resume the job"
+                f"{CERTIFICATE_DEADLINE_S:.0f} s, so no weights can be published; check that it is up and that the "
+                f"agent behind {self._address} reaches it, then resume the job"
             ) from error
         if isinstance(self._answer, PeriplusError):
             raise self._answer
@@ -185,8 +205,8 @@ class GatewayLink:
         self._answer = certificate
         if why:
             self._answer = Denied(
-                f"the key of the trainer of job {self._job_id}, fork {self._fork}, is not certified: {why}; nothing "
-                "can be published, resume the job to start a new fork"
+                f"the trainer's key of job {self._job_id}, fork {self._fork}, is not certified: {why}; no weights can "
+                "be published; resume the job to start a new fork"
             )
         self._answered.set()
 

@@ -1,12 +1,16 @@
-"""The trainer's desk: messages from the gateway become events of the ledger, and its effects become messages.
+"""The I/O shell around the ledger: messages from the gateway become its events, and its effects become messages.
 
-    gateway --message--> desk --frame--> intake --committed--> ledger --effects--> audit lines, leases, batches
-                                                                  then, once the lines are on disk, the acknowledgement
+    gateway --frame----> frames.FrameIntake --committed--> ledger --effects--> lines of the audit
+            --message------------------------------------> ledger              then leases, acknowledgements, batches
 
-The desk is the shell around the ledger: it holds the clock, the journal and the link, and decides nothing. What the
-ledger decides is written to the audit before anybody acts on it: messages that an event leads to are kept back until
-its lines are written, which takes as long as the disk is full (disk_wait.py). The training loop asks for a batch and
-waits; messages meanwhile are taken in, in the order in which they came.
+`LedgerService` holds the clock, the audit's journal and the link to the gateway. All decisions are the ledger's
+(trainer/ledger/machine.py).
+
+Invariants:
+- What the ledger decides is written to the audit before anybody acts on it. Messages that follow from an event are kept
+  back until its lines are written, which takes as long as the disk is full (disk_wait.py).
+- A frame is acknowledged only when the decisions about all its trajectories are in the audit.
+- Messages are handled in the order in which they came, also while the training loop waits for a batch.
 """
 
 import asyncio
@@ -39,18 +43,25 @@ from trainer.ledger.values import Arrival, Effect, Event, Result
 log = logging.getLogger(__name__)
 
 JSON_TOKENS = 20_000
-"""Tokens a step whose size as JSON is counted, at about 1 us each; it is told beside ours, and decides nothing."""
+"""Number of tokens in each step whose size as JSON is measured, at about 1 us each; chosen by hand. The size is only
+reported, beside that of the compressed frames."""
 
 WORKERS_KNOWN = 1 << 14
-"""Workers whose region is remembered, those that said hello longest ago forgotten first: many more than a job has."""
+"""Number of workers whose region is remembered; those that connected longest ago are forgotten first. Chosen by hand,
+far above the number of workers of a job."""
 
 TICK_S = 1.0
-"""How late a lease may expire, or a hold may end."""
+"""Seconds between two clock events: how late a lease may expire or a hold may end. Chosen by hand."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What came in since it was last read."""
+    """Counts of what came in since the run recorder last took them: frames, samples, groups and refusals.
+
+    `frames_bytes` is the compressed size of the frames, and `frames_json_bytes` the estimated size of the same
+    trajectories as JSON. `refused` and `duplicates` count samples, `refused_messages` messages and frames, `dropped`
+    and `filtered` the samples of dropped groups, `lost` leases that ended without a result.
+    """
 
     frames_bytes: int = 0
     frames_json_bytes: int = 0
@@ -66,7 +77,10 @@ class Tally:
     overdue_groups: int = 0
 
     def as_json(self, trajectories: Sequence[Trajectory]) -> int:
-        """Bytes of the same records as JSON: counted up to JSON_TOKENS of a step, in proportion to tokens beyond."""
+        """Return the size of the trajectories as JSON, in bytes.
+
+        It is measured for the first JSON_TOKENS tokens of a step, and extrapolated by tokens beyond.
+        """
         num_tokens = sum(len(t.completion_ids) for t in trajectories)
         if self.json_measured_tokens < JSON_TOKENS:
             num_bytes = trajectory_codec.json_bytes(trajectories)
@@ -78,14 +92,20 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class LedgerBatch:
-    """What a step trains on, and the policy that it starts from."""
+    """The trajectories that a step trains on, and the policy that the step starts from."""
 
     policy: Policy
     kept: tuple[KeptTrajectory, ...]
 
 
 class LedgerService:
-    """One trainer's of one fork. `now` is monotonic, `wall` counts seconds since 1970, for the audit."""
+    """The ledger of one trainer in one fork, connected to its gateway, its store of frames and the audit.
+
+    `now` is a monotonic clock, and `wall` counts the seconds since 1970, for the audit. `syncs`: whether the audit is
+    synced to disk before frames are acknowledged, so that it survives the machine and not only the process.
+    `bundle_digest` identifies the tokenizer and model config that each worker must have. `regions` maps the workers
+    that were seen last to their regions.
+    """
 
     def __init__(
         self,
@@ -113,7 +133,7 @@ class LedgerService:
         self._journal = journal
         self._link = link
         self._disk = disk
-        self._kept_back: list[gateway_pb2.RolloutDown] = []  # until the lines before them are written
+        self._kept_back: list[gateway_pb2.RolloutDown] = []  # to send once the audit's lines are written
         self._bundle_digest = bundle_digest
         self._now = now
         self._wall = wall
@@ -128,13 +148,16 @@ class LedgerService:
     # ---- for the training loop ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Commit frames and let time pass, until cancelled."""
+        """Commit frames, and tell the ledger the time every TICK_S, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._commit_frames())
             tasks.create_task(self._tick())
 
     def replay(self, frames: Iterable[tuple[Position, int, Sequence[KeptTrajectory]]]) -> None:
-        """Before any message: the frames of earlier forks, of which what was not consumed is taken in."""
+        """Give the ledger what earlier forks kept on disk and did not consume. To be called before any message.
+
+        Each of `frames` is a position in the store, a size in bytes and the frame's training trajectories.
+        """
         version = self.ledger.policy.version
         results: list[Result] = []
         for position, num_bytes, kept in frames:
@@ -145,7 +168,10 @@ class LedgerService:
             self._apply(values.Replayed(tuple(results)))
 
     async def batch(self, stop: asyncio.Event) -> LedgerBatch | None:
-        """The next batch; None if asked to stop first. Raises: DiskFull if asked to stop while the disk is full."""
+        """Wait for the next batch and return it, or None if `stop` is set first.
+
+        Raises: DiskFull if `stop` is set while the disk is full.
+        """
         self._apply(values.BatchWanted())
         await self.recorded()
         await self._until(lambda: self._batch is not None, stop)
@@ -154,14 +180,20 @@ class LedgerService:
         return batch
 
     async def step_done(self, batch: LedgerBatch, line: audit.ConsumeEntry) -> None:
-        """The batch was consumed: the next version exists, and `line` says of what. Raises: as batch."""
+        """Tell the ledger that the batch was consumed, so the version rises, and write `line` to the audit.
+
+        Raises: DiskFull, as `batch`.
+        """
         self._write_sealed(line)
         self._settle(batch.kept, batch.policy.version)
         self._apply(values.StepDone())
         await self.recorded()
 
     async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[KeptTrajectory, ...] | None:
-        """One greedy sample of each item, but for those that nobody could produce; None if asked to stop first."""
+        """Return one greedy sample of each item, or None if `stop` is set first.
+
+        Samples that no worker could produce are left out. Raises: DiskFull, as `batch`.
+        """
         policy = self.ledger.policy
         self._apply(values.EvalAsked(tuple(items)))
         await self.recorded()
@@ -174,13 +206,13 @@ class LedgerService:
         return found
 
     def write(self, record: audit.Entry) -> int:
-        """One line of the audit; returns its number. It is flushed with the next commit or milestone."""
+        """Append a line to the audit and return its number. It is flushed with the next commit or milestone."""
         return self._journal.append(record, self._wall())
 
     async def milestone(self, record: audit.Entry) -> None:
-        """Write a line, sealed from `certified` on, that survives this process before anybody sees what it tells of.
+        """Append a line to the audit and return once it would survive this process.
 
-        Raises: as batch.
+        After `certified` the line is sealed: a signature follows it. Raises: DiskFull, as `batch`.
         """
         self._write_sealed(record)
         await self.recorded()
@@ -189,28 +221,31 @@ class LedgerService:
         self._journal.append(record, self._wall(), None if self._sealer is None else self._sealer.seal)
 
     async def certified(self, sealer: Sealer) -> None:
-        """Sign the journal from its start, now that the trainer's key is certified, and again with each milestone.
+        """Sign the audit's journal from its start, and from now on with each milestone.
 
-        Raises: as batch.
+        To be called when the trainer's key is certified. Raises: DiskFull, as `batch`.
         """
         await self.milestone(sealer.seal(*self._journal.position))
         self._sealer = sealer
 
     async def recorded(self) -> None:
-        """Return when all lines so far survive this process, and what waited for them is sent. Raises: as batch."""
+        """Flush the audit, so that all lines so far would survive this process, and send the messages kept back.
+
+        Raises: DiskFull, as `batch`.
+        """
         await self._disk.write(self._flush)
 
     def refuse_messages(self) -> None:
-        """Nothing is taken in or granted any more; the trainer may still write lines."""
+        """Ignore all messages of the gateway from now on; lines may still be written to the audit."""
         self._is_closed = True
 
     async def close(self, end: audit.EndEntry) -> None:
-        """Write the last line, after which nobody can write down what would be granted. Raises: as batch."""
+        """Refuse messages from now on, and write the audit's last line. Raises: DiskFull, as `batch`."""
         self.refuse_messages()
         await self.milestone(end)
 
     def wake(self) -> None:
-        """Whoever waits for a batch looks around."""
+        """Let a waiting `batch` or `evaluation` check again whether it is done or should stop."""
         self._changed.set()
 
     async def _until(self, done: Callable[[], bool], stop: asyncio.Event) -> None:
@@ -226,7 +261,7 @@ class LedgerService:
     # ---- messages -------------------------------------------------------------------------------------------------
 
     async def on_message(self, message: gateway_pb2.TrainerDown) -> None:
-        """One message from the gateway. What is wrong with it is counted and logged, never raised."""
+        """Handle one message of the gateway. A bad message is counted and logged; nothing is raised for it."""
         if self._is_closed:
             return
         if message.HasField("anchor"):
@@ -252,7 +287,9 @@ class LedgerService:
         worker_id = up.worker_id
         if up.HasField("hello"):
             if up.hello.bundle_digest != self._bundle_digest:
-                raise WireError(f"{worker_id} holds another tokenizer or model config than this job; it gets no leases")
+                raise WireError(
+                    f"worker {worker_id} has another tokenizer or model config than this job; it gets no leases"
+                )
             self._know(worker_id, up.hello.region)
             event(log, logging.INFO, "worker_joined", worker=worker_id, worker_region=up.hello.region)
             self._apply(values.WorkerJoined(worker_id, up.hello.epoch))
@@ -268,7 +305,7 @@ class LedgerService:
             self._fail(worker_id, up.failed.lease_id, up.failed.group, up.failed.sample)
 
     def _know(self, worker_id: str, region: str) -> None:
-        """Remember the worker's region, also after it left, when results of its may still come."""
+        """Remember the worker's region, also after it has left, since results of it may still come."""
         self.regions.pop(worker_id, None)
         self.regions[worker_id] = region
         if len(self.regions) > WORKERS_KNOWN:
@@ -280,6 +317,7 @@ class LedgerService:
             self._apply(values.PolicyReached(worker_id, policy_from_pb(proof.policy)))
 
     async def _commit_frames(self) -> None:
+        """Take in committed frames, then flush the audit, then acknowledge the frames: in this order, endlessly."""
         while True:
             committed = await self._intake.take()
             for frame in committed:
@@ -297,6 +335,7 @@ class LedgerService:
             self._link.committed(region, worker_id, epoch, numbers)
 
     def _take_in(self, frame: Committed) -> None:
+        """Tell the ledger what a committed frame holds: refused samples, abandoned samples and results."""
         worker_id = frame.key.worker_id
         if frame.refusal is not None:
             self.tally.refused_messages += 1
@@ -345,7 +384,7 @@ class LedgerService:
     # ---- the journal ----------------------------------------------------------------------------------------------
 
     async def _recorded_patiently(self) -> None:
-        """For tasks that serve others: they go on waiting while the trainer is stopping, until they are cancelled."""
+        """Flush as `recorded` does, but keep waiting for a full disk after a stop, until the caller is cancelled."""
         await self._disk.write_patiently(self._flush)
 
     def _flush(self) -> None:
@@ -368,7 +407,7 @@ class LedgerService:
             case values.Revoked():
                 self._kept_back.append(revoked_to_pb(effect))
             case values.JudgedResult(result, arrival):
-                self._judged(result, arrival)
+                self._on_arrival(result, arrival)
             case values.LeaseLost(lease, worker_id, why):
                 self.tally.lost += 1
                 self.write(
@@ -406,7 +445,8 @@ class LedgerService:
                 )
             )
 
-    def _judged(self, result: Result, arrival: Arrival) -> None:
+    def _on_arrival(self, result: Result, arrival: Arrival) -> None:
+        """Record whether a result was accepted. A refused one settles its sample, and is logged."""
         match arrival:
             case Arrival.ACCEPTED:
                 self._write_result(result, audit.AdmissionVerdict.ACCEPTED, "")
@@ -470,7 +510,7 @@ class LedgerService:
 
 
 def used(kept: Sequence[KeptTrajectory]) -> tuple[audit.UsedSample, ...]:
-    """How the audit names samples."""
+    """Return the names by which the audit refers to these samples: group, sample and digest of the content."""
     return tuple(audit.UsedSample(each.trajectory.group, each.trajectory.sample, each.digest) for each in kept)
 
 

@@ -1,9 +1,11 @@
-"""How long frames stay on disk: until a checkpoint that covers them, and then while there is room for them.
+"""How long frames of trajectories stay on disk: until a checkpoint covers them, and then while there is room.
 
-A frame is *settled* when each of its samples was consumed, dropped, used in an evaluation or refused; it is *covered*
-when the oldest checkpoint that is kept already contains all that. An uncovered frame may be replayed by a restore, and
-is never given up. Covered ones are kept for the audit up to `max_bytes`, oldest given up first, always a prefix of the
-store. Pure bookkeeping: it says what may go, the caller deletes.
+A frame is *settled* when each of its samples was consumed, dropped, used in an evaluation or refused. It is *covered*
+when the oldest checkpoint that is kept already contains all of that. A restore may need a frame that is not covered, so
+such a frame is never given up. Covered frames are kept for the audit, up to `max_bytes` in all. The oldest are given up
+first, so what is given up is always a prefix of the store.
+
+This is pure bookkeeping: it says which frames may go, and the caller deletes them.
 """
 
 from collections import deque
@@ -21,7 +23,7 @@ class _Frame:
 
 
 class Retention:
-    """Frames of one store in the order of writing."""
+    """The frames of one store in the order of writing, and which of them may be deleted."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -31,27 +33,27 @@ class Retention:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the frames that are kept."""
+        """Sum of the sizes of the frames that are kept, in bytes."""
         return self._num_bytes
 
     def add(self, frame: Position, num_bytes: int, num_samples: int, version: int) -> None:
-        """A frame was written while the trainer was at `version`."""
+        """Note that a frame of `num_samples` samples was written while the trainer was at `version`."""
         entry = _Frame(frame, num_bytes, num_samples, version)
         self._frames.append(entry)
         self._by_id[frame] = entry
         self._num_bytes += num_bytes
 
     def settle(self, frame: Position, version: int) -> None:
-        """One more of its samples is settled, by the step or evaluation at `version`."""
+        """Note that one more sample of a frame is settled, while the trainer was at `version`."""
         entry = self._by_id[frame]
         assert entry.num_unsettled > 0
         entry.num_unsettled -= 1
         entry.settled_at = max(entry.settled_at, version)
 
     def give_up(self, covered_version: int) -> Position | None:
-        """Forget what may go, given that the oldest kept checkpoint is of `covered_version`.
+        """Forget the frames that may be deleted, given that the oldest kept checkpoint is of `covered_version`.
 
-        Returns the first frame that stays; None if nothing goes.
+        Return the position of the first frame that stays, or None if no frame may be deleted. One frame always stays.
         """
         went = False
         while len(self._frames) > 1 and self._num_bytes > self._max_bytes:

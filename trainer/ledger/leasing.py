@@ -1,14 +1,26 @@
-"""Who works on what: leases are granted, ended, lost and dealt again; groups open when there is a worker for them.
+"""Which worker produces which sample: leases are granted, ended and granted again, and new groups are opened.
 
-Order of work: evaluation, then samples whose lease was lost (nothing that was leased before can be consumed without
-them, so they go out whatever room there is), then groups that are open already, then new ones, then those of the next
-version. Within each: the worker with the most room, its free share counted, ties by name. A group's samples go to one
-worker while it has room, for they share a prompt.
-Leases of the next version take only room that is free, but what can start now does not count them: a worker full of
-them would else wait for a step that waits for it.
-A worker gets nothing while its weights are further behind than the bound. One on probation (state.py: Worker) comes
-last, and never gets more leases than its allowance. What it has got is a trial: a worker with fewer strikes that has
-room and nothing else to do takes the sample over, so that a worker that hangs holds up no batch.
+A lease is a worker's right to produce one sample. A group (the samples of one prompt) is opened only when a worker has
+room for it. Work goes out in this order:
+
+1. samples of an evaluation;
+2. samples whose lease was lost. Groups that were leased earlier cannot be consumed without them, so they are granted
+   at once, even to a trusted worker that has no room;
+3. samples of groups that are open already;
+4. samples of a new group of the present version;
+5. samples of the next version (*early* leases), which a worker may queue but not start yet.
+
+Within each kind the worker with the fewest strikes comes first, then the one with the largest free share of its room,
+then the first by name. The samples of a group go to one worker while it has room, because they share a prompt.
+Early leases take only free room. Leases that can start now do not count them: otherwise a worker full of early leases
+would wait for a step that waits for this worker.
+
+A worker gets no lease while its weights are further behind than the bound. A worker on *probation* (it let a lease
+expire or died at work; `state.LeasingWorker`) comes last and holds at most `allowance` leases. Its leases are *trials*:
+a worker with fewer strikes that has room and nothing else to do takes the sample over. So a worker that hangs does not
+hold up a batch.
+
+All functions here change the `LedgerState` in place, and append what must be done outside to `effects`.
 """
 
 import heapq
@@ -23,19 +35,24 @@ from trainer.ledger.values import Effect, Granted, Lease, LeaseLost, LedgerLimit
 from trainer.ledger.window import fits, plus
 
 ItemOf = Callable[[int], int]
+"""Maps the number of a training group to its item, the index of a problem in the environment."""
 
 EVAL, AGAIN, NEW, EARLY = 0, 1, 2, 3
-"""Priorities of waiting samples."""
+"""Priorities of samples that wait for a lease, most urgent first: evaluation, lost, of an open group, of the next
+version."""
 
 _ITS_WORKERS_FAULT = (Loss.WORKER_GONE, Loss.WORKER_DIED, Loss.EXPIRED)
-"""A sample that was lost so is produced again through no length of its own."""
+"""Losses that are the worker's doing: that the sample is late then says nothing about how long it is."""
 
 
 # ---- leases end ------------------------------------------------------------------------------------------------------
 
 
 def end(state: LedgerState, result: Result) -> Held | None:
-    """The live lease of its sender that this result answers, ended: numbers alone repeat from fork to fork."""
+    """End the live lease that this result answers, and return it; None if there is none.
+
+    The lease must be of the same sample and the same worker: lease numbers alone repeat from fork to fork.
+    """
     held = state.held.get(result.lease_id)
     answered = (result.group, result.sample, result.worker_id)
     if held is None or (held.lease.group, held.lease.sample, held.worker_id) != answered:
@@ -45,7 +62,7 @@ def end(state: LedgerState, result: Result) -> Held | None:
 
 
 def release(state: LedgerState, lease_id: int) -> Held:
-    """The lease is over: it takes no room any more."""
+    """Remove a lease from its group, its worker and the table of leases, and return it. Its room is free again."""
     held = state.held.pop(lease_id)
     worker = state.workers[held.worker_id]
     del worker.leases[lease_id]
@@ -57,7 +74,7 @@ def release(state: LedgerState, lease_id: int) -> Held:
 
 
 def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) -> SampleGroup:
-    """The lease ended without its sample, which waits for another."""
+    """End a lease without a result, put its sample back among those that wait for a lease, and return its group."""
     held = release(state, lease_id)
     effects.append(LeaseLost(held.lease, held.worker_id, why))
     group = state.groups[held.lease.group]
@@ -68,7 +85,7 @@ def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) ->
 
 
 def wait_again(state: LedgerState, group: SampleGroup, sample: int) -> None:
-    """The sample, whose lease is over, waits for another."""
+    """Put a sample whose lease is over back among those that wait for a lease."""
     state.set_oldest(group, sample, None)
     may_start = group.version <= state.policy.version
     priority = EVAL if group.purpose is Purpose.EVAL else AGAIN if may_start else EARLY
@@ -76,7 +93,7 @@ def wait_again(state: LedgerState, group: SampleGroup, sample: int) -> None:
 
 
 def overdue(state: LedgerState) -> tuple[int, ...]:
-    """The leases whose time is over, in the order of their deadlines; their entries leave the heap."""
+    """Return the leases whose time is over, by deadline, and take their entries off the heap of deadlines."""
     found: list[int] = []
     state.forget_outdated_deadlines()
     while state.deadlines and state.deadlines[0][0] <= state.now_s:
@@ -96,13 +113,17 @@ def _is_waiting(state: LedgerState, number: int, sample: int) -> bool:
 def open_group(
     state: LedgerState, limits: LedgerLimits, item_of: ItemOf, version: int, *, number: int | None = None
 ) -> SampleGroup:
-    """Open the next training group, or this one of an earlier fork, in class `version`; its samples wait."""
+    """Open a training group in class `version` and return it; its samples then wait for leases.
+
+    `number` is that of a group of an earlier fork. Without it, the smallest number that the earlier fork left open is
+    taken, else the next one that was never used.
+    """
     if number is None:
         number = heapq.heappop(state.reopen) if state.reopen else state.next_group
     elif number in state.reopen:
         state.reopen.remove(number)
         heapq.heapify(state.reopen)
-    while state.next_group <= number:
+    while state.next_group <= number:  # numbers that are passed over stay free to be opened later
         if state.next_group < number:
             heapq.heappush(state.reopen, state.next_group)
         state.next_group += 1
@@ -121,7 +142,7 @@ def open_group(
 
 
 def continues(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, result: Result) -> bool:
-    """Whether a result of an earlier fork is one of a group that this fork has yet to open."""
+    """Return whether a result of an earlier fork belongs to a group that this fork may still open."""
     return (
         result.purpose is Purpose.TRAIN
         and may_reopen_number(state, limits, result.group)
@@ -132,22 +153,27 @@ def continues(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, result:
 
 
 def may_open(state: LedgerState, limits: LedgerLimits, version: int) -> bool:
-    """Whether one more group of this class can be consumed within the bound, the steps and the room for tokens."""
+    """Return whether one more group of class `version` fits into the bound, the steps left and the room for tokens."""
     return _has_room(state, limits) and _admits(state, limits, version)
 
 
 def may_reopen_number(state: LedgerState, limits: LedgerLimits, number: int) -> bool:
-    """Whether the group is not open, and not finished, and could have been opened by an earlier fork."""
+    """Return whether this fork may still open the group, which an earlier fork may have opened.
+
+    It is one of those that the earlier fork left open, or one of the next unused numbers, as many as a fork may have
+    open at a time.
+    """
     most_open = limits.groups_per_step * (limits.bound + 2)
     return number in state.reopen or state.next_group <= number < state.next_group + most_open
 
 
 def class_to_open(state: LedgerState, limits: LedgerLimits) -> int | None:
-    """Admission: the class in which one more group may be opened now, or None.
+    """Return the class in which one more group may be opened now, or None. This is the admission gate.
 
-    The present version if the bound allows it; else the next one, so that its leases travel early. What is early cannot
-    be produced yet, so it takes no place that the next batch may need: neither of the depth, nor, if a group is
-    replaced, of the room for tokens.
+    The class is the present version if the bound and the depth of the pipeline allow it. Else it is the next version,
+    so that the leases are at their workers when that version exists. Early groups cannot be produced yet. So they may
+    not take a place that the next batch may need: neither in the depth of the pipeline, nor in the room for tokens, in
+    case that a group has to be replaced.
     """
     if not _has_room(state, limits):
         return None
@@ -156,6 +182,7 @@ def class_to_open(state: LedgerState, limits: LedgerLimits) -> int | None:
     num_early = state.classes[now + 1]
     if state.num_train_groups - num_early < most and _admits(state, limits, now):
         return now
+    # Early groups are opened only where the depth allows all that the bound allows, and for one step at most.
     full = limits.groups_per_step * (limits.bound + 1)
     largest = (state.num_train_groups + 1) * limits.group_size * limits.max_sample_tokens
     may_early = most >= full and num_early < limits.groups_per_step and largest <= limits.intake_tokens
@@ -163,10 +190,11 @@ def class_to_open(state: LedgerState, limits: LedgerLimits) -> int | None:
 
 
 def max_groups(state: LedgerState, limits: LedgerLimits) -> float:
-    """The depth of the pipeline in groups: what a step takes, and what is produced while one is trained.
+    """Return the depth of the pipeline: the largest number of training groups of the present version or older.
 
-    Groups arrive at the rate at which steps take them, and each is under way for its measured time: by Little's law
-    that many are open, and one batch more waits, so that the trainer finds it when it is done.
+    Without a depth in the job it is measured. Groups arrive at the rate at which steps take them, and each is open for
+    its measured time (mean plus two deviations). Little's law gives the number that is open. One batch more waits, so
+    that the trainer finds it when a step is done. Before the first measurements it is what the bound allows.
     """
     full = limits.groups_per_step * (limits.bound + 1)
     depth = limits.depth
@@ -193,27 +221,30 @@ def _admits(state: LedgerState, limits: LedgerLimits, version: int) -> bool:
     )
 
 
-# ---- dealing ---------------------------------------------------------------------------------------------------------
+# ---- granting --------------------------------------------------------------------------------------------------------
 
 
 class _Work(NamedTuple):
-    """What is leased next: samples that wait, or those of a group that is opened in class `opens`."""
+    """What is leased next: samples of the first group that waits, or those of a new group of class `opens`."""
 
     opens: int | None
     is_early: bool  # it may not start at the present version
-    is_urgent: bool  # it goes out whatever room there is
+    is_urgent: bool  # it is granted even if no worker has room
 
 
-def deal(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
-    """Grant what can be granted now; then let better workers that have room take over what is out on trial."""
-    _deal_waiting(state, limits, item_of, effects)
+def grant_leases(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
+    """Grant all leases that can be granted now, opening groups as needed.
+
+    Then workers with fewer strikes that still have room take over the trials of workers with more.
+    """
+    _grant_waiting(state, limits, item_of, effects)
     if state.trials and _withdraw_trials(state, effects):
-        _deal_waiting(state, limits, item_of, effects)
+        _grant_waiting(state, limits, item_of, effects)
 
 
-def _deal_waiting(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
+def _grant_waiting(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
     while (work := _next_work(state, limits)) is not None:
-        worker_id = _roomiest(state, work)
+        worker_id = _best_worker(state, work)
         if worker_id is None:
             return
         if work.opens is not None:
@@ -222,10 +253,12 @@ def _deal_waiting(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, eff
 
 
 def _withdraw_trials(state: LedgerState, effects: list[Effect]) -> int:
-    """End the trials that workers with fewer strikes have room for, those of the worst first; returns how many."""
+    """End the trials that workers with fewer strikes have room for, and return how many were ended."""
     strikes_of = {worker_id: worker.strikes for worker_id, worker in state.workers.items()}
+    # One entry for each free place: the strikes of its worker, the most reliable worker's places first.
     most = len(state.trials)
     places = [n for n, _, who in sorted(state.seats.values()) for _ in range(min(most, state.workers[who].free))]
+    # Trials that may start now, those of the workers with the most strikes first; each is matched with one place.
     of_now = (state.held[lease_id] for lease_id in state.trials if state.held[lease_id].deadline_s is not None)
     worst_first = sorted(of_now, key=lambda x: (-strikes_of[x.worker_id], x.lease.group, x.lease.sample))
     ended = [held for held, n in zip(worst_first, places, strict=False) if n < strikes_of[held.worker_id]]
@@ -236,6 +269,7 @@ def _withdraw_trials(state: LedgerState, effects: list[Effect]) -> int:
 
 
 def _next_work(state: LedgerState, limits: LedgerLimits) -> _Work | None:
+    """Return what is leased next, in the order that the module's docstring gives; None if there is nothing."""
     now, first = state.policy.version, _first_waiting(state)
     if first is None:
         version = class_to_open(state, limits)
@@ -248,7 +282,11 @@ def _next_work(state: LedgerState, limits: LedgerLimits) -> _Work | None:
 
 
 def _first_waiting(state: LedgerState) -> tuple[int, int, int] | None:
-    """The first sample that waits for a lease, what is outdated before it forgotten."""
+    """Return (priority, group, sample) of the first sample that waits for a lease, or None.
+
+    Outdated entries before it are removed from the heap. A sample whose group has moved to the next version is put back
+    as an early one.
+    """
     while state.waiting:
         priority, number, sample = first = state.waiting[0]
         if not _is_waiting(state, number, sample):
@@ -261,20 +299,27 @@ def _first_waiting(state: LedgerState) -> tuple[int, int, int] | None:
 
 
 def keeps_up(state: LedgerState, limits: LedgerLimits, worker: LeasingWorker) -> bool:
-    """Weights unknown count as kept up: a newcomer says what it has once it has it. Those of a dead branch do not."""
+    """Return whether the worker's weights are at most max(1, bound) versions old and on this trainer's lineage.
+
+    A worker that has not said yet which weights it has counts as up to date: a new one says so once it has them.
+    """
     if worker.policy is None:
         return True
     return worker.policy in state.lineage and state.policy.version - worker.policy.version <= max(1, limits.bound)
 
 
-def _roomiest(state: LedgerState, work: _Work) -> str | None:
+def _best_worker(state: LedgerState, work: _Work) -> str | None:
+    """Return the worker that gets this work, or None if no worker has room for it; see `LedgerState.seats`."""
     seats = state.early_seats if work.is_early else state.seats
     able = seats.values() if work.is_urgent else [seat for seat in seats.values() if seat[1] < 0.0]
     return min(able)[2] if able else None
 
 
 def _grant_group(state: LedgerState, limits: LedgerLimits, worker_id: str, work: _Work, effects: list[Effect]) -> None:
-    """Lease waiting samples of the first waiting group to this worker; one at a time if it has no room for them."""
+    """Lease samples of the first waiting group to this worker, as many as it has room for.
+
+    Urgent work goes out one sample at a time to a worker that has no room.
+    """
     worker, (priority, number, _) = state.workers[worker_id], state.waiting[0]
     most = max(worker.free_early if work.is_early else worker.free, int(work.is_urgent))
     granted: list[Lease] = []
@@ -287,7 +332,7 @@ def _grant_group(state: LedgerState, limits: LedgerLimits, worker_id: str, work:
 
 def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: SampleGroup, sample: int) -> Lease:
     if not group.oldest:
-        state.set_oldest(group, sample, None)  # nothing of it is being produced: it is as young as the present version
+        state.set_oldest(group, sample, None)  # nobody produces any of it: its class rises to the present version
     start_at = Policy(state.lineage.fork, max(group.version, state.lineage.first_version))
     failures, worker = group.failures[sample], state.workers[worker_id]
     lease = Lease(

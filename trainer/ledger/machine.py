@@ -1,34 +1,40 @@
-"""The ledger: a pure machine that leases samples, judges what comes back and forms batches.
+"""The ledger: a pure state machine that leases samples to workers, accepts or refuses results, and forms batches.
 
-`apply(event, now_s) -> effects` is its only entry; it has no clock, socket, file or random source, and the same events
-give the same effects. (The state, which may hold 10^5 leases, is changed in place instead of copied; nobody else has
-it.) Leases are per sample, batches are whole groups, and two gates that do not trust each other keep the bound:
+A *group* is the samples of one prompt. A *lease* is a worker's right to produce one of these samples, and a *result* is
+the finished sample. A batch consists of complete groups. `apply(event, now_s)` returns the effects of one event, and is
+the only way to change anything. There is no clock, socket, file or random source, so the same events give the same
+effects. The state, which may hold 10^5 leases, is changed in place and not copied; nobody else has it.
 
-- *Admission* (deal.py): a group is opened only while everything that is open could still be consumed within the
-  bound (window.py), within the room for tokens, and within the depth of the pipeline. When only the bound stands in the
-  way, leases of the next version go out early: they travel and queue while the present step is trained. They never
-  take a place that the next batch may need.
-- *Consumption* (`_form_batch`): earliest deadline first; a batch is taken only if what it leaves behind can still be
-  consumed. Otherwise the trainer holds, up to `max_hold_s`, for the older groups that are missing; then these are
-  dropped, and only these. A sample that is produced again, because its worker died or let its lease expire, is waited
-  for only a fraction of a step once nothing else is missing: its repetition takes as long as it did, and the trainer
-  would stand still for it. Generations are never cut for being long, so brevity is not taught.
-- The trainer inspects each token once more before the optimizer sees it (trainer/learning/gate.py).
+Staleness is the number of versions between the sampling of a token and the training step that consumes it. Two gates
+that do not trust each other keep it within the bound:
+
+- *Admission* (`leasing.class_to_open`): a group is opened only while everything that is open could still be consumed
+  within the bound (window.py), within the room for tokens, and within the depth of the pipeline. Where only the bound
+  forbids another group, leases of the next version go out early: they travel and queue while the present step is
+  trained. They never take a place that the next batch may need.
+- *Consumption* (`_form_batch`): the groups with the earliest deadlines are taken first, and a batch is taken only if
+  the groups that it leaves behind can still be consumed. Otherwise the trainer *holds*: it waits for the older
+  unfinished groups, up to `max_hold_s`, and then drops these and no others. A sample is *lost* if its worker died or
+  let its lease expire. Once only lost samples are missing, the hold ends after a fraction of a step: producing them
+  again takes as long as the first time, and the trainer would stand still. A generation is never cut because it is
+  long, so that the model is not taught to be brief.
+
+The trainer checks the staleness of each token once more before the optimizer sees it (trainer/learning/gate.py).
 
 Invariants:
-- a sample is accepted once: the first valid result wins, whoever holds the lease; a later one is a duplicate;
-- every sample of an open group is done, leased or waiting for a lease: nothing is lost, and nothing waits for ever;
-- a group that is consumed or dropped gives all its room back at once; what was leased for it is revoked;
-- what is leased has room reserved at its largest size, so that it can always land;
-- what fails ends: after `max_attempts` attempts at one sample its group is dropped. The death of a worker is an attempt
-  at the samples that it had started, and so is the expiry of a started lease; what only waited in a worker's queue is
-  leased again as if nothing had happened. The last attempt is made alone, so that a sample that kills its workers is
-  told from those that were generated beside it;
-- a worker that lets leases expire, or dies at work, is on probation (state.py: Worker) until it has delivered as much
-  as it has room for;
-- time does not go backwards here: an earlier `now_s` counts as the latest one seen.
+- A sample is accepted once. The first valid result wins, whoever holds the lease; a later one is a duplicate.
+- Every sample of an open group is done, leased or waiting for a lease. Nothing is forgotten or waits for ever.
+- A group that is consumed or dropped gives all its room back at once, and its leases are revoked.
+- Each leased sample has room reserved at its largest size, so that its result can always be taken in.
+- After `max_attempts` attempts at one sample its group is dropped. The death of a worker is an attempt at the samples
+  that it had started, and so is the expiry of a started lease. A sample that only waited in a worker's queue is leased
+  again without counting. The last attempt is made alone on its worker, so that a sample that kills its workers can be
+  told from those that were generated beside it.
+- A worker that lets leases expire, or dies at work, is on probation (`state.LeasingWorker`) until it has delivered as
+  much as it has room for.
+- Time does not go backwards: an earlier `now_s` counts as the latest one seen.
 
-Which worker gets what is deal.py's; which results are acceptable is judge.py's.
+leasing.py decides which worker gets which sample, and admission.py decides which results are accepted.
 """
 
 from itertools import islice
@@ -72,23 +78,26 @@ from trainer.ledger.values import (
 from trainer.ledger.window import excess, without_oldest
 
 DOUBTED_KEPT = 1 << 12
-"""Workers on probation that are remembered after they left, as many as transport.MAX_SENDERS; a forgotten one is
-trusted when it comes again."""
+"""Number of workers on probation that are remembered after they left; a forgotten one is trusted when it comes again.
+Chosen by hand, as large as MAX_SENDERS of periplus/values/transport_keys.py."""
 
 DROPPED_KEPT = 1 << 16
-"""Dropped groups remembered, so that a late result is told from a duplicate."""
+"""Number of dropped groups that are remembered, so that a late result can be told from a duplicate. Chosen by hand."""
 
 LOST_HOLD_STEPS = 0.5
-"""Measured steps for which a hold waits for nothing but lost samples. Simulated with one worker in ten dying an hour
-(bench/staleness.py, its worst case), 0.5 % of the tokens are discarded for it; 0.7 % at 0.25, where the trainer is 1 %
-busier, and 0.4 % at 0.75, where it is 0.5 % less busy."""
+"""How long a hold goes on when only lost samples are missing, in mean durations of a training step.
+
+Simulated with one worker in ten dying each hour (the worst case of bench/staleness.py, docs/design/0003-ledger.md), 0.5
+discards 0.5 % of the tokens. 0.25 discards 0.7 % and keeps the trainer 1 % busier; 0.75 discards 0.4 % and keeps it
+0.5 % less busy."""
 
 
 class Ledger:
-    """Leases and batches of one fork.
+    """The state machine of one fork: events in, effects out (see the module's docstring).
 
-    `item_of(group)` names the problem of a training group. `next_group` and `open_groups` continue a restored run: the
-    first number never used, and the numbers below it that were opened and not consumed.
+    `start` is the policy that the first batch is trained from. `item_of(group)` gives the index of the problem of a
+    training group. `next_group` and `open_groups` continue a restored run: the first group number that was never used,
+    and the numbers below it that were opened and not consumed.
     """
 
     def __init__(
@@ -113,20 +122,23 @@ class Ledger:
 
     @property
     def policy(self) -> Policy:
-        """What the next batch is trained from, or is being trained from."""
+        """The policy from which the next batch is trained, or from which the present one is being trained."""
         return self.state.policy
 
     @property
     def open_groups(self) -> tuple[int, ...]:
         """Numbers of the training groups that are opened and not consumed, for a checkpoint.
 
-        What is handed out and not yet done counts as not consumed: whoever stops before the step repeats it.
+        A batch that is being trained counts as not consumed: a run that stops before the step is done repeats it.
         """
         opened = (group.number for group in self.state.training_groups())
         return tuple(sorted((*opened, *self.state.in_training, *self.state.reopen)))
 
     def holds(self, worker_id: str, lease_id: int, group: int, sample: int) -> bool:
-        """Whether the worker holds this lease, of this sample: numbers alone repeat from fork to fork."""
+        """Return whether the worker holds this lease, and it is of this sample.
+
+        The number of the lease is not enough, because lease numbers repeat from fork to fork.
+        """
         held = self.state.held.get(lease_id)
         return held is not None and (held.worker_id, held.lease.group, held.lease.sample) == (worker_id, group, sample)
 
@@ -136,21 +148,27 @@ class Ledger:
         return self.state.next_group
 
     def may_want(self, group: int) -> bool:
-        """Whether results of this training group of an earlier fork are worth replaying."""
+        """Return whether results of an earlier fork for this training group could still be accepted here."""
         return group in self.state.groups or leasing.may_reopen_number(self.state, self.limits, group)
 
     def next_due_s(self) -> float | None:
-        """When time alone changes something: the caller sends a Ticked then, or a little later."""
+        """Return when time alone changes something: a deadline of a lease or the end of a hold; None if nothing is due.
+
+        An event, such as ClockTicked, must be applied then or a little later.
+        """
         due = [deadline_s for deadline_s, _ in self.state.deadlines[:1]]
         if (until_s := self._hold_until_s()) is not None:
             due.append(until_s)
         return min(due, default=None)
 
     def apply(self, event: Event, now_s: float) -> tuple[Effect, ...]:
-        """Take the event in; what to do about it.
+        """Change the state by one event at the time `now_s`, and return what the caller must do.
 
-        Raises: StateError for an event that cannot follow: of a worker that never said hello, a batch wanted or done
-        twice. The state is unchanged.
+        After each event, due leases expire, a batch and an evaluation are completed if they can be, and leases are
+        granted.
+
+        Raises: StateError for an event that may not come now: of a worker that has not joined, or for a batch that is
+        wanted or done twice. The state is then unchanged.
         """
         state = self.state
         effects: list[Effect] = []
@@ -191,13 +209,15 @@ class Ledger:
         self._expire(effects)
         self._form_batch(effects)
         self._finish_eval(effects)
-        leasing.deal(state, self.limits, self._item_of, effects)
+        leasing.grant_leases(state, self.limits, self._item_of, effects)
         state.forget_outdated_deadlines()
         return merged_grants(effects)
 
     # ---- workers --------------------------------------------------------------------------------------------------
 
     def _leave(self, worker_id: str, effects: list[Effect], *, is_dead: bool) -> None:
+        """End all leases of a worker and forget it. If it died, its started leases count as attempts at their samples
+        and put it on probation."""
         state = self.state
         worker = state.workers.get(worker_id)
         if worker is None:
@@ -230,6 +250,10 @@ class Ledger:
             self.state.seat(worker_id)
 
     def _started(self, worker_id: str, lease_ids: tuple[int, ...], policy: Policy) -> None:
+        """Mark leases as started with `policy`, which makes their samples as young as it; their time begins again.
+
+        What is not plausible is ignored: an unknown policy, another worker's lease, a policy older than the lease's.
+        """
         state = self.state
         if policy not in state.lineage or policy > state.policy:
             return
@@ -246,7 +270,7 @@ class Ledger:
             self._spare(worker_id)
 
     def _spare(self, worker_id: str) -> None:
-        """A worker that starts or delivers samples works: time for what it has not started counts from now."""
+        """Begin the time of the worker's leases that are not started anew, since it is evidently at work."""
         state = self.state
         for lease_id in state.workers[worker_id].leases:
             held = state.held[lease_id]
@@ -261,7 +285,10 @@ class Ledger:
         self._count_failure(group, held.lease.sample, effects)
 
     def _expire(self, effects: list[Effect]) -> None:
-        """End the leases whose time is over, and with them what their workers have queued behind them."""
+        """End the leases whose time is over, and those that wait behind them in the queues of the same workers.
+
+        The workers go on probation. Leases that may not start yet are kept.
+        """
         state = self.state
         late: dict[str, None] = {}
         for lease_id in leasing.overdue(state):
@@ -279,12 +306,17 @@ class Ledger:
 
     def _end_expired(self, held: Held, effects: list[Effect]) -> None:
         group = leasing.lose(self.state, held.lease.lease_id, Loss.EXPIRED, effects)
-        effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))  # not started, it takes no room there either
+        effects.append(
+            Revoked(held.worker_id, (held.lease.lease_id,))
+        )  # the worker may drop it if it has not started it
         if held.is_started:
             self._count_failure(group, held.lease.sample, effects)
 
     def _delivered(self, worker_id: str) -> None:
-        """A result of the worker was accepted."""
+        """Note that a result of the worker was accepted. On probation its allowance rises by one.
+
+        Probation ends with the result after which the allowance would exceed the worker's room.
+        """
         worker = self.state.workers.get(worker_id)
         if worker is None:
             return
@@ -295,7 +327,7 @@ class Ledger:
             self.state.seat(worker_id)
 
     def _count_failure(self, group: SampleGroup, sample: int, effects: list[Effect]) -> None:
-        """A sample that nobody can produce must not hold up the others for ever."""
+        """Count an attempt at a sample, and drop the group if it was the last one allowed."""
         if group.number not in self.state.groups:  # it was dropped for another of its samples
             return
         group.failures[sample] += 1
@@ -305,8 +337,9 @@ class Ledger:
     # ---- results --------------------------------------------------------------------------------------------------
 
     def _arrived(self, result: Result, effects: list[Effect]) -> None:
+        """Accept or refuse a result. A refused one that ends its sender's lease counts as an attempt at the sample."""
         state = self.state
-        arrival = admission.judge(state, self.limits, result)
+        arrival = admission.classify_result(state, self.limits, result)
         held = leasing.end(state, result)
         effects.append(JudgedResult(result, arrival))
         if arrival is Arrival.ACCEPTED:
@@ -318,8 +351,9 @@ class Ledger:
             self._count_failure(group, result.sample, effects)
 
     def _accept(self, group: SampleGroup, result: Result, effects: list[Effect]) -> None:
+        """Put a result into its group. A group that is then complete may be dropped because its rewards are equal."""
         state = self.state
-        if (lease_id := group.leases.get(result.sample)) is not None:  # another worker is at it for nothing
+        if (lease_id := group.leases.get(result.sample)) is not None:  # another worker need not produce it any more
             effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
             leasing.release(state, lease_id)
         state.put_result(group, result, result.oldest_version, self.limits.max_sample_tokens)
@@ -336,10 +370,13 @@ class Ledger:
         return may and len({result.reward for result in group.done.values()}) == 1
 
     def _replay(self, results: tuple[Result, ...], effects: list[Effect]) -> None:
-        """Open the groups of an earlier fork's results, and take these in."""
+        """Accept the results of an earlier fork that are still young enough, and open their groups again.
+
+        The first result of a group opens it, in the class of that result's oldest version.
+        """
         state, limits, item_of = self.state, self.limits, self._item_of
         for result in results:
-            arrival = admission.judge(state, limits, result)
+            arrival = admission.classify_result(state, limits, result)
             if arrival is Arrival.UNKNOWN and leasing.continues(state, limits, item_of, result):
                 arrival = Arrival.TOO_OLD
                 if leasing.may_open(state, limits, result.oldest_version):
@@ -350,6 +387,7 @@ class Ledger:
                 self._accept(state.groups[result.group], result, effects)
 
     def _drop(self, group: SampleGroup, why: Drop, effects: list[Effect]) -> None:
+        """Give a group up: revoke its leases, free its room, and remember its number for late results."""
         state = self.state
         results = tuple(group.done[sample] for sample in sorted(group.done))
         for sample in sorted(group.leases):
@@ -366,13 +404,14 @@ class Ledger:
     # ---- batches --------------------------------------------------------------------------------------------------
 
     def _step_done(self) -> None:
+        """Raise the version by one. Early leases may now start, so their time counts from here."""
         state = self.state
         assert state.training_since_s is not None
         state.pace.saw_step(state.now_s - state.training_since_s)
         state.training_since_s, state.in_training = None, ()
         state.policy = state.policy.next()
         for worker in state.workers.values():
-            for lease_id in sorted(worker.early):  # they may start, so their time counts
+            for lease_id in sorted(worker.early):
                 held = state.held[lease_id]
                 state.set_deadline(held, state.now_s + self.limits.lease_timeout_s)
                 if worker.is_late:
@@ -381,6 +420,10 @@ class Ledger:
         self._see_who_keeps_up(*state.workers)
 
     def _form_batch(self, effects: list[Effect]) -> None:
+        """Hand out a batch if one is wanted, complete, and leaves nothing behind that would then be too old.
+
+        This is the consumption gate. Otherwise hold for what is missing, or drop it once the hold is over.
+        """
         state, limits = self.state, self.limits
         if not state.batch_wanted:
             return
@@ -393,21 +436,22 @@ class Ledger:
         self._take(batch[: limits.groups_per_step], effects)
 
     def _missing(self) -> list[SampleGroup]:
-        """The unfinished groups that could not be consumed any more after the next batch, oldest first."""
+        """Return the unfinished groups that could not be consumed in time after the next batch, oldest first."""
         state = self.state
         if self._num_missing() > 0:
-            for number in state.idle:  # nobody produces it: it may as well be of the next version
+            for number in state.idle:  # nobody produces any sample of it yet: it can wait for the next version
                 state.set_class(state.groups[number], state.policy.version + 1)
         oldest = (number for version in sorted(state.unfinished) for number in sorted(state.unfinished[version]))
         return [state.groups[number] for number in islice(oldest, self._num_missing())]
 
     def _num_missing(self) -> int:
+        """Return how many groups must be given up so that the rest can be consumed in time after the next batch."""
         state, limits = self.state, self.limits
         left = without_oldest(state.classes, state.whole_classes, limits.groups_per_step)
         return excess(left, groups_per_step=limits.groups_per_step, bound=limits.bound, next_step=state.next_step + 1)
 
     def _hold(self, missing: list[SampleGroup], effects: list[Effect]) -> bool:
-        """Wait for what is missing. True if that is over, and what is missing still is dropped."""
+        """Wait for the groups that are missing. Return whether the wait is over; the groups are dropped then."""
         state = self.state
         if state.hold_since_s is None:
             state.hold_since_s = state.now_s
@@ -424,7 +468,7 @@ class Ledger:
         return True
 
     def _hold_until_s(self) -> float | None:
-        """When the present hold is over; None: there is none."""
+        """Return when the present hold ends, or None if there is none."""
         state = self.state
         if state.hold_since_s is None:
             return None
@@ -434,6 +478,7 @@ class Ledger:
         return until_s
 
     def _take(self, batch: list[SampleGroup], effects: list[Effect]) -> None:
+        """Hand the groups of a batch out for training and remove them."""
         state = self.state
         results = [group.done[sample] for group in batch for sample in range(group.size)]
         for group in batch:
@@ -447,6 +492,7 @@ class Ledger:
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
     def _open_eval(self, items: tuple[int, ...]) -> None:
+        """Open one evaluation group with one sample for each item; it takes no room for tokens."""
         state = self.state
         numbers = tuple(range(state.next_eval_group, state.next_eval_group + len(items)))
         state.next_eval_group += len(items)
@@ -474,19 +520,26 @@ class Ledger:
 
 
 def _check(state: LedgerState, event: Event) -> None:
-    """Raises: StateError if the event cannot follow."""
+    """Check that the event may come in this state. Raises: StateError if not."""
     match event:
         case RoomOffered(worker_id) | PolicyReached(worker_id) | LeasesStarted(worker_id) | SampleFailed(worker_id):
             if worker_id not in state.workers:
-                raise StateError(f"worker {worker_id!r} speaks before its hello; it must connect again")
+                raise StateError(f"worker {worker_id!r} sent a message before its hello; it must connect again")
         case BatchWanted():
             if state.batch_wanted or state.training_since_s is not None:
-                raise StateError(f"a batch is wanted at {state.policy}, where one is wanted or in training already")
+                raise StateError(
+                    f"a second batch is wanted at policy {state.policy}, where one is wanted or in training; report "
+                    "that step done first"
+                )
         case StepDone():
             if state.training_since_s is None:
-                raise StateError(f"a step is done at {state.policy}, but none was begun")
+                raise StateError(
+                    f"a step is reported done at policy {state.policy}, but no batch is in training; ask for one first"
+                )
         case EvalAsked():
             if state.evaluation is not None:
-                raise StateError(f"an evaluation of {len(state.evaluation)} problems is still going on")
+                raise StateError(
+                    f"an evaluation is wanted, but one of {len(state.evaluation)} problems still runs; wait for it"
+                )
         case _:
             pass

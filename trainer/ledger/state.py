@@ -1,12 +1,19 @@
-"""The ledger's state: groups, workers, measured times. It is owned by one Ledger, which changes it in place.
+"""The ledger's state: groups, leases, workers and measured times. One `Ledger` owns it and changes it in place.
 
-Two ledgers that were told the same are equal, field by field. Every live lease stands in three places that agree: its
-group (which sample it is for), its worker (who holds it) and the table of leases; `check` asserts that, and that every
-sample of an open group is done, leased or waiting, and exactly one of them.
+A *group* is the samples of one prompt, a *lease* is a worker's right to produce one of them, and the *class* of a group
+is the oldest version that any of its tokens has or may have (window.py). The methods of `LedgerState` keep the sums and
+indexes in step with the groups, so that no decision has to go through all of them; they decide nothing.
 
-The heap of deadlines holds one entry for each live lease that may start, and entries of ended leases up to the same
-number: a deadline that moves later is found when its entry comes up. Nothing else here outlives what it is about,
-except for the last `DROPPED_KEPT` dropped groups and the last `DOUBTED_KEPT` workers that left on probation.
+Invariants, asserted by `check`:
+- Every live lease is recorded in its group (for which sample), at its worker (who holds it) and in `held`, and these
+  agree.
+- Every sample of an open group is exactly one of done, leased or waiting.
+- Two ledgers that applied the same events are equal, field by field (asserted by tests).
+
+Memory is bounded. The heap of deadlines holds one entry for each live lease that may start, and up to about as many
+outdated ones: a deadline that moved later is corrected when its entry comes up. Everything else is removed with the
+group, lease or worker that it describes, except for the last `DROPPED_KEPT` dropped groups and the last `DOUBTED_KEPT`
+workers that left on probation (machine.py).
 """
 
 import heapq
@@ -18,14 +25,16 @@ from periplus.values.trajectory import Purpose
 from trainer.ledger.values import Lease, Result
 
 SPARE_DEADLINES = 64
-"""Outdated entries that the heap of deadlines may hold however few leases there are, so that small heaps are not
-rebuilt again and again."""
+"""Number of outdated entries that the heap of deadlines may hold even if there are few leases, so that a small heap is
+not rebuilt again and again. Chosen by hand."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A live lease and who holds it. `deadline_s`: None while it may not start yet. `is_trial`: its worker was on
-    probation when it was granted, or when it could start.
+    """A live lease and the worker that holds it.
+
+    `deadline_s` is None while the lease may not start yet. `is_trial`: its worker was on probation when it was granted,
+    or when it could start, so a more reliable worker may take the sample over.
     """
 
     lease: Lease
@@ -37,44 +46,57 @@ class Held:
 
 @dataclass(slots=True)
 class SampleGroup:
-    """An open group. `oldest[sample]`: the oldest version that the sample has, or may have while it is produced."""
+    """An open group: the samples of one prompt, of which some are done and some are leased.
+
+    `oldest[sample]` is the oldest version that a sample has, or may have while it is produced. Samples that only wait
+    for a lease have no entry.
+    """
 
     number: int
     item: int
     purpose: Purpose
     size: int
     opened_s: float
-    version: int  # its class, see window.py: the smallest of `oldest`
+    version: int  # the group's class (window.py): the smallest of `oldest`
     leases: dict[int, int] = field(default_factory=dict)  # sample -> lease id
     done: dict[int, Result] = field(default_factory=dict)
     oldest: dict[int, int] = field(default_factory=dict)
-    failures: Counter[int] = field(default_factory=Counter)
-    lost: set[int] = field(default_factory=set)  # samples not in, of which a dead or silent worker had a lease
+    failures: Counter[int] = field(default_factory=Counter)  # sample -> attempts without a valid result
+    lost: set[int] = field(
+        default_factory=set
+    )  # samples not done, of which a worker that died or let its lease expire had a lease
 
     @property
     def is_whole(self) -> bool:
+        """Whether all samples are done."""
         return len(self.done) == self.size
 
     @property
     def misses_only_lost(self) -> bool:
-        """Nothing is missing but what is being produced again."""
+        """Whether samples are missing, and all of them were lost before and are produced again."""
         return bool(self.lost) and len(self.done) + len(self.lost) == self.size
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Earliest deadline first."""
+        """Key by which groups are consumed: the earliest deadline first, then the smallest number."""
         return self.version, self.number
 
 
 @dataclass(slots=True)
 class LeasingWorker:
-    """`early`: those of its leases that may not start yet. `is_behind`: its weights are too old for it to get any.
+    """A rollout worker as the ledger knows it: its room, its leases, its weights and how far it is trusted.
 
-    `allowance`: the leases that it may hold while it is on *probation*, None if it is trusted with all its room. Who
-    lets a lease expire, or dies while producing samples, is allowed one lease, and one more for each result of its that
-    is accepted: so a worker that hangs holds one lease, and one that has recovered gets twice as many each time.
-    `strikes`: how often it did so since its last accepted result, one at least while it is on probation; who has fewer
-    is served first.
+    - `epoch` identifies one start of its process; 0 if unknown.
+    - `room` is the number of leases that it can hold and that may start now; it can queue as many of the next version.
+    - `early` holds those of its leases that may not start yet.
+    - `policy` is the version of its weights, None before it has said so. `is_behind`: the weights are so old that it
+      gets no leases.
+    - `allowance` is the number of leases that it may hold while it is on *probation*, and None if it is trusted with
+      all its room. A worker that lets a lease expire, or dies while it produces samples, is allowed one lease, and one
+      more for each of its results that is accepted. So a worker that hangs holds one lease, and the leases of one that
+      has recovered double with each round.
+    - `strikes` counts how often it let leases expire or died since its last accepted result; it is at least 1 on
+      probation. Workers with fewer strikes are served first.
     """
 
     epoch: int = 0
@@ -93,34 +115,40 @@ class LeasingWorker:
 
     @property
     def may_hold(self) -> int:
-        """Leases that it may hold; `room` of a worker that is trusted."""
+        """Number of leases that it may hold: its room, limited by its allowance on probation."""
         return self.room if self.allowance is None else min(self.room, self.allowance)
 
     @property
     def free(self) -> int:
-        """Room for leases that can start now."""
+        """Number of further leases that it may get and that can start now; early ones are not counted against it."""
         return self.free_early + len(self.early)
 
     @property
     def free_early(self) -> int:
-        """Room for leases of the next version."""
+        """Number of further leases of the next version that it may get."""
         return self.may_hold - len(self.leases)
 
 
 @dataclass(slots=True)
 class Pace:
-    """Measured seconds, exponentially weighted: of one step, and from opening a group until it is whole."""
+    """Measured durations in seconds, as exponentially weighted means; None before the first measurement.
+
+    `step_s` is the time of one training step. `group_s` is the time from the opening of a group until it is complete,
+    and `group_deviation_s` is the mean absolute deviation of that.
+    """
 
     step_s: float | None = None
     group_s: float | None = None
     group_deviation_s: float = 0.0
 
-    WEIGHT = 0.1  # of the newest: some tens of groups, a few tens of steps
+    WEIGHT = 0.1  # weight of the newest value, chosen by hand: the mean covers the last tens of steps and groups
 
     def saw_step(self, seconds: float) -> None:
+        """Take in the duration of one training step."""
         self.step_s = seconds if self.step_s is None else self.step_s + self.WEIGHT * (seconds - self.step_s)
 
     def saw_group(self, seconds: float) -> None:
+        """Take in the time that one group took from its opening until it was complete."""
         if self.group_s is None:
             self.group_s, self.group_deviation_s = seconds, seconds / 2
             return
@@ -131,13 +159,18 @@ class Pace:
 
 @dataclass(slots=True)
 class LedgerState:
-    """Everything that the ledger knows."""
+    """Everything that the ledger knows, and indexes over it.
+
+    `policy` is the one that the next batch is trained from, or the present one is being trained from. `held` maps the
+    number of a lease to the lease. `waiting` is a heap of samples that wait for a lease, as (priority, group, sample).
+    `seats` ranks the workers that may get a lease: the smallest (strikes, minus the free share of the room, id) first.
+    """
 
     policy: Policy
     lineage: Lineage
     next_group: int
     next_eval_group: int
-    reopen: list[int]  # heap: groups of an earlier fork that were opened and not consumed
+    reopen: list[int]  # heap: numbers of groups that an earlier fork left open, and that are not open here
     now_s: float = 0.0
     training_since_s: float | None = None
     in_training: tuple[int, ...] = ()  # groups of the batch that is being trained
@@ -145,37 +178,38 @@ class LedgerState:
     next_lease_id: int = 1
     groups: dict[int, SampleGroup] = field(default_factory=dict)
     num_train_groups: int = 0
-    classes: Counter[int] = field(default_factory=Counter)  # training groups of each class
-    idle: set[int] = field(default_factory=set)  # training groups of which nothing is there or leased
+    classes: Counter[int] = field(default_factory=Counter)  # class -> number of open training groups
+    idle: set[int] = field(default_factory=set)  # training groups of which no sample is done or leased
     unfinished: dict[int, set[int]] = field(default_factory=dict)  # class -> training groups that miss a sample
     whole: set[int] = field(default_factory=set)  # training groups that have all their samples
-    whole_classes: Counter[int] = field(default_factory=Counter)
-    reserved_tokens: int = 0  # of training groups: the largest size for what is not in yet, the true one for what is
+    whole_classes: Counter[int] = field(default_factory=Counter)  # class -> number of groups in `whole`
+    reserved_tokens: int = 0  # of training groups: the true size of samples that are done, the largest size of the rest
     workers: dict[str, LeasingWorker] = field(default_factory=dict)
-    seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # who may be leased to; the least first
-    early_seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # the same for the next version
+    seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # for leases that can start now
+    early_seats: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # for the next version
     held: dict[int, Held] = field(default_factory=dict)
-    trials: dict[int, None] = field(default_factory=dict)  # leases granted to workers on probation
-    doubted: dict[str, tuple[int, int]] = field(default_factory=dict)  # who left on probation: allowance and strikes
+    trials: dict[int, None] = field(default_factory=dict)  # numbers of leases that are trials
+    doubted: dict[str, tuple[int, int]] = field(default_factory=dict)  # left on probation: allowance, strikes
     deadlines: list[tuple[float, int]] = field(default_factory=list)  # heap of (deadline, lease id), some outdated
-    waiting: list[tuple[int, int, int]] = field(default_factory=list)  # heap: priority, group, sample; some outdated
-    dropped: dict[int, None] = field(default_factory=dict)  # the groups dropped last
-    evaluation: tuple[int, ...] | None = None  # its groups, in the order asked for
-    hold_since_s: float | None = None
-    lost_since_s: float | None = None  # since when the hold is for lost samples only
-    num_filtered: int = 0
+    waiting: list[tuple[int, int, int]] = field(default_factory=list)  # heap; some entries are outdated
+    dropped: dict[int, None] = field(default_factory=dict)  # numbers of the groups dropped last
+    evaluation: tuple[int, ...] | None = None  # numbers of its groups in the order of the items; None: none runs
+    hold_since_s: float | None = None  # since when a complete batch waits for older groups
+    lost_since_s: float | None = None  # since when it waits for lost samples only
+    num_filtered: int = 0  # groups with equal rewards dropped since the last batch
     pace: Pace = field(default_factory=Pace)
 
     @property
     def next_step(self) -> int:
-        """The step whose batch is formed next."""
+        """Number of the step whose batch is formed next; step k starts from version k."""
         return self.policy.version + (self.training_since_s is not None)
 
     def training_groups(self) -> list[SampleGroup]:
+        """Return the open groups of training, without those of an evaluation."""
         return [group for group in self.groups.values() if group.purpose is Purpose.TRAIN]
 
     def put_group(self, group: SampleGroup, max_sample_tokens: int) -> None:
-        """Open a group."""
+        """Open a group. A training group reserves room for its samples at their largest size."""
         self.groups[group.number] = group
         if group.purpose is Purpose.TRAIN:
             self.classes[group.version] += 1
@@ -185,7 +219,7 @@ class LedgerState:
             self.reserved_tokens += group.size * max_sample_tokens
 
     def put_result(self, group: SampleGroup, result: Result, oldest: int, max_sample_tokens: int) -> None:
-        """The sample is in: its true size takes the place of the largest."""
+        """Mark a sample as done. Its true size takes the place of the largest size in the reserved tokens."""
         group.done[result.sample] = result
         group.lost.discard(result.sample)
         self.set_oldest(group, result.sample, oldest)
@@ -197,7 +231,10 @@ class LedgerState:
                 self.whole_classes[group.version] += 1
 
     def set_oldest(self, group: SampleGroup, sample: int, version: int | None) -> None:
-        """The oldest version that this sample may have; None while nobody produces it."""
+        """Set the oldest version that a sample may have, or None while nobody produces it, and the group's class.
+
+        A group of which no sample is done or leased rises to the present version.
+        """
         before = group.version
         if version is None:
             group.oldest.pop(sample, None)
@@ -208,6 +245,7 @@ class LedgerState:
         self.set_class(group, min(group.oldest.values(), default=max(before, self.policy.version)))
 
     def set_class(self, group: SampleGroup, version: int) -> None:
+        """Move an unfinished group to another class."""
         if group.purpose is Purpose.TRAIN and version != group.version:
             self.classes[version] += 1
             _take_one(self.classes, group.version)
@@ -216,7 +254,7 @@ class LedgerState:
         group.version = version
 
     def remove_group(self, group: SampleGroup, max_sample_tokens: int) -> None:
-        """Consumed or dropped: its room is free."""
+        """Forget a group that was consumed or dropped, and free its room."""
         del self.groups[group.number]
         if group.purpose is Purpose.TRAIN:
             _take_one(self.classes, group.version)
@@ -230,7 +268,7 @@ class LedgerState:
             self.reserved_tokens -= _room_of(group, max_sample_tokens)
 
     def seat(self, worker_id: str) -> None:
-        """Who may be leased to, with what comes first: to be called when anything about the worker has changed."""
+        """Compute the worker's place in `seats` and `early_seats` anew; to be called after any change of the worker."""
         worker = self.workers.get(worker_id)
         self.seats.pop(worker_id, None)
         self.early_seats.pop(worker_id, None)
@@ -241,19 +279,22 @@ class LedgerState:
                 seats[worker_id] = (worker.strikes, -free / worker.room, worker_id)
 
     def set_deadline(self, held: Held, deadline_s: float) -> None:
-        """The lease ends then; a deadline that is set again only moves later."""
+        """Set when the lease expires. A deadline that is set again must be later: the heap keeps the earlier entry."""
         is_new = held.deadline_s is None
         held.deadline_s = deadline_s
         if is_new:
             heapq.heappush(self.deadlines, (deadline_s, held.lease.lease_id))
 
     def put_on_trial(self, held: Held) -> None:
-        """The lease is one of a worker on probation: a better worker may take its sample over."""
+        """Mark a lease of a worker on probation as a trial: a more reliable worker may take its sample over."""
         held.is_trial = True
         self.trials[held.lease.lease_id] = None
 
     def forget_outdated_deadlines(self) -> None:
-        """Leave the deadline of a live lease on top of the heap, and hardly more outdated entries than live leases."""
+        """Clean the heap of deadlines, so that its first entry is the true deadline of a live lease.
+
+        The heap is rebuilt when it has more than twice as many entries as there are leases, plus SPARE_DEADLINES.
+        """
         if len(self.deadlines) > 2 * len(self.held) + SPARE_DEADLINES:
             live = ((held.deadline_s, lease_id) for lease_id, held in self.held.items())
             self.deadlines = [(deadline_s, lease_id) for deadline_s, lease_id in live if deadline_s is not None]
@@ -265,12 +306,15 @@ class LedgerState:
                 heapq.heappop(self.deadlines)
             elif held.deadline_s == deadline_s:
                 return
-            else:
+            else:  # the deadline has moved later
                 assert held.deadline_s is not None
                 heapq.heapreplace(self.deadlines, (held.deadline_s, lease_id))
 
     def check(self, max_sample_tokens: int) -> None:
-        """Assert what the docstring promises, and that the sums are sums."""
+        """Assert the invariants of the module's docstring, and that sums and indexes agree with the groups.
+
+        Tests call it after every event; it goes through everything.
+        """
         train = self.training_groups()
         assert self.classes == Counter(min(group.oldest.values(), default=group.version) for group in train)
         assert self.num_train_groups == len(train)
@@ -314,4 +358,5 @@ def _take_out(numbers: dict[int, set[int]], group: SampleGroup) -> None:
 
 
 def _room_of(group: SampleGroup, max_sample_tokens: int) -> int:
+    """Return the tokens reserved for a group: true sizes of what is done, the largest size for the rest."""
     return (group.size - len(group.done)) * max_sample_tokens + sum(r.num_tokens for r in group.done.values())

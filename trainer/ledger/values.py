@@ -1,6 +1,9 @@
 """What the ledger is told (events), what it decides (effects), and the values in both. Nothing here decides anything.
 
-Versions count along the trainer's lineage (periplus/values/policy.py), so that an age is a difference of two of them.
+A *group* is the samples of one prompt, which are trained on together. A *lease* is a worker's right to produce one of
+these samples, and a *result* is the finished sample. An *item* is the index of a problem in the environment.
+Versions count along the trainer's lineage (periplus/values/policy.py), so the age of a token is the difference of two
+versions.
 """
 
 from collections.abc import Sequence
@@ -11,21 +14,29 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose
 
 EVAL_GROUPS_START = 1 << 40
-"""Group numbers of evaluation start here: training never gets so far."""
+"""First group number of evaluation. Chosen by hand, so large that the numbers of training groups never reach it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLimits:
-    """What a job lets its ledger do.
+    """The limits that a job sets for its ledger.
 
-    `bound`: largest staleness of a consumed token, in versions. `depth`: batches in the pipeline beside the one that is
-    being trained; None: as many as the measured times ask for, and never more than the bound allows. `max_hold_s`: how
-    long a whole batch waits for older work that it would leave behind too old. `lease_timeout_s`: from when a lease may
-    start, and again from when its worker started it. `max_attempts`: attempts at one sample. An attempt is a lease that
-    ended without a valid result after its worker had started it, or that its worker said it cannot serve.
-    `intake_tokens`: room for completion tokens leased or waiting; `max_sample_tokens`: the largest size of one sample.
-    `filter_uniform`: groups whose rewards are all equal are replaced (DAPO's dynamic sampling, arXiv 2503.14476,
-    section 3.2), at most `max_filtered_per_step` times the groups of a step before one batch.
+    - `groups_per_step`, `group_size`: groups that one training step consumes, and samples in each group.
+    - `bound`: largest staleness of a consumed token, in versions.
+    - `steps`: the number of training steps of the job.
+    - `lease_timeout_s`: the time of a lease, from when it may start, and again from when its worker starts it.
+    - `max_hold_s`: how long a complete batch waits for unfinished groups that would be too old after its step.
+    - `max_sample_tokens`: the largest number of completion tokens of one sample.
+    - `intake_tokens`: room for completion tokens of all samples that are leased, or that wait to be trained on.
+    - `depth`: batches in the pipeline beside the one that is being trained. None: as many as the measured times ask
+      for, and never more than the bound allows.
+    - `max_attempts`: attempts at one sample before its group is dropped. An attempt is a lease that ended without a
+      valid result after its worker had started it, or that its worker said it cannot serve.
+    - `filter_uniform`: whether groups whose rewards are all equal are replaced by new ones (DAPO's dynamic sampling,
+      arXiv 2503.14476, section 3.2).
+    - `max_filtered_per_step`: replaced groups before one batch, at most, as a multiple of `groups_per_step`.
+
+    Raises: ValueError if `intake_tokens` is less than one batch may have, or if `depth` is less than 1.
     """
 
     groups_per_step: int
@@ -45,16 +56,21 @@ class LedgerLimits:
         batch_tokens = self.groups_per_step * self.group_size * self.max_sample_tokens
         if self.intake_tokens < batch_tokens:
             raise ValueError(
-                f"room for {self.intake_tokens} tokens, but one batch may have {batch_tokens}: nothing could be trained"
+                f"room for {self.intake_tokens} tokens, but one batch may have {batch_tokens}: nothing could be "
+                f"trained; set intake_tokens to {batch_tokens} or more"
             )
         if self.depth is not None and self.depth < 1:
-            raise ValueError(f"a pipeline of {self.depth} batches; at least 1 is needed for anything to be trained")
+            raise ValueError(
+                f"depth is a pipeline of {self.depth} batches, but nothing is trained below 1; set 1 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to produce one sample, from `start_at` or a newer policy. `alone`: its worker generates no other sample
-    at the same time, so that what happens to the worker is this sample's doing.
+    """The right of one worker to produce one sample, with `start_at` or a newer policy.
+
+    `consume_by_version` is the version from which the last step that may train on its group starts.
+    `alone`: the worker generates no other sample at the same time. If the worker then dies, this sample is the cause.
     """
 
     lease_id: int
@@ -69,7 +85,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A finished sample as the ledger sees it; `payload` is the caller's."""
+    """A finished sample as the ledger sees it. The ledger passes `payload` back to its caller and never reads it."""
 
     lease_id: int
     group: int
@@ -89,36 +105,38 @@ class Result:
 
 
 class Arrival(StrEnum):
-    """What became of a result."""
+    """Whether a result was accepted, or why not."""
 
     ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"  # the sample is in already, or was trained on
-    LATE = "late"  # its group was dropped while it was being produced
-    UNKNOWN = "unknown"  # never leased
-    UNFIT = "unfit"  # not what was leased: another problem or purpose, no token or too many, or from the future
-    TOO_OLD = "too_old"  # it could not be consumed within the bound (of a replay: within what may be open)
+    DUPLICATE = "duplicate"  # another result of the same sample came first, or the group was trained on
+    LATE = "late"  # the group was dropped while the sample was being produced
+    UNKNOWN = "unknown"  # no such sample was ever leased
+    UNFIT = "unfit"  # not what was leased: another problem or purpose, no token or too many, or from a future version
+    TOO_OLD = "too_old"  # it could not be consumed within the bound; of a replayed result: its group may not be opened
     DEAD_BRANCH = "dead_branch"  # sampled by a policy that is not in this trainer's history
 
 
 class Loss(StrEnum):
-    """Why a lease ended without a result. Started leases that expired, failed and refused ones, and those whose worker
-    died are attempts at the sample; the others say nothing about it.
+    """Why a lease ended without a result.
+
+    These count as attempts at the sample: EXPIRED of a started lease, FAILED, REFUSED and WORKER_DIED. The others say
+    nothing about the sample.
     """
 
-    WORKER_GONE = "worker_gone"  # its worker left before it started the sample, or the connection to it was lost
-    WORKER_DIED = "worker_died"  # its worker died while it produced the sample
-    EXPIRED = "expired"  # its time is over; or another lease of its worker expired, and this one was not started
-    WITHDRAWN = "withdrawn"  # given to a worker on probation as a trial; a better one had room for the sample
-    FAILED = "failed"  # its worker said that it cannot produce the sample
-    REFUSED = "refused"  # what its worker sent is no valid sample
+    WORKER_GONE = "worker_gone"  # the worker left before it started the sample, or the connection to it was lost
+    WORKER_DIED = "worker_died"  # the worker died while it produced the sample
+    EXPIRED = "expired"  # the time is over; or another lease of the worker expired, and this one was not started
+    WITHDRAWN = "withdrawn"  # it was a trial of a worker on probation, and a more reliable worker had room
+    FAILED = "failed"  # the worker said that it cannot produce the sample
+    REFUSED = "refused"  # what the worker sent is no valid sample
 
 
 class Drop(StrEnum):
     """Why a group is not trained on."""
 
-    OVERDUE = "overdue"  # it was waited for up to max_hold_s, or missed only lost samples
-    FAILED = "failed"  # max_attempts attempts at one of its samples yielded nothing
-    FILTERED = "filtered"  # all rewards equal
+    OVERDUE = "overdue"  # a hold for it ended: after max_hold_s, or sooner if only lost samples were missing
+    FAILED = "failed"  # max_attempts attempts at one of its samples gave no valid result
+    FILTERED = "filtered"  # the rewards of all its samples are equal
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
@@ -126,8 +144,10 @@ class Drop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """A worker said hello (again): what it held before is void. `epoch` names the start of its process, 0 if unknown: a
-    worker that comes again with the epoch that it had has not died.
+    """A worker connected, for the first time or again. The leases that it held before are lost.
+
+    `epoch` identifies one start of its process, and is 0 if unknown. A worker that comes back with the same epoch has
+    not died in between.
     """
 
     worker_id: str
@@ -136,7 +156,7 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLeft:
-    """A worker's stream ended. `is_dead`: its process is taken to have died; else only the way to it was lost."""
+    """A worker's stream ended. `is_dead`: its process is taken to have died; else only the connection was lost."""
 
     worker_id: str
     is_dead: bool = True
@@ -144,7 +164,10 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True)
 class RoomOffered:
-    """It may hold so many leases that may start, those that it has included, and as many of the next version."""
+    """The worker can hold this many leases that may start now, and as many more of the next version.
+
+    The leases that it holds already count.
+    """
 
     worker_id: str
     num_samples: int
@@ -160,7 +183,7 @@ class PolicyReached:
 
 @dataclass(frozen=True, slots=True)
 class LeasesStarted:
-    """The worker produces these samples now, from this policy on."""
+    """The worker has begun to produce these samples, with this policy."""
 
     worker_id: str
     lease_ids: tuple[int, ...]
@@ -169,7 +192,7 @@ class LeasesStarted:
 
 @dataclass(frozen=True, slots=True)
 class SampleFailed:
-    """The worker cannot produce the sample, or what it sent was refused (`why`: FAILED or REFUSED)."""
+    """The worker cannot produce the sample (`why` is FAILED), or what it sent was refused (REFUSED)."""
 
     worker_id: str
     lease_id: int
@@ -178,36 +201,41 @@ class SampleFailed:
 
 @dataclass(frozen=True, slots=True)
 class ResultArrived:
+    """A worker sent a finished sample."""
+
     result: Result
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """After a restore, before any worker: results of the surviving history that had not been consumed."""
+    """Kept results of earlier forks, of which those that fit this lineage and were not consumed are used again.
+
+    It is sent once after a restore, before any worker joins.
+    """
 
     results: tuple[Result, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EvalAsked:
-    """Produce one greedy sample of each item, from the present policy or a newer one."""
+    """An evaluation is wanted: one greedy sample of each item, with the present policy or a newer one."""
 
     items: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchWanted:
-    """The trainer is idle at the present version."""
+    """The trainer has nothing to train on and wants the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """The batch was consumed, trained on or not: the next version exists."""
+    """The training step of the last batch is over, whether it was trained on or not. The version rises by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockTicked:
-    """Time has passed."""
+    """Time has passed: leases may have expired, or a hold may have ended."""
 
 
 Event = (
@@ -238,7 +266,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """Nobody waits for these leases any more: the worker may drop those that it has not started."""
+    """Tell the worker that these leases are over: it may drop those that it has not started."""
 
     worker_id: str
     lease_ids: tuple[int, ...]
@@ -246,7 +274,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class JudgedResult:
-    """What became of a result."""
+    """The result was accepted or refused, as `arrival` says."""
 
     result: Result
     arrival: Arrival
@@ -254,7 +282,7 @@ class JudgedResult:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The lease ended without a result; a late one still counts if it is the first."""
+    """The lease ended without a result. A result that comes later is still accepted if it is the sample's first."""
 
     lease: Lease
     worker_id: str
@@ -263,7 +291,7 @@ class LeaseLost:
 
 @dataclass(frozen=True, slots=True)
 class GroupDropped:
-    """The group is given up with what had come in; its room is free."""
+    """The group is given up, with the results that had come in; its room for tokens is free again."""
 
     group: int
     why: Drop
@@ -272,7 +300,10 @@ class GroupDropped:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A whole batch is there, but the trainer waits for these groups, which it would leave behind too old."""
+    """A complete batch is there, but the trainer waits for these unfinished groups until `until_s` at the latest.
+
+    They would be too old after the step. `until_s` is on the clock of the events' times.
+    """
 
     groups: tuple[int, ...]
     until_s: float
@@ -280,7 +311,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class BatchReady:
-    """Train on these, sorted by (group, sample), starting from this policy."""
+    """Train on these results, which are sorted by (group, sample), starting from this policy."""
 
     policy: Policy
     results: tuple[Result, ...]
@@ -288,7 +319,7 @@ class BatchReady:
 
 @dataclass(frozen=True, slots=True)
 class EvalReady:
-    """The samples of the evaluation, in the order in which they were asked for, but for those that failed."""
+    """The evaluation is over: its results in the order of the items asked for, without those that failed."""
 
     results: tuple[Result, ...]
 
@@ -297,7 +328,7 @@ Effect = Granted | Revoked | JudgedResult | LeaseLost | GroupDropped | Holding |
 
 
 def merged_grants(effects: Sequence[Effect]) -> tuple[Effect, ...]:
-    """The same effects, with one grant a worker at the end."""
+    """Return the same effects, with all grants of each worker merged into one and moved to the end."""
     leases: dict[str, list[Lease]] = {}
     others: list[Effect] = []
     for effect in effects:

@@ -1,17 +1,19 @@
-"""The window: how many groups of each age can still be consumed within the bound. Arithmetic of both gates.
+"""The staleness window: how many groups of each age can still be consumed within the bound.
 
-A group's *class* is the oldest version that any of its tokens has, or may have while it is being produced. A group of
-class s may be consumed by the steps up to s + bound. Step k takes B groups. So all groups of class s or older have room
-in the steps next, next + 1 .. s + bound, and nowhere else:
+Staleness is the number of versions between the sampling of a token and the training step that consumes it. A group is
+the samples of one prompt; they are consumed together. A group's *class* is the oldest version that any of its tokens
+has, or may have while the group is being produced. A group of class s may be consumed by the steps up to s + bound.
+Step k takes B groups. So all groups of class s or older must be consumed in the steps next, next + 1 .. s + bound:
 
     for every s:   N(<= s)  <=  B * (s + bound - next + 1)                                            (*)
 
 where N counts the groups that are open and not consumed, and `next` is the step whose batch is formed next. By
 earliest-deadline-first scheduling, (*) is also sufficient: while it holds, there is an order in which nothing expires.
 
-*Admission* opens a group only if (*) still holds with it. *Consumption* takes a batch only if (*) still holds for what
-the batch leaves behind; the case s + bound = next is the familiar one: nothing that would expire is left behind.
-For one class that starts now it reads N <= B * (bound + 1): AReaL's admission formula (arXiv 2505.24298, section 5.1).
+Two gates use it. *Admission* opens a group only if (*) still holds with it. *Consumption* takes a batch only if (*)
+still holds for the groups that the batch leaves behind: none of them may expire before its step.
+For one class that starts now, (*) reads N <= B * (bound + 1), AReaL's admission formula (arXiv 2505.24298, section
+5.1).
 """
 
 from collections import Counter
@@ -19,12 +21,12 @@ from collections.abc import Iterable, Mapping
 
 
 def fits(classes: Mapping[int, int], *, groups_per_step: int, bound: int, next_step: int) -> bool:
-    """Whether (*) holds; `classes[s]` is the number of groups of class s."""
+    """Return whether (*) of the module's docstring holds; `classes[s]` is the number of open groups of class s."""
     return excess(classes, groups_per_step=groups_per_step, bound=bound, next_step=next_step) == 0
 
 
 def excess(classes: Mapping[int, int], *, groups_per_step: int, bound: int, next_step: int) -> int:
-    """How many of the oldest groups must go so that (*) holds."""
+    """Return how many of the oldest groups must be given up so that (*) holds; 0 if it holds already."""
     total = most = 0
     for version in sorted(classes):
         total += classes[version]
@@ -33,7 +35,7 @@ def excess(classes: Mapping[int, int], *, groups_per_step: int, bound: int, next
 
 
 def plus(classes: Mapping[int, int], added: Iterable[int]) -> Counter[int]:
-    """The classes with one more group for each version of `added`."""
+    """Return the number of groups of each class, with one more group for each version of `added`."""
     result = Counter(classes)
     for version in added:
         result[version] += 1
@@ -41,7 +43,7 @@ def plus(classes: Mapping[int, int], added: Iterable[int]) -> Counter[int]:
 
 
 def minus(classes: Mapping[int, int], removed: Iterable[int]) -> Counter[int]:
-    """The classes without one group for each version of `removed`."""
+    """Return the number of groups of each class, with one group less for each version of `removed`."""
     result = Counter(classes)
     for version in removed:
         result[version] -= 1
@@ -51,7 +53,10 @@ def minus(classes: Mapping[int, int], removed: Iterable[int]) -> Counter[int]:
 
 
 def without_oldest(classes: Mapping[int, int], whole: Mapping[int, int], count: int) -> Counter[int]:
-    """The classes without the `count` oldest of the groups that are whole, whose classes are `whole`."""
+    """Return the number of groups of each class after the `count` oldest whole groups are taken away.
+
+    A group is whole when all its samples are in; `whole[s]` is the number of whole groups of class s.
+    """
     result = Counter(classes)
     for version in sorted(whole):
         taken = min(count, whole[version])

@@ -1,4 +1,4 @@
-"""The trainer's link to its gateway: what it waits for, for how long, and what it says when it waited in vain."""
+"""Tests of the trainer's link to its gateway: what it waits for, how long, and the error when that does not come."""
 
 import asyncio
 from collections.abc import AsyncIterator

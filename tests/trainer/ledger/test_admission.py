@@ -1,4 +1,4 @@
-"""Which results are taken: the first valid one of each sample, and no token that could not be consumed in time."""
+"""Tests of which results are accepted: the first valid one of each sample, if it can be consumed in time."""
 
 from typing import Any
 

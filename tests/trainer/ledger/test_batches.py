@@ -1,4 +1,4 @@
-"""The second gate: which groups are trained on, what is waited for, and what is given up."""
+"""Tests of the consumption gate: which groups are trained on, which are waited for, and which are given up."""
 
 from periplus.values.policy import Policy
 from tests.support.ledgers import HOLD_S, Desk, answer, leases_of, of
@@ -137,7 +137,7 @@ def test_nothing_is_held_for_while_what_is_left_behind_can_still_be_consumed() -
 
 
 def test_the_trainer_does_not_hold_for_a_group_that_nobody_produces() -> None:
-    """Its worker died and took everything with it: whoever produces it later does so from a newer version."""
+    """The worker of the group died with all its samples, so they will be produced from a newer version anyway."""
     ledger_service = Desk(group_size=1, bound=1, steps=99)
     ledger_service.worker("a", 9)
     ledger_service.tell(WorkerLeft("a"))
@@ -153,7 +153,7 @@ def test_the_trainer_does_not_hold_for_a_group_that_nobody_produces() -> None:
 
 
 def test_a_hold_for_nothing_but_what_a_dead_worker_had_is_short() -> None:
-    """It is being produced again, from the beginning: no live lease is cut, and no other sample waits for it."""
+    """The lost sample is produced again from its start; no live lease is ended, and no other sample waits for it."""
     ledger_service = Desk(group_size=2, bound=1, steps=99, lease_timeout_s=1e6, max_hold_s=1e3)
     ledger_service.worker("dies", 1)
     ledger_service.worker("a", 9)

@@ -1,4 +1,4 @@
-"""Evaluation: one greedy sample of each item, beside training and before it."""
+"""Tests of evaluations: one greedy sample of each item, before training and while it goes on."""
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose

@@ -1,4 +1,4 @@
-"""Leases: who gets which, how they end, and that none is ever forgotten."""
+"""Tests of leases: which worker gets which, how they end, and that none is ever forgotten."""
 
 from periplus.values.policy import Lineage, Policy
 from tests.support.ledgers import TIMEOUT_S, Desk, answer, leases_of, of
@@ -91,7 +91,7 @@ def test_the_leaving_of_a_stranger_changes_nothing() -> None:
 
 
 def test_a_lease_that_expires_goes_to_another_worker_and_the_late_one_comes_last_from_then_on() -> None:
-    """The healthy one is full, the hung one looks empty after the expiry: room alone would choose wrongly for ever."""
+    """The healthy worker is full, and the hung one looks empty after the expiry: room alone would choose wrongly."""
     ledger_service = Desk(group_size=2)
     first = ledger_service.worker("hung", 2)
     ledger_service.worker("well", 2)

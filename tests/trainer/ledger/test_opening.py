@@ -1,4 +1,4 @@
-"""The first gate: which groups are opened, when, and for which version."""
+"""Tests of the admission gate: which groups are opened, when, and for which version."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from trainer.ledger.values import (
 
 
 def versions(ledger_service: Desk) -> dict[int, int]:
-    """The version from which each group that was ever leased may start."""
+    """Return, for each group that was ever leased, the version from which it may start."""
     return {lease.group: lease.start_at.version for lease in ledger_service.granted()}
 
 
@@ -134,7 +134,7 @@ def test_a_start_counts_once_and_only_from_the_holder_and_from_a_policy_that_exi
 
 
 def test_early_leases_leave_room_in_the_intake_for_a_group_that_replaces_one_of_this_version() -> None:
-    """Else filtered groups would leave the step nothing to wait for but the step after it."""
+    """Otherwise a step whose groups are filtered could only wait for leases of the step after it, and stand still."""
     ledger_service = Desk(
         group_size=2, bound=0, intake_tokens=4 * MAX_TOKENS - 5, filter_uniform=True, max_filtered_per_step=9
     )
@@ -146,7 +146,7 @@ def test_early_leases_leave_room_in_the_intake_for_a_group_that_replaces_one_of_
 
 
 def test_a_worker_full_of_early_leases_is_given_what_can_start_now() -> None:
-    """Else it would wait for a step that waits for it."""
+    """Otherwise the worker would wait for a step that waits for the worker."""
     ledger_service = Desk(group_size=1, bound=0, filter_uniform=True)
     ledger_service.worker("a", 1)
     ledger_service.worker("b", 1)

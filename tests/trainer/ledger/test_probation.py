@@ -1,4 +1,4 @@
-"""Samples that kill their workers, workers that hang: both end, and the others train on."""
+"""Tests of samples that kill their workers and of workers that hang: training goes on without them."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Player:
 
 
 class Stage:
-    """Honest or hung workers around a ledger, and a trainer that is always hungry. Nothing here is random."""
+    """A ledger with honest and hung workers, and a trainer that always wants a batch. Nothing here is random."""
 
     def __init__(self, ledger_service: Desk, *, killers: frozenset[int] = frozenset()) -> None:
         self.ledger_service = ledger_service
@@ -84,7 +84,7 @@ class Stage:
             self.tell(BatchWanted())
 
     def works(self, worker_id: str, num_at_once: int) -> None:
-        """One decode batch of up to so many leases, in the order of groups; one that must be alone is."""
+        """Generate one batch of at most `num_at_once` leases, by group; a lease that must be alone is alone."""
         player = self.players[worker_id]
         if player.hangs:
             return

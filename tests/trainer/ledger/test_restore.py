@@ -1,4 +1,4 @@
-"""A ledger that goes on from a checkpoint: another fork, the numbers of the earlier one, and what it had in store."""
+"""Tests of a ledger that continues from a checkpoint: a new fork, with group numbers and results of the earlier one."""
 
 from typing import Any
 
