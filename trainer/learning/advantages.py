@@ -103,7 +103,7 @@ def group_advantages(rewards: Sequence[float], groups: Sequence[int], *, normali
     MAX_PENALISED_REWARD in magnitude or not finite.
     """
     advantages = []
-    for reward, values in zip(rewards, _fellows(rewards, groups), strict=True):
+    for reward, values in zip(rewards, _group_rewards(rewards, groups), strict=True):
         mean = _mean(values)
         std = sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
         advantages.append((reward - mean) / (std + EPSILON if normalise_std else 1.0))
@@ -117,7 +117,7 @@ def leave_one_out_advantages(rewards: Sequence[float], groups: Sequence[int]) ->
     `groups[i]` is the group of sample i. Raises: ValueError as `group_advantages` does.
     """
     advantages = []
-    for reward, values in zip(rewards, _fellows(rewards, groups), strict=True):
+    for reward, values in zip(rewards, _group_rewards(rewards, groups), strict=True):
         mean = _mean(values)
         advantages.append((reward - mean) * len(values) / (len(values) - 1) if len(values) > 1 else 0.0)
     return tuple(advantages)
@@ -177,7 +177,7 @@ def _mean(values: Sequence[float]) -> float:
     return values[0] if min(values) == max(values) else fsum(values) / len(values)
 
 
-def _fellows(rewards: Sequence[float], groups: Sequence[int]) -> list[list[float]]:
+def _group_rewards(rewards: Sequence[float], groups: Sequence[int]) -> list[list[float]]:
     # The rewards of each sample's own group, in the order of samples.
     if len(rewards) != len(groups):
         raise ValueError(f"{len(rewards)} rewards for {len(groups)} samples")

@@ -6,8 +6,8 @@
     l_it = -min(rho_it A_it, clip(rho_it, 1 - clip_low, 1 + clip_high) A_it)
 
 beta is the coefficient of the KL penalty. The baseline is the mean over the step, so a prompt needs no group of
-samples. A prompt that is always solved can still have positive advantages, whereas a baseline from its own group would make
-them 0. *Assumption*: the rewards of different prompts have the same scale.
+samples. A prompt that is always solved can still have positive advantages, whereas a baseline from its own group would
+make them 0. *Assumption*: the rewards of different prompts have the same scale.
 
 Shapes: B rows (samples), T completion columns.
 """
