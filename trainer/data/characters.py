@@ -29,8 +29,8 @@ def character_tokenizer() -> Tokenizer:
     """Return the character tokenizer. It adds `<bos>` and `<answer>` around a prompt that is encoded."""
     symbols = (*SPECIALS, *CHARACTERS)
     inner = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}, unk_token=UNKNOWN))
-    # Oniguruma's (?m) is what others call (?s): the dot also matches a line break.
     inner.normalizer = normalizers.Lowercase()
+    # One token per character. In Oniguruma, (?m) means that the dot also matches a line break.
     inner.pre_tokenizer = pre_tokenizers.Split(Regex("(?m)."), "isolated")
     inner.decoder = decoders.Fuse()
     inner.add_tokens([AddedToken(text, normalized=False) for text in TEMPLATES])

@@ -61,6 +61,7 @@ BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
         )
     }
 )
+"""Built-in models by the name that a job gives them."""
 
 
 def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:

@@ -183,8 +183,8 @@ def _group_rewards(rewards: Sequence[float], groups: Sequence[int]) -> list[list
         raise ValueError(f"{len(rewards)} rewards for {len(groups)} samples")
     if not all(abs(reward) <= MAX_PENALISED_REWARD for reward in rewards):
         raise ValueError(
-            f"rewards from {min(rewards)} to {max(rewards)} have squares that overflow; scale the rewards to at "
-            f"most {MAX_PENALISED_REWARD:g}"
+            f"rewards from {min(rewards)} to {max(rewards)} are not finite, or their squares overflow; scale the "
+            f"rewards to at most {MAX_PENALISED_REWARD:g}"
         )
     members: dict[int, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):

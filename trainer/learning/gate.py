@@ -32,10 +32,12 @@ class Inspection:
 
     @property
     def staleness_max(self) -> int:
+        """Largest staleness of a token, in versions; 0 if none has one."""
         return max(self.tokens_by_staleness, default=0)
 
     @property
     def staleness_mean(self) -> float:
+        """Mean staleness over tokens, in versions; 0 if none has one."""
         total = sum(self.tokens_by_staleness.values())
         return sum(age * count for age, count in self.tokens_by_staleness.items()) / total if total else 0.0
 

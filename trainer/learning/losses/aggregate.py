@@ -22,7 +22,7 @@ import torch
 
 
 class Aggregation(StrEnum):
-    """How token losses are averaged: over tokens, over sequences, or divided by a constant. The module has formulas."""
+    """Name of a way to average token losses: over tokens, over sequences, or by a constant. The module has formulas."""
 
     TOKEN_MEAN = "token_mean"
     SEQUENCE_MEAN = "sequence_mean"

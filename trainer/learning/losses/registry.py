@@ -37,3 +37,4 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "ppo": Algorithm(token_loss=ppo.ppo_loss, advantages=ppo.ppo_advantages, has_critic=True),
     }
 )
+"""All algorithms, by the value of `algorithm.name` in a job file."""
