@@ -1,7 +1,9 @@
-"""Checkpoints of a run: what a restart finds on disk, and the model that a finished run exports.
+"""Checkpoints of a run, from which a restarted trainer continues, and the model that a finished run exports.
 
-`checkpoint` is the format of one checkpoint's directory, `checkpointer` decides when one is written and which are kept,
-`export` writes the final model for transformers. In come the learner's state, the ledger's state and the journal's
-position; out goes a directory that is renamed into place when it is whole. Nothing here knows of workers, leases or
-links.
+In come the model, the learner's state, the open groups of the ledger and the position of the audit. Out goes a
+directory that is either complete or ignored. Nothing here may know of workers, leases or links.
+
+    checkpoint     writes, verifies, lists and removes checkpoint directories
+    checkpointer   records each checkpoint in the audit, and gives up frames that no restart needs
+    export         writes the final model as transformers loads it
 """

@@ -1,14 +1,18 @@
-"""Checkpoints: `checkpoints/<fork>.<version>/` with its parts, and a manifest that makes it one.
+"""The format of checkpoints: a directory `checkpoints/<fork>.<version>/` with parts, and a manifest that lists them.
 
-Parts (float32 weights of the actor; everything else of the learner; configuration and tokenizer, so that transformers
-loads the directory) are written and synced first; the manifest, which lists them with their hashes, is renamed into
-place last. A directory without a manifest is no checkpoint, so a crash at any moment leaves the previous one whole; an
-error, such as a full disk, removes what was written, and `sweep` what a killed trainer left. A complete checkpoint is
-never written again: its policy names its weights. Restoring verifies every part before anything is loaded. Sharding
-later adds parts to the same manifest.
+The parts are the actor's weights in float32, everything else of the learner, and the configuration and tokenizer. So
+transformers can load the directory. Parts are written and synced to disk first. The manifest lists them with their
+BLAKE3 hashes, and is renamed into place last.
 
-The manifest also says where the run stood: the line of the audit, the groups that were open, the root over all batches
-of its history, and its parent, by hash: manifests are a chain, and `periplus job audit` walks it.
+Invariants:
+- A directory without a manifest is not a checkpoint. So a crash at any moment leaves the earlier checkpoints usable.
+- After an error, such as a full disk, nothing of the new checkpoint is left. `sweep` removes what a killed trainer
+  left.
+- A complete checkpoint is never written again, because its policy (fork and version) identifies its weights.
+- Restoring verifies the hash of every part before anything is loaded.
+
+The manifest also says where the run was: the line of the audit, the open groups, a running root (hash) over all batches
+of its history, and the hash of its parent's manifest. So manifests form a chain, which `periplus job audit` follows.
 """
 
 import json
@@ -32,13 +36,20 @@ from periplus.values.weight_state import content_bytes, read_safetensors, write_
 from trainer.publishing.publish import bf16_state, float32_state, load_float32
 
 SCHEMA = "periplus.checkpoint/1"
+"""Name and version of the manifest's format."""
+
 MANIFEST = "manifest.json"
+"""File whose presence makes a directory a checkpoint."""
+
 WEIGHTS = "model.safetensors"
+"""File of the actor's weights in float32."""
+
 LEARNER = "learner.pt"
+"""File of the learner's state: optimizers, critic and reference model."""
 
 
 class Stateful(Protocol):
-    """What a learner is to a checkpoint; torch's optimizers are the same."""
+    """An object whose state a checkpoint saves and restores, with the same methods as torch's optimizers."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -47,8 +58,16 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint says of itself. `parts`: the hash of each file by name; `progress`: sums that the final summary
-    continues; `digest`: of the manifest's own bytes."""
+    """Content of a complete checkpoint's manifest.
+
+    - `policy`, `lineage`: the version that was saved, and the history of its fork.
+    - `parts`: the BLAKE3 hash of each file, in hexadecimal, by file name.
+    - `progress`: sums over the run, which the final summary continues.
+    - `audit_line`: number of the first line of the audit that the checkpoint does not cover.
+    - `next_group`, `open_groups`: the ledger's next group, and the groups that were open.
+    - `batches_root`: running hash over all batches of the history.
+    - `digest`: BLAKE3 hash of the manifest's own bytes. `directory`: where the checkpoint is.
+    """
 
     job_id: str
     policy: Policy
@@ -65,8 +84,14 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Where a run stands. `audit_line` and `audit_prev`: the first line not covered, and the hash of the one before;
-    `next_group` and `open_groups`: see trainer/ledger/machine.py; `parent`: the previous checkpoint of this history."""
+    """Where a run is when a checkpoint is written: what the manifest holds besides the parts.
+
+    - `audit_line`, `audit_prev`: number of the first line of the audit that the checkpoint does not cover, and the
+      hash of the line before.
+    - `next_group`, `open_groups`: the ledger's next group, and the groups that are open (trainer/ledger/machine.py).
+    - `batches_root`: running hash over all batches of the history.
+    - `parent`: the previous checkpoint of this history; None for the first.
+    """
 
     job_id: str
     policy: Policy
@@ -81,10 +106,11 @@ class Content:
 
 
 def save(root: Path, content: Content, model: Any, learner: Stateful, files: Mapping[str, bytes]) -> Manifest:
-    """Write a checkpoint under `root` and make it durable, unless it is there. `files`: what transformers needs beside
-    the weights, by name.
+    """Write a checkpoint under `root`, sync it to disk, and return its manifest. An existing checkpoint is kept.
 
-    Raises: DiskFull and other StorageErrors, Denied, NotFound; nothing is left of this checkpoint then.
+    `files` are the contents, by name, of the files that transformers needs besides the weights.
+
+    Raises: DiskFull and other StorageErrors, Denied, NotFound. Nothing of this checkpoint is left then.
     """
     directory = root / str(content.policy)
     if (directory / MANIFEST).is_file():
@@ -93,7 +119,7 @@ def save(root: Path, content: Content, model: Any, learner: Stateful, files: Map
     needed_bytes = content_bytes(state) + _tensor_bytes(learnt) + sum(map(len, files.values()))
     with explained(directory, needed_bytes):
         shutil.rmtree(directory, ignore_errors=True)
-        root.mkdir(exist_ok=True)  # not its parents: a run directory that was removed is an error
+        root.mkdir(exist_ok=True)  # parents are not created: if the run directory was removed, that is an error
         try:
             directory.mkdir()
             for name, data in files.items():
@@ -111,7 +137,10 @@ def save(root: Path, content: Content, model: Any, learner: Stateful, files: Map
 
 
 def sweep(root: Path) -> None:
-    """Remove what trainers that died left half-written or half-removed. Nobody else may be writing under `root`."""
+    """Remove directories under `root` that are not complete checkpoints, which killed trainers left behind.
+
+    No other process may be writing under `root`.
+    """
     for directory in root.iterdir() if root.is_dir() else ():
         if directory.is_dir() and not (directory / MANIFEST).is_file():
             shutil.rmtree(directory, ignore_errors=True)
@@ -131,8 +160,10 @@ def _save_learner(path: Path, state: Mapping[str, Any]) -> None:
 
 
 class _Sink:
-    """A file for torch.save, which hides an error of writing behind a RuntimeError of its own: the first one is kept
-    here, and the rest of the data is dropped."""
+    """A file for torch.save that keeps the first error of writing in `error`, and drops all later data.
+
+    torch.save would replace such an error by a RuntimeError of its own, and a full disk could not be recognised.
+    """
 
     def __init__(self, file: RawIOBase) -> None:
         self._file = file
@@ -148,7 +179,7 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing, since `write` holds nothing back."""
 
 
 def _tensor_bytes(value: Any) -> int:
@@ -178,37 +209,48 @@ def _manifest(content: Content) -> dict[str, Any]:
 
 
 def newest(root: Path) -> Manifest:
-    """The newest complete checkpoint under `root`. Raises: NotFound, ConfigError."""
+    """Return the newest complete checkpoint under `root`.
+
+    Raises: NotFound if there is none; ConfigError if a manifest is damaged or has another schema.
+    """
     return _all(root)[-1]
 
 
 def oldest(root: Path) -> Manifest:
-    """The oldest complete checkpoint under `root`. Raises: NotFound, ConfigError."""
+    """Return the oldest complete checkpoint under `root`. Raises: as `newest` does."""
     return _all(root)[0]
 
 
 def restore(manifest: Manifest, model: Any, learner: Stateful) -> None:
-    """Verify every part, then load. Raises: ConfigError for a part that is not what the manifest says."""
+    """Verify the hash of every part, then load the weights into `model` and the rest into `learner`.
+
+    Raises: ConfigError if a part is not what the manifest lists, or if the checkpoint is of another model or algorithm.
+    """
     for name, expected in manifest.parts.items():
         path = manifest.directory / name
         if not path.is_file() or _hash(path) != expected:
-            raise ConfigError(f"{path} is not the part that the manifest lists; the checkpoint is damaged, remove it")
+            raise ConfigError(
+                f"{path} is not the part that the manifest lists, so this checkpoint is damaged; remove it"
+            )
     load_float32(model, read_safetensors(manifest.directory))
     learner.load_state_dict(torch.load(manifest.directory / LEARNER, weights_only=True))
 
 
 def prune(root: Path, keep: int) -> None:
-    """Remove all but the newest `keep` complete checkpoints."""
+    """Remove all complete checkpoints but the newest `keep` ones.
+
+    The manifest goes first, so that a half-removed directory is not taken for a checkpoint.
+    """
     for manifest in _all(root)[:-keep]:
         (manifest.directory / MANIFEST).unlink()
         shutil.rmtree(manifest.directory, ignore_errors=True)
 
 
 def _all(root: Path) -> list[Manifest]:
-    """Every complete checkpoint, oldest first. Raises: NotFound if there is none."""
+    """Return all complete checkpoints, oldest first. Raises: as `newest` does."""
     found = [_read(path) for path in root.glob(f"*/{MANIFEST}")]
     if not found:
-        raise NotFound(f"no checkpoint under {root}; was the run stopped before its first one?")
+        raise NotFound(f"there is no checkpoint under {root}; was the run stopped before its first one?")
     return sorted(found, key=lambda manifest: manifest.policy)
 
 
@@ -217,10 +259,12 @@ def _read(path: Path) -> Manifest:
         text = path.read_bytes()
         data = json.loads(text)
         if data["schema"] != SCHEMA:
-            raise ConfigError(f"{path} has schema {data['schema']!r}; this build reads {SCHEMA}")
+            raise ConfigError(
+                f"{path} has schema {data['schema']!r}, and this build reads {SCHEMA}; use the build that wrote it"
+            )
         listed = {part["name"]: part["blake3"] for part in data["parts"]}
         if missing := {WEIGHTS, LEARNER} - listed.keys():
-            raise ValueError(f"it lists no {sorted(missing)[0]}")
+            raise ValueError(f"the part {sorted(missing)[0]} is not listed")
         policy = Policy(data["fork"], data["version"])
         return Manifest(
             job_id=data["job_id"],
@@ -236,7 +280,7 @@ def _read(path: Path) -> Manifest:
             directory=path.parent,
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no checkpoint manifest ({error!r}); remove its directory") from error
+        raise ConfigError(f"{path} is not a checkpoint manifest ({error!r}); remove its directory") from error
 
 
 def _hash(path: Path) -> str:

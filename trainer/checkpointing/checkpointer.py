@@ -1,11 +1,14 @@
-"""What a restore needs, kept together: checkpoints, the audit's place, the batches' running root, the frames.
+"""The checkpointer: it writes checkpoints, records each one in the audit, and removes data that no restore needs.
 
-A checkpoint covers every line of the audit before it: its manifest holds that line's number and hash, the groups that
-were open, and the root over all batches of its history; then one line of the audit names the manifest. So the journal
-vouches for the manifest and the manifest for the journal. Frames are given up only once a checkpoint covers them.
+A checkpoint *covers* all lines of the audit before it. Its manifest holds the number of the first line that it does not
+cover, the hash of the line before, the groups that were open, and the root over all batches of its history. After it is
+written, one line of the audit names the manifest by its hash. So journal and manifest confirm each other. A *frame* is
+a record of finished trajectories in the trainer's store; a restore replays those that no checkpoint covers. A frame is
+removed only after every checkpoint that is kept covers it.
 
-A checkpoint that finds no room waits for it, and training waits with it: a run that went on would lose more with each
-step if it died, and would keep more frames. Older checkpoints stay meanwhile, since the new one may never be whole.
+If the disk is full, the checkpoint waits for room, and training waits with it. A run that continued would lose more
+work with each step if it died, and would keep more frames. Older checkpoints are not removed meanwhile, because the new
+one may never be complete.
 """
 
 import asyncio
@@ -34,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """One trainer's of one fork."""
+    """Writes the checkpoints of one fork of one job. `store` holds the frames of trajectories."""
 
     def __init__(
         self,
@@ -60,17 +63,19 @@ class Checkpointer:
         self._batches_root = prepared.restored.batches_root if prepared.restored else audit.START_OF_BATCHES
 
     def consumed(self, root: bytes) -> None:
-        """One more batch of this history."""
+        """Add a consumed batch, by its root, to the running root over all batches of this history."""
         self._batches_root = audit.next_batches_root(self._batches_root, root)
 
     async def checkpoint(self, progress: Progress) -> None:
-        """Write a checkpoint of the present policy, unless there is one, and give up what no restore needs.
+        """Write a checkpoint of the present policy unless there is one, and remove what no restore needs any more.
 
-        Raises: DiskFull if asked to stop while the disk is full; nothing is left of this checkpoint then.
+        Raises: DiskFull if the trainer is asked to stop while the disk is full. Nothing of this checkpoint is left
+        then.
         """
         ledger, policy = self._ledger_service.ledger, self._ledger_service.ledger.policy
         if self._newest is not None and self._newest.policy == policy:
             return
+        # The checkpoint covers the journal up to here. These lines must be in the file before it is written.
         position = self._journal.position
         content = Content(
             job_id=self._job_id,
@@ -107,12 +112,15 @@ class Checkpointer:
             await self._ledger_service.milestone(
                 audit.PruneEntry(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
             )
-            await asyncio.to_thread(self._journal.sync_flushed)  # a frame that is gone is on record as given up
+            await asyncio.to_thread(self._journal.sync_flushed)  # the audit must say so before frames go
             await asyncio.to_thread(self._store.trim, stays)
 
 
 def replayable(store: Spool, limits: TrajectoryLimits) -> Iterator[tuple[Position, int, Sequence[KeptTrajectory]]]:
-    """The frames of earlier forks, with their sizes; a frame that is no good any more is reported and passed over."""
+    """Yield the frames that earlier forks kept: position, size in bytes, and the trajectories to train on.
+
+    A frame that cannot be decoded within `limits` is logged as an error and skipped.
+    """
     for record in store.records():
         found = decode(unpack(bytes(record.data), max_payload_bytes=MAX_FRAME_BYTES), limits)
         if isinstance(found, WireError):

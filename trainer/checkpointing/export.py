@@ -1,6 +1,7 @@
-"""The final model as Hugging Face loads it: bfloat16 weights, configuration, tokenizer.
+"""Exports the final model as transformers loads it: bfloat16 weights, configuration and tokenizer.
 
-It is written beside its place, read back, and renamed into it last: `final/` is there only when it is whole and proven.
+The model is written to a temporary directory, read back and compared with the digest of the version that was published
+last, and then renamed. So `final/` exists only when it is complete and verified.
 """
 
 import copy
@@ -18,26 +19,33 @@ from periplus.values.weight_state import SINGLE_FILE, content_bytes, read_safete
 from trainer.publishing.publish import BUNDLE_FILES, bf16_state
 
 CONFIG = "config.json"
+"""File name of the model's configuration, as transformers expects it."""
 
 
 def model_files(model_dir: Path, model: Any) -> dict[str, bytes]:
-    """What transformers needs beside the float32 weights of `model`: the tokenizer's files as they are in `model_dir`,
-    which it was loaded from, and its configuration."""
+    """Return the contents of the files that transformers needs besides the float32 weights of `model`, by name.
+
+    The tokenizer's files come unchanged from `model_dir`, from which the model was loaded. The configuration is that of
+    the model, with dtype float32.
+    """
     files = {name: (model_dir / name).read_bytes() for name in BUNDLE_FILES if (model_dir / name).is_file()}
     return files | {CONFIG: _config(model, torch.float32)}
 
 
 def final_model(model: Any, files: Mapping[str, bytes], directory: Path, published_digest: bytes) -> None:
-    """Write what was published last, and nothing else, as `directory`. `files`: as from model_files.
+    """Write the model as `directory`, with bfloat16 weights and the files from `model_files`.
 
-    Raises: TrainingError if the model is not what was published last; StorageError if the disk gives back something
-    else than was written; DiskFull and other StorageErrors, Denied, NotFound. Nothing half-written stands there then.
+    `published_digest` is the digest of the version that was published last. An earlier `directory` is replaced.
+
+    Raises: TrainingError if the model's weights are not that version; StorageError if the disk returns other bytes than
+    were written; DiskFull and other StorageErrors, Denied, NotFound. Nothing half-written is left then.
     """
     state = bf16_state(model)
     if (found := state_digest(state)) != published_digest:
         raise TrainingError(
-            f"the weights to export to {directory} have digest {found.hex()}, the version published last has "
-            f"{published_digest.hex()}: they are not exported; resume the job from its last checkpoint, and report this"
+            f"the weights to export to {directory} have digest {found.hex()}, but the version published last has "
+            f"{published_digest.hex()}: they were not exported; resume the job from its last checkpoint, and report "
+            "this error"
         )
     files = {**files, CONFIG: _config(model, torch.bfloat16)}
     partial = directory.with_name(f".{directory.name}{PARTIAL}")
@@ -57,7 +65,7 @@ def final_model(model: Any, files: Mapping[str, bytes], directory: Path, publish
 
 
 def _swap_in(partial: Path, directory: Path) -> None:
-    """At each moment `directory` is the earlier one, absent, or the new one: never half of either."""
+    """Rename `partial` to `directory`. At each moment `directory` is the earlier one, absent, or the new one."""
     earlier = directory.with_name(f".{directory.name}.earlier{PARTIAL}")
     shutil.rmtree(earlier, ignore_errors=True)
     if directory.exists():
@@ -76,6 +84,6 @@ def _config(model: Any, dtype: torch.dtype) -> bytes:
 def _prove(directory: Path, published_digest: bytes) -> None:
     if (found := state_digest(read_safetensors(directory))) != published_digest:
         raise StorageError(
-            f"{directory / SINGLE_FILE} has digest {found.hex()} when it is read back, the version published last has "
-            f"{published_digest.hex()}: the disk does not keep what is written; mend it, then resume the job"
+            f"{directory / SINGLE_FILE} has digest {found.hex()} when it is read back, but the version published last "
+            f"has {published_digest.hex()}: the disk does not keep what is written; repair it, then resume the job"
         )

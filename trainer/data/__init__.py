@@ -1,6 +1,10 @@
-"""What a run trains on and starts from: problems, tokenizers and the checkpoint that a job names.
+"""Inputs of a run: the problems that it trains on, and the model and tokenizer that it starts from.
 
-`dataset` orders the problems, `pretrained` judges a Hugging Face checkpoint by its headers, `model` loads it or makes a
-built-in model, `characters` is the built-in models' tokenizer. In come a job's keys and paths; out come problems,
-tensors and tokenizers. Nothing here knows of the ledger, of versions or of the network.
+In come a job's settings and paths. Out come problems in their order, a model in float32 and a tokenizer. Nothing here
+may know of the ledger, of policy versions or of the network.
+
+    dataset     encodes prompts, divides the problems into sets, and orders those for training
+    pretrained  checks and loads a Hugging Face checkpoint directory
+    model       finds the directory that a job names, or creates a built-in model
+    characters  the character tokenizer of the built-in models
 """

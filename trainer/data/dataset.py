@@ -1,8 +1,9 @@
-"""Which problems a job warms up on, trains on and is judged by, and the order in which groups meet them.
+"""The problems of a job: which ones it warms up on, trains on and is evaluated on, and the order for training.
 
-The three sets are disjoint by the text of the prompt; `splits.py` asserts it, once, when the trainer starts. The
-problem of a training group is a function of (seed, group): epoch by epoch a fresh permutation, so a restored trainer
-needs no position but its version.
+The three sets are disjoint by the text of the prompt. `periplus/environment/splits.py` asserts this once, when the
+trainer starts. A *group* is a set of samples of one problem. The problem of a training group is a function of (seed,
+group number), with a new permutation of the problems in each epoch. So a restored trainer needs only the number of its
+next group to continue in the same order.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from periplus.job.job_file import JobFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A prompt and the completion to imitate, end token included."""
+    """Token ids of a prompt and of the completion to imitate, including the end token."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -28,7 +29,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The environment, dealt."""
+    """The environment of a job, and its problems divided into warm-up, training and held-out sets."""
 
     environment: Environment
     splits: Splits
@@ -36,23 +37,27 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A problem's text, and its length as the model reads it."""
+    """The text of a problem's prompt, and its length in the model's tokens."""
 
     text: str
     num_tokens: int
 
 
 def deal(environment: Environment, job: JobFile, tokenizer: Any) -> Dataset:
-    """Split the environment's problems. Raises: ConfigError as `read_prompts` and `split_prompts` do."""
+    """Divide the environment's problems into the sets of a job.
+
+    Raises: ConfigError as `read_prompts` and `split_prompts` do.
+    """
     return Dataset(environment=environment, splits=split_prompts(read_prompts(environment, job, tokenizer), job))
 
 
 def read_prompts(
     environment: Environment, job: JobFile, tokenizer: Any, is_time_up: Callable[[], bool] = lambda: False
 ) -> list[Prompt]:
-    """Encode the prompts in their order: all of them, or as many as there is time for, but at least one.
+    """Encode the prompts of the environment in their order, and check their lengths.
 
-    Raises: ConfigError if a prompt is empty or longer than sampling.prompt_tokens.
+    This stops early, after at least one prompt, once `is_time_up` returns true. Raises: ConfigError if a prompt is
+    empty or longer than sampling.prompt_tokens.
     """
     prompts: list[Prompt] = []
     for index in range(len(environment)):
@@ -73,18 +78,21 @@ def read_prompts(
 
 
 def split_prompts(prompts: Sequence[Prompt], job: JobFile) -> Splits:
-    """Who may see which of all prompts. Raises: ConfigError if there are too few."""
+    """Divide all prompts into warm-up, training and held-out sets. Raises: ConfigError if there are too few."""
     num_warmup = job.train.warmup.num_examples if job.train.warmup else 0
     return split([prompt.text for prompt in prompts], num_warmup, job.eval.num_prompts, job.seed)
 
 
 def item_order(train: Sequence[int], seed: int) -> Callable[[int], int]:
-    """The problem of each training group: each epoch a permutation of `train` of its own."""
+    """Return a function from the number of a training group to its problem.
+
+    Each epoch goes through all problems in `train` once, in a permutation that is keyed by (seed, epoch).
+    """
     permutations: dict[int, Sequence[int]] = {}
 
     def item_of(group: int) -> int:
         epoch, position = divmod(group, len(train))
-        if epoch not in permutations:
+        if epoch not in permutations:  # only the permutation that was used last is kept
             permutations.clear()
             permutations[epoch] = np.random.default_rng((seed, epoch)).permutation(len(train)).tolist()
         return train[permutations[epoch][position]]
@@ -93,7 +101,7 @@ def item_order(train: Sequence[int], seed: int) -> Callable[[int], int]:
 
 
 def warmup_examples(dataset: Dataset, tokenizer: Any) -> tuple[Example, ...]:
-    """Solved problems as the warm-up imitates them: the answer, then the end token."""
+    """Return the problems of the warm-up set as token ids. Each completion is the answer and the end token."""
     examples = []
     for index in dataset.splits.warmup:
         item = dataset.environment.item(index)

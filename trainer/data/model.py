@@ -1,9 +1,9 @@
-"""Checkpoints that the trainer starts from: a Hugging Face directory, or a built-in model made on the spot.
+"""The model that the trainer starts from: a Hugging Face checkpoint directory, or a built-in model.
 
-A built-in is a small random model of a real architecture with a character tokenizer, so that the whole runtime can be
-shown to learn on two CPU cores with no download. It is created once in a cache directory, under a name made of
-everything that determines its bytes (name, recipe, seed), and appears there by one rename: readers see all of it or
-nothing.
+A built-in model is a small random model of a real architecture with a character tokenizer. With it the whole runtime
+can be shown to learn on two CPU cores, without a download. It is created once in a cache directory. Its directory name
+contains all that determines its bytes: the model's name, the number of its recipe and the seed. It appears there by one
+rename, so readers see all of it or nothing.
 """
 
 import os
@@ -29,7 +29,11 @@ from trainer.publishing.publish import float32_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen3Recipe:
-    """Sizes of a random Qwen3. `recipe` rises whenever anything that determines the bytes changes."""
+    """Sizes of a random Qwen3 model.
+
+    `recipe` is a number that must rise whenever anything that determines the model's bytes changes. `init_std` is the
+    standard deviation of random weights. `max_positions` is the longest sequence in tokens.
+    """
 
     recipe: int
     hidden_size: int
@@ -49,24 +53,26 @@ BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
             intermediate_size=64,
             num_layers=2,
             num_heads=8,
-            # Prompts are tens of tokens: the usual 1e4 would leave most rotary frequencies unused at this distance.
+            # Prompts have tens of tokens. With the usual 1e4 most rotary frequencies would hardly turn in this range.
             rope_theta=20.0,
-            # The usual 0.02 is for widths of thousands; at 128 it delays learning.
+            # The usual 0.02 suits hidden sizes of thousands. At 128 it delays learning.
             init_std=0.05,
             max_positions=512,
         )
     }
 )
+"""Built-in models by the name that a job gives them."""
 
 
 def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
-    """The checkpoint directory that a job's `model` names; creates a built-in that is not in the cache yet.
+    """Return the checkpoint directory of a job's model, and create a built-in model that is not in the cache yet.
 
-    Raises: ConfigError if the name is no built-in and no Hugging Face checkpoint directory.
+    `seed` determines the weights of a built-in model. Raises: ConfigError if the argument names neither a built-in
+    model nor a Hugging Face checkpoint directory.
     """
     if path_or_builtin.startswith(BUILTIN_PREFIX):
         if path_or_builtin not in BUILTIN:
-            raise ConfigError(f"there is no model {path_or_builtin!r}; the built-in ones are {', '.join(BUILTIN)}")
+            raise ConfigError(f"there is no built-in model {path_or_builtin!r}; choose one of {', '.join(BUILTIN)}")
         return _create_builtin(path_or_builtin, cache_dir, seed)
     path = Path(path_or_builtin)
     check_model_dir(path)
@@ -74,12 +80,15 @@ def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
 
 
 def load_model(directory: Path) -> tuple[Any, PreTrainedTokenizerFast]:
-    """The model in float32, in evaluation mode, and its tokenizer. Raises: ConfigError."""
+    """Return the model of a checkpoint directory, in float32 and in evaluation mode, and its tokenizer.
+
+    Raises: ConfigError as `load_weights` and `load_tokenizer` do.
+    """
     return load_weights(directory), load_tokenizer(directory)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The character tokenizer of the built-in models (trainer/data/characters.py), as transformers saves it."""
+    """Return the built-in models' character tokenizer (trainer/data/characters.py) as a tokenizer of transformers."""
     return PreTrainedTokenizerFast(
         tokenizer_object=character_tokenizer(),
         pad_token=PAD,
@@ -98,7 +107,7 @@ def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
     if target.is_dir():
         return target
     cache_dir.mkdir(parents=True, exist_ok=True)
-    scratch = cache_dir / f".{target.name}.{os.getpid()}{PARTIAL}"  # not mkdtemp, which makes it private
+    scratch = cache_dir / f".{target.name}.{os.getpid()}{PARTIAL}"  # mkdtemp would make it unreadable for other users
     try:
         scratch.mkdir(exist_ok=True)
         tokenizer = build_tokenizer()
@@ -110,7 +119,7 @@ def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
         os.rename(scratch, target)
     except BaseException as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        if isinstance(error, OSError) and target.is_dir():  # another process was faster, with the same content
+        if isinstance(error, OSError) and target.is_dir():  # another process has created the same model
             return target
         raise
     return target

@@ -1,14 +1,14 @@
-"""A Hugging Face checkpoint directory: judged by its headers before a weight is read, and again by what was loaded.
+"""Checks and loads a Hugging Face checkpoint directory: first its headers, before a weight is read, then its weights.
 
-transformers fills a tensor that a checkpoint lacks with random numbers and drops one that the model does not have, with
-no more than a warning. Here each of these is refused by name, and so is a tensor of another shape, of a dtype that is
-not a float of 16 or 32 bits, or with a value that is NaN or infinite. Two kinds of tensors need not be in the files:
-one that is tied to another (`tie_word_embeddings`), and the value head of PPO's critic, which no checkpoint provides
-(trainer/learning/critic.py makes it).
+If a checkpoint lacks a tensor, transformers fills it with random numbers. If the checkpoint has a tensor that the model
+does not have, transformers drops it. Both give no more than a warning. Here both are errors that name the tensors. So
+is a tensor of another shape, of a dtype that is not a float of 16 or 32 bits, or with a value that is NaN or infinite.
+Two kinds of tensors may be missing: one that is tied to another (`tie_word_embeddings`), and the value head of PPO's
+critic, which no checkpoint provides (trainer/learning/critic.py makes it).
 
-The tensors that a model wants are those of its own class, made from its configuration without memory (on torch's `meta`
-device). For models whose checkpoints transformers rewrites while it loads them, such as those with experts, names are
-judged when the weights are loaded.
+The expected tensors are those of the model's class, created from its configuration without memory (on torch's `meta`
+device). transformers rewrites the checkpoints of some models while it loads them, such as those with experts. For
+these, names are checked only when the weights are loaded.
 """
 
 import re
@@ -25,15 +25,19 @@ from periplus.errors import ConfigError
 from periplus.values.weight_state import WeightState, read_safetensors
 
 FLOATS = frozenset({"F32", "BF16", "F16"})
-"""Dtypes that float32 holds without a loss, under their names in safetensors."""
+"""Dtypes, under their names in safetensors, whose values float32 represents exactly."""
 
 SHOWN = 5
-"""Most names of a kind in one message: whole layers have dozens."""
+"""Largest number of tensor names in one message, because a whole layer can have dozens. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """How the tensors of a checkpoint differ from those that its model has, by name."""
+    """Differences between the tensors of a checkpoint and those of its model, by tensor name.
+
+    `missing` tensors are only in the model, `unexpected` ones only in the checkpoint. `misshapen` and `wrong_dtype` map
+    names to a description of the difference.
+    """
 
     missing: frozenset[str] = frozenset()
     unexpected: frozenset[str] = frozenset()
@@ -41,7 +45,7 @@ class Misfit:
     wrong_dtype: Mapping[str, str]
 
     def refuse(self, directory: Path, model_class: str) -> None:
-        """Raises: ConfigError with every kind of difference, if there is any."""
+        """Raise ConfigError if there is any difference. The message lists all kinds of differences."""
         sentences = [
             f"{_count(names)} {what}: {_listed(names)}"
             for what, names in (
@@ -60,7 +64,11 @@ class Misfit:
 
 
 def check_checkpoint(directory: Path) -> None:
-    """Hold configuration and headers of a checkpoint against each other. Raises: ConfigError."""
+    """Check that a checkpoint has a text model of a supported kind, and the tensors of that model. Reads no weights.
+
+    Raises: ConfigError if the configuration is not that of a causal language model, or if the tensors' names, shapes or
+    dtypes are not those of the model.
+    """
     model = _skeleton(directory)
     if not isinstance(getattr(model.config, "vocab_size", None), int):
         raise ConfigError(
@@ -69,18 +77,22 @@ def check_checkpoint(directory: Path) -> None:
         )
     if getattr(model.config, "is_decoder", True) is False:
         raise ConfigError(
-            f"{type(model).__name__} in {str(directory)!r} is an encoder: each token sees those after it. Give a "
-            "causal language model"
+            f"{type(model).__name__} in {str(directory)!r} is an encoder, in which tokens see those after them; give "
+            "a causal language model"
         )
     if not get_model_conversion_mapping(model, add_legacy=False):
         misfit_of(model, read_safetensors(directory)).refuse(directory, type(model).__name__)
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint. Raises: ConfigError if it has no end token, or tokens that the model lacks."""
+    """Load the tokenizer of a checkpoint.
+
+    Raises: ConfigError if it cannot be loaded, lacks an end token or a padding token, or has token ids beyond the
+    model's vocabulary.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # of many classes, some of them the tokenizer library's own
+    except Exception as error:  # errors of many classes, some of the tokenizers library
         raise ConfigError(
             f"the tokenizer in {str(directory)!r} cannot be loaded: {_one_line(error)}; save it again with "
             "save_pretrained"
@@ -102,7 +114,10 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
 
 
 def load_weights(directory: Path) -> Any:
-    """The model in float32, in evaluation mode. Raises: ConfigError if the files do not give every weight a number."""
+    """Load the model of a checkpoint in float32, in evaluation mode.
+
+    Raises: ConfigError if it cannot be loaded, if the files do not provide every weight, or if a weight is not finite.
+    """
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
             directory,
@@ -129,7 +144,8 @@ def load_weights(directory: Path) -> Any:
 
 
 def misfit_of(model: Any, state: WeightState) -> Misfit:
-    """How a checkpoint's tensors differ from those of a model, which may be without memory."""
+    """Return how a checkpoint's tensors differ from those of a model. The model may be on the `meta` device."""
+    # Compare names as the model has them. A missing tensor is no error if the tensor that it is tied to is there.
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     held = {_model_name(name, wanted, model.base_model_prefix): tensor for name, tensor in state.items()}
     tied = dict(model.all_tied_weights_keys or {})
@@ -145,14 +161,14 @@ def misfit_of(model: Any, state: WeightState) -> Misfit:
 
 
 def _model_name(name: str, wanted: Mapping[str, Any], prefix: str) -> str:
-    """A checkpoint of a model without its head leaves out the prefix of everything below the head."""
+    """Return a checkpoint's tensor name as the model has it, with the prefix that headless checkpoints leave out."""
     if name not in wanted and f"{prefix}.{name}" in wanted:
         return f"{prefix}.{name}"
     return name
 
 
 def _computed(model: Any) -> list[str]:
-    """Patterns of names that older checkpoints have and that today's model computes for itself, such as masks."""
+    """Return patterns of names in older checkpoints that the model now computes by itself, such as masks."""
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()} & {"inv_freq"}
     return [*(model._keys_to_ignore_on_load_unexpected or ()), *(rf"\.{re.escape(name)}$" for name in buffers)]
 
@@ -162,7 +178,7 @@ def _not_matching(names: Iterable[str], patterns: Iterable[str] | None) -> list[
 
 
 def _skeleton(directory: Path) -> Any:
-    """The model without memory for its weights."""
+    """Return the checkpoint's model on the `meta` device, without memory for its weights."""
     config = _config(directory)
     try:
         with torch.device("meta"):
@@ -181,8 +197,8 @@ def _config(directory: Path) -> Any:
         # transformers would advise `trust_remote_code=True`, which no job can set.
         if "trust_remote_code" in str(error):
             raise ConfigError(
-                f"the model in {str(directory)!r} needs code that lies in the checkpoint (auto_map in config.json), "
-                "which is not run; give a checkpoint of a model that transformers has itself"
+                f"the model in {str(directory)!r} needs code from the checkpoint (auto_map in config.json), which is "
+                "never run; give a checkpoint of a model that transformers itself supports"
             ) from error
         raise ConfigError(
             f"{str(directory / 'config.json')!r} is refused by transformers: {_one_line(error)}"

@@ -1,6 +1,18 @@
-"""One training step: from a batch of samples to changed weights, and the numbers that describe the step.
+"""One training step: it turns samples into changed weights, and into numbers that describe the step.
 
-`learner` runs forward and backward passes, `step` composes a step of advantages, losses, optimizer and critic,
-`losses/` holds the algorithms, `gate` and `mismatch` judge what a step may train on. In come packed batches and
-settings as plain values; out come changed parameters and metrics. Nothing here knows of leases, files or the network.
+In come samples (tokens, log-probabilities, rewards) and settings, as plain values. Out come changed parameters of actor
+and critic, and a report. Nothing here may know of leases, files or the network.
+
+    learner     a whole training step: scoring, advantages, one or more optimizer updates, all or nothing
+    step        one optimizer update: forward and backward passes in micro-batches, clipping, the check for NaN
+    batch       samples padded into tensors
+    scoring     log-probabilities and hidden states of given completions
+    advantages  the parts that advantages are computed from
+    losses/     one file for each algorithm, and what the algorithms share
+    critic      the value network of PPO
+    ranks       the processes that share a step
+    gate        refuses groups with tokens that are too stale, before the step
+    mismatch    compares the engine's log-probabilities with the trainer's, after the step
+    schedule    the learning rate of a step
+    warmup      supervised training before the first step
 """

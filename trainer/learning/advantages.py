@@ -1,20 +1,26 @@
-"""What advantages are made of: group baselines, token rewards, discounted returns, whitening. Each algorithm's own file
-under `trainer.learning.losses` puts them together.
+"""The parts that advantages are computed from: group baselines, token rewards, discounted returns and whitening.
 
-    GRPO, arXiv 2402.03300, section 4.1.2      A_i = (r_i - mean(r)) / (std(r) + eps)      over the samples of a prompt
+The file of each algorithm under `trainer.learning.losses` combines these parts. A *group* is the set of samples of one
+prompt. The group baselines are
+
+    GRPO, arXiv 2402.03300, section 4.1.2      A_i = (r_i - mean(r)) / (std(r) + eps)      over the samples of a group
     Dr. GRPO, arXiv 2503.20783                 A_i =  r_i - mean(r)
     RLOO, arXiv 2402.14740, equation 8         A_i =  r_i - mean_{j != i}(r_j)
 
-The mean over the group is the baseline, so no critic is needed. A group of one, or with equal rewards, teaches nothing:
-its advantages are 0, exactly: a mean of equal numbers may differ from them by a rounding error, which AdamW would make
-large again. *Deviation*: the standard deviation is the population's; the GRPO paper does not say which (TRL
-and verl take the sample's, which makes advantages of a group of 8 smaller by 6 %).
+The baseline comes from the group, so no critic is needed. A group of one sample, or with equal rewards, has advantages
+of exactly 0. The code ensures this: the floating-point mean of equal numbers may differ from them by a rounding error,
+and AdamW, which normalises gradients, would make such an error large again.
 
-*Tool gaps*: tokens that the policy did not sample (mask False) are no actions. Reward, value and advantage pass through
-them unchanged and undiscounted, as if the next sampled token followed at once.
+*Deviation*: the standard deviation is the population's. The GRPO paper does not say which one it means. TRL and verl
+use the sample's, which makes the advantages in a group of 8 smaller by 6 %.
 
-All arithmetic is in float64, over the whole step: no result depends on the order of arrival, on micro-batches or on
-how many processes share the work. Shapes: B rows, T completion columns, U = T + 1 states.
+*Tool gaps*: tokens that the policy did not sample (mask false), such as a tool's answer, are not actions. Reward, value
+and advantage pass through them unchanged and undiscounted, as if the next sampled token followed at once.
+
+All arithmetic is in float64, over the whole step. So results do not depend on the order of arrival, on micro-batches or
+on the number of processes that share the work.
+
+Shapes: B rows (samples), T completion columns, U = T + 1 states (before each completion token, and after the last).
 """
 
 from collections import defaultdict
@@ -25,22 +31,28 @@ from math import fsum, sqrt
 import torch
 
 EPSILON = 1e-4
-"""Bounds the advantage of a group whose rewards differ by a rounding error only; TRL's value."""
+"""Added to GRPO's standard deviation, in units of reward. It keeps advantages small in a group whose rewards differ by
+a rounding error only. The value is TRL's."""
 
 MAX_PENALISED_REWARD = 1e100
-"""Largest magnitude of a reward less its KL penalty whose square, summed over any step, is finite in float64."""
+"""Largest magnitude of a reward after its KL penalty was subtracted. The sum of its squares over any step is still
+finite in float64, which overflows at 1.8e308."""
 
 MIN_VARIANCE = 1e-8
-"""Least variance of what is whitened: below it, numbers count as equal. OpenRLHF's value."""
+"""Lower bound on the variance that `whiten` divides by: numbers with a smaller variance count as nearly equal. The
+value is OpenRLHF's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """What one training step is rewarded for, in the order of the batch's rows.
+    """Input of the advantages: what the samples of one training step achieved, in the order of the batch's rows.
 
-    `kl_BT` is the penalty that each token's reward loses, coefficient included, None without one; `values_BU` are the
-    critic's, before each token and after the last, None without a critic; `lengths_B` count completion tokens, tool
-    gaps included; `truncated_B` marks completions that ended at the length limit.
+    - `rewards`, `groups`: reward and group of each sample.
+    - `mask_BT`: true for the tokens that the policy sampled.
+    - `lengths_B`: number of completion tokens, including those in tool gaps.
+    - `truncated_B`: true for completions that did not end with an end token.
+    - `kl_BT`: the KL penalty that is subtracted from each token's reward, coefficient included; None without one.
+    - `values_BU`: the critic's values before each token and after the last; None without a critic.
     """
 
     rewards: tuple[float, ...]
@@ -54,10 +66,17 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageSettings:
-    """`normalise` divides by the standard deviation: of the group, or of the step for REINFORCE++ and PPO.
+    """Settings of all algorithms' advantages. Each algorithm reads those that it has a use for.
 
-    `overlong_filter`, `overlong_cache_tokens` and `max_tokens` are DAPO's; `gamma`, `gae_lambda` and
-    `bootstrap_truncated` those of PPO.
+    - `normalise`: GRPO, GSPO, CISPO and DAPO divide by the group's standard deviation; PPO whitens over the step.
+      The other algorithms do not read it: REINFORCE++ always whitens, Dr. GRPO and RLOO never divide.
+    - `gamma`: the discount per sampled token (PPO, REINFORCE++).
+    - `gae_lambda`: lambda of generalised advantage estimation (PPO).
+    - `bootstrap_truncated`: a truncated completion is continued with the critic's last value (PPO).
+    - `overlong_filter`: truncated completions get the advantage 0 (DAPO).
+    - `overlong_cache_tokens`: length of the interval before `max_tokens` in which the punishment of long completions
+      grows, in tokens; 0 disables it (DAPO).
+    - `max_tokens`: the completion length from which the full punishment applies (DAPO).
     """
 
     normalise: bool = True
@@ -71,16 +90,20 @@ class AdvantageSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantages:
-    """Advantages of tokens, BT, float64; `returns_BT` is what the critic should have said, None without a critic."""
+    """Advantages of tokens, BT in float64, and the values that the critic is trained towards, None without a critic."""
 
     advantages_BT: torch.Tensor
     returns_BT: torch.Tensor | None = None
 
 
 def group_advantages(rewards: Sequence[float], groups: Sequence[int], *, normalise_std: bool) -> tuple[float, ...]:
-    """GRPO's (Dr. GRPO's without `normalise_std`) advantage of each sample; `groups[i]` is the group of sample i."""
+    """Return GRPO's advantage of each sample, or Dr. GRPO's if `normalise_std` is false.
+
+    `groups[i]` is the group of sample i. Raises: ValueError if the lengths differ, or if a reward is above
+    MAX_PENALISED_REWARD in magnitude or not finite.
+    """
     advantages = []
-    for reward, values in zip(rewards, _fellows(rewards, groups), strict=True):
+    for reward, values in zip(rewards, _group_rewards(rewards, groups), strict=True):
         mean = _mean(values)
         std = sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
         advantages.append((reward - mean) / (std + EPSILON if normalise_std else 1.0))
@@ -88,22 +111,26 @@ def group_advantages(rewards: Sequence[float], groups: Sequence[int], *, normali
 
 
 def leave_one_out_advantages(rewards: Sequence[float], groups: Sequence[int]) -> tuple[float, ...]:
-    """RLOO's advantage of each sample: n / (n - 1) times its distance to the group's mean; 0 in a group of one."""
+    """Return RLOO's advantage of each sample; 0 in a group of one.
+
+    Reward minus the mean of the other n - 1 samples equals n / (n - 1) times the reward minus the group's mean.
+    `groups[i]` is the group of sample i. Raises: ValueError as `group_advantages` does.
+    """
     advantages = []
-    for reward, values in zip(rewards, _fellows(rewards, groups), strict=True):
+    for reward, values in zip(rewards, _group_rewards(rewards, groups), strict=True):
         mean = _mean(values)
         advantages.append((reward - mean) * len(values) / (len(values) - 1) if len(values) > 1 else 0.0)
     return tuple(advantages)
 
 
 def of_samples(advantages: Sequence[float], mask_BT: torch.Tensor) -> Advantages:
-    """The advantage of a sample is that of each of its tokens."""
+    """Give each token of a sample the sample's advantage, BT."""
     advantages_B1 = torch.tensor(advantages, dtype=torch.float64)[:, None]
     return Advantages(advantages_BT=advantages_B1.expand(mask_BT.shape))
 
 
 def penalised_rewards(outcomes: Outcomes) -> tuple[float, ...]:
-    """The reward of each sample less the KL penalty of its tokens."""
+    """Return the reward of each sample minus the sum of its tokens' KL penalties."""
     if outcomes.kl_BT is None:
         return outcomes.rewards
     penalty_B = outcomes.kl_BT.double().masked_fill(~outcomes.mask_BT, 0.0).sum(1).tolist()
@@ -111,11 +138,13 @@ def penalised_rewards(outcomes: Outcomes) -> tuple[float, ...]:
 
 
 def token_rewards(outcomes: Outcomes) -> torch.Tensor:
-    """The reward of each token, BT: the sample's at the last token that the policy sampled, less each token's
-    penalty."""
+    """Return the reward of each token, BT.
+
+    The last token that the policy sampled gets the sample's reward. The KL penalty of each token is subtracted.
+    """
     mask_BT = outcomes.mask_BT
     rewards_B1 = torch.tensor(outcomes.rewards, dtype=torch.float64)[:, None]
-    left_BT = mask_BT.long().flip(1).cumsum(1).flip(1)  # sampled tokens from here to the end
+    left_BT = mask_BT.long().flip(1).cumsum(1).flip(1)  # number of sampled tokens from this column to the end
     rewards_BT = torch.where(mask_BT & (left_BT == 1), rewards_B1, torch.zeros_like(rewards_B1))
     if outcomes.kl_BT is not None:
         rewards_BT = rewards_BT - outcomes.kl_BT.double().masked_fill(~mask_BT, 0.0)
@@ -123,7 +152,10 @@ def token_rewards(outcomes: Outcomes) -> torch.Tensor:
 
 
 def discounted_returns(rewards_BT: torch.Tensor, mask_BT: torch.Tensor, *, gamma: float) -> torch.Tensor:
-    """G_t = r_t + gamma G_{t+1} over sampled tokens; a gap carries the return of what follows it."""
+    """Return the discounted sum of future rewards, G_t = r_t + gamma G_{t+1} over sampled tokens, BT.
+
+    A column outside the mask has the return of the next sampled token.
+    """
     returns_BT = torch.zeros_like(rewards_BT)
     following_B = torch.zeros_like(rewards_BT[:, 0])
     for t in reversed(range(rewards_BT.shape[1])):
@@ -133,7 +165,7 @@ def discounted_returns(rewards_BT: torch.Tensor, mask_BT: torch.Tensor, *, gamma
 
 
 def whiten(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """(x - mean) / std over the tokens in the mask, with the population's variance; 0 elsewhere."""
+    """Return (x - mean) / std over the tokens in the mask, with the population's variance; 0 outside the mask."""
     count = mask_BT.sum().clamp(min=1)
     mean = values_BT.masked_fill(~mask_BT, 0.0).sum() / count
     centred_BT = (values_BT - mean).masked_fill(~mask_BT, 0.0)
@@ -141,16 +173,18 @@ def whiten(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
 
 
 def _mean(values: Sequence[float]) -> float:
+    # Exactly the common value if all are equal.
     return values[0] if min(values) == max(values) else fsum(values) / len(values)
 
 
-def _fellows(rewards: Sequence[float], groups: Sequence[int]) -> list[list[float]]:
+def _group_rewards(rewards: Sequence[float], groups: Sequence[int]) -> list[list[float]]:
+    # The rewards of each sample's own group, in the order of samples.
     if len(rewards) != len(groups):
         raise ValueError(f"{len(rewards)} rewards for {len(groups)} samples")
     if not all(abs(reward) <= MAX_PENALISED_REWARD for reward in rewards):
         raise ValueError(
-            f"rewards from {min(rewards)} to {max(rewards)} have squares that are not finite; scale the rewards to at "
-            f"most {MAX_PENALISED_REWARD:g}"
+            f"rewards from {min(rewards)} to {max(rewards)} are not finite, or their squares overflow; scale the "
+            f"rewards to at most {MAX_PENALISED_REWARD:g}"
         )
     members: dict[int, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):

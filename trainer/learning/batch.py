@@ -1,9 +1,16 @@
-"""Samples become one padded batch, in an order that does not depend on when they arrived.
+"""Turns samples into one padded batch of tensors, in an order that does not depend on when they arrived.
 
-Rows are sorted by (group, sample), so that the sums of a step, and with them the weights, are the same whichever region
-answered first. Prompts are padded on the left and completions on the right: all completions start in the same column.
+Rows are sorted by (group, sample). So the floating-point sums of a step, and with them the weights, are the same
+whichever region answered first. Prompts are padded on the left and completions on the right, so that all completions
+start in the same column:
 
-Shapes: B rows, P prompt columns, T completion columns, S = P + T.
+    | padding | prompt | completion | padding |
+    <------- P -------> <--------- T --------->
+
+Each completion token has a mask bit. It is true for tokens that the policy sampled, which are those that the loss sees.
+It is false for tokens that were inserted, such as a tool's answer.
+
+Shapes: B rows (samples), P prompt columns, T completion columns, S = P + T.
 """
 
 from collections.abc import Sequence
@@ -18,21 +25,29 @@ from periplus.values.trajectory import PolicyRun, StopReason, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """One completion as the trainer sees it. `policies` cover the completion tokens, oldest first."""
+    """One prompt and its completion, with all that a training step needs to know of it.
+
+    `behaviour_logprobs` are the engine's log-probabilities of the completion tokens, in nats. `policies` are runs of
+    completion tokens with the policy that sampled them, oldest first; together they cover the completion.
+    """
 
     group: int
     sample: int
     prompt_ids: npt.NDArray[np.int32]
     completion_ids: npt.NDArray[np.int32]
     behaviour_logprobs: npt.NDArray[np.float32]
-    mask: npt.NDArray[np.bool_]  # True: sampled, and the loss sees the completion token
+    mask: npt.NDArray[np.bool_]  # true for completion tokens that the policy sampled: the loss sees these
     policies: tuple[PolicyRun, ...]
     reward: float
     stop_reason: StopReason
 
 
 def sample_of(trajectory: Trajectory, reward: float) -> Sample:
-    """What is trained on of a trajectory; `reward` is its own, or another one dealt to it (a control)."""
+    """Convert a trajectory into a sample with the reward `reward`.
+
+    This is the trajectory's own reward, or another sample's: the `shuffled` reward permutes them, as a control
+    experiment in which nothing can be learnt.
+    """
     return Sample(
         group=trajectory.group,
         sample=trajectory.sample,
@@ -48,7 +63,13 @@ def sample_of(trajectory: Trajectory, reward: float) -> Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A padded batch; `real_BS` marks tokens that are no padding, `mask_BT` those that the loss sees."""
+    """A padded batch of samples.
+
+    - `input_ids_BS`: token ids of prompt and completion. `real_BS`: true where a token is not padding.
+    - `mask_BT`: true for the completion tokens that the loss sees.
+    - `behaviour_logprobs_BT`: the engine's log-probabilities, 0 in padding.
+    - `samples`: the sample of each row.
+    """
 
     input_ids_BS: torch.Tensor
     real_BS: torch.Tensor
@@ -62,7 +83,7 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """Completion tokens that the loss sees: what it averages over."""
+        """Number of completion tokens that the loss sees."""
         return int(self.mask_BT.sum())
 
     @property
@@ -75,16 +96,16 @@ class Batch:
 
     @property
     def lengths_B(self) -> torch.Tensor:
-        """Completion tokens of each row, those that the loss does not see included."""
+        """Number of completion tokens of each row, including those that the loss does not see."""
         return torch.tensor([len(sample.completion_ids) for sample in self.samples])
 
     @property
     def truncated_B(self) -> torch.Tensor:
-        """Rows that did not end by themselves."""
+        """True for rows whose completion did not end with an end token."""
         return torch.tensor([sample.stop_reason is not StopReason.EOS for sample in self.samples])
 
     def take(self, rows: Sequence[int]) -> "Batch":
-        """These rows as a batch of the same widths."""
+        """Return these rows as a batch with the same number of columns."""
         return Batch(
             input_ids_BS=self.input_ids_BS[rows],
             real_BS=self.real_BS[rows],
@@ -95,20 +116,21 @@ class Batch:
 
 
 def collate(samples: Sequence[Sample], pad_id: int) -> Batch:
-    """The samples, sorted by (group, sample), padded to the longest prompt and completion among them.
+    """Sort the samples by (group, sample), and pad them to the longest prompt and completion among them.
 
-    Raises: ValueError for no samples, the same sample twice, an empty prompt or completion, or log-probabilities or a
-    mask that do not match the tokens.
+    Raises: ValueError if there are no samples, if one is given twice, if a prompt or completion is empty, or if the
+    number of log-probabilities or mask bits differs from the number of completion tokens.
     """
     if not samples:
-        raise ValueError("a batch of no samples")
+        raise ValueError("a batch needs at least one sample; none was given")
     ordered = tuple(sorted(samples, key=lambda sample: (sample.group, sample.sample)))
     for sample in ordered:
         _check(sample)
     if len({(sample.group, sample.sample) for sample in ordered}) < len(ordered):
-        raise ValueError("a sample stands twice in a batch")
+        raise ValueError("a sample is in the batch twice; give each (group, sample) once")
     width_P = max(len(sample.prompt_ids) for sample in ordered)
     width_T = max(len(sample.completion_ids) for sample in ordered)
+    # Fill each row around the column where completions start: the prompt ends there.
     input_ids_BS = torch.full((len(ordered), width_P + width_T), pad_id, dtype=torch.long)
     real_BS = torch.zeros((len(ordered), width_P + width_T), dtype=torch.bool)
     behaviour_logprobs_BT = torch.zeros((len(ordered), width_T), dtype=torch.float32)

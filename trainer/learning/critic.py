@@ -1,7 +1,8 @@
-"""The critic of PPO: the actor's own backbone, copied, with one number in place of the vocabulary.
+"""The critic of PPO: a copy of the actor's backbone, with a linear head that gives one value for each state.
 
-It starts where the actor is, so it can read; the head starts at zero, so it starts by expecting nothing, and the first
-advantages are those of REINFORCE. From then on it has its own weights and its own optimizer.
+The copy starts with the actor's weights, so it already represents text. The head starts at zero, so all values start at
+0. The first advantages are therefore computed from rewards alone, as in REINFORCE. From then on the critic has its own
+weights and its own optimizer.
 
 Shapes: B rows, U = T + 1 states (before each completion token, and after the last column), H hidden.
 """
@@ -16,7 +17,11 @@ from trainer.learning.scoring import last_states
 
 
 class Critic(torch.nn.Module):
-    """`critic(batch)` is the value of each state, BU."""
+    """The value network. `critic(batch)` returns the value of each state, BU.
+
+    `actor` is a transformers causal language model; its backbone is copied. The critic stays in evaluation mode, so
+    that dropout never makes its values random.
+    """
 
     def __init__(self, actor: Any) -> None:
         super().__init__()

@@ -1,21 +1,28 @@
-"""The learner: samples in, one training step on actor (and critic) out, all or nothing.
+"""The learner: it takes the samples of one training step and changes the weights of actor and critic, all or nothing.
 
-A step, for the policy version that it starts from:
-1. sort and pad the samples; what depends on arrival ends here;
-2. score them as the step starts, without gradient: the reference's log-probabilities (KL penalty), the critic's values
-   (PPO), the actor's own (a KL penalty in the reward; or the proximal policy of several updates). With one update the
-   proximal policy is the one that is differentiated, and that pass is saved;
-3. advantages, from the whole step;
-4. `epochs` times over the groups, shuffled and cut into `minibatches`, one update each: prepare the actor's gradient
-   and the critic's, and apply both. A group never straddles two minibatches;
-5. compare the engine's log-probabilities with the trainer's.
+A *step* consumes one batch of samples and makes the next policy version. It consists of one or more *updates*, and each
+update calls the optimizer once. The *proximal policy* is the policy at the start of the step, around which PPO-like
+losses clip. A step does the following:
+1. It sorts and pads the samples. From here on nothing depends on the order in which they arrived.
+2. It scores the samples without gradient, with the weights at the start of the step. The reference model gives
+   log-probabilities for the KL penalty. The critic gives values (PPO). The actor scores them too if the reward has a KL
+   penalty, or if there are several updates: these scores are then the proximal policy's. With a single update the
+   proximal policy is the one that is differentiated, so this extra forward pass is saved.
+3. It computes advantages from all samples of the step at once.
+4. It goes `epochs` times over the groups. In each epoch the groups are shuffled and cut into `minibatches`, with one
+   update for each minibatch. A group never straddles two minibatches. An update computes the actor's gradient and the
+   critic's, and applies both only after both were found finite.
+5. It compares the engine's log-probabilities with the trainer's.
 
-If a loss or gradient is not finite, in whichever update, weights and optimizer states of actor and critic are what they
-were before the step. Shuffles are keyed by (seed, version, epoch), and nothing else here is random:
-there is no random state to save, and a step repeated after a restore is the same step. It refuses to know where samples
-come from and whether they are fresh enough.
+Invariants:
+- If a loss or gradient of any update is not finite, weights and optimizer states of actor and critic are again what
+  they were before the step.
+- The only randomness is the shuffle, and its key is (seed, version, epoch). So there is no random state to save, and a
+  step that is repeated after a restore is the same step.
 
-Shapes: B rows, T completion columns, U = T + 1 states.
+The learner must not know where samples come from, or whether they are fresh enough (trainer/learning/gate.py does).
+
+Shapes: B rows (samples), T completion columns, U = T + 1 states (before each completion token, and after the last).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,9 +59,17 @@ from trainer.learning.step import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSettings:
-    """The same for each step. `reward_kl_coefficient` is of a penalty in the reward; one in the loss is in `update`.
+    """Settings that are the same for all steps of a job.
 
-    `critic_rate`: the critic's learning rate for each unit of the actor's. `mismatch_alarm` is in nats; None: never.
+    - `algorithm`: the token loss, the advantages, and whether there is a critic.
+    - `advantage`, `update`: settings of the advantages, and of each update's gradient.
+    - `minibatches`: updates per epoch. `epochs`: passes over the step's samples.
+    - `seed`: part of the key that shuffles groups.
+    - `critic_rate`: the critic's learning rate divided by the actor's.
+    - `reward_kl_coefficient`, `reward_kl_estimator`: the KL penalty that is subtracted from the reward, 0 for none. A
+      KL penalty in the loss is part of `update` instead.
+    - `mismatch_alarm`: the mean difference of log-probabilities, in nats, above which a step raises an alarm; None
+      disables it.
     """
 
     algorithm: Algorithm
@@ -71,11 +86,18 @@ class LearnerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step did: means over its updates, and within each over the tokens that the loss sees.
+    """Figures of one training step. A figure that does not exist for this job is None.
 
-    `grad_norm` is before clipping. `mean_ratio` and `approx_kl` compare the policy with the behaviour policy;
-    `importance_weight` is the mean weight after it was bounded, `cut_fraction` the share of tokens whose weight was
-    truncated or masked; `reference_kl` is k3 of the policy at the step's start. What does not exist is None.
+    Means over updates: `loss`, `grad_norm`, `value_loss` and `critic_grad_norm`. Norms are taken before clipping.
+
+    Means over the tokens that the loss sees, each counted once for each update that sees it:
+    - `clip_fraction`: share of tokens where the loss's clip took effect;
+    - `mean_ratio`, `approx_kl`: ratio and k3 estimate of the current policy against the behaviour policy;
+    - `importance_weight`: the importance weight after it was bounded;
+    - `cut_fraction`: share of tokens whose importance weight was truncated or masked.
+
+    `reference_kl` is the mean k3, in nats per token, of the policy at the start of the step against the reference.
+    `num_tokens` counts the tokens of the batch that the loss sees.
     """
 
     loss: float
@@ -93,7 +115,7 @@ class StepReport:
     mismatch: MismatchReport
 
     def values(self) -> dict[str, float]:
-        """Return the figures under the names of the metric registry; what does not exist is left out."""
+        """Return the figures under the names of the metric registry, without those that do not exist."""
         values = {
             "loss": self.loss,
             "grad_norm": self.grad_norm,
@@ -116,7 +138,11 @@ class StepReport:
 
 
 class Learner:
-    """Actor, critic and reference of one job in one process, and the step that changes them."""
+    """Actor, critic and reference model of one job in one process, and the training step that changes them.
+
+    `critic` is given exactly if the algorithm has one, `reference` exactly if some KL coefficient is above 0.
+    `pad_id` is the token id of padding. Without `ranks` this process trains alone.
+    """
 
     def __init__(
         self,
@@ -139,9 +165,12 @@ class Learner:
         self._ranks = ranks or Ranks()
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:
-        """Train on the samples, in place, from the policy `consumer`; None if the loss sees none of their tokens.
+        """Train on the samples and change the weights in place. Return None if the loss sees none of their tokens.
 
-        Raises: NonFiniteLoss, with all weights and optimizer states as they were; ValueError as `collate` does.
+        `consumer` is the policy at the start of the step: its version keys the shuffle.
+
+        Raises: NonFiniteLoss if a loss, gradient, reward or log-probability is not finite; all weights and optimizer
+        states are then as they were. ValueError as `collate` does.
         """
         batch = collate(samples, self._pad_id)
         if not batch.num_tokens:
@@ -151,16 +180,18 @@ class Learner:
         targets = self._targets(batch, keep_proximal=len(updates) > 1)
         start_BT = torch.zeros_like(batch.behaviour_logprobs_BT)
 
-        def seen(rows: Sequence[int], logprobs_BT: torch.Tensor) -> None:
+        # With a single update its own forward pass gives the log-probabilities at the start of the step.
+        def on_logprobs(rows: Sequence[int], logprobs_BT: torch.Tensor) -> None:
             start_BT[rows] = logprobs_BT
 
         sums, gradients, value_gradients = LossSums(), [], []
         with self._undone_on_failure(num_updates=len(updates)):
             for rows in updates:
-                gradient, update_sums, value_gradient = self._update(batch, targets, rows, learning_rate, seen)
+                gradient, update_sums, value_gradient = self._update(batch, targets, rows, learning_rate, on_logprobs)
                 sums = sums.plus(update_sums)
                 gradients.append(gradient)
                 value_gradients += [value_gradient] if value_gradient else []
+        # Each rank filled in its own rows and left zeros elsewhere, so that the sum over ranks is the whole tensor.
         at_start_BT = self._ranks.sum_(start_BT) if targets.proximal_BT is None else targets.proximal_BT
         mismatch = measure_mismatch(
             at_start_BT,
@@ -175,7 +206,10 @@ class Learner:
         return self._report(batch, sums, num_counted, gradients, value_gradients, reference_kl, mismatch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the actor's weights that a checkpoint must hold; plain tensors, numbers and texts."""
+        """Return what a checkpoint must hold besides the actor's weights: optimizers, critic and reference.
+
+        The values are plain tensors, numbers and strings.
+        """
         state: dict[str, Any] = {"optimizer": self._actor.optimizer.state_dict()}
         if self._critic is not None:
             state["critic"] = self._critic.model.state_dict()
@@ -185,11 +219,11 @@ class Learner:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of state_dict. Raises: ConfigError if it is of a job with another algorithm."""
+        """Load what `state_dict` returned. Raises: ConfigError if it is from a job with other models or optimizers."""
         if state.keys() != self.state_dict().keys():
             raise ConfigError(
-                f"the checkpoint holds {', '.join(sorted(state))}, but this job's learner has "
-                f"{', '.join(sorted(self.state_dict()))}; resume with the algorithm it was made by"
+                f"the checkpoint holds {', '.join(sorted(state))}, but this job's learner needs "
+                f"{', '.join(sorted(self.state_dict()))}; resume with the algorithm that made the checkpoint"
             )
         self._actor.optimizer.load_state_dict(state["optimizer"])
         if self._critic is not None:
@@ -201,6 +235,7 @@ class Learner:
     # ---- parts of a step ------------------------------------------------------------------------------------------
 
     def _updates(self, batch: Batch, version: int) -> list[list[int]]:
+        # The rows of each update of the step. An update in which the loss would see no token is left out.
         settings = self._settings
         epochs = [
             minibatch_rows(batch.groups, settings.minibatches, (settings.seed, version, epoch))
@@ -212,6 +247,7 @@ class Learner:
         settings, temperature = self._settings, self._settings.update.temperature
         width_T = batch.mask_BT.shape[1]
         actor_BT = reference_BT = values_BU = kl_BT = None
+        # Score all rows once with the weights at the start of the step.
         if keep_proximal or settings.reward_kl_coefficient:
             actor = self._actor.model
             actor_BT = self._scores(lambda part: completion_logprobs(actor, part, temperature), batch, width_T)
@@ -223,6 +259,7 @@ class Learner:
         if settings.reward_kl_coefficient:
             assert actor_BT is not None
             assert reference_BT is not None
+            # The KL penalty of each token's reward, with the coefficient included.
             kl_BT = settings.reward_kl_coefficient * kl_estimate(actor_BT, reference_BT, settings.reward_kl_estimator)
         outcomes = Outcomes(
             rewards=batch.rewards,
@@ -233,11 +270,13 @@ class Learner:
             kl_BT=kl_BT,
             values_BU=values_BU,
         )
+        # Advantages come from all rows of the step, so they do not depend on minibatches, micro-batches or ranks.
         found = settings.algorithm.advantages(outcomes, settings.advantage)
         if not bool((torch.isfinite(found.advantages_BT) | ~batch.mask_BT).all()):
             raise NonFiniteLoss(
-                f"advantages are not finite, of {batch.num_rows} samples with rewards from {min(batch.rewards)} to "
-                f"{max(batch.rewards)}: the step was not applied; check the critic's values and the KL penalty"
+                f"the advantages of {batch.num_rows} samples with rewards from {min(batch.rewards)} to "
+                f"{max(batch.rewards)} are not finite: the step was not applied; check the critic's values and the KL "
+                "penalty"
             )
         return Targets(
             advantages_BT=found.advantages_BT.float(),
@@ -248,6 +287,7 @@ class Learner:
         )
 
     def _scores(self, score: Callable[[Batch], torch.Tensor], batch: Batch, width: int) -> torch.Tensor:
+        # Each rank scores its own rows. The rest stay 0, and the sum over ranks fills them in: [B, width].
         scores = torch.zeros((batch.num_rows, width))
         with torch.no_grad():
             for rows in micro_batches(self._ranks.mine(range(batch.num_rows)), self._settings.update.micro_batch_rows):
@@ -260,10 +300,10 @@ class Learner:
         targets: Targets,
         rows: Sequence[int],
         learning_rate: float,
-        seen: Callable[[Sequence[int], torch.Tensor], None],
+        on_logprobs: Callable[[Sequence[int], torch.Tensor], None],
     ) -> tuple[Gradient, LossSums, Gradient | None]:
         update, value_gradient = self._settings.update, None
-        gradient, sums = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, seen)
+        gradient, sums = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, on_logprobs)
         if self._critic is not None:
             value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
             apply(self._critic, learning_rate * self._settings.critic_rate)
@@ -273,7 +313,7 @@ class Learner:
     @contextmanager
     def _undone_on_failure(self, *, num_updates: int) -> Iterator[None]:
         trained = [self._actor] + ([self._critic] if self._critic is not None else [])
-        # A single update is found finite before it is applied, so there is nothing to keep a copy for.
+        # A single update is found finite before it is applied, so no copy of the state before it is needed.
         kept = [_snapshot(each) for each in trained] if num_updates > 1 else []
         try:
             yield
@@ -312,9 +352,11 @@ class Learner:
 
 
 def minibatch_rows(groups: Sequence[int], num_minibatches: int, key: Sequence[int]) -> list[list[int]]:
-    """The rows of each minibatch, in ascending order: whole groups, shuffled by `key`, in parts as equal as can be.
+    """Return the rows of each minibatch, in ascending order.
 
-    `groups[i]` is the group of row i. One minibatch is all rows in order.
+    `groups[i]` is the group of row i. The groups are shuffled with the random seed `key` and cut into `num_minibatches`
+    parts of nearly equal numbers of groups, or into one part for each group if there are fewer groups. A group is never
+    divided. A single minibatch holds all rows in order.
     """
     names = sorted(set(groups))
     shuffled = np.random.default_rng(tuple(key)).permutation(names)
@@ -326,8 +368,9 @@ def _check_finite(batch: Batch) -> None:
     for sample, row_T in zip(batch.samples, torch.isfinite(batch.behaviour_logprobs_BT) | ~batch.mask_BT, strict=True):
         if not (is_reward(sample.reward) and bool(row_T.all())):
             raise NonFiniteLoss(
-                f"group {sample.group} sample {sample.sample} has the reward {sample.reward}, beyond {MAX_REWARD:.0f}, "
-                "or a log-probability that is not finite: the step was not applied; check the reward and the engine"
+                f"group {sample.group} sample {sample.sample} has the reward {sample.reward} (the limit is "
+                f"{MAX_REWARD:.0f}), or a log-probability that is not finite: the step was not applied; check the "
+                "reward function and the engine"
             )
 
 

@@ -1,18 +1,21 @@
-"""How far the engine's log-probabilities are from the trainer's: what shows stale weights that nobody reported.
+"""Measures how far the engine's log-probabilities are from the trainer's, to detect engines with wrong weights.
 
-Both compute the log-probability of the same tokens. What the difference means depends on who sampled:
+Trainer and engine compute the log-probability of the same tokens. What a difference means depends on which policy
+sampled, so samples are divided into three kinds:
 
-    current   one policy throughout, the one that the step starts from: the difference is arithmetic (the trainer's
-              float32 weights against published bf16, other kernels). More is a fault: other weights than claimed,
-              another temperature, a wrong mask. The alarm looks here and nowhere else.
-    stale     one policy throughout, an older one: arithmetic, and how far the policy moved.
-    mixed     several policies within a sample: also what a swap during generation did to cached keys and values.
+    current   The whole sample is from the policy at the start of the step. The difference is arithmetic: float32
+              weights in the trainer against published bfloat16, and other kernels. A larger one is a fault, such as
+              other weights than claimed, another temperature or a wrong mask. Only this kind raises the alarm.
+    stale     The whole sample is from one older policy. The difference also shows how far the policy moved.
+    mixed     Several policies generated the sample. The difference also shows how outdated the cached keys and values
+              were after weights were swapped during generation.
 
-For each: the mean and the largest |log pi_trainer - log pi_engine| and k3 = x - 1 - log x, x = pi_trainer / pi_engine,
-an estimate of KL(engine || trainer), over the tokens that the loss sees, in nats. k3 is bounded for each token
-(losses/log_ratio.py), so that it is finite whatever an engine claims. Pure functions.
+For each kind the result has the mean and the maximum of |log pi_trainer - log pi_engine|, and the mean of k3 = x - 1 -
+log x with x = pi_trainer / pi_engine, which estimates KL(engine || trainer). All are in nats, over the tokens that the
+loss sees. k3 is bounded for each token (losses/log_ratio.py), so that it is finite whatever an engine claims. The
+functions are pure.
 
-Shapes: B rows, T completion columns.
+Shapes: B rows, T completion columns, N selected tokens.
 """
 
 from collections.abc import Sequence
@@ -27,7 +30,10 @@ from trainer.learning.losses.log_ratio import bounded_k3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Over `num_tokens` tokens; all 0 if there are none."""
+    """Difference of log-probabilities in nats over `num_tokens` tokens; all fields are 0 if there are none.
+
+    `mean` and `max` are of the absolute difference. `kl` is the mean of k3.
+    """
 
     num_tokens: int = 0
     mean: float = 0.0
@@ -37,7 +43,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchReport:
-    """The three kinds of samples apart. `alarm`: the mean of `current` where it is above the threshold, else None."""
+    """The mismatch of each kind of sample. `alarm` is the mean of `current` if it is above the threshold, else None."""
 
     current: Mismatch
     stale: Mismatch
@@ -54,9 +60,10 @@ def measure_mismatch(
     consumer: Policy,
     threshold: float | None,
 ) -> MismatchReport:
-    """Compare a whole step's log-probabilities; `policies` are those of each row, `threshold` in nats, None: no alarm.
+    """Compare the log-probabilities of all tokens of a training step.
 
-    The trainer's log-probabilities are those of the weights that the step starts from.
+    `trainer_logprobs_BT` are those under the weights at the start of the step. `policies` holds the policy runs of each
+    row. `consumer` is the policy at the start of the step. `threshold` is in nats; None disables the alarm.
     """
     current_B = torch.tensor([tuple(run.policy for run in runs) == (consumer,) for runs in policies])
     mixed_B = torch.tensor([len(runs) > 1 for runs in policies])

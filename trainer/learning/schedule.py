@@ -1,4 +1,8 @@
-"""The learning rate of a step: a pure function, so that a restored trainer continues where the schedule was."""
+"""The learning rate of a step: a linear ramp, then a constant, linear or cosine decay.
+
+It is a pure function of the step's number. So a trainer that was restored from a checkpoint continues the schedule
+without any state of its own.
+"""
 
 from enum import StrEnum
 from math import cos, pi
@@ -6,7 +10,7 @@ from typing import assert_never
 
 
 class Decay(StrEnum):
-    """What happens between the end of the ramp and the last step."""
+    """Course of the learning rate between the end of the ramp and the last step."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -16,9 +20,11 @@ class Decay(StrEnum):
 def learning_rate(
     step: int, *, num_steps: int, peak: float, ramp_steps: int, decay: Decay, floor: float = 0.0
 ) -> float:
-    """The rate of step `step` (from 0): a linear ramp to `peak`, then `decay` towards `floor * peak`.
+    """Return the learning rate of step `step`, counted from 0, of `num_steps` steps.
 
-    The first step of a ramp is already above 0, and the last step of a decay still is: no step is spent on nothing.
+    The rate rises linearly to `peak` during the first `ramp_steps` steps. It then follows `decay` towards `floor *
+    peak`, which it would reach one step after the last. So the first step's rate is above 0, and the last step's still
+    is too: no step is wasted on a rate of 0.
     """
     if step < ramp_steps:
         return peak * (step + 1) / (ramp_steps + 1)

@@ -1,11 +1,16 @@
-"""One optimizer update: forward and backward in micro-batches, sum over ranks, clip, check; applied by the caller.
+"""One optimizer update: it computes the gradients of actor and critic, checks them, and applies them.
 
-A gradient is *prepared* first and *applied* after everything that belongs to the update was found finite, so that actor
-and critic change together or not at all. Micro-batches change memory, not the result: losses are normalised by the
-counts of the whole update. Nothing here reads a clock, a file or a random source; what to train on, and whether it is
-fresh enough, was decided before.
+The gradient is accumulated over micro-batches of rows, summed over ranks, clipped by its norm, and checked to be
+finite. Computing (`actor_gradient`, `critic_gradient`) and applying (`apply`) are separate. The caller applies only
+after all gradients of the update were found finite, so actor and critic change together or not at all.
 
-Shapes: B rows, T completion columns, U = T + 1 states.
+Losses are normalised by the counts of the whole update (`counts_of`), in all micro-batches and on all ranks. The size
+of a micro-batch therefore changes the memory that is needed, and not the result but for float32 rounding.
+
+Nothing here reads a clock, a file or a random source. Which rows to train on, and whether they are fresh enough, was
+decided before (trainer/learning/learner.py and gate.py).
+
+Shapes: B rows (samples), T completion columns, U = T + 1 states (before each completion token, and after the last).
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +32,7 @@ from trainer.learning.scoring import completion_logprobs
 
 @dataclass(slots=True, kw_only=True)
 class Trained:
-    """A model and what changes it."""
+    """A model that is trained, and the optimizer that changes its weights."""
 
     model: Any
     optimizer: torch.optim.Optimizer
@@ -35,7 +40,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """What was accumulated in the parameters' `grad`: the loss it is of, and its norm before clipping."""
+    """Figures of a gradient that was accumulated in the parameters' `grad`: its loss, and its norm before clipping."""
 
     loss: float
     norm: float
@@ -43,10 +48,14 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What a step trains towards, for each row of the batch: fixed while its updates change the weights.
+    """Constants of a training step's losses, for each row of the batch. The updates of the step do not change them.
 
-    `proximal_BT`: log-probabilities at the step's start; None: those of the update itself, which is the step's only
-    one. `reference_BT`: of the frozen reference. `values_BU` and `returns_BT`: of the critic.
+    - `advantages_BT`: the advantage of each token.
+    - `proximal_BT`: log-probabilities at the start of the step. None is allowed if the step has a single
+      update: the proximal log-probabilities are then those that this update computes.
+    - `reference_BT`: log-probabilities of the frozen reference model; None without a KL penalty.
+    - `values_BU`: the critic's values at the start of the step. `returns_BT`: the values that the critic is trained
+      towards. Both are None without a critic.
     """
 
     advantages_BT: torch.Tensor
@@ -70,7 +79,15 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSettings:
-    """How one update's gradient is computed."""
+    """Settings of one update's gradient.
+
+    - `token_loss`: the algorithm's loss of each token. `loss`: its clip, importance weights, mean and KL penalty.
+    - `value_clip`: the farthest that a value may move from the critic's earlier one before the loss clips it; None
+      disables the clip.
+    - `temperature`: the sampling temperature, by which logits are divided.
+    - `max_grad_norm`: the norm to which each model's gradient is clipped.
+    - `micro_batch_rows`: rows per forward and backward pass.
+    """
 
     token_loss: TokenLossFunction
     loss: LossSettings
@@ -81,7 +98,7 @@ class UpdateSettings:
 
 
 def micro_batches(rows: Sequence[int], size: int) -> list[Sequence[int]]:
-    """The rows in pieces of at most `size`, in order."""
+    """Cut the rows into pieces of at most `size` rows, in order."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
@@ -92,19 +109,22 @@ def actor_gradient(
     rows: Sequence[int],
     settings: UpdateSettings,
     ranks: Ranks,
-    seen: Callable[[Sequence[int], torch.Tensor], None],
+    on_logprobs: Callable[[Sequence[int], torch.Tensor], None],
 ) -> tuple[Gradient, LossSums]:
-    """The gradient of the policy loss over `rows` of the batch, left in the actor's parameters.
+    """Compute the gradient of the policy loss over `rows` of the batch, and leave it in the actor's parameters.
 
-    `seen` is told the log-probabilities (BT, detached) of each micro-batch's rows. Raises: NonFiniteLoss.
+    `on_logprobs` is called for each micro-batch, with its rows and their log-probabilities (BT, without gradient).
+
+    Raises: NonFiniteLoss if the loss or the gradient's norm is not finite.
     """
     counts = counts_of(batch, rows)
     actor.optimizer.zero_grad(set_to_none=True)
     total, sums = 0.0, LossSums()
+    # This rank's rows only. Losses are shares of the whole update's mean, so gradients of micro-batches add up.
     for chosen in micro_batches(ranks.mine(rows), settings.micro_batch_rows):
         part, at = batch.take(chosen), targets.take(chosen)
         logprobs_BT = completion_logprobs(actor.model, part, settings.temperature)
-        seen(chosen, logprobs_BT.detach())
+        on_logprobs(chosen, logprobs_BT.detach())
         loss, part_sums = policy_loss(
             settings.token_loss,
             logprobs_BT,
@@ -125,9 +145,10 @@ def actor_gradient(
 def critic_gradient(
     critic: Trained, batch: Batch, targets: Targets, rows: Sequence[int], settings: UpdateSettings, ranks: Ranks
 ) -> Gradient:
-    """The gradient of the value loss, a mean over the tokens of `rows`, left in the critic's parameters.
+    """Compute the gradient of the value loss over `rows` of the batch, and leave it in the critic's parameters.
 
-    Raises: NonFiniteLoss.
+    The value loss is the mean over the tokens that the policy sampled. Raises: NonFiniteLoss if the loss or the
+    gradient's norm is not finite.
     """
     counts = counts_of(batch, rows)
     critic.optimizer.zero_grad(set_to_none=True)
@@ -136,6 +157,8 @@ def critic_gradient(
         part, at = batch.take(chosen), targets.take(chosen)
         assert at.values_BU is not None
         assert at.returns_BT is not None
+        # Padding and tool gaps may hold any value, so they are replaced before any arithmetic. The last state is
+        # dropped, since no token follows it.
         hidden_BT = ~part.mask_BT
         loss_BT = value_loss(
             critic.model(part)[:, :-1].masked_fill(hidden_BT, 0.0),
@@ -150,7 +173,7 @@ def critic_gradient(
 
 
 def apply(trained: Trained, learning_rate: float) -> None:
-    """Take the step of the prepared gradient."""
+    """Let the optimizer apply the gradient that the parameters hold, at this learning rate, and clear the gradient."""
     for group in trained.optimizer.param_groups:
         group["lr"] = learning_rate
     trained.optimizer.step()
@@ -158,13 +181,17 @@ def apply(trained: Trained, learning_rate: float) -> None:
 
 
 def counts_of(batch: Batch, rows: Sequence[int]) -> StepCounts:
-    """What an update over these rows is normalised by: it counts all ranks' rows and rejects nothing."""
+    """Return the counts that normalise the losses of an update over these rows.
+
+    They count the rows of all ranks, and also the tokens that an importance weight rejects.
+    """
     return StepCounts(num_tokens=int(batch.mask_BT[rows].sum()), num_sequences=len(rows))
 
 
 def _finish(
     what: str, trained: Trained, total: float, num_rows: int, settings: UpdateSettings, ranks: Ranks
 ) -> Gradient:
+    # Sum the gradients and the loss over ranks, clip the gradient's norm in place, and refuse what is not finite.
     parameters = [parameter for parameter in trained.model.parameters() if parameter.requires_grad]
     if ranks.size > 1:
         for parameter in parameters:
@@ -175,7 +202,7 @@ def _finish(
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm))
     if not (isfinite(loss) and isfinite(norm)):
         raise NonFiniteLoss(
-            f"{what} loss {loss}, gradient norm {norm} on {num_rows} samples: the step was not applied; lower the "
+            f"{what} loss {loss} with gradient norm {norm} on {num_rows} samples: the step was not applied; lower the "
             "learning rate or the clip range, and check the rewards"
         )
     return Gradient(loss=loss, norm=norm)

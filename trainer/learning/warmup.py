@@ -1,11 +1,12 @@
 """A short supervised warm-up: it teaches a random model the form of an answer, and little of the task.
 
-Reinforcement learning needs some right answers to start from. The warm-up sees few examples and stops as soon as the
-mean loss of the last steps falls under `target_loss` (or after `max_steps`), because a small model goes from nothing
-to mastery within a hundred steps, and a fixed count would land anywhere between. The order of examples is a function
-of the seed.
+Reinforcement learning can only improve a policy that is sometimes right. The warm-up therefore trains on a few solved
+examples, by maximum likelihood (AdamW, cross-entropy of the completion tokens). It stops as soon as the mean loss of
+the last steps falls below `target_loss`, or after `max_steps`. A fixed number of steps would not do: a small model goes
+from no right answer to mastery within a hundred steps, so it could end anywhere between.
 
-It is a generator: the caller shows progress and may stop at any step.
+The order of examples is a function of the seed. `warm_up` is a generator, so the caller can show progress and may stop
+at any step. It must not know of policies, versions or the ledger.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,12 @@ from trainer.learning.scoring import completion_logprobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmupSettings:
-    """`target_loss` is in nats a completion token, compared with the mean of the last `loss_window` steps."""
+    """Settings of a warm-up.
+
+    The learning rate rises linearly to `peak_learning_rate` in `ramp_steps` steps, and stays there. The warm-up ends
+    when the mean loss of the last `loss_window` steps is below `target_loss`, in nats per completion token, or after
+    `max_steps` steps. `batch_rows` is the number of examples per step, `seed` orders the examples.
+    """
 
     max_steps: int
     batch_rows: int
@@ -39,7 +45,7 @@ class WarmupSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmupProgress:
-    """One step done; `loss` in nats a completion token."""
+    """Progress after one step. `step` counts from 1, `loss` is in nats per completion token."""
 
     step: int
     max_steps: int
@@ -47,7 +53,10 @@ class WarmupProgress:
 
 
 def warm_up(model: Any, examples: Sequence[Example], pad_id: int, settings: WarmupSettings) -> Iterator[WarmupProgress]:
-    """Trains the model in place, one yield a step, until the target loss or the last step."""
+    """Train the model in place, and yield after each step, until the target loss or the last step is reached.
+
+    `pad_id` is the token id of padding. Raises: ValueError if there are no examples.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=settings.weight_decay)
     recent: list[float] = []
     for step, chosen in zip(range(settings.max_steps), _order(len(examples), settings), strict=False):
@@ -67,7 +76,8 @@ def warm_up(model: Any, examples: Sequence[Example], pad_id: int, settings: Warm
 
 def _order(num_examples: int, settings: WarmupSettings) -> Iterator[tuple[int, ...]]:
     if num_examples < 1:
-        raise ValueError("a warm-up needs examples")
+        raise ValueError("a warm-up needs examples, and none were given")
+    # Endless: a new permutation of all examples whenever the last one is used up.
     generator = np.random.default_rng(settings.seed)
     pending: list[int] = []
     while True:
@@ -80,6 +90,7 @@ def _order(num_examples: int, settings: WarmupSettings) -> Iterator[tuple[int, .
 def _batch(examples: Sequence[Example], pad_id: int) -> Batch:
     return collate(
         [
+            # Supervised: rewards, policies and behaviour log-probabilities are not used.
             Sample(
                 group=row,
                 sample=0,

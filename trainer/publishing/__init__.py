@@ -1,7 +1,11 @@
-"""From changed weights to a published version: snapshot, encode, sign, send.
+"""Publishing: after each training step it takes the weights, encodes them, signs them, and sends them to the gateway.
 
-`snapshot` and `device_snapshot` take the weights while training stands still, `publish` encodes and signs a
-publication, `publisher` does so in order beside the training loop, `reference_logprobs` computes the numbers that
-workers' engines are compared with. In come the learner's weights and a policy version; out go the records of a
-publication. Nothing here knows of samples, rewards or checkpoints.
+In come the model's weights and a policy version. Out go the records of a publication, one line of the audit, and
+figures of what was sent. Nothing here may know of samples, rewards or checkpoints.
+
+    snapshot           takes a version of the weights while training stands still
+    device_snapshot    the same for weights on an accelerator: it compares on the device, and copies only changes
+    publish            rounds to bfloat16, makes and signs publications, decides between a delta and a full state
+    publisher          publishes versions in order beside the training loop, and checks readers' proofs
+    reference_logprobs log-probabilities of fixed prompts, with which workers' engines are compared
 """

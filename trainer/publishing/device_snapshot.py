@@ -1,20 +1,25 @@
-"""The device path of publishing: weights that live on an accelerator are compared there, and only what changed comes to
-the host.
+"""Snapshots of weights on an accelerator: the device compares versions, and only what changed is copied to the host.
 
-The published bfloat16 state is kept on the device, all tensors in one line in the order of the codec's spans. To take a
-version, chunk by chunk: round the masters, compare bit patterns with what was published, gather the positions that
-differ and their new elements, write these over the old, send positions and elements to the host. What training waits
-for is a few passes over memory at the card's own speed; a chunk that changed so much that positions would be
-larger than the elements comes whole. The host makes its copy of the new state out of the old one and these changes, and
-encodes with the positions given, so that it compares nothing again.
+*Masters* are the float32 weights that the optimizer changes. Their bfloat16 rounding is published. The device keeps the
+published state as one vector of 16-bit words, in the order of the codec's spans (periplus/codec/weights/layout.py). A
+*chunk* is a range of that vector, made of CHUNK_SPANS spans. For each chunk, a new version is taken in these steps:
+1. Round the masters to bfloat16.
+2. Compare bit patterns with the published words, and gather the positions that differ and their new words.
+3. Write the new words over the published ones.
+4. Copy positions and words to the host. If they would be larger than the chunk, copy the whole chunk instead.
 
-Invariant: the state that this makes on the host equals `bf16_state` bit for bit, and what is encoded from it equals
-what the host's own comparison would have made, byte for byte (tests/trainer/publishing/test_device_snapshot.py). Bits
-are compared, never numbers: -0.0 is not 0.0. Masters that are NaN, which no step leaves behind, are rounded to some
-NaN: torch's choice of payload depends on where in a vector the element stands.
+So training waits for a few passes over the device's memory, and for the transfer of what changed. Afterwards the host
+makes its copy of the new state from its copy of the old state and the changes. The encoder is given the positions, and
+does not compare again.
 
-Not run so far: no test has had an accelerator; all run on torch's CPU device, which executes the same operations. No
-speed is measured, and no transfer from another memory.
+Invariants (tests/trainer/publishing/test_device_snapshot.py):
+- The host's new state equals `bf16_state` bit for bit, and its encoding equals that of a comparison on the host.
+- Bit patterns are compared, never numbers: -0.0 differs from 0.0.
+- Masters that are NaN, which no training step leaves behind, are rounded to some NaN. Which payload torch chooses
+  depends on the element's place in a vector.
+
+No test has run on an accelerator so far. All run on torch's CPU device, which executes the same operations. Neither
+speed nor a transfer between memories has been measured.
 
 Units: positions and bounds count elements.
 """
@@ -31,23 +36,33 @@ from periplus.codec.weights.layout import SPAN_BYTES, Span, StateLayout, TensorL
 from periplus.values.weight_state import Tensor, WeightState
 
 CHUNK_SPANS = 32
-"""Compared at a time: 256 MiB, so that waiting for a chunk's count costs little beside reading it, while scratch stays
-within 1 GiB."""
+"""Number of spans that are compared at a time: 256 MiB of bfloat16. The host waits once per chunk for the number of
+changes, which costs little for a chunk of this size, while scratch memory stays within 1 GiB. Chosen by hand."""
 
 ELEMENT_BYTES = 2
+"""Bytes of one bfloat16 element."""
+
 POSITION_BYTES = 4
+"""Bytes of one position when it is copied to the host (int32)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpanChanges:
-    """Changes of one span: sorted positions in it and the new elements there. Without positions: all elements."""
+    """Changes of one span: ascending positions within it, and the new words at these positions.
+
+    If `positions` is None, `values` holds all words of the span.
+    """
 
     positions: npt.NDArray[np.uint32] | None
     values: npt.NDArray[np.uint16]
 
 
 class DeviceCopy:
-    """What was published last, beside the masters that it was rounded from. `parameters`: live, by checkpoint name."""
+    """The state that was published last, kept on the device next to the masters from which it was rounded.
+
+    `parameters` are the masters by their name in a checkpoint. They are not copied: `advance` reads them as they are
+    then. Creating the object rounds them once, as the first state.
+    """
 
     def __init__(self, parameters: Mapping[str, torch.Tensor], *, span_bytes: int = SPAN_BYTES) -> None:
         self._parameters = {name: tensor.detach() for name, tensor in parameters.items()}
@@ -63,7 +78,7 @@ class DeviceCopy:
             self._round_into(self._published[start : start + _num_elements(spans)], spans)
 
     def state(self) -> WeightState:
-        """What was published last, on the host."""
+        """Copy the state that was published last to the host."""
         arrays = _arrays(self.layout)
         for start, spans in self._chunks():
             values = self._published[start : start + _num_elements(spans)].cpu().numpy().view(np.uint16)
@@ -72,7 +87,7 @@ class DeviceCopy:
 
     @torch.no_grad()
     def advance(self) -> list[DeviceSpanChanges]:
-        """Round the masters as they are now: what differs from what was published, by span. It is published now."""
+        """Round the masters as they are now, make this the published state, and return the changes of each span."""
         changes: list[DeviceSpanChanges] = []
         scratch = torch.empty(
             max((_num_elements(spans) for _, spans in self._chunks()), default=0),
@@ -86,6 +101,7 @@ class DeviceCopy:
         return changes
 
     def _chunks(self) -> Iterator[tuple[int, Sequence[Span]]]:
+        # Yields the index of a chunk's first element, and the chunk's spans.
         start = 0
         for first in range(0, len(self.spans), CHUNK_SPANS):
             spans = self.spans[first : first + CHUNK_SPANS]
@@ -94,6 +110,7 @@ class DeviceCopy:
 
     @torch.no_grad()
     def _round_into(self, words: torch.Tensor, spans: Sequence[Span]) -> None:
+        # The spans' pieces of all tensors, one after the other, in the order of the codec.
         rounded, at = words.view(torch.bfloat16), 0
         for piece in (piece for span in spans for piece in span.pieces):
             source = self._parameters[self.layout.lines[piece.line].name].reshape(-1)[piece.start : piece.stop]
@@ -102,7 +119,7 @@ class DeviceCopy:
 
 
 def patched(base: WeightState, copy: DeviceCopy, changes: Sequence[DeviceSpanChanges]) -> WeightState:
-    """The new state, as a copy of its own: `base` with what differs."""
+    """Return a copy of the state `base` with the changes applied. `copy` says how spans map to tensors."""
     arrays = {name: tensor.data.view(np.uint16).copy() for name, tensor in base.items()}
     for span, change in zip(copy.spans, changes, strict=True):
         if change.positions is None:
@@ -113,9 +130,13 @@ def patched(base: WeightState, copy: DeviceCopy, changes: Sequence[DeviceSpanCha
 
 
 def replace_changed(published: torch.Tensor, new: torch.Tensor, spans: Sequence[Span]) -> list[DeviceSpanChanges]:
-    """What differs in one chunk, which then is what was published: one wait for the device, and two transfers."""
+    """Return the changes of one chunk from `published` to `new`, by span, and overwrite `published` with `new`.
+
+    This waits once for the device and makes at most two transfers.
+    """
     index = (published != new).nonzero().squeeze(1)
-    bounds = np.cumsum([0, *(span.num_elements for span in spans)])
+    bounds = np.cumsum([0, *(span.num_elements for span in spans)])  # where each span starts within the chunk
+    # With many changes, positions and words together are larger than the whole chunk.
     if index.numel() * (POSITION_BYTES + ELEMENT_BYTES) > new.numel() * ELEMENT_BYTES:
         published.copy_(new)
         whole = new.to("cpu", copy=True).numpy().view(np.uint16)
@@ -123,6 +144,7 @@ def replace_changed(published: torch.Tensor, new: torch.Tensor, spans: Sequence[
     values = new[index]
     published[index] = values
     positions, words = index.to(torch.int32).cpu().numpy(), values.cpu().numpy().view(np.uint16)
+    # Divide the ascending positions among the spans, and make them relative to the start of their span.
     cuts = np.searchsorted(positions, bounds)
     return [
         DeviceSpanChanges((positions[first:last] - start).astype(np.uint32), words[first:last])
@@ -150,6 +172,7 @@ def _write_changed(
     values: npt.NDArray[np.uint16],
     arrays: dict[str, npt.NDArray[np.uint16]],
 ) -> None:
+    # Divide the span's positions among its pieces, and shift them to positions within each piece's tensor.
     bounds = np.cumsum([0, *(piece.stop - piece.start for piece in span.pieces)])
     cuts = np.searchsorted(positions, bounds)
     for piece, start, first, last in zip(span.pieces, bounds[:-1], cuts[:-1], cuts[1:], strict=True):

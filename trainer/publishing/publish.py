@@ -1,8 +1,12 @@
-"""From the trainer's weights to signed publications: the bundle once, then anchors and deltas, each with its digest.
+"""Makes the contents of publications: it rounds weights, packs the bundle, and decides between a delta and an anchor.
 
-Masters stay float32; what is published, sampled from and hashed is their bfloat16 rounding. A delta is lossless between
-two published states; where it would save next to nothing, an anchor is published in its place. Nothing here waits or
-sends: publisher.py does.
+A trainer first publishes a *bundle*, which holds the files that a worker needs besides weights. It then publishes each
+version of the weights, either as an *anchor* (the full state) or as a *delta* (what changed since the version before).
+The trainer signs all of them.
+
+The trainer keeps float32 weights. What is published, sampled from and hashed is their bfloat16 rounding. A delta is
+lossless between two such states. If it would hardly be smaller than the full state, an anchor is published instead.
+Nothing here waits or sends: publisher.py does.
 """
 
 from dataclasses import dataclass
@@ -41,27 +45,33 @@ BUNDLE_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
-"""What a worker needs beside the weights, as Hugging Face names it; those that exist are sent."""
+"""Files that a worker needs besides the weights, under their Hugging Face names. Those that exist are sent."""
 
 
 SAMPLE_BYTES = 512 << 10
-"""Bytes of a state that are sampled to tell whether a delta pays: encoded both ways in about 10 ms."""
+"""Bytes of a state that `delta_pays` samples. They are encoded both ways in about 10 ms. Chosen by hand."""
 
 SAMPLE_BLOCK_BYTES = 8 << 10
-"""Long enough that runs of unchanged rows show, short enough that 64 of them see the whole state."""
+"""Bytes of one contiguous block of the sample. Blocks are long enough to show runs of unchanged rows, and short enough
+that the 64 blocks of a sample are spread over the whole state. Chosen by hand."""
 
 WORTH = 0.98
-"""A delta that is larger than this share of the full state gives way to it, since that one needs no base."""
+"""Largest size of a delta, as a share of the full state's size, that is still worth sending. Above it the full state is
+better, because it needs no base. Chosen by hand."""
 
 
 COMPILED = ((1 << 10, 1 << 4), (1 << 20, 1 << 4), (1 << 20, 1 << 15))
-"""(elements, changes) of a span of each kind: positions of few elements are coded by other loops than those of many,
-and many changes by finer levels."""
+"""Pairs (elements, changes) of spans that together run all loops of the codec. Small spans code positions by other
+loops than large ones, and many changes use finer levels than few. `compile_codec` encodes one span of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What readers hold now: the base of the next delta. `probe`: log-probabilities of the fixed prompts under it."""
+    """The version that readers hold now, which is the base of the next delta.
+
+    `digest` is the digest of `state`. `probe` holds the log-probabilities of the fixed prompts under this version, in
+    nats, or nothing if they are not finite.
+    """
 
     policy: Policy
     state: WeightState
@@ -71,7 +81,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """Who signs: the trainer of one fork, with the coordinator's word for its key."""
+    """The signer of publications: the trainer of one fork, whose key the coordinator has certified."""
 
     job_id: str
     key: PublisherKey
@@ -80,24 +90,24 @@ class Author:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What a worker needs beside weights. `content_bytes`: after decoding."""
+    """The encoded files that a worker needs besides weights. `content_bytes` is their size after decoding."""
 
     payload: bytes
     content_bytes: int
 
     @property
     def digest(self) -> bytes:
-        """What a worker's hello must show."""
+        """Digest of the payload, by which a worker shows in its hello message that it has this bundle."""
         return payload_digest(self.payload)
 
 
 def bf16_state(model: Any) -> WeightState:
-    """The model's parameters rounded to bfloat16, by checkpoint name, tied weights once."""
+    """Return the model's parameters rounded to bfloat16, by their checkpoint names. Tied weights appear once."""
     return {name: _bf16(parameter.detach()) for name, parameter in model.named_parameters()}
 
 
 def float32_state(model: Any) -> WeightState:
-    """The model's parameters as they are: what a checkpoint keeps."""
+    """Return the model's parameters in float32, by their checkpoint names, as a checkpoint keeps them."""
     return {
         name: Tensor(dtype="F32", shape=tuple(p.shape), data=_bytes(p.detach().to(torch.float32)))
         for name, p in model.named_parameters()
@@ -105,18 +115,19 @@ def float32_state(model: Any) -> WeightState:
 
 
 def load_float32(model: Any, state: WeightState) -> None:
-    """The inverse of float32_state. Raises: ConfigError if the checkpoint is of another model."""
+    """Copy a state from `float32_state` into the model. Raises: ConfigError if the state is of another model."""
     parameters = dict(model.named_parameters())
     if parameters.keys() != state.keys():
         odd = sorted(parameters.keys() ^ state.keys())
         raise ConfigError(
-            f"the checkpoint is of another model: {odd[:3]} are not in both; resume with the job it was made by"
+            f"the checkpoint is of another model: only one of them has the tensors {odd[:3]}; resume with the job that "
+            "made the checkpoint"
         )
     for name, parameter in parameters.items():
         if (state[name].dtype, state[name].shape) != ("F32", tuple(parameter.shape)):
             raise ConfigError(
-                f"the checkpoint is of another model: {name} is {state[name].dtype} {state[name].shape} in it and F32 "
-                f"{tuple(parameter.shape)} here; resume with the job it was made by"
+                f"the checkpoint is of another model: {name} is {state[name].dtype} {state[name].shape} in it, but F32 "
+                f"{tuple(parameter.shape)} in this job's model; resume with the job that made the checkpoint"
             )
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -125,7 +136,7 @@ def load_float32(model: Any, state: WeightState) -> None:
 
 
 def bundle(model_dir: Path, data_file: Path | None) -> Bundle:
-    """Tokenizer, model configuration and data file."""
+    """Pack the tokenizer and model configuration in `model_dir`, and the data file if the job has one."""
     content: dict[str, bytes] = {
         name: (model_dir / name).read_bytes() for name in BUNDLE_FILES if (model_dir / name).is_file()
     }
@@ -135,7 +146,7 @@ def bundle(model_dir: Path, data_file: Path | None) -> Bundle:
 
 
 def bundle_publication(author: Author, policy: Policy, bundle_: Bundle) -> Publication:
-    """The bundle, signed."""
+    """Return the bundle as a signed publication of the given policy."""
     return signed_publication(
         author.key,
         author.certificate,
@@ -149,7 +160,7 @@ def bundle_publication(author: Author, policy: Policy, bundle_: Bundle) -> Publi
 
 
 def state_writer(author: Author, encoder: Encoder, policy: Policy, base: Published | None) -> PublicationWriter:
-    """Signs the parts of an encoder: an anchor where there is no base."""
+    """Return the writer that signs the encoder's parts: as a delta from `base`, or as an anchor without one."""
     return PublicationWriter(
         author.key,
         author.certificate,
@@ -165,7 +176,10 @@ def state_writer(author: Author, encoder: Encoder, policy: Policy, base: Publish
 
 
 def delta_pays(base: WeightState, state: WeightState) -> bool:
-    """Whether a delta is smaller than the full state, judged by a sample of both."""
+    """Return whether a delta is worth sending: whether it is smaller than WORTH times the full state.
+
+    Both sizes are estimated by encoding a sample of the state. False if the two states have other tensors.
+    """
     if base.keys() != state.keys():
         return False
     stride = max(1, content_bytes(state) // SAMPLE_BYTES)
@@ -176,8 +190,10 @@ def delta_pays(base: WeightState, state: WeightState) -> bool:
 
 
 def compile_codec() -> None:
-    """Encode three deltas, so that the codec's loops are compiled: on a machine's first run that takes some 5 s of a
-    core, and the first version should not wait for it; later runs find them on disk."""
+    """Encode three small deltas, so that the codec's loops are compiled before the first version needs them.
+
+    On the first run on a machine this takes about 5 s of one core. Later runs find the compiled loops on disk.
+    """
     for num_elements, num_changes in COMPILED:
         base = np.arange(num_elements, dtype=np.uint16)
         new = base.copy()
@@ -187,6 +203,7 @@ def compile_codec() -> None:
 
 
 def _sample(tensor: Tensor, stride: int) -> Tensor:
+    # One block of SAMPLE_BLOCK_BYTES in every `stride` blocks of the tensor, as a tensor of one dimension.
     data = tensor.data
     starts = range(0, data.size, stride * SAMPLE_BLOCK_BYTES)
     blocks = [data[start : start + SAMPLE_BLOCK_BYTES] for start in starts]

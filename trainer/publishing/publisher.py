@@ -1,15 +1,22 @@
-"""What readers hold, and how it gets there: one publication after another, and a full state for who asks.
+"""The publisher: it sends each version of the weights to the gateway beside training, and checks readers' proofs.
 
-    next_version: wait for the version before, take a snapshot (rounded, probed); training goes on
-    run:          scan and encode part i + 1  |  sign part i  |  the link sends what it has       then the closing
-                  the new state's digest is computed beside it
+A publication has an opening, chunks (one for each part that the encoder makes) and a closing. *Readers* are gateways
+and workers that hold copies of the weights. Two tasks share the work:
 
-Publications leave in the order of their versions, one at a time, by the one task that runs `run`. At most one snapshot
-waits or is on its way, so there are never more than two states here: what readers hold and what they get. Of encoded
-parts there are at most two, those that wait in the link, and the few that the encoder's threads are ahead.
+    next_version (training loop)   waits for the version before, takes a snapshot (rounding and probe), returns
+    run (a task of its own)        encodes part i + 1  |  signs part i  |  the link sends earlier parts
+                                   beside these, a thread computes the digest of the new state; the closing comes last
 
-A version is on record before its closing, which alone makes it one, can leave. A reader's proof of what it holds is
-compared with the digest of that version; a mismatch is counted. The reader asks for what it needs by itself.
+If a reader cannot continue from what it has, it asks for an anchor: `run` then sends the current full state again.
+
+Invariants:
+- Publications leave in the order of their versions, one at a time.
+- At most one snapshot waits or is being sent. So there are at most two states here: the one that readers hold, and the
+  one that they are getting. Of the encoded parts, two are here, besides those that wait in the link and those that the
+  encoder's threads have made ahead.
+- The audit has the line of a version before its closing is sent. Without the closing, no reader takes it for a version.
+- The proof by which a reader says what it holds is compared with the version's digest, and a mismatch is counted.
+  Repair is the reader's task: it asks for what it needs.
 """
 
 import asyncio
@@ -42,25 +49,32 @@ from trainer.reporting.run_recorder import RunRecorder
 log = logging.getLogger(__name__)
 
 DIGESTS_KEPT = 256
-"""Versions whose proofs are checked; a reader so far behind gets no leases anyway."""
+"""Number of newest versions whose proofs are checked. A reader that is farther behind gets no leases anyway. Chosen by
+hand."""
 
 SMALL = 0.5
-"""A delta below this share of its state says that the next one pays too, unsampled: training does not change so much
-between two steps, and where it does, a delta is no larger than a full state but for 1 %."""
+"""If a delta is smaller than this share of the full state, the next version is sent as a delta without sampling. Deltas
+of successive steps are similar in size, and even a dense delta is at most 1 % larger than a full state. Chosen by
+hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
     policy: Policy
-    taken: Callable[[WeightState], Taken]
+    taken: Callable[[WeightState], Taken]  # makes the state on the host, given the state of the version before
     probe: tuple[float, ...]
     started_s: float
     snapshot_s: float
-    then: Callable[[Sent], None]
+    then: Callable[[Sent], None]  # called when all records of the version were handed to the gateway
 
 
 class Publisher:
-    """One trainer's of one fork. `prompts_RP`: of the probe; `num_threads`: for encoding; `now` is monotonic."""
+    """Publishes the versions of one fork of one job.
+
+    `policy` is the version of `model` at the start. `key` signs publications once the coordinator has certified it.
+    `prompts_RP` are the token ids of the probe's prompts, [R prompts, P tokens]. `num_threads` encode. `now` returns
+    seconds on a monotonic clock.
+    """
 
     def __init__(
         self,
@@ -101,12 +115,12 @@ class Publisher:
 
     @property
     def digest(self) -> bytes:
-        """Digest of what readers hold, or are about to, when all that was handed over is out. Not before `first`."""
+        """Digest of the version that was published last. Call `first` before, and `drained` for the newest version."""
         assert self._published is not None
         return self._published.digest
 
     async def run(self) -> None:
-        """Publish what is handed over, and full states for who asks, until cancelled."""
+        """Publish the versions that `next_version` hands over, and anchors for readers that ask, until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -118,7 +132,10 @@ class Publisher:
                 await self._anchor(self._author, self._published)
 
     async def first(self, bundle: Bundle, certificate: Certificate) -> None:
-        """The bundle, and the full state to start from. From here on the journal is sealed with the publisher's key."""
+        """Publish the bundle and the first full state. From here on the publisher's key also seals the journal.
+
+        `certificate` is the coordinator's certificate of the publisher's key.
+        """
         await self._ledger_service.certified(Sealer(self._key, certificate))
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
         self._weights, published = await asyncio.to_thread(self._begin)
@@ -128,12 +145,15 @@ class Publisher:
             await self._link.publish(record)
         await self._ledger_service.milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
         self._recorder.published(await self._anchor(author, published))
-        self._anchor_wanted = False  # who asked meanwhile has it
+        self._anchor_wanted = False  # a reader that asked meanwhile has it now
         self._author = author
 
     async def next_version(self, policy: Policy, then: Callable[[Sent], None]) -> None:
-        """Publish the model's present weights as `policy`: once this returns, they may change. `then` is called when
-        all of it was handed to the gateway."""
+        """Take a snapshot of the model's weights, to be published as `policy`. Once this returns, they may change.
+
+        This first waits until the version before is published. `then` is called when all records of this version were
+        handed to the gateway.
+        """
         await self._idle.wait()
         weights, started_s = self._weights, self._now()
         assert weights is not None, "the first publication comes first"
@@ -145,7 +165,7 @@ class Publisher:
         self._work.set()
 
     async def drained(self) -> None:
-        """Wait until all that was handed over is out."""
+        """Wait until all records of the version that was handed over last were handed to the gateway."""
         await self._idle.wait()
 
     # ---- one publication ------------------------------------------------------------------------------------------
@@ -157,10 +177,11 @@ class Publisher:
 
     def _probe(self) -> tuple[float, ...]:
         logprobs_RP = reference_logprobs.logprobs(self._model, self._prompts_RP)
-        is_finite = bool(np.isfinite(logprobs_RP).all())  # else there is nothing that an engine could agree with
+        is_finite = bool(np.isfinite(logprobs_RP).all())  # without finite numbers there is nothing to compare
         return tuple(logprobs_RP.reshape(-1).tolist()) if is_finite else ()
 
     async def _version(self, snapshot: _Snapshot) -> None:
+        # Make the new state on the host, and hash it in a thread while it is encoded, signed and sent.
         policy, base = snapshot.policy, self._published
         assert self._author is not None, "the first publication comes first"
         assert base is not None
@@ -174,6 +195,7 @@ class Publisher:
             digest = await digesting
         finally:
             digesting.cancel()
+        # The audit records the version before the closing makes it one. From then on readers may prove it.
         await self._ledger_service.milestone(audit.PublishEntry(policy=policy, digest=digest))
         self._remember(policy, digest)
         await self._link.publish(writer.closing(digest, snapshot.probe))
@@ -206,7 +228,7 @@ class Publisher:
         return _sent(writer, encoder, started_s=started_s, snapshot_s=0.0, encode_s=encode_s, now_s=self._now())
 
     async def _parts(self, encoder: Encoder, writer: PublicationWriter) -> float:
-        """Opening and chunks; returns the seconds spent in the encoder."""
+        """Send the opening and all chunks, and return the seconds that were spent in the encoder."""
         parts, spent_s = encoder.parts(), 0.0
 
         def encode_next(parts: Iterator[bytes]) -> bytes | None:
@@ -217,6 +239,7 @@ class Publisher:
             return part
 
         await self._link.publish(writer.opening)
+        # While one part is signed and sent, a thread encodes the next one.
         coming = asyncio.ensure_future(asyncio.to_thread(encode_next, parts))
         try:
             while (part := await coming) is not None:

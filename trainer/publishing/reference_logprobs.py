@@ -1,11 +1,14 @@
-"""Log-probabilities of the fixed prompts under what is published: what an engine's own are compared with.
+"""The probe: log-probabilities of a few fixed prompts under a published version, to be compared with those of engines.
 
-A hash of an engine's tensors says that the right bits are there, not that the engine computes with them: a tensor may
-be read into the wrong place and read back from it. So some closings carry what the trainer's own model thinks of a few
-fixed sequences (periplus/values/probe_prompts.py), computed in float32 from the weights rounded as they are published.
+The hash of an engine's tensors shows that the right bits are there. It does not show that the engine computes with
+them: a tensor could be written to a wrong place, and be read back from the same place. The closing of a version
+therefore carries the trainer's own log-probabilities of a few fixed sequences (periplus/values/probe_prompts.py). The
+trainer computes them in float32 from the rounded weights, which are those that are published.
 
-The masters are never changed for longer than one module's forward pass, and nobody may train meanwhile: the probe
-belongs to the snapshot of a version. At most one module's parameters exist twice.
+The float32 masters of a module are replaced only during its forward pass, so at most one module's own parameters exist
+twice. Nobody may train meanwhile: the probe is part of a version's snapshot.
+
+Shapes: R prompts, P tokens of each, V vocabulary.
 """
 
 from collections.abc import Iterator
@@ -19,9 +22,9 @@ import torch
 
 @torch.no_grad()
 def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Return the log-probability of each next token, given those before it, with the weights as they are published.
+    """Return the log-probability of each token given those before it, with the weights rounded to bfloat16.
 
-    *Shapes*: `ids_RP` [R, P] token ids; returns [R, P - 1], in nats.
+    `ids_RP` holds token ids. The result has the shape [R, P - 1], in nats: the first token has no log-probability.
     """
     ids = torch.from_numpy(ids_RP).to(next(model.parameters()).device)
     with _rounded(model):
@@ -33,6 +36,7 @@ def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float3
 
 @contextmanager
 def _rounded(model: Any) -> Iterator[None]:
+    # Hooks round the parameters of each module when its forward pass begins, and put the masters back when it ends.
     masters: dict[torch.nn.Module, list[torch.Tensor]] = {}
 
     def enter(module: torch.nn.Module, _: object) -> None:
@@ -53,6 +57,7 @@ def _rounded(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        # After an error within a forward pass, the modules that were inside it still have rounded parameters.
         for module in reversed(tuple(masters)):
             leave(module)
         for hook in hooks:

@@ -1,7 +1,8 @@
-"""The weights of a version, taken while training stands still, and made a state on the host afterwards.
+"""Takes a version of the weights while training stands still, and completes it on the host while training goes on.
 
-Taking is short: rounding on the host, or rounding and comparing on the device where the masters are (compact.py). What
-comes of it needs the state that was published before, and may be done while training goes on.
+`take` is the short part, for which training waits. Weights in the host's memory are rounded to bfloat16. Weights on an
+accelerator are rounded and compared there (device_snapshot.py). `take` returns a function for the second part: given
+the state that was published before, it returns the new state on the host. Training may change the weights meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,27 +19,33 @@ from trainer.publishing.publish import bf16_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A version on the host. `changes`: by span of the codec, the positions that differ from the version before, or
-    None where they are not known; None if nobody compared."""
+    """A version of the weights on the host.
+
+    `changes` holds, for each span of the codec, the ascending positions that differ from the version before, or None
+    for a span that was copied whole. It is None as a whole if the two versions were not compared.
+    """
 
     state: WeightState
     changes: Sequence[npt.NDArray[np.uint32] | None] | None = None
 
 
 class Weights(Protocol):
-    """Where the masters live. Versions are taken one after the other, and each is finished before the next is taken."""
+    """The trained weights, from which versions are taken.
+
+    Versions are taken one after the other. Complete each one before you take the next.
+    """
 
     def first(self) -> WeightState:
-        """The state to start from, on the host."""
+        """Return the first state, on the host."""
         ...
 
     def take(self) -> Callable[[WeightState], Taken]:
-        """What the masters are now; to be called with the state that was taken before."""
+        """Take the weights as they are now. Call the result with the state of the version before to get this one."""
         ...
 
 
 class HostWeights:
-    """In the host's memory."""
+    """Weights in the host's memory. A version is rounded at once and compared later, by the encoder."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -52,7 +59,7 @@ class HostWeights:
 
 
 class DeviceWeights:
-    """On an accelerator."""
+    """Weights on an accelerator. The device keeps the published state, and compares with it."""
 
     def __init__(self, model: Any) -> None:
         self._copy = DeviceCopy(dict(model.named_parameters()))
@@ -67,6 +74,6 @@ class DeviceWeights:
 
 
 def weights_of(model: Any) -> Weights:
-    """Return the kind of snapshot that suits the device that the model is on."""
+    """Return `HostWeights` if all parameters of the model are in the host's memory, else `DeviceWeights`."""
     is_on_host = all(parameter.device.type == "cpu" for parameter in model.parameters())
     return HostWeights(model) if is_on_host else DeviceWeights(model)

@@ -1,6 +1,9 @@
-"""What a run says of itself: records of steps and evaluations, progress, and how they reach the coordinator.
+"""Reports of a run: records of steps and evaluations, and sums over the run for its summary.
 
-`run_recorder` writes `metrics.jsonl` and the summary, `progress` adds up what the records say, `delivery` sends them
-until they are acknowledged. In come facts about steps; out go records on disk and over the network. Nothing here
-decides anything about training.
+In come facts about steps, publications and readers' proofs. Out go records, to the run directory and to those who
+watch the run, and the sums that a checkpoint keeps. Nothing here may decide anything about training.
+
+    run_recorder  writes each record to the run directory, and sends it to the gateway for watchers
+    progress      sums over a run, which a checkpoint keeps and the summary reports
+    delivery      figures of one publication, and of readers' proofs of what they hold
 """

@@ -1,7 +1,11 @@
-"""Versions on their way: what one cost to send, and what readers say of those that they hold. Pure values; whether a
-digest is the right one is the publisher's to say.
+"""Figures about the delivery of versions: what a publication cost, and what readers report about versions they hold.
 
-Times and differences in proofs come from other machines: a number that is negative or not finite counts as nothing.
+A *reader* is a worker that holds a copy of the weights. Its *proof* says which version it holds, with what digest, and
+how long it took to get there. This module holds values and adds them up. It does not compare digests, which is the
+publisher's task (trainer/publishing/publisher.py).
+
+Times and differences in proofs come from other machines and are not trusted: a number that is negative or not finite is
+ignored.
 """
 
 from dataclasses import dataclass
@@ -12,8 +16,14 @@ from periplus.values.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A publication that was handed to the gateway. Elements are counted for a delta only; `snapshot_s`: training stood
-    still; `encode_s`: in the encoder; `publish_s`: from the snapshot's start to the closing."""
+    """Figures of a publication of weights whose records were all handed to the gateway.
+
+    - `payload_bytes`: encoded size. `content_bytes`: size of the full bfloat16 state.
+    - `num_elements`, `num_changed`: elements of the state, and those that differ from the base. In a full state all
+      elements count as changed, and no metric is made of them.
+    - `snapshot_s`: time for which training waited. `encode_s`: time spent in the encoder.
+    - `publish_s`: time from the start of the snapshot until the closing was handed over.
+    """
 
     is_delta: bool
     payload_bytes: int
@@ -42,8 +52,15 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderProof:
-    """One version at one reader, as it reports it. `engine_checked`: the engine's own tensors were hashed, and the
-    probe was run; `fallback`: it came as a full state or a fold."""
+    """Report of one reader about one version that it holds.
+
+    - `digest`: digest of the reader's copy. `ok`: whether the reader itself found the copy right, and `why` not.
+    - `engine_checked`: whether the engine's own tensors were hashed and the fixed prompts were run.
+    - `fallback`: whether the version came as a full state, or as several deltas folded into one.
+    - `probe_max_difference`: largest difference of log-probabilities on the fixed prompts, in nats.
+    - `transfer_s`: time from opening to closing. `apply_s`: time to decode into the copy in host memory.
+    - `pause_s`: time for which the engine stood still.
+    """
 
     policy: Policy
     digest: bytes
@@ -59,7 +76,7 @@ class ReaderProof:
 
 @dataclass(slots=True)
 class ProofTally:
-    """Proofs of all readers since the tally was last taken."""
+    """Counts and maxima over the proofs of all readers since the last step was recorded."""
 
     proofs: int = 0
     fallbacks: int = 0
@@ -70,7 +87,7 @@ class ProofTally:
     pause_s: float = 0.0
 
     def add(self, proof: ReaderProof) -> None:
-        """One more."""
+        """Add one proof."""
         self.proofs += proof.ok
         self.fallbacks += proof.fallback
         self.checks += proof.engine_checked
@@ -80,7 +97,10 @@ class ProofTally:
         self.pause_s = larger(self.pause_s, proof.pause_s)
 
     def values(self) -> dict[str, float]:
-        """Return the figures under the names of the metric registry; times and differences only where measured."""
+        """Return the figures under the names of the metric registry.
+
+        Times are left out if there was no valid proof, the difference if no engine was checked.
+        """
         values = {
             "weight_proofs": float(self.proofs),
             "weight_fallbacks": float(self.fallbacks),
@@ -94,5 +114,5 @@ class ProofTally:
 
 
 def larger(known: float, found: float) -> float:
-    """The larger of two numbers, of which the second may be none."""
+    """Return the larger of two numbers, or `known` if `found` is not finite."""
     return max(known, found) if isfinite(found) else known

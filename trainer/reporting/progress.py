@@ -1,4 +1,8 @@
-"""Sums over a run, as the summary reports them and a checkpoint keeps them. Pure arithmetic, no clock."""
+"""Sums over a whole run, which the run's summary reports and each checkpoint keeps.
+
+`Progress` is an immutable value. Each method returns a new one with an event added. A restored run continues with the
+sums of its checkpoint. This is pure arithmetic: times and counts come in as arguments.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -9,8 +13,19 @@ from trainer.reporting.delivery import ReaderProof, Sent, larger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`*_bytes` are payload; `rl_s` is the wall time of reinforcement learning without evaluations; `compared_*` and
-    `changed_elements` are of deltas, `delta_bytes` of all versions."""
+    """Sums over a run from its start, across restores. `*_bytes` count payload.
+
+    - `accuracy_before`: accuracy on held-out prompts before training.
+    - `rl_s`: wall time of training steps, without evaluations.
+    - `delta_bytes`, `full_weights_bytes`: size of all published versions as they were sent, and as full bfloat16
+      states.
+    - `compared_elements`, `changed_elements`, `compared_payload_bytes`: elements, changed elements and size of those
+      versions that were sent as deltas.
+    - `staleness_max`, `pause_s`: largest values so far, not sums.
+    - `remote_trajectory_bytes`, `remote_trajectory_json_bytes`: size of trajectories from other regions, as they were
+      received and as JSON.
+    - `previous_wall_s`, `wan_bytes`: wall time and bytes between regions up to the last checkpoint.
+    """
 
     accuracy_before: float = 0.0
     warmup_s: float = 0.0
@@ -37,7 +52,7 @@ class Progress:
     wan_bytes: float = 0.0
 
     def consumed(self, trained: Inspection, num_tokens: int, num_dropped: int, step_s: float) -> "Progress":
-        """One batch was trained on. `trained` inspects exactly what the optimizer saw."""
+        """Add a batch that was trained on. `trained` is the inspection of exactly what the optimizer saw."""
         return replace(
             self,
             steps=self.steps + 1,
@@ -49,7 +64,7 @@ class Progress:
         )
 
     def published(self, sent: Sent) -> "Progress":
-        """One version went out."""
+        """Add a version that was published."""
         total = replace(
             self,
             num_published=self.num_published + 1,
@@ -66,7 +81,7 @@ class Progress:
         )
 
     def proven(self, proof: ReaderProof) -> "Progress":
-        """A reader said what it holds."""
+        """Add a reader's report about a version that it holds."""
         return replace(
             self,
             weight_fallbacks=self.weight_fallbacks + proof.fallback,
@@ -75,7 +90,7 @@ class Progress:
         )
 
     def received(self, frame_bytes: int, json_bytes: int) -> "Progress":
-        """A frame came from another region."""
+        """Add a frame of trajectories from another region, with its size and the size of the same as JSON."""
         return replace(
             self,
             remote_trajectory_bytes=self.remote_trajectory_bytes + frame_bytes,
@@ -83,17 +98,26 @@ class Progress:
         )
 
     def to_mapping(self) -> dict[str, float]:
-        """For the checkpoint's manifest."""
+        """Return the sums by name, for a checkpoint's manifest."""
         return asdict(self)
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, float]) -> "Progress":
-        """The inverse of to_mapping; what an older build did not write, or was not finite, stays 0."""
+        """Return the progress of a mapping from `to_mapping`.
+
+        A sum that an older version did not write stays 0, and so does one that was stored as null because it was not
+        finite.
+        """
         known = cls.__dataclass_fields__
         return cls(**{name: value for name, value in values.items() if name in known and value is not None})
 
     def summary(self, *, accuracy_after: float, wall_s: float, bound: int, num_remote_regions: int) -> dict[str, float]:
-        """The values of the run's summary record, under their registered names."""
+        """Return the values of the run's summary record, under the names of the metric registry.
+
+        `wall_s` is the time since this trainer started, and `bound` the job's bound on staleness. Bytes of weights
+        between regions are the published bytes times `num_remote_regions`, since a version crosses once to each region.
+        """
+        # What the same run would have sent between regions with full bfloat16 weights and trajectories as JSON.
         full_bytes = self.full_weights_bytes * num_remote_regions + self.remote_trajectory_json_bytes
         values = {
             "accuracy_before": self.accuracy_before,

@@ -1,7 +1,8 @@
-"""What a run says of itself while it runs: records to its directory and to whoever watches, and sums over the run.
+"""The recorder of a run: it writes records to the run directory, sends them to watchers, and keeps sums over the run.
 
-Watchers get a record at once. A record that the disk has no room for is kept here and written, in its order, with the
-next one; the training loop waits for that between two steps, so that no more than one step's records are kept.
+A record describes a step, an evaluation, a phase or the summary. Watchers get it at once, through the gateway. If the
+disk has no room for a record, it is kept in memory and written in order with the next one. The training loop waits for
+that between two steps (`written`), so no more than the records of one step are kept.
 """
 
 import contextlib
@@ -30,8 +31,11 @@ log = logging.getLogger(__name__)
 
 
 class RunRecorder:
-    """One trainer's. `progress` continues a restored run's; `started_s` is when the trainer's process started, on the
-    clock of `now`."""
+    """Records the run of one trainer.
+
+    `progress` holds the sums so far, which are those of the checkpoint in a restored run. `now` returns seconds on a
+    monotonic clock, and `started_s` is when the trainer's process started on that clock.
+    """
 
     def __init__(
         self,
@@ -60,14 +64,17 @@ class RunRecorder:
         ledger_service.on_remote_frame = self._received
 
     def progress_now(self) -> Progress:
-        """The sums, with the wall time until now and the bytes until they were last counted: for a checkpoint."""
+        """Return the sums for a checkpoint, with the wall time until now and the newest count of bytes."""
         wan_bytes = self.progress.wan_bytes if self._wan_bytes is None else self._wan_bytes
         wall_s = self.progress.previous_wall_s + self._now() - self._started_s
         return replace(self.progress, previous_wall_s=wall_s, wan_bytes=wan_bytes)
 
     async def count_wan(self) -> None:
-        """Ask the gateway what the job has sent between regions. A gateway that has counted less than the checkpoint of
-        a restored run says was not there for all of it: the checkpoint's sum is then added."""
+        """Ask the gateway how many bytes the job has sent between regions since the gateway started.
+
+        If the first count after a restore is below the checkpoint's sum, the gateway has not counted the whole run, and
+        the checkpoint's sum is added.
+        """
         counted_bytes = await self._link.wan_bytes()
         if counted_bytes is None:
             return
@@ -83,8 +90,11 @@ class RunRecorder:
         staleness_tokens: dict[int, int] | None = None,
         policy: Policy | None = None,
     ) -> None:
-        """Write one record, of the present policy or an earlier one, to the run directory and send it to the
-        watchers."""
+        """Send one record to the watchers, and write it to the run directory.
+
+        Without `policy` it belongs to the present one. The names in `values` must be in the metric registry. If the
+        disk is full, the record is kept and written later.
+        """
         check_names(values or {})
         record = Record(
             kind=kind,
@@ -100,7 +110,10 @@ class RunRecorder:
             self._write()
 
     async def written(self) -> None:
-        """Return when the run directory has every record. Raises: DiskFull if asked to stop while the disk is full."""
+        """Wait until all records are in the run directory.
+
+        Raises: DiskFull if the trainer is asked to stop while the disk is full.
+        """
         await self._disk.write(self._write)
 
     def _write(self) -> None:
@@ -109,20 +122,20 @@ class RunRecorder:
             self._unwritten.clear()
 
     def phase(self, text: str) -> None:
-        """The run does something else now."""
+        """Record that the run enters another phase, which `text` names."""
         self.record(RecordKind.PHASE, text)
 
     def published(self, sent: Sent) -> None:
-        """One version went out."""
+        """Add a version that was published to the sums."""
         self.progress = self.progress.published(sent)
 
     def proven(self, proof: ReaderProof) -> None:
-        """A reader said what it holds."""
+        """Add a reader's report about a version that it holds."""
         self.progress = self.progress.proven(proof)
         self._proofs.add(proof)
 
     def mismatched(self) -> None:
-        """A reader holds other weights than were published."""
+        """Count a reader that holds other weights than were published."""
         self.progress = replace(self.progress, weight_digest_mismatches=self.progress.weight_digest_mismatches + 1)
 
     def _received(self, frame_bytes: int, json_bytes: int) -> None:
@@ -138,8 +151,13 @@ class RunRecorder:
         num_dropped: int,
         values: dict[str, float],
     ) -> None:
-        """One batch was consumed, and `policy` came of it and was published; `trained` is what the optimizer saw,
-        `found` the ages of its tokens."""
+        """Record a training step after the version that it made, `policy`, was published.
+
+        `trained` are the trajectories that the optimizer saw, and `found` is the inspection of their tokens.
+        `num_dropped` counts samples of the batch that the gate refused. `values` holds further figures of the step, of
+        which `step_s` is required.
+        """
+        # Take the counts since the last step from the ledger service and from the readers' proofs, and start anew.
         num_tokens = sum(len(trajectory.completion_ids) for trajectory in trained)
         tally, self._ledger_service.tally = self._ledger_service.tally, Tally()
         num_dropped += tally.dropped
@@ -170,7 +188,7 @@ class RunRecorder:
         self.record(RecordKind.STEP, "", values, dict(found.tokens_by_staleness), policy)
 
     def summary(self, accuracy_after: float, *, num_remote_regions: int, digest: bytes) -> None:
-        """The last record of a run that came to its end; `digest` is of the weights that readers hold."""
+        """Record the summary of a run that reached its last step. `digest` is that of the final weights."""
         values = self.progress.summary(
             accuracy_after=accuracy_after,
             wall_s=self._now() - self._started_s,

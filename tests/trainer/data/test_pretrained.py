@@ -201,7 +201,7 @@ def test_shards_are_judged_as_one(copy: Path) -> None:
         ({"model_type": "no-such-family"}, "no-such-family"),
         (
             {"model_type": "no-such-family", "auto_map": {"AutoConfig": "code.Config"}},
-            "code that lies in the checkpoint",
+            "code from the checkpoint",
         ),
         ({"hidden_size": "wide"}, "refused by transformers"),
         ({"hidden_size": -1}, "describes no causal language model"),

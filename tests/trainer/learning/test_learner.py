@@ -167,7 +167,7 @@ def test_a_step_repeated_after_a_restore_is_the_same_step_bit_for_bit(model: Any
 
 
 def test_a_state_of_another_algorithm_is_refused(model: Any) -> None:
-    with pytest.raises(ConfigError, match="resume with the algorithm it was made by"):
+    with pytest.raises(ConfigError, match="resume with the algorithm that made the checkpoint"):
         build(model, algorithm={"name": "ppo"}).load_state_dict(build(model).state_dict())
 
 

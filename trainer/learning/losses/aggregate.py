@@ -1,12 +1,15 @@
-"""From what each token costs to one number, the same however the step is cut into micro-batches or over processes.
+"""Reduces the loss of each token to one number, independently of micro-batches and of the number of processes.
 
-    token_mean       1/N   sum_i sum_t l_it            N tokens of the step (DAPO, arXiv 2503.14476, equation 8)
+With l_it the loss of token t of sample i:
+
+    token_mean       1/N   sum_i sum_t l_it            N tokens of the update (DAPO, arXiv 2503.14476, equation 8)
     sequence_mean    1/S   sum_i 1/n_i sum_t l_it      S sequences of n_i tokens (GRPO, arXiv 2402.03300, equation 3)
     constant         1/(S C) sum_i sum_t l_it          C a constant: the longest completion (Dr. GRPO, arXiv 2503.20783)
 
-N, S and n_i count what the loss sees in everything that one optimizer step trains on, in all processes, *before*
-importance weights reject anything: a mean over what is left would let a single surviving token speak for the batch. A
-sequence mean gives the tokens of long answers less weight; the other two do not.
+N, S and n_i count the tokens and sequences that the loss sees in one optimizer update, in all micro-batches and
+processes. They are counted *before* importance weights reject anything: in a mean over the rest, a single remaining
+token could stand for the whole batch. A sequence mean gives the tokens of long answers less weight; the other two do
+not.
 
 Shapes: B rows, T completion columns.
 """
@@ -19,7 +22,7 @@ import torch
 
 
 class Aggregation(StrEnum):
-    """Names of the three means above."""
+    """Name of a way to average token losses: over tokens, over sequences, or by a constant. The module has formulas."""
 
     TOKEN_MEAN = "token_mean"
     SEQUENCE_MEAN = "sequence_mean"
@@ -28,7 +31,7 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """Tokens that the loss sees, and sequences, of one optimizer step: all micro-batches, all processes."""
+    """Numbers of tokens that the loss sees, and of sequences, in one optimizer update over all processes."""
 
     num_tokens: int
     num_sequences: int
@@ -42,9 +45,10 @@ def aggregate(
     *,
     constant_tokens: float,
 ) -> torch.Tensor:
-    """This micro-batch's share of the mean: the shares add up. `constant_tokens` is C, for `constant` alone.
+    """Return this micro-batch's share of the mean, a scalar. The shares of all micro-batches add up to the mean.
 
-    Values outside the mask do not matter if they are finite. Raises: ValueError for a step without tokens.
+    `counts` are those of the whole update. `constant_tokens` is C, and only `constant` reads it. Values outside the
+    mask have no effect if they are finite. Raises: ValueError if the update has no tokens or no sequences.
     """
     if counts.num_tokens < 1 or counts.num_sequences < 1:
         raise ValueError(f"the step has {counts.num_tokens} tokens in {counts.num_sequences} sequences: no mean exists")

@@ -3,9 +3,12 @@
     l_it = -sg(clip(rho_it, 1 - clip_low, 1 + clip_high)) A_it log pi_theta,   rho = pi_theta / pi_prox
     L    = 1 / sum_i n_i  sum_i sum_t l_it
 
-with GRPO's advantages; sg stops the gradient. The ratio is a weight and not the thing that is differentiated: no token
-loses its gradient, rare decisive ones ("however", "wait") included. The paper sets no lower bound (`clip_low: 1`) and
-tunes the upper one. *Trap*: TRL's epsilon_high is the bound itself, 1 + clip_high here (as in verl and slime).
+The advantages are GRPO's, and sg stops the gradient. The clipped ratio is a constant weight and is not differentiated.
+So no token loses its gradient, including rare but decisive ones ("however", "wait"). The paper sets no lower bound
+(`clip_low: 1`) and tunes the upper one. *Trap*: TRL's epsilon_high is the bound itself, which is 1 + clip_high here (as
+in verl and slime).
+
+Shapes: B rows (samples), T completion columns.
 """
 
 import torch
@@ -19,12 +22,15 @@ from trainer.learning.losses.surrogate import Clip, TokenLoss, clamp
 def cispo_loss(
     logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
 ) -> TokenLoss:
-    """The loss of each token, l above."""
+    """Return the loss of each token, BT: l_it of the module's formula.
+
+    A token counts as clipped if the clip changed its ratio.
+    """
     ratio_BT = bounded_ratio(logprobs_BT - proximal_BT).detach()
     weight_BT = clamp(ratio_BT, clip)
     return TokenLoss(loss_BT=-weight_BT * advantages_BT * logprobs_BT, clipped_BT=weight_BT != ratio_BT)
 
 
 def cispo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
-    """Those of GRPO."""
+    """Return GRPO's advantages, which CISPO uses unchanged."""
     return grpo_advantages(outcomes, settings)

@@ -6,9 +6,14 @@
                                (L_max - L_cache - n) / L_cache   in between
                                -1                       n > L_max
 
-with GRPO's advantages. *Overlong filtering*: completions that were cut off at the length limit teach nothing, but count
-in the mean and in their group's baseline. *Dynamic sampling* (no groups whose samples all got the same reward) is not a
-loss: such a group has advantage 0 here, and whether another one is drawn in its place is the ledger's decision.
+The advantages are GRPO's, of the rewards after the punishment R. n_i is the length of completion i, L_max the longest
+length, L_cache the length of the interval in which the punishment grows.
+
+*Overlong filtering*: completions that were cut off at the length limit get the advantage 0. They still count in the
+mean, and in their group's baseline. *Dynamic sampling* (groups whose samples all got the same reward are replaced) is
+not part of the loss: such a group has the advantage 0 here, and the ledger decides whether another group replaces it.
+
+Shapes: B rows (samples), T completion columns.
 """
 
 from collections.abc import Sequence
@@ -22,12 +27,15 @@ from trainer.learning.losses.surrogate import Clip, TokenLoss, clipped_surrogate
 def dapo_loss(
     logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
 ) -> TokenLoss:
-    """The loss of each token, l above."""
+    """Return the loss of each token, BT: l_it of the module's formula."""
     return clipped_surrogate(logprobs_BT, proximal_BT, advantages_BT, mask_BT, clip)
 
 
 def dapo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
-    """GRPO's advantages of the rewards after the overlong punishment; 0 for what overlong filtering leaves out."""
+    """Return GRPO's advantages of the rewards after the overlong punishment, 0 for samples that the filter excludes.
+
+    There is no KL penalty in the reward: a job that asks for one with DAPO is refused.
+    """
     rewards = outcomes.rewards
     if settings.overlong_cache_tokens:
         punished = overlong_punishments(
@@ -42,5 +50,5 @@ def dapo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantag
 
 
 def overlong_punishments(lengths: Sequence[int], *, max_tokens: int, cache_tokens: int) -> tuple[float, ...]:
-    """R(n) of each completion length in tokens (equation 13)."""
+    """Return the punishment R(n) of each completion length (equation 13), between -1 and 0. Lengths are in tokens."""
     return tuple(max(-1.0, min(0.0, (max_tokens - cache_tokens - length) / cache_tokens)) for length in lengths)

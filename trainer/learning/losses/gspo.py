@@ -4,10 +4,12 @@
     l_i = -min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i)
     L   = 1/S sum_i l_i                                                    mean over sequences
 
-with GRPO's advantages. The reward belongs to the sequence, so ratio and clip do too: token ratios of one sequence
-scatter, their mean hardly does, and clip ranges are therefore far narrower (the paper: 3e-4 and 4e-4). Each token
-carries its sequence's l_i; the mean over sequences of the mean over their tokens is then L. *Assumption*: n_i counts
-the tokens that the policy sampled.
+The advantages are GRPO's. The reward is that of a whole sequence, so ratio and clip are too. The token ratios of a
+sequence scatter widely and their mean hardly does, so clip ranges are far narrower (the paper: 3e-4 and 4e-4). Each
+token carries the loss l_i of its sequence: the mean over sequences of the mean over their tokens is then L.
+*Assumption*: n_i counts the tokens that the policy sampled.
+
+Shapes: B rows (samples), T completion columns.
 """
 
 import torch
@@ -21,12 +23,13 @@ from trainer.learning.losses.surrogate import Clip, TokenLoss, clipped_ratio
 def gspo_loss(
     logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
 ) -> TokenLoss:
-    """The loss of each token: its sequence's l above."""
+    """Return the loss of each token, BT: l_i of its sequence in the module's formula."""
+    # The mean log-ratio over the sampled tokens of each sequence, B1, is the logarithm of s_i.
     log_ratio_BT = (logprobs_BT - proximal_BT) * mask_BT
     log_ratio_B1 = log_ratio_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)
     return clipped_ratio(bounded_ratio(log_ratio_B1).expand_as(logprobs_BT), advantages_BT, clip)
 
 
 def gspo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
-    """Those of GRPO."""
+    """Return GRPO's advantages, which GSPO uses unchanged."""
     return grpo_advantages(outcomes, settings)

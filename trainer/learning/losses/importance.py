@@ -1,22 +1,23 @@
-"""Weights that make samples of an older policy count for the present one.
+"""Importance weights: they correct the loss for samples that an older policy generated.
 
-A token was sampled by pi_b (the behaviour policy, as the engine computed it) and is trained on by a step that starts
-from pi_p (the proximal policy). Decoupled PPO (AReaL, arXiv 2505.24298, section 5.2; after arXiv 2110.00641) clips
-around pi_p and weighs each token's loss by
+A token was sampled by pi_b (the behaviour policy, with the probability that the engine reported). The training step
+starts from pi_p (the proximal policy). Decoupled PPO (AReaL, arXiv 2505.24298, section 5.2; after arXiv 2110.00641)
+clips around pi_p, and multiplies each token's loss by one of these weights:
 
     token                 w_t = pi_p(t) / pi_b(t)
     sequence              w   = prod_t pi_p(t) / pi_b(t)              the exact weight of a whole sequence
-    sequence_geometric    w   = (prod_t pi_p(t) / pi_b(t))^(1/n)      the same a token: its variance does not grow with
-    n
+    sequence_geometric    w   = (prod_t pi_p(t) / pi_b(t))^(1/n)      its variance does not grow with the length n
 
-over the n tokens that the loss sees. Their variance is bounded in one of two ways:
+Products run over the n tokens of a sequence that the loss sees. The variance of the weight is bounded in one of two
+ways:
 
     truncated   w <- min(w, cap)                    truncated importance sampling (Espeholt et al., arXiv 1802.01561)
     masked      w <- w if low <= w <= high else 0   IcePop (Ring-1T, arXiv 2510.18855, section 2.3)
 
-Truncation keeps each token and is biased; masking lets a token or sequence that the present policy would hardly have
-sampled, or would have sampled far more often, teach nothing. A masked token still counts in the loss's normaliser.
-*Assumption*: both log-probabilities are of the sampling distribution, temperature included. No gradient passes through.
+Truncation keeps every token and is biased. Masking removes a token or sequence that the proximal policy would hardly
+have sampled, or would have sampled far more often. A masked token still counts in the loss's normaliser.
+*Assumption*: both log-probabilities are of the sampling distribution, temperature included. No gradient passes through
+the weights.
 
 Shapes: B rows, T completion columns.
 """
@@ -29,7 +30,11 @@ import torch
 
 
 class Correction(StrEnum):
-    """`none` is coupled PPO: the behaviour policy is the proximal one, and staleness must be 0."""
+    """How the variance of importance weights is bounded.
+
+    `none` uses no weights. It is coupled PPO, which clips around the behaviour policy; the job's bound on staleness
+    must then be 0.
+    """
 
     NONE = "none"
     TRUNCATED = "truncated"
@@ -37,7 +42,7 @@ class Correction(StrEnum):
 
 
 class Level(StrEnum):
-    """What the weight is the probability ratio of."""
+    """Of what the weight is the probability ratio: a token, a sequence, or a sequence's geometric mean per token."""
 
     TOKEN = "token"
     SEQUENCE = "sequence"
@@ -46,7 +51,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importance:
-    """How to correct. `cap` is for `truncated`, `low` and `high` for `masked`."""
+    """Settings of the importance weights.
+
+    `cap` is the largest weight with `truncated`. `low` and `high` are the range of weights that `masked` keeps. All
+    three are ratios of probabilities.
+    """
 
     correction: Correction = Correction.TRUNCATED
     level: Level = Level.TOKEN
@@ -58,10 +67,11 @@ class Importance:
 def importance_weights(
     proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, importance: Importance
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weight of each token, BT, and where it was cut or masked, BT bool.
+    """Return the weight of each token (BT), and where a weight was truncated or masked (BT, bool).
 
-    Values outside the mask do not matter if they are finite.
+    Values outside the mask have no effect on the weights inside it, if they are finite.
     """
+    # Logarithm of the weight: per token, or the sum or mean over a row's sampled tokens, repeated in each column.
     log_BT = ((proximal_BT - behaviour_BT) * mask_BT).detach()
     match importance.level:
         case Level.TOKEN:
@@ -72,7 +82,7 @@ def importance_weights(
             log_BT = (log_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)).expand_as(log_BT)
         case _:
             assert_never(importance.level)
-    weight_BT = torch.exp(log_BT)  # infinite at worst, which both corrections bound
+    weight_BT = torch.exp(log_BT)  # may be infinite, which both corrections bound
     match importance.correction:
         case Correction.NONE:
             return torch.ones_like(weight_BT), torch.zeros_like(mask_BT)

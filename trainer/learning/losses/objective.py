@@ -1,15 +1,17 @@
-"""The loss of a policy: an algorithm's loss of each token, weighted for staleness, averaged, with a KL penalty.
+"""The policy loss of a micro-batch: token losses times importance weights, averaged, plus a KL penalty.
 
     L = mean_t( w_t l_t(pi_theta, pi_prox, A_t) ) + beta mean_t( kl_t(pi_theta, pi_ref) )
 
+l_t is the algorithm's loss of a token (files beside this one), and w_t the importance weight. There are two cases:
 - *decoupled*: pi_prox is the policy at the start of the step, and w corrects from the behaviour policy to it
-  (`trainer.learning.losses.importance`). With one optimizer step a batch r = 1, and the gradient is that of w A log pi.
-- *coupled* (correction `none`): pi_prox is the behaviour policy and w = 1. The clip then also limits how far the policy
-  may be from the one that sampled, and with stale samples many tokens fall outside.
+  (`trainer.learning.losses.importance`). With one optimizer update per step the ratio pi_theta / pi_prox is 1, and the
+  gradient is that of w A log pi.
+- *coupled* (correction `none`): pi_prox is the behaviour policy, and w = 1. The clip then also limits the distance from
+  the policy that sampled, so with stale samples many tokens would be clipped.
 
-The mean is `trainer.learning.losses.aggregate`'s. The penalty is added after the weight (as TRL does): it holds the
-policy to the reference on the tokens at hand, whoever sampled them. Tokens outside the mask are replaced before any
-arithmetic, so padding may hold anything, NaN included.
+`trainer.learning.losses.aggregate` defines the mean. The importance weight does not apply to the KL penalty (as in
+TRL): the penalty keeps the policy near the reference on the given tokens, whichever policy sampled them. Values outside
+the mask are replaced before any arithmetic, so padding may hold anything, including NaN.
 
 Shapes: B rows, T completion columns.
 """
@@ -27,7 +29,12 @@ from trainer.learning.losses.surrogate import Clip, TokenLossFunction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """`kl_coefficient` is beta, of a penalty in the loss; `constant_tokens` is the C of a constant mean."""
+    """Settings of the policy loss.
+
+    `clip`, `importance` and `aggregation` configure the modules of these names (`surrogate` for the clip).
+    `constant_tokens` is C of the aggregation `constant`. `kl_coefficient` is beta, the coefficient of the KL penalty in
+    the loss, 0 for none.
+    """
 
     clip: Clip
     importance: Importance
@@ -39,12 +46,15 @@ class LossSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSums:
-    """Sums over the tokens that the loss sees, so that micro-batches add up; divide by their count.
+    """Sums of figures over the tokens that the loss sees. Micro-batches add up; divide by the number of tokens.
 
-    `ratio` and `approx_kl` compare the current with the behaviour policy: the latter is k3 of KL(behaviour || current).
-    Both are bounded a token (log_ratio.py), so that one wrong log-probability does not make a metric infinite.
-    `weight` sums the importance weights, `cut` counts those truncated or masked, `clipped` the tokens that a clip
-    decided.
+    - `clipped`: number of tokens where the loss's clip took effect.
+    - `ratio`: sum of the ratio of the current to the behaviour policy.
+    - `approx_kl`: sum of k3, which estimates KL(behaviour || current).
+    - `weight`: sum of importance weights. `cut`: number of weights that were truncated or masked.
+
+    `ratio` and `approx_kl` are bounded for each token (log_ratio.py), so one wrong log-probability cannot make a metric
+    infinite.
     """
 
     clipped: float = 0.0
@@ -69,14 +79,18 @@ def policy_loss(
     counts: StepCounts,
     settings: LossSettings,
 ) -> tuple[torch.Tensor, LossSums]:
-    """The loss (a scalar: this micro-batch's share) and its sums. Only `logprobs_BT` is differentiated.
+    """Return this micro-batch's share of the policy loss, a scalar, and sums of figures over its tokens.
 
-    `reference_BT` is needed with a KL coefficient above 0. Raises: ValueError for a step without tokens.
+    The other arguments ending in `_BT` are constants: only `logprobs_BT` is differentiated. `counts` are those of the
+    whole update. `reference_BT` is required if the KL coefficient is above 0. Raises: ValueError if the update has no
+    tokens.
     """
+    # Replace what is outside the mask, which may be NaN, by 0.
     hidden_BT = ~mask_BT
     current_BT = logprobs_BT.masked_fill(hidden_BT, 0.0)
     behaviour_BT = behaviour_BT.masked_fill(hidden_BT, 0.0)
     advantages_BT = advantages_BT.masked_fill(hidden_BT, 0.0)
+    # Coupled: clip around the behaviour policy. Decoupled: clip around the proximal one, and weight the tokens.
     coupled = settings.importance.correction is Correction.NONE
     proximal_BT = behaviour_BT if coupled else proximal_BT.detach().masked_fill(hidden_BT, 0.0)
     weight_BT, cut_BT = importance_weights(proximal_BT, behaviour_BT, mask_BT, settings.importance)

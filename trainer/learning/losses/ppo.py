@@ -2,19 +2,24 @@
 
     delta_t = r_t + gamma V_{t+1} - V_t
     A_t     = delta_t + gamma lambda A_{t+1}                               equation 16 of the latter
-    R_t     = A_t + V_t                                                    what the critic should have said
+    R_t     = A_t + V_t                                                    target of the critic
     l_t     = -min(rho_t A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) A_t)       A whitened over the step's tokens
     critic  = 1/2 max((V - R)^2, (clip(V, V_old - eps_v, V_old + eps_v) - R)^2)
 
-V_t is the value of the state before token t; r_t is the sample's reward at its last token, less a KL penalty on each.
-*Tool gaps*: tokens that the policy did not sample carry V_{t+1} and A_{t+1} through unchanged (AReaL, verl, NeMo-RL),
-so the length of a tool's answer discounts nothing. *Truncation*: a completion that ended by itself has no value after
-it; one cut off at the length limit is bootstrapped with the critic's value of the state after its last token, if
-`bootstrap_truncated` says so. Beside a final reward that makes an answer without an end worth more than one with, and
-that value is never trained itself: right where the limit is no part of the task, ruinous where it is. *Assumption*: V
-is computed by the trainer at the step, with the critic that the step starts from: it is as fresh as can be.
+V_t is the critic's value of the state before token t. r_t is the sample's reward at its last token and 0 at others,
+minus a KL penalty at each token. A is whitened over the tokens of the step before it enters the loss.
 
-Shapes: B rows, T completion columns, U = T + 1 states.
+*Tool gaps*: tokens that the policy did not sample pass V_{t+1} and A_{t+1} on unchanged (as in AReaL, verl and
+NeMo-RL). So the length of a tool's answer discounts nothing.
+
+*Truncation*: the value after a completion that ended by itself is 0. With `bootstrap_truncated`, the value after a
+truncated completion is the critic's value of the state after its last token. Together with a final reward this makes an
+answer without an end worth more than one with an end, and no reward ever corrects that value. It is right where the
+length limit is not part of the task, and ruins training where it is (docs/design/0004-losses.md).
+
+*Assumption*: the trainer computes V at the step, with the critic at the start of the step, so V is never stale.
+
+Shapes: B rows (samples), T completion columns, U = T + 1 states (before each completion token, and after the last).
 """
 
 import torch
@@ -26,14 +31,18 @@ from trainer.learning.losses.surrogate import Clip, TokenLoss, clipped_surrogate
 def ppo_loss(
     logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
 ) -> TokenLoss:
-    """The loss of each token, l above."""
+    """Return the loss of each token, BT: l_it of the module's formula."""
     return clipped_surrogate(logprobs_BT, proximal_BT, advantages_BT, mask_BT, clip)
 
 
 def ppo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
-    """The advantage of each token, A above (not whitened without `normalise`), and the critic's targets R."""
+    """Return the advantage of each token and the critic's targets R, both BT, by the module's formulas.
+
+    Without `normalise` the advantages are not whitened.
+    """
     assert outcomes.values_BU is not None
     mask_BT, values_BU = outcomes.mask_BT, outcomes.values_BU.double()
+    # The value of the state after each row's last token, which counts only for truncated rows and if the job says so.
     after_B = values_BU.gather(1, outcomes.lengths_B[:, None])[:, 0]
     goes_on_B = outcomes.truncated_B & settings.bootstrap_truncated
     advantages_BT = gae(
@@ -59,10 +68,13 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> torch.Tensor:
-    """A_t, BT. Outside the mask it is the advantage that is carried through; rewards and values there are not read.
+    """Return generalised advantage estimates, BT: A_t of the module's formula.
 
-    `bootstrap_B` is the value after the last token: 0 where the episode ended. Columns after a row's end are gaps.
+    `values_BT` are the values before each token. `bootstrap_B` is the value after the last token, 0 where the episode
+    ended. A column outside the mask has the advantage of the next sampled token; rewards and values there are ignored.
+    Columns after the end of a row count as outside the mask.
     """
+    # Go backwards through the columns and carry V_{t+1} and A_{t+1} along, unchanged where the mask is false.
     advantages_BT = torch.zeros_like(rewards_BT)
     next_value_B, next_advantage_B = bootstrap_B, torch.zeros_like(bootstrap_B)
     for t in reversed(range(rewards_BT.shape[1])):
@@ -77,7 +89,10 @@ def gae(
 def value_loss(
     values_BT: torch.Tensor, old_values_BT: torch.Tensor, returns_BT: torch.Tensor, *, value_clip: float | None
 ) -> torch.Tensor:
-    """What each value costs the critic, BT; `value_clip` is eps_v, None for the plain squared error."""
+    """Return the critic's loss of each value, BT: the clipped squared error of the module's formula.
+
+    `old_values_BT` are the values at the start of the step. `value_clip` is eps_v; None gives the plain squared error.
+    """
     error_BT = (values_BT - returns_BT).square()
     if value_clip is not None:
         near_BT = torch.minimum(torch.maximum(values_BT, old_values_BT - value_clip), old_values_BT + value_clip)

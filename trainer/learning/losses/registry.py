@@ -1,4 +1,8 @@
-"""The algorithms by the name that a job gives them. A test holds that these are the names that the job file accepts."""
+"""The table of algorithms, by the names that a job file uses.
+
+Each entry combines a token loss and an advantage function from the files of this package. A test compares the names
+with those that the job file accepts. To add an algorithm, add a file beside this one and an entry here.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +15,7 @@ from trainer.learning.losses.surrogate import TokenLossFunction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """What makes an algorithm: what a token costs, and how much better than expected a token was."""
+    """What defines an algorithm: the loss of each token, the advantage of each token, and whether it has a critic."""
 
     token_loss: TokenLossFunction
     advantages: Callable[[Outcomes, AdvantageSettings], Advantages]
@@ -33,3 +37,4 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "ppo": Algorithm(token_loss=ppo.ppo_loss, advantages=ppo.ppo_advantages, has_critic=True),
     }
 )
+"""All algorithms, by the value of `algorithm.name` in a job file."""

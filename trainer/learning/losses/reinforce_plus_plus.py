@@ -5,8 +5,11 @@
     A_it = (G_it - mean(G)) / std(G)                                       over all tokens of the step
     l_it = -min(rho_it A_it, clip(rho_it, 1 - clip_low, 1 + clip_high) A_it)
 
-The mean over the step is the baseline: it does not depend on how many samples a prompt has, and one prompt's easy
-success does not hide in its own group. *Assumption*: rewards of different prompts have one scale.
+beta is the coefficient of the KL penalty. The baseline is the mean over the step, so a prompt needs no group of
+samples. A prompt that is always solved can still have positive advantages, whereas a baseline from its own group would
+make them 0. *Assumption*: the rewards of different prompts have the same scale.
+
+Shapes: B rows (samples), T completion columns.
 """
 
 import torch
@@ -25,11 +28,11 @@ from trainer.learning.losses.surrogate import Clip, TokenLoss, clipped_surrogate
 def reinforce_plus_plus_loss(
     logprobs_BT: torch.Tensor, proximal_BT: torch.Tensor, advantages_BT: torch.Tensor, mask_BT: torch.Tensor, clip: Clip
 ) -> TokenLoss:
-    """The loss of each token, l above."""
+    """Return the loss of each token, BT: l_it of the module's formula."""
     return clipped_surrogate(logprobs_BT, proximal_BT, advantages_BT, mask_BT, clip)
 
 
 def reinforce_plus_plus_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
-    """The advantage of each token, A above."""
+    """Return the advantage of each token, BT: A_it of the module's formula. It is always whitened."""
     returns_BT = discounted_returns(token_rewards(outcomes), outcomes.mask_BT, gamma=settings.gamma)
     return Advantages(advantages_BT=whiten(returns_BT, outcomes.mask_BT))
