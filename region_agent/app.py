@@ -22,7 +22,7 @@ from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskReport, authority_key_of
 from periplus.wan.client import WanRouter
 from region_agent.config import AgentConfig
-from region_agent.control.certificates import CertificateDesk
+from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
 from region_agent.control.convert import heartbeat_to_pb, report_to_pb, task_from_pb
 from region_agent.control.inventory import inventory
@@ -49,7 +49,7 @@ from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS_S = 2.0
+FINAL_REPORTS_S = 2.0
 """For the last reports to reach a coordinator that is there."""
 
 RECONCILE_S = 0.2
@@ -148,7 +148,7 @@ class Agent:
         self._reported: dict[str, TaskReport] = {}
         self._left: dict[tuple[str, int], RunFiles] = {}  # (trainer's task, fork) -> what it left when it ended
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # home gateway, and what keeps the way open
-        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._cache_tasks: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights cannot be opened
         self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
         self._supervisor = Supervisor(
@@ -160,11 +160,11 @@ class Agent:
             )
         )
         self._tasks = asyncio.TaskGroup()
-        self._certificates = CertificateDesk(config.coordinator, self._send)
+        self._certificates = CertificateRequests(config.coordinator, self._send)
         handlers = SessionHandlers(
             hello=self._hello,
             heartbeat=self._heartbeat,
-            questions=self._certificates.questions,
+            unanswered=self._certificates.unanswered,
             desired=self._on_desired,
             probe=self._on_probe,
             certificate=self._certificates.answered,
@@ -176,21 +176,24 @@ class Agent:
         jitter: Callable[[], float] = random.Random().random
         async with self._tasks as tasks:
             session = tasks.create_task(self._session.run(jitter))
-            weight_cache = tasks.create_task(self._keep_reconciled())
+            reconciling = tasks.create_task(self._keep_reconciled())
             try:
                 return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
-                weight_cache.cancel()
+                reconciling.cancel()
                 self._desired, self._stopping = {}, True
                 await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
                 await self._look(clock.monotonic_s())
                 self._session.close()
                 if self._session.connected.is_set():
-                    await asyncio.wait({session}, timeout=LAST_WORDS_S)
+                    await asyncio.wait({session}, timeout=FINAL_REPORTS_S)
                 session.cancel()
                 for job_id in self._hubs.job_ids():
                     self._hubs.get(job_id).weight_cache.stop()
-                for running in (*(upstream for _, upstream in self._upstreams.values()), *self._keepers.values()):
+                for running in (
+                    *(upstream for _, upstream in self._upstreams.values()),
+                    *self._cache_tasks.values(),
+                ):
                     running.cancel()
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
@@ -272,9 +275,9 @@ class Agent:
         if job_id in self._upstreams:
             self._upstreams.pop(job_id)[1].cancel()
         hub = self._hubs.drop(job_id)
-        keeping = self._keepers.pop(job_id)
-        keeping.cancel()
-        await asyncio.wait({keeping})
+        saving = self._cache_tasks.pop(job_id)
+        saving.cancel()
+        await asyncio.wait({saving})
         await asyncio.to_thread(release, hub)
         state_dir = self._config.state_dir
         in_use = [folders.folder_of(state_dir, task.job_id, authority_key_of(task)) for task in jobs.values()]
@@ -295,7 +298,7 @@ class Agent:
             return False
         self._unusable.pop(task.job_id, None)
         hub = self._hubs.open(task.job_id, frames, weight_cache)
-        self._keepers[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
+        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
         return True

@@ -10,28 +10,32 @@ from collections.abc import Coroutine
 from periplus.errors import PeriplusError, Unreachable
 from periplus.net import rpc
 
-FREE = 3
+FREE_ATTEMPTS = 3
 """Attempts without a pause: a gateway that died in the middle, a copy that is fetched, one that the trainer makes."""
 
 LONGEST_PAUSE_S = 60.0
 """Each attempt may cost a full state over the WAN."""
 
-FORGET_S = 300.0
+RESET_AFTER_S = 300.0
 """After so long without another attempt the next one is the first again."""
 
 
-class Patience:
+class Backoff:
     """Pauses between repeated requests for what was refused: a few times at once, then less and less often."""
 
     def __init__(self) -> None:
         self._num_attempts = 0
-        self._last_s = -FORGET_S
+        self._last_s = -RESET_AFTER_S
 
     def pause_s(self, now_s: float) -> float:
         """Before one more attempt."""
-        self._num_attempts = 0 if now_s - self._last_s >= FORGET_S else self._num_attempts + 1
+        self._num_attempts = 0 if now_s - self._last_s >= RESET_AFTER_S else self._num_attempts + 1
         self._last_s = now_s
-        return 0.0 if self._num_attempts < FREE else min(LONGEST_PAUSE_S, 2.0 ** min(self._num_attempts - FREE, 10))
+        return (
+            0.0
+            if self._num_attempts < FREE_ATTEMPTS
+            else min(LONGEST_PAUSE_S, 2.0 ** min(self._num_attempts - FREE_ATTEMPTS, 10))
+        )
 
 
 async def failure_of(attempt: Coroutine[None, None, None]) -> PeriplusError:

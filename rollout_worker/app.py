@@ -32,9 +32,9 @@ from periplus.process.telemetry import event
 from periplus.values.digest import payload_digest
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from rollout_worker.config import WorkerConfig
-from rollout_worker.engines.model import Loaded, load_bundle
+from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
-from rollout_worker.episodes.per_sample_fallback import Failed, only_valid, sample_what_can_be
+from rollout_worker.episodes.per_sample_fallback import FailedLease, only_valid, sample_with_fallback
 from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
 from rollout_worker.outbox import Outbox
 from rollout_worker.weights.compile import compile_decoder
@@ -77,7 +77,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
         self._bundle_ready = asyncio.Event()
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedBundle | None = None
         self._bundle_digest = b""
         settings = ReaderSettings(
             job_id=self._job_id,
@@ -205,7 +205,7 @@ class Worker:
             async with asyncio.timeout(STARTED_DEADLINE_S):
                 await self._out.written()
         started_s = clock.monotonic_s()
-        sampled, failed = await asyncio.to_thread(sample_what_can_be, leases, sample)
+        sampled, failed = await asyncio.to_thread(sample_with_fallback, leases, sample)
         generation_s = clock.monotonic_s() - started_s
         timed = [replace(trajectory, generation_s=generation_s) for trajectory in sampled]
         valid, invalid = only_valid(leases, timed, self._limits(loaded))
@@ -221,7 +221,7 @@ class Worker:
                 "the engine or the environment of this worker is broken, see its log"
             )
 
-    def _limits(self, loaded: Loaded) -> TrajectoryLimits:
+    def _limits(self, loaded: LoadedBundle) -> TrajectoryLimits:
         sampling = self._job.sampling
         return TrajectoryLimits(
             vocab_size=loaded.engine.vocab_size,
@@ -229,7 +229,7 @@ class Worker:
             max_completion_tokens=sampling.max_new_tokens,
         )
 
-    async def _report(self, failed: Sequence[Failed]) -> None:
+    async def _report(self, failed: Sequence[FailedLease]) -> None:
         for each in failed:
             event(log, logging.ERROR, "sample_failed", lease=each.lease.lease_id, item=each.lease.item, why=each.why)
             message = gateway_pb2.SampleFailed(

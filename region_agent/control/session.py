@@ -31,7 +31,7 @@ RECONNECT_CAP_S = 15.0
 WELCOME_DEADLINE_S = 10.0
 """From dialling to the welcome: a few round trips around the world, with room for a busy machine."""
 
-TOLD_ANEW = frozenset({"task", "heartbeat", "certify"})
+VOID_IN_A_NEW_SESSION = frozenset({"task", "heartbeat", "certify"})
 """Kinds of messages from before a session that its beginning makes void."""
 
 Messages = AsyncIterator[control_pb2.CoordinatorMessage]
@@ -44,7 +44,7 @@ class SessionHandlers:
     without an answer yet, to be asked when a session begins."""
 
     hello: Callable[[], control_pb2.Hello]
-    questions: Callable[[], Iterable[control_pb2.AgentMessage]]
+    unanswered: Callable[[], Iterable[control_pb2.AgentMessage]]
     heartbeat: Callable[[], control_pb2.Heartbeat]
     desired: Callable[[control_pb2.DesiredTasks], None]
     probe: Callable[[control_pb2.ProbeOrder], None]
@@ -108,8 +108,8 @@ class CoordinatorSession:
 
     async def _greet(self, call: SessionCall, messages: Messages) -> tuple[int, float]:
         hello = self._handlers.hello()
-        self._outbox = deque(old for old in self._outbox if old.WhichOneof("body") not in TOLD_ANEW)
-        self._outbox.extend(self._handlers.questions())
+        self._outbox = deque(old for old in self._outbox if old.WhichOneof("body") not in VOID_IN_A_NEW_SESSION)
+        self._outbox.extend(self._handlers.unanswered())
         try:
             async with asyncio.timeout(WELCOME_DEADLINE_S):
                 await call.write(control_pb2.AgentMessage(sequence=1, hello=hello))

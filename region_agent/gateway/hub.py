@@ -208,7 +208,7 @@ class JobHub:
 
     # ---- the way up -----------------------------------------------------------------------------------------------
 
-    def open_way_up(self) -> None:
+    def resend_uncommitted(self) -> None:
         """A new connection, or a new trainer: everything that is not committed goes again."""
         self.up.send_again(self.frames.pending)
 
@@ -252,7 +252,7 @@ class JobHub:
             self.end_streams()
         self._had_trainer = True
         self.trainer = Trainer(fork)
-        self.open_way_up()
+        self.resend_uncommitted()
         return self.trainer
 
     def release_trainer(self, trainer: Trainer) -> None:

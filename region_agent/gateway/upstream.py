@@ -28,7 +28,7 @@ from periplus.wan.client import WanRouter
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.service import REGION_KEY
 from region_agent.gateway.traffic import Traffic
-from region_agent.retry import Patience, failure_of
+from region_agent.retry import Backoff, failure_of
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Upstream:
         self._router = router
         self._traffic = traffic
         self._again = asyncio.Event()
-        self._patience = Patience()
+        self._backoff = Backoff()
         self._heard = False
         self._opened = False
 
@@ -84,7 +84,7 @@ class Upstream:
             await call.write(opening)
             self._traffic.sent(self._home_region, opening.ByteSize(), self._hub.job_id)
             self._opened = True
-            self._hub.open_way_up()
+            self._hub.resend_uncommitted()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_up(call))
                 async for message in call:
@@ -114,7 +114,7 @@ class Upstream:
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(self._read_subscription(stub, address, have))
                 await self._again.wait()
-                await asyncio.sleep(self._patience.pause_s(clock.monotonic_s()))
+                await asyncio.sleep(self._backoff.pause_s(clock.monotonic_s()))
                 reading.cancel()
             have = None if self._hub.anchor_requested else self._hub.weight_cache.have
 

@@ -19,7 +19,7 @@ from rollout_worker.engines.torch_engine import TorchEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedBundle:
     """Everything that a bundle makes possible."""
 
     engine: Engine
@@ -27,7 +27,7 @@ class Loaded:
     environment: Environment
 
 
-def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_rows: int) -> Loaded:
+def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_rows: int) -> LoadedBundle:
     """Write the bundle's files into `scratch` and build from them. Raises: ConfigError."""
     for name, content in files.items():
         target = scratch / name
@@ -46,4 +46,4 @@ def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_r
     )
     data_file = scratch / DATA_FILE
     environment = environment_of(job, data_file if data_file.exists() else None)
-    return Loaded(engine=engine, tokenizer=tokenizer, environment=environment)
+    return LoadedBundle(engine=engine, tokenizer=tokenizer, environment=environment)

@@ -17,39 +17,39 @@ WHY_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedLease:
     """This lease yields nothing, here and now."""
 
     lease: QueuedLease
     why: str
 
 
-def sample_what_can_be(
+def sample_with_fallback(
     leases: Sequence[QueuedLease], sample: Callable[[Sequence[QueuedLease]], Sequence[Trajectory]]
-) -> tuple[tuple[Trajectory, ...], tuple[Failed, ...]]:
+) -> tuple[tuple[Trajectory, ...], tuple[FailedLease, ...]]:
     """The trajectories in the order of their leases, and the leases that have none."""
     try:
         return tuple(sample(leases)), ()
     except Exception as error:  # the root of foreign code: a person's environment may raise anything
         if len(leases) == 1:
-            return (), (Failed(leases[0], explained_error(error)[:WHY_CHARACTERS]),)
+            return (), (FailedLease(leases[0], explained_error(error)[:WHY_CHARACTERS]),)
     middle = len(leases) // 2
-    first, failed_first = sample_what_can_be(leases[:middle], sample)
-    second, failed_second = sample_what_can_be(leases[middle:], sample)
+    first, failed_first = sample_with_fallback(leases[:middle], sample)
+    second, failed_second = sample_with_fallback(leases[middle:], sample)
     return first + second, failed_first + failed_second
 
 
 def only_valid(
     leases: Sequence[QueuedLease], trajectories: Sequence[Trajectory], limits: TrajectoryLimits
-) -> tuple[tuple[Trajectory, ...], tuple[Failed, ...]]:
+) -> tuple[tuple[Trajectory, ...], tuple[FailedLease, ...]]:
     """The trajectories that the trainer will accept, and the leases of the others."""
     by_id = {lease.lease_id: lease for lease in leases}
     valid: list[Trajectory] = []
-    failed: list[Failed] = []
+    failed: list[FailedLease] = []
     for trajectory in trajectories:
         try:
             validate(trajectory, limits)
             valid.append(trajectory)
         except WireError as error:
-            failed.append(Failed(by_id[trajectory.lease_id], str(error)[:WHY_CHARACTERS]))
+            failed.append(FailedLease(by_id[trajectory.lease_id], str(error)[:WHY_CHARACTERS]))
     return tuple(valid), tuple(failed)

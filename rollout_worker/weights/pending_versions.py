@@ -56,7 +56,7 @@ class Swap:
                 yield from span.updates()
 
 
-class Backlog:
+class PendingVersions:
     """In the order of the versions."""
 
     def __init__(self) -> None:

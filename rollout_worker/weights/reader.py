@@ -4,7 +4,7 @@ Two tasks share it. `subscription` takes records as they come: verified, decoded
 engine generates (incoming.py, in threads). `swap` is called between two batches, when nothing generates: it writes what
 waits (backlog.py) into the engine, and that alone is the exposed pause, measured. Every so many versions, and after
 each recovery, the engine itself is checked before it serves on (weights.py); one that fails is written anew from the
-host copy if that hashes right, else from a full state that the trainer signed (standing.py says what is asked for).
+host copy if that hashes right, else from a full state that the trainer signed (state.py says what is asked for).
 Between the finding and the repair `policy` is None: such an engine does not serve.
 
 `_host_lock` is held by whoever writes or hashes the host copy, or writes the engine from it. Threads that hold it are
@@ -32,8 +32,8 @@ from rollout_worker.weights.convert import VersionReport
 from rollout_worker.weights.engine_writer import EngineCheck, EngineWeights
 from rollout_worker.weights.host_copy import HostCopy, Signed
 from rollout_worker.weights.incoming import Incoming, Outcome, ReceivedBundle, WeightMismatch
-from rollout_worker.weights.pending_versions import Backlog, Swap, Version, check_is_due
-from rollout_worker.weights.subscription import Standing
+from rollout_worker.weights.pending_versions import PendingVersions, Swap, Version, check_is_due
+from rollout_worker.weights.subscription import SubscriptionState
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class WeightReader:
         self._wake = wake
         self._host = HostCopy()
         self._host_lock = asyncio.Lock()
-        self._backlog = Backlog()
-        self._standing = Standing()
+        self._pending = PendingVersions()
+        self._state = SubscriptionState()
         self._again = asyncio.Event()
         self._engine: EngineWeights | None = None
         self._num_since_check = 0
@@ -87,11 +87,11 @@ class WeightReader:
     async def subscription(self) -> None:
         """One subscription, from what the host copy has. Raises: PeriplusError, always: it has no other end."""
         self._again.clear()
-        standing, gateway = self._standing, self._settings.gateway
-        if standing.asks_from_nothing:
+        state, gateway = self._state, self._settings.gateway
+        if state.asks_from_nothing:
             async with self._host_lock:
                 self._host.forget()
-                self._backlog.host_is_lost()
+                self._pending.host_is_lost()
         have = self._host.policy
         request = gateway_pb2.SubscribeRequest(
             job_id=self._settings.job_id,
@@ -99,13 +99,13 @@ class WeightReader:
             has_state=have is not None,
             have=None if have is None else policy_to_pb(have),
             has_bundle=self.bundle is not None,
-            distrust_copies=standing.distrust,
+            distrust_copies=state.distrust,
         )
         incoming = Incoming(
             self._trust,
             self._host,
             highest_fork=self._highest_fork,
-            distrust=standing.distrust,
+            distrust=state.distrust,
             max_content_bytes=MAX_CONTENT_BYTES,
         )
         async with rpc.channel(gateway) as channel:
@@ -137,7 +137,7 @@ class WeightReader:
             return await asyncio.to_thread(lambda: incoming.take(publication_record_from_pb(message)))
         except (WireError, Conflict) as error:
             kind = type(error).__name__
-            self._standing = self._standing.refused(derived=is_derived)
+            self._state = self._state.refused(derived=is_derived)
             self.num_refused[kind] += 1
             self._wake()  # it may be hopeless
             event(
@@ -170,13 +170,13 @@ class WeightReader:
         return message
 
     def _proven(self, version: Version) -> None:
-        self._standing = self._standing.proven()
-        self._backlog.add(version)
+        self._state = self._state.proven()
+        self._pending.add(version)
         self._wake()
 
     async def _mismatched(self, mismatch: WeightMismatch) -> None:
-        self._standing = self._standing.mismatched()
-        self._backlog.host_is_lost()
+        self._state = self._state.mismatched()
+        self._pending.host_is_lost()
         event(log, logging.ERROR, "weights_differ", policy=mismatch.policy, why=mismatch.why)
         await self._report(
             VersionReport(policy=mismatch.policy, state_digest=mismatch.digest, ok=False, why=mismatch.why)
@@ -195,8 +195,8 @@ class WeightReader:
         engine = self._engine
         if engine is None:
             return
-        self._backlog.skip_to(engine.policy)
-        if not self._backlog:
+        self._pending.skip_to(engine.policy)
+        if not self._pending:
             return
         began_s = clock.monotonic_s()
         swap = await self._write(engine)
@@ -230,7 +230,7 @@ class WeightReader:
         await self._tell(VersionReport.of(replace(swap.newest, signed=signed), pause_s=pause_s, finding=finding))
 
     def _end_if_hopeless(self) -> None:
-        if why := self._standing.hopeless:
+        if why := self._state.hopeless:
             raise PeriplusError(f"{why}; memory or build are broken, of this machine or of the trainer's: see the log")
 
     async def _tell(self, proof: VersionReport) -> None:
@@ -245,8 +245,8 @@ class WeightReader:
         await self._report(proof)
 
     async def _write(self, engine: EngineWeights) -> Swap | None:
-        if engine.policy is not None and not self._backlog.is_whole:
-            swap = self._backlog.take()
+        if engine.policy is not None and not self._pending.is_whole:
+            swap = self._pending.take()
             assert swap is not None
             for staged in swap.staged:
                 engine.check_fits(staged.layout)
@@ -254,7 +254,7 @@ class WeightReader:
             await asyncio.to_thread(engine.write, swap.updates())
             return swap
         async with self._host_lock:
-            swap = self._backlog.take()
+            swap = self._pending.take()
             if swap is None or self._host.version is None:
                 return None  # it was lost meanwhile; a full state is on its way
             assert swap.newest.signed == self._host.version
@@ -269,7 +269,7 @@ class WeightReader:
         self._num_since_check = 0
         finding = await asyncio.to_thread(engine.check, signed.state_digest, signed.probe_logprobs)
         if finding.is_sound:
-            self._standing = self._standing.engine_sound()
+            self._state = self._state.engine_sound()
             return finding, signed
         event(log, logging.ERROR, "engine_differs", policy=signed.policy, why=finding.why)
         await self._report(VersionReport.of_fault(signed.policy, finding))
@@ -277,15 +277,15 @@ class WeightReader:
             if await asyncio.to_thread(self._host.is_proven):
                 again = self._host.version
                 assert again is not None
-                self._backlog.clear()  # the copy has all of it
+                self._pending.clear()  # the copy has all of it
                 await asyncio.to_thread(engine.write_all, self._host.state)
                 finding = await asyncio.to_thread(engine.check, again.state_digest, again.probe_logprobs)
                 if finding.is_sound:
                     event(log, logging.WARNING, "engine_repaired", policy=again.policy)
                     return finding, again
             self._host.forget()
-            self._backlog.clear()
-        self._standing = self._standing.engine_failed()
+            self._pending.clear()
+        self._state = self._state.engine_failed()
         event(log, logging.ERROR, "engine_not_repaired", policy=signed.policy, why=finding.why)
         self._again.set()
         return finding, None

@@ -25,7 +25,7 @@ no restart of a trainer or a gateway has helped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SubscriptionState:
     """`distrust`: only what the trainer signed; `num_`: in a row."""
 
     distrust: bool = False
@@ -49,22 +49,22 @@ class Standing:
             return f"what came was refused {self.num_refused} times in a row"
         return ""
 
-    def proven(self) -> "Standing":
+    def proven(self) -> "SubscriptionState":
         """A version came, and the host copy is what was signed."""
-        return Standing(num_engine_faults=self.num_engine_faults)
+        return SubscriptionState(num_engine_faults=self.num_engine_faults)
 
-    def refused(self, *, derived: bool) -> "Standing":
+    def refused(self, *, derived: bool) -> "SubscriptionState":
         """A record was no good."""
         return replace(self, num_refused=self.num_refused + 1, distrust=self.distrust or derived)
 
-    def mismatched(self) -> "Standing":
+    def mismatched(self) -> "SubscriptionState":
         """The host copy is not what was signed."""
         return replace(self, num_mismatches=self.num_mismatches + 1, distrust=True)
 
-    def engine_failed(self) -> "Standing":
+    def engine_failed(self) -> "SubscriptionState":
         """The engine could not be repaired from the host copy."""
         return replace(self, num_engine_faults=self.num_engine_faults + 1, distrust=True)
 
-    def engine_sound(self) -> "Standing":
+    def engine_sound(self) -> "SubscriptionState":
         """The engine holds what it should, and computes with it."""
         return replace(self, num_engine_faults=0)

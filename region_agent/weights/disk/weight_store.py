@@ -276,7 +276,7 @@ class WeightStore:
     def _forget(self, link: ChainLink | None) -> None:
         if isinstance(link, OnDisk):
             with contextlib.suppress(OSError):  # the next start removes the file
-                self.layer.unlink(link.kept.path)
+                self.layer.unlink(link.stored.path)
 
     def _drop_chain(self) -> None:
         for link in self.chain:

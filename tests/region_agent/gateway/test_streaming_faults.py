@@ -54,7 +54,7 @@ class World:
     def connect_up(self) -> None:
         self.to_ledger.clear()
         self.down.clear()
-        self.hub.open_way_up()
+        self.hub.resend_uncommitted()
 
     async def step(self, what: str) -> None:
         match what:
