@@ -1,6 +1,6 @@
 """The command `periplus agent`, which serves one region. It turns arguments into an `AgentConfig` and runs the agent.
 
-The agent's modules are imported only when it runs, so that `periplus --help` stays fast.
+It imports app.py only when the agent runs, because that loads the weight codec's compiler.
 """
 
 import asyncio

@@ -94,7 +94,7 @@ class StreamRoute:
         return keys
 
     async def put(self, message: gateway_pb2.RolloutDown) -> bool:
-        """Queue a message. Return False if the stream is over. It ends here if its queue stays full for `DOWN_STALL_S`."""
+        """Queue a message. Return False if the stream is over, also because its queue stays full for `DOWN_STALL_S`."""
         if self.closed.is_set():
             return False
         try:
