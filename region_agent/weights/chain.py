@@ -15,7 +15,7 @@ from region_agent.weights.disk.stored_publication import StoredPublication
 
 
 class ChainLink(Protocol):
-    """One delta, or an anchor."""
+    """One complete publication in the chain: a delta, or an anchor."""
 
     @property
     def opening(self) -> Opening: ...

@@ -1,7 +1,7 @@
 """The weight cache of one job: an async shell that saves what the log completes and derives what readers need.
 
     hub --take--> [queue] --put, settle in a thread--> store --> log.drop_before(copy)
-    hub --derive--> route (cost.py) --> Along | Stream | None        made in `run`, streamed to its readers meanwhile
+    hub --derive--> route (routes.py) --> Along | Stream | None        made in `run`, streamed to its readers meanwhile
 
 Disk work runs in threads, one job at a time. There are two locks: whoever reads the store holds the store lock, whoever
 works on the disk holds the disk lock, and whoever changes the store holds both. So readers learn their route while

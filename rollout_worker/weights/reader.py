@@ -1,14 +1,20 @@
-"""Reads the job's publications from the own gateway, and brings the engine to the newest version at safe boundaries.
+"""Reads the job's publications from the worker's own gateway, and brings the engine to the newest version between
+batches.
 
-Two tasks share it. `subscription` takes records as they come: verified, decoded and proven in the host copy while the
-engine generates (incoming.py, in threads). `swap` is called between two batches, when nothing generates: it writes what
-waits (backlog.py) into the engine, and that alone is the exposed pause, measured. Every so many versions, and after
-each recovery, the engine itself is checked before it serves on (weights.py); one that fails is written anew from the
-host copy if that hashes right, else from a full state that the trainer signed (state.py says what is asked for).
-Between the finding and the repair `policy` is None: such an engine does not serve.
+Two tasks share the reader:
 
-`_host_lock` is held by whoever writes or hashes the host copy, or writes the engine from it. Threads that hold it are
-never abandoned: a subscription that is to begin anew (`_again`) is left only between two records.
+- `subscription` takes records as they come. They are verified, decoded and proven in the host copy (incoming.py, in
+  threads) while the engine generates.
+- `swap` is called between two batches, when nothing generates. It writes the pending versions (pending_versions.py)
+  into the engine. Only this pauses generation, and the pause is measured.
+
+Every `check_every_versions` versions, and after each recovery, `swap` also checks the engine's own tensors before they
+serve (engine_writer.py). An engine that fails is written anew from the host copy if the copy still has the right hash,
+else from a full state that the trainer signed (subscription.py decides what to ask for). Until the repair `policy` is
+None, and the engine does not serve.
+
+`_host_lock` is held by whoever writes or hashes the host copy, or writes the engine from it. A thread that holds it is
+never abandoned: a subscription that must begin anew (`_again`) is left only between two records.
 """
 
 import asyncio
@@ -38,12 +44,16 @@ from rollout_worker.weights.subscription import SubscriptionState
 log = logging.getLogger(__name__)
 
 MAX_CONTENT_BYTES = 64 << 30
-"""Cap of one state: above any model that one region's host memory holds."""
+"""Largest state that is accepted: more than any model that fits into the host memory of one machine. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
-    """Who reads what, and from where. `authority_key`: whose certificates it accepts."""
+    """Who reads, of which job, and from where.
+
+    `gateway` is a host:port. `authority_key` is the public key of the job authority, whose certificates the reader
+    accepts. `check_every_versions`: after how many versions the engine itself is checked.
+    """
 
     job_id: str
     reader_id: str
@@ -53,7 +63,11 @@ class ReaderSettings:
 
 
 class WeightReader:
-    """One worker's. `report` takes proofs; `wake` is called when `bundle` or `swap` has something new."""
+    """The reader of one worker.
+
+    `report` sends a report of a version to the trainer. `wake` is called when there may be something new: a bundle, or
+    work for `swap`. `bundle` is the job's bundle once it has come.
+    """
 
     def __init__(
         self, settings: ReaderSettings, report: Callable[[VersionReport], Awaitable[None]], wake: Callable[[], None]
@@ -71,21 +85,24 @@ class WeightReader:
         self._num_since_check = 0
         self._highest_fork = 0
         self.bundle: ReceivedBundle | None = None
-        self.num_refused: Counter[str] = Counter()  # by class
+        self.num_refused: Counter[str] = Counter()  # by the error's class
 
     @property
     def policy(self) -> Policy | None:
-        """What the engine may serve as."""
+        """Policy that the engine may serve as; None if it must not serve."""
         return None if self._engine is None else self._engine.policy
 
     def attach(self, engine: EngineWeights) -> None:
-        """The bundle has become an engine."""
+        """Set the engine that was built from the bundle."""
         self._engine = engine
 
     # ---- the subscription -----------------------------------------------------------------------------------------
 
     async def subscription(self) -> None:
-        """One subscription, from what the host copy has. Raises: PeriplusError, always: it has no other end."""
+        """Run one subscription, from the version that the host copy has.
+
+        Raises: always a PeriplusError, because a subscription ends only by an error.
+        """
         self._again.clear()
         state, gateway = self._state, self._settings.gateway
         if state.asks_from_nothing:
@@ -120,7 +137,7 @@ class WeightReader:
             if message.HasField("opening"):
                 opened_s, busy_s = came_s, 0.0
             async with self._host_lock if message.HasField("closing") else nullcontext():
-                began_s = clock.monotonic_s()  # who swaps may have held the lock for long
+                began_s = clock.monotonic_s()  # not earlier: `swap` may have held the lock for long
                 outcome = await self._take(message, incoming)
                 busy_s += clock.monotonic_s() - began_s
                 if isinstance(outcome, Version):
@@ -139,7 +156,7 @@ class WeightReader:
             kind = type(error).__name__
             self._state = self._state.refused(derived=is_derived)
             self.num_refused[kind] += 1
-            self._wake()  # it may be hopeless
+            self._wake()  # `swap` ends the process if there have been too many
             event(
                 log,
                 logging.ERROR if isinstance(error, Forged) else logging.WARNING,
@@ -182,14 +199,15 @@ class WeightReader:
             VersionReport(policy=mismatch.policy, state_digest=mismatch.digest, ok=False, why=mismatch.why)
         )
         self._wake()
-        raise CorruptFrame(f"{mismatch.policy}: {mismatch.why}; the trainer's own full state is needed")
+        raise CorruptFrame(f"{mismatch.policy}: {mismatch.why}; a full state that the trainer signed is needed")
 
     # ---- the engine -----------------------------------------------------------------------------------------------
 
     async def swap(self) -> None:
-        """At a safe boundary: bring the engine to the newest proven version, check it if that is due, and report.
+        """Bring the engine to the newest proven version, check it if that is due, and report. Call it between two
+        batches.
 
-        Raises: WrongBase for weights that are not of the engine's model; PeriplusError when repairs do not help.
+        Raises: WrongBase for weights that do not fit the engine's model; PeriplusError when repairs do not help.
         """
         self._end_if_hopeless()
         engine = self._engine
@@ -199,10 +217,12 @@ class WeightReader:
         if not self._pending:
             return
         began_s = clock.monotonic_s()
+        # Write: from here on, generation has to wait.
         swap = await self._write(engine)
         if swap is None:
             return
         written_s = clock.monotonic_s()
+        # Check the engine itself if that is due; `signed` is then what it holds, or None.
         self._num_since_check += len(swap.versions)
         finding: EngineCheck | None = None
         signed: Signed | None = swap.newest.signed
@@ -224,6 +244,7 @@ class WeightReader:
         if signed is None:
             self._end_if_hopeless()
             return
+        # Report the skipped versions too; after a repair only the one that the engine holds.
         skipped = swap.versions[:-1] if signed is swap.newest.signed else ()
         for version in skipped:
             await self._tell(VersionReport.of(version))
@@ -231,7 +252,9 @@ class WeightReader:
 
     def _end_if_hopeless(self) -> None:
         if why := self._state.hopeless:
-            raise PeriplusError(f"{why}; memory or build are broken, of this machine or of the trainer's: see the log")
+            raise PeriplusError(
+                f"{why}; the memory or the build of this machine or of the trainer's is broken: see the log"
+            )
 
     async def _tell(self, proof: VersionReport) -> None:
         event(
@@ -245,6 +268,7 @@ class WeightReader:
         await self._report(proof)
 
     async def _write(self, engine: EngineWeights) -> Swap | None:
+        # A sound engine gets only the staged elements, without the host copy and its lock.
         if engine.policy is not None and not self._pending.is_whole:
             swap = self._pending.take()
             assert swap is not None
@@ -253,10 +277,11 @@ class WeightReader:
             engine.policy = None
             await asyncio.to_thread(engine.write, swap.updates())
             return swap
+        # Otherwise all of it is written from the host copy, which must not change meanwhile.
         async with self._host_lock:
             swap = self._pending.take()
             if swap is None or self._host.version is None:
-                return None  # it was lost meanwhile; a full state is on its way
+                return None  # the host copy was lost meanwhile; a full state is requested
             assert swap.newest.signed == self._host.version
             engine.check_fits(self._host.layout)
             recovers = swap.recovers or engine.policy is None
@@ -265,7 +290,9 @@ class WeightReader:
             return replace(swap, whole=True, recovers=recovers)
 
     async def _check(self, engine: EngineWeights, signed: Signed) -> tuple[EngineCheck, Signed | None]:
-        """What was found in the end, and the version that the engine holds then."""
+        """Check the engine, repair it if needed, and return the last finding and the version that the engine then
+        holds, or None.
+        """
         self._num_since_check = 0
         finding = await asyncio.to_thread(engine.check, signed.state_digest, signed.probe_logprobs)
         if finding.is_sound:
@@ -277,7 +304,7 @@ class WeightReader:
             if await asyncio.to_thread(self._host.is_proven):
                 again = self._host.version
                 assert again is not None
-                self._pending.clear()  # the copy has all of it
+                self._pending.clear()  # the host copy contains all pending versions
                 await asyncio.to_thread(engine.write_all, self._host.state)
                 finding = await asyncio.to_thread(engine.check, again.state_digest, again.probe_logprobs)
                 if finding.is_sound:

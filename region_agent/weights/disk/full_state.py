@@ -2,7 +2,7 @@
 
     copy-<n>.state      the tensors' bytes (placement.py)
     copy-<n>.manifest   layout, policy, digest, the trainer's signed opening and closing, name of the state's file
-    copy-<n>.redo       redo log: what the next version changes (redo.py)
+    copy-<n>.redo       redo log: what the next version changes (redo_log.py)
 
 The whole manifest with the highest number counts. A version is applied in this order:
 

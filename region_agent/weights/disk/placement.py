@@ -1,12 +1,12 @@
 """Positions of a state's elements in the one file that holds it, and in memory while a span is worked on.
 
-Tensors stand in the order in which the codec's spans name them, so a span is one range of the file. A tensor begins at
-a multiple of its element's size: within one dtype this holds by itself, between dtypes by padding.
+A *span* is the piece of the weights that one part of a publication encodes. Tensors stand in the order in which the
+codec's spans name them, so a span is one range of the file. A tensor begins at a multiple of its element's size: within
+one dtype this holds by itself, between dtypes by padding.
 
 `SpanScratch` is a state in memory that never exists as a whole. It reserves as much address space as the file has
 bytes, but only spans that were loaded and not yet dropped take memory. So the codec's Encoder and Decoder, which take
-whole states, can work span by span. Its tensors change while others hold them. That is its purpose, and the reason why
-no such state leaves this package.
+whole states, can work span by span. Its tensors change while others hold them, so no such state leaves this package.
 """
 
 import mmap

@@ -67,22 +67,22 @@ def keep(layer: WeightFiles, path: Path, publication: Publication) -> StoredPubl
     )
 
 
-def part(layer: WeightFiles, kept: StoredPublication, index: int) -> Chunk:
+def part(layer: WeightFiles, stored: StoredPublication, index: int) -> Chunk:
     """Return one chunk. Raises: CorruptSpool if it is not what was written, StorageError."""
-    with explained(kept.path):
-        data = whole_data(lambda offset, size: layer.read(kept.path, offset, size), kept.offsets[index])
+    with explained(stored.path):
+        data = whole_data(lambda offset, size: layer.read(stored.path, offset, size), stored.offsets[index])
     record = None if data is None else _record(data)
     if not isinstance(record, Chunk):
-        raise CorruptSpool(f"chunk {index} of {kept.opening} in {kept.path} is damaged; it is fetched again")
+        raise CorruptSpool(f"chunk {index} of {stored.opening} in {stored.path} is damaged; it is fetched again")
     return record
 
 
-def records(layer: WeightFiles, kept: StoredPublication) -> Iterator[PublicationRecord]:
+def records(layer: WeightFiles, stored: StoredPublication) -> Iterator[PublicationRecord]:
     """Yield all records, reading a chunk at a time. Raises: CorruptSpool, StorageError."""
-    yield kept.opening
-    for index in range(len(kept.offsets)):
-        yield part(layer, kept, index)
-    yield kept.closing
+    yield stored.opening
+    for index in range(len(stored.offsets)):
+        yield part(layer, stored, index)
+    yield stored.closing
 
 
 def find(layer: WeightFiles, path: Path, assembler: Assembler) -> StoredPublication | None:

@@ -1,7 +1,7 @@
 """Store of one job's publications in one gateway's folder: a full state, the chain of deltas after it, the bundle.
 
-    <number>.bundle, <number>.delta    complete publications (kept.py)
-    copy-<number>.*                    the copy: a full state (copy.py)
+    <number>.bundle, <number>.delta    complete publications (stored_publication.py)
+    copy-<number>.*                    the copy: a full state (full_state.py)
     <number>.derived                   derived publications for readers, until the next start (derived.py)
     fork-<number>                      the highest fork seen: an empty file
     lock
@@ -308,8 +308,8 @@ class WeightStore:
         links: list[OnDisk] = []
         for number, kind in numbered:
             path = self.folder / f"{number:010d}.{kind}"
-            kept = find(self.layer, path, Assembler(self._trust, max_content_bytes=_MAX_CONTENT_BYTES))
-            link = None if kept is None or kind == "derived" else OnDisk(self.layer, kept)
+            stored = find(self.layer, path, Assembler(self._trust, max_content_bytes=_MAX_CONTENT_BYTES))
+            link = None if stored is None or kind == "derived" else OnDisk(self.layer, stored)
             if link is None:
                 with explained(path):
                     self.layer.unlink(path)
