@@ -1,5 +1,6 @@
-"""Configuration of one agent, as its operator sets it. The command resolves it once and prints it; app.py passes its
-values on.
+"""Configuration of one agent, as its operator sets it.
+
+The command resolves it once and prints it; app.py passes its values on.
 """
 
 from pathlib import Path

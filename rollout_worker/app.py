@@ -261,8 +261,9 @@ class Worker:
 
 
 def in_frames(trajectories: Sequence[Trajectory], max_tokens: int) -> Iterator[Sequence[Trajectory]]:
-    """Yield the results in order, in parts of at most `max_tokens` tokens. A result with more tokens is a part of its
-    own.
+    """Yield the results in order, in parts of at most `max_tokens` tokens.
+
+    A result with more tokens is a part of its own.
     """
     part: list[Trajectory] = []
     num_tokens = 0

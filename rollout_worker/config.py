@@ -16,8 +16,9 @@ Chosen by hand.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Configuration of one rollout worker process. `batch_rows` is the size of a decode batch, `capacity` the number of
-    leases that the worker may hold at once.
+    """Configuration of one rollout worker process.
+
+    `batch_rows` is the size of a decode batch, `capacity` the number of leases that the worker may hold at once.
     """
 
     task: TaskSpec

@@ -62,8 +62,9 @@ class SessionHandlers:
 
 
 class CoordinatorSession:
-    """One agent's session, across reconnections. `send` may be called at any time; `connected` is set while a session
-    is open.
+    """One agent's session, across reconnections.
+
+    `send` may be called at any time; `connected` is set while a session is open.
     """
 
     def __init__(self, address: str, router: WanRouter, handlers: SessionHandlers) -> None:
@@ -171,8 +172,6 @@ class CoordinatorSession:
 
 
 def _is_final(error: PeriplusError, *, welcomed: bool) -> bool:
-    """Return whether another attempt cannot help: the coordinator refused the hello, or another agent serves the
-    region.
-    """
+    """Return whether no other attempt can help: the hello was refused, or another agent serves the region."""
     refused = isinstance(error, ConfigError) and not welcomed
     return refused or (isinstance(error, Conflict) and not isinstance(error, Fenced))

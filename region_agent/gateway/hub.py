@@ -76,8 +76,9 @@ class StreamRoute:
     has_room: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def took(self, key: FrameKey) -> None:
-        """Note that a frame is to be acknowledged to its worker once it is durable. Wait while `TAKEN_FRAMES` of them
-        are open.
+        """Note that a frame is to be acknowledged to its worker once it is durable.
+
+        Wait while `TAKEN_FRAMES` of them are open.
         """
         while len(self.taken) >= TAKEN_FRAMES:
             self.has_room.clear()
@@ -244,8 +245,9 @@ class JobHub:
                 return gateway_pb2.TrainerDown(up=message)
 
     def end_streams(self) -> None:
-        """End every stream below and clear the queue up, because the connection up was lost or replaced. The spool
-        keeps its frames.
+        """End every stream below and clear the queue up, because the connection up was lost or replaced.
+
+        The spool keeps its frames.
         """
         for route in self._routes:
             route.workers.clear()
@@ -362,8 +364,9 @@ class JobHub:
         self._wake()
 
     def request_anchor(self, why: str, *, signed: bool) -> None:
-        """Request a full state from above, unless a request is open. With `signed`, accept only one that the trainer
-        signed.
+        """Request a full state from above, unless a request is open.
+
+        With `signed`, accept only one that the trainer signed.
         """
         self.wants_signed = self.wants_signed or signed
         if not self.anchor_requested:
@@ -372,9 +375,7 @@ class JobHub:
             self.up.put_request(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
 
     async def settled(self) -> None:
-        """Wake readers after the weight cache has finished its pending work, and request a full state if it lacks a
-        copy.
-        """
+        """Wake readers when the weight cache has no work left, and request a full state if it lacks a copy."""
         self._wake()
         if self.weight_cache.lacks_copy(clock.monotonic_s()):
             self.request_anchor("the copy was refused", signed=False)

@@ -30,8 +30,9 @@ class Hubs:
         return hub
 
     def drop(self, job_id: str) -> JobHub:
-        """End all of a job's streams and subscriptions, and remove its hub. The caller closes the spool and the weight
-        cache.
+        """End all of a job's streams and subscriptions, and remove its hub.
+
+        The caller closes the spool and the weight cache.
         """
         hub = self._hubs.pop(job_id)
         hub.drop()

@@ -1,8 +1,8 @@
-"""gRPC servicer of the gateway: it reads streams, calls the job's hub, and writes streams. It keeps no state of its
-own.
+"""gRPC servicer of the gateway: it reads streams, calls the job's hub, and writes streams.
 
-Another region's gateway identifies itself by the metadata key `periplus-region`. Everything written to it is counted as
-traffic to that region, and what it sends on a job's rollout stream as traffic from there.
+It keeps no state of its own. Another region's gateway identifies itself by the metadata key `periplus-region`.
+Everything written to it is counted as traffic to that region, and what it sends on a job's rollout stream as traffic
+from there.
 """
 
 import asyncio
@@ -143,11 +143,11 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         raise NotFound(f"job {hub.job_id} has no task in this region any more")
 
     async def Train(self, request_iterator: AsyncIterator[gateway_pb2.TrainerUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
-        """Serve the job's trainer. If its hello has a public key, the first message down is its certificate or a
-        refusal.
+        """Serve the job's trainer.
 
-        Raises: StateError without a hello, WireError for a malformed key, NotFound for an unknown job, Conflict if
-        another trainer is followed, Fenced if a newer one takes over, Unreachable at the stream's end.
+        If its hello has a public key, the first message down is its certificate or a refusal. Raises: StateError
+        without a hello, WireError for a malformed key, NotFound for an unknown job, Conflict if another trainer is
+        followed, Fenced if a newer one takes over, Unreachable at the stream's end.
         """
         first = await _first(request_iterator)
         if not first.HasField("hello"):

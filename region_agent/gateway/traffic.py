@@ -44,8 +44,9 @@ class Traffic:
         self.jobs: dict[str, JobTraffic] = {}
 
     def sent(self, dst_region: str, message_bytes: int, job_id: str = "") -> None:
-        """Count a message that was written to `dst_region`. `job_id` is empty for what belongs to no job, such as a
-        probe.
+        """Count a message that was written to `dst_region`.
+
+        `job_id` is empty for what belongs to no job, such as a probe.
         """
         num_bytes = wire_bytes(message_bytes)
         self.sent_bytes[dst_region] += num_bytes

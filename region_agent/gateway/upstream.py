@@ -1,8 +1,8 @@
-"""Connection of a remote region's gateway to the job's home gateway: one rollout stream and one subscription, over the
-WAN.
+"""Connects a remote region's gateway to the job's home gateway: one rollout stream and one subscription.
 
-Towards the home gateway this end behaves like a worker. When either stream breaks, both are given up, and the streams
-below are ended, so that their workers say hello again. After a random pause the gateway is dialled again.
+Both go over the WAN. Towards the home gateway this end behaves like a worker. When either stream breaks, both are given
+up, and the streams below are ended, so that their workers say hello again. After a random pause the gateway is dialled
+again.
 
 **Rollout stream.** A worker's messages are passed on only after its hello went over the present connection. Frames need
 no hello, because the spool keeps them: all uncommitted ones are sent again over each new connection.

@@ -107,8 +107,9 @@ class Supervisor:
         return self.run_directory(task).logs / f"{name}.log"
 
     async def stop_all(self, grace_s: float, now: Callable[[], float]) -> None:
-        """Ask all processes to stop, wait up to `grace_s` seconds, then kill the rest. `processes` tells how they
-        ended.
+        """Ask all processes to stop, wait up to `grace_s` seconds, then kill the rest.
+
+        `processes` tells how they ended.
         """
         for task_id in self._popen:
             if self.processes[task_id].asked_to_stop_at_s is None:

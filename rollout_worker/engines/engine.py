@@ -31,8 +31,9 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """One completion to generate. `group` and `sample` are part of its random key. A greedy request ignores
-    `temperature`.
+    """One completion to generate.
+
+    `group` and `sample` are part of its random key. A greedy request ignores `temperature`.
     """
 
     prompt_ids: tuple[int, ...]

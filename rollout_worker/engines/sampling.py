@@ -22,8 +22,9 @@ UInt64s = npt.NDArray[np.uint64]
 
 
 def row_keys(seed: int, version: int, groups: npt.ArrayLike, samples: npt.ArrayLike) -> UInt64s:
-    """Return the random key of each row: a hash of seed, version, group and sample. *Shapes*: groups, samples R;
-    returns R.
+    """Return the random key of each row: a hash of seed, version, group and sample.
+
+    *Shapes*: groups, samples R; returns R.
     """
     groups_R, samples_R = np.asarray(groups, dtype=np.uint64), np.asarray(samples, dtype=np.uint64)
     key_R = np.zeros_like(groups_R)

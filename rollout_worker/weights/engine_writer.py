@@ -103,8 +103,7 @@ class EngineWeights:
         return _ReadBack(self._tensors)
 
     def check(self, state_digest_: bytes, probe_logprobs: Sequence[float]) -> EngineCheck:
-        """Return whether the engine holds the state of this digest, and computes the trainer's log-probabilities with
-        it.
+        """Check the engine against a version's digest and against the trainer's log-probabilities of the probe.
 
         Without `probe_logprobs` only the digest is compared.
         """
@@ -168,8 +167,6 @@ def _to_bf16(name: str, tensor: torch.Tensor) -> Tensor:
         # Column 0 has each element's low 16 bits, column 1 the bfloat16.
         halves = words.view("<u2").reshape(-1, 2)
         if bool(halves[:, 0].any()):
-            raise CorruptFrame(
-                f"{name} holds a value that is not a bfloat16: the engine's memory was changed from elsewhere"
-            )
+            raise CorruptFrame(f"{name} holds a value that is not a bfloat16: something else wrote the engine's memory")
         words = np.ascontiguousarray(halves[:, 1])
     return Tensor(dtype="BF16", shape=tuple(tensor.shape), data=words.view(np.uint8))

@@ -50,8 +50,7 @@ Outcome = ReceivedBundle | Version | WeightMismatch | None
 
 
 class Incoming:
-    """State of one subscription. `distrust`: it was requested after a mismatch, and only signed publications are
-    expected.
+    """State of one subscription. With `distrust`, a failure has made it ask for signed publications only.
 
     `highest_fork` is the highest fork seen, here or in earlier subscriptions.
     """
@@ -73,7 +72,10 @@ class Incoming:
         return self._opening is not None and self._opening.is_derived
 
     def take(self, record: PublicationRecord) -> Outcome:
-        """Take one record, and return what it completed. Raises: Forged, CorruptFrame, WrongBase, Fenced, UnknownCodec."""
+        """Take one record, and return what it completed.
+
+        Raises: Forged, CorruptFrame, WrongBase, Fenced, UnknownCodec.
+        """
         completed = self._intake.take(record)
         match record:
             case Opening():

@@ -122,8 +122,9 @@ class PendingVersions:
             self._recovers = self._is_whole = recovers
 
     def host_is_lost(self) -> None:
-        """Drop versions that only the host copy had, because it is not trusted any more. Staged elements are still
-        valid.
+        """Drop versions that only the host copy had, because it is not trusted any more.
+
+        Staged elements are still valid.
         """
         if self._is_whole:
             self.clear()

@@ -1,5 +1,4 @@
-"""Reads the job's publications from the worker's own gateway, and brings the engine to the newest version between
-batches.
+"""Reads the job's publications from the worker's own gateway, and brings the engine to the newest version.
 
 Two tasks share the reader:
 
@@ -204,10 +203,10 @@ class WeightReader:
     # ---- the engine -----------------------------------------------------------------------------------------------
 
     async def swap(self) -> None:
-        """Bring the engine to the newest proven version, check it if that is due, and report. Call it between two
-        batches.
+        """Bring the engine to the newest proven version, check it if that is due, and report.
 
-        Raises: WrongBase for weights that do not fit the engine's model; PeriplusError when repairs do not help.
+        Call it between two batches. Raises: WrongBase for weights that do not fit the engine's model; PeriplusError
+        when repairs do not help.
         """
         self._end_if_hopeless()
         engine = self._engine
@@ -252,9 +251,7 @@ class WeightReader:
 
     def _end_if_hopeless(self) -> None:
         if why := self._state.hopeless:
-            raise PeriplusError(
-                f"{why}; the memory or the build of this machine or of the trainer's is broken: see the log"
-            )
+            raise PeriplusError(f"{why}; memory or software is broken, here or at the trainer: see the log")
 
     async def _tell(self, proof: VersionReport) -> None:
         event(
@@ -290,8 +287,9 @@ class WeightReader:
             return replace(swap, whole=True, recovers=recovers)
 
     async def _check(self, engine: EngineWeights, signed: Signed) -> tuple[EngineCheck, Signed | None]:
-        """Check the engine, repair it if needed, and return the last finding and the version that the engine then
-        holds, or None.
+        """Check the engine, and repair it if needed.
+
+        Return the last finding, and the version that the engine then holds, or None if the repair did not help.
         """
         self._num_since_check = 0
         finding = await asyncio.to_thread(engine.check, signed.state_digest, signed.probe_logprobs)
