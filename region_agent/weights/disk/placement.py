@@ -35,6 +35,7 @@ class FilePlacement:
         self._starts: dict[int, int] = {}
         self._span_starts: list[int] = []
         end, dtype = 0, ""
+        # Spans follow each other without gaps, except that each dtype begins at an aligned byte.
         for span in self.spans:
             if span.dtype != dtype:
                 end, dtype = -(-end // ALIGN_BYTES) * ALIGN_BYTES, span.dtype
@@ -46,7 +47,7 @@ class FilePlacement:
 
     def line_start(self, line: int) -> int:
         """Return the byte at which a tensor begins."""
-        return self._starts.get(line, 0)  # an empty tensor has no place
+        return self._starts.get(line, 0)  # an empty tensor is in no span
 
     def span_start(self, index: int) -> int:
         """Return the byte at which a span begins; it ends `spans[index].num_bytes` later."""

@@ -28,7 +28,7 @@ OPEN, PART, CLOSE = b"OPEN", b"PART", b"CLOS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPublication:
-    """One publication in one file. `offsets` are where the blocks of the chunks have their data."""
+    """One publication in one file. `offsets` are the offsets of the chunks' data in the file, in bytes."""
 
     path: Path
     opening: Opening
@@ -37,14 +37,17 @@ class StoredPublication:
 
     @property
     def policy(self) -> Policy:
+        """Version to which the publication leads."""
         return self.opening.policy
 
     @property
     def payload_bytes(self) -> int:
+        """Bytes of the payload."""
         return self.closing.payload_bytes
 
     @property
     def attestation(self) -> Attestation:
+        """Opening and closing of the publication."""
         return Attestation(opening=self.opening, closing=self.closing)
 
 
