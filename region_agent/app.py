@@ -163,7 +163,7 @@ class Agent:
         self._desired: dict[str, LocalTask] = {}
         self._stopping = False
         self._reported: dict[str, TaskReport] = {}
-        self._left: dict[tuple[str, int], RunFiles] = {}  # (task id, fork) of ended trainers
+        self._ended_files: dict[tuple[str, int], RunFiles] = {}  # (task id, fork) of ended trainers
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by job: home gateway, its connection
         self._cache_tasks: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights could not be opened
@@ -379,13 +379,13 @@ class Agent:
             for task_id, process in self._supervisor.processes.items()
             if process.task.role is Role.TRAINER and process.outcome is not None
         }
-        self._left = {key: files for key, files in self._left.items() if key[0] in ended}
+        self._ended_files = {key: files for key, files in self._ended_files.items() if key[0] in ended}
         for task_id, process in ended.items():
             key = task_id, process.task.fork
-            if key not in self._left:
-                run, told = self._supervisor.run_directory(process.task), report(process, None)
-                checkpoint, page = await asyncio.to_thread(conclude, run, process.task, told)
-                self._left[key] = replace(self._files(process), checkpoint=checkpoint, report=page)
+            if key not in self._ended_files:
+                run, ended_report = self._supervisor.run_directory(process.task), report(process, None)
+                checkpoint, page = await asyncio.to_thread(conclude, run, process.task, ended_report)
+                self._ended_files[key] = replace(self._files(process), checkpoint=checkpoint, report=page)
 
     def _files(self, process: Process) -> RunFiles:
         run, log_file = self._supervisor.run_directory(process.task), self._supervisor.log_file(process.task)
@@ -401,7 +401,7 @@ class Agent:
         started = {
             task_id: replace(
                 report(process, self._desired.get(task_id)),
-                files=self._left.get((task_id, process.task.fork)) or self._files(process),
+                files=self._ended_files.get((task_id, process.task.fork)) or self._files(process),
             )
             for task_id, process in processes.items()
         }

@@ -6,7 +6,7 @@ token of a batch is of one policy, and the weights that were proven are those th
 and the streams go on meanwhile.
 
 The worker talks only to its region's gateway. When a stream ends it connects and says hello again, for up to
-`GATEWAY_PATIENCE_S`, and sends again what the gateway had not spooled (outbox.py). A sample that the environment or the
+`GATEWAY_TIMEOUT_S`, and sends again what the gateway had not spooled (outbox.py). A sample that the environment or the
 engine cannot produce is reported as failed, without loss of the others in its batch (episodes/per_sample_fallback.py).
 """
 
@@ -46,7 +46,7 @@ from rollout_worker.weights.reader import ReaderSettings, WeightReader
 
 log = logging.getLogger(__name__)
 
-GATEWAY_PATIENCE_S = 60.0
+GATEWAY_TIMEOUT_S = 60.0
 """Seconds that a worker keeps trying to reach its gateway. An agent's restart takes less; a person would not wait
 longer. Chosen by hand.
 """
@@ -68,7 +68,7 @@ A completion token takes 9 bytes and a prompt token 4, so a frame stays below ha
 longest single result that a job may ask for.
 """
 
-BARREN_BATCHES = 3
+MAX_EMPTY_BATCHES = 3
 """Number of batches in a row without any sample after which the process ends: then not the problems but the process is
 at fault. Chosen by hand.
 """
@@ -84,7 +84,7 @@ class Worker:
         self._epoch = epoch
         self._queue = LeaseQueue()
         self._out = Outbox(self._worker_id, epoch)
-        self._num_barren = 0
+        self._num_empty_batches = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
         self._bundle_ready = asyncio.Event()
@@ -131,7 +131,7 @@ class Worker:
             now_s = clock.monotonic_s()
             # A stream that lasted for more than 5 s was not part of the outage before it.
             lost_since_s = now_s if lost_since_s is None or now_s - started_s > 5.0 else lost_since_s
-            if now_s - lost_since_s > GATEWAY_PATIENCE_S:
+            if now_s - lost_since_s > GATEWAY_TIMEOUT_S:
                 raise why
             event(log, logging.WARNING, "gateway_stream_lost", worker=self._worker_id, why=why)
             await asyncio.sleep(RETRY_S)
@@ -232,10 +232,10 @@ class Worker:
             payload = trajectory_codec.encode(part, level=self._job.network.zstd_level)
             await self._out.put_frame(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
         await self._report(failed)
-        self._num_barren = 0 if valid else self._num_barren + 1
-        if self._num_barren >= BARREN_BATCHES:
+        self._num_empty_batches = 0 if valid else self._num_empty_batches + 1
+        if self._num_empty_batches >= MAX_EMPTY_BATCHES:
             raise PeriplusError(
-                f"{self._num_barren} batches in a row yielded no sample (the last failure: {failed[-1].why}); "
+                f"{self._num_empty_batches} batches in a row yielded no sample (the last failure: {failed[-1].why}); "
                 "the engine or the environment of this worker is broken; see its log"
             )
 

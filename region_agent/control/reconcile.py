@@ -101,6 +101,7 @@ def reconcile(
 ) -> tuple[Action, ...]:
     """Return the actions that bring `observed` to `desired`, in the order in which to perform them."""
     actions: list[Action] = []
+    # What exists: let it run, end it, forget it, replace it or restart it.
     for task_id, process in sorted(observed.items()):
         wanted = desired.get(task_id)
         if process.outcome is None:
@@ -111,6 +112,7 @@ def reconcile(
             actions.append(Forget(task_id) if wanted.stopping else Start(wanted, 0))
         elif _may_restart(process, wanted, now_s, limits):
             actions.append(Start(wanted, process.restarts + 1))
+    # What does not exist yet.
     actions += [
         Start(task, 0) for task_id, task in sorted(desired.items()) if task_id not in observed and not task.stopping
     ]

@@ -141,7 +141,7 @@ class JobHub:
         self.num_refused: dict[str, int] = {}  # refused records, by the name of the error
         self.anchor_requested = False  # True until the anchor has come
         self._coming = ""  # kind of the publication whose opening came last
-        self._for_copy: Assembler | None = None
+        self._for_copy: Assembler | None = None  # collects a publication that goes only into the copy
 
     @property
     def authority_key(self) -> bytes:
@@ -341,6 +341,7 @@ class JobHub:
         newest, policy = self.log.newest, opening.policy
         if newest is None or newest.fork != policy.fork:
             return False
+        # Readers have `newest`. What is not newer can only help a copy that is missing or behind.
         match opening.kind:
             case PublicationKind.ANCHOR:
                 is_needed = self.weight_cache.have is None or self.weight_cache.is_behind or self.anchor_requested

@@ -159,7 +159,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         if trainer is None:
             raise Conflict(
                 f"job {hub.job_id} already has a trainer of fork {hub.trainer and hub.trainer.fork} at this gateway; "
-                f"the one of fork {first.hello.fork} is not followed"
+                f"the one of fork {first.hello.fork} is refused; only a newer fork takes over"
             )
         try:
             async with _peer_tasks() as tasks:
@@ -235,6 +235,7 @@ async def _derive(
 
     If there is no route, a full state is requested from above, and the reader waits for a change.
     """
+    # Read the counter first, so that no change is missed between the answer and the wait for a change.
     seen = hub.num_changes
     answer = await hub.weight_cache.derive(asked.have, asked.chain_bytes, is_remote=is_remote)
     if isinstance(answer, Along):
@@ -244,6 +245,7 @@ async def _derive(
             hub.request_anchor(f"no route leads from {asked.have or 'no weights'} to the newest weights", signed=False)
         await hub.changed(seen)
         return cursor
+    # Send the records of the route. Each closing that was sent has brought the reader to its opening's version.
     coming = answer.policy
     async with contextlib.aclosing(answer.records) as records:
         while True:

@@ -89,6 +89,7 @@ class Supervisor:
             assert popen.stdin is not None
             popen.stdin.close()
             _kill_group(popen.pid)
+            # The outcome is what the process wrote about itself; without that, what its exit status says.
             status_file = self._scratch[task_id] / STATUS_FILE
             status = status_file.read_text(encoding="utf-8") if status_file.exists() else ""
             self._drop_scratch(task_id)

@@ -57,6 +57,7 @@ class EngineWeights:
         self._engine = engine
         self._tensors = engine.tensors()
         self._prompts = probe_prompts(probe_seed, engine.vocab_size)
+        # An engine that computes in bfloat16 differs more from the trainer than one in float32.
         in_bf16 = any(tensor.dtype == torch.bfloat16 for tensor in self._tensors.values())
         self._tolerance_nats = PROBE_TOLERANCE_BF16_NATS if in_bf16 else PROBE_TOLERANCE_NATS
         self._fits: StateLayout | None = None

@@ -362,7 +362,7 @@ def test_a_worker_that_can_produce_nothing_ends_instead_of_failing_every_lease(
             working = asyncio.create_task(Worker(config, epoch=1).run())
             await it.publish_first()
             await it.next("capacity")
-            for _ in range(app.BARREN_BATCHES * 4):
+            for _ in range(app.MAX_EMPTY_BATCHES * 4):
                 it.lease("w", 0)
             with pytest.raises(ExceptionGroup) as caught:
                 await working

@@ -172,8 +172,8 @@ def create(
             if (found := _digest(file, manifest, placement)) != manifest.digest:
                 opening = attestation.opening
                 raise CorruptFrame(
-                    f"the state of {opening} has digest {found.hex()}, but the signed digest is {manifest.digest.hex()}; "
-                    "it is fetched again"
+                    f"the state of {opening} has digest {found.hex()}, "
+                    f"but the signed digest is {manifest.digest.hex()}; it is fetched again"
                 )
             write_manifest(layer, folder, manifest, number)
         except Exception:
