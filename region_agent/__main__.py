@@ -1,4 +1,4 @@
-"""`python -m region_agent` is `periplus agent`."""
+"""`python -m region_agent` runs the command `periplus agent`."""
 
 import sys
 

@@ -1,7 +1,13 @@
-"""Composition root of the region agent: gateway server, coordinator session, supervisor, upstreams, one TaskGroup.
+"""Composition root of the region agent: gateway server, coordinator session, supervisor and upstream connections.
 
-Order of a start: bind the gateway, announce it to the emulator if there is one, then open the session. Order of an end:
-workers first (they may still have something to send), then the session, then the gateway.
+One asyncio TaskGroup owns all of them. The agent starts in this order: it binds the gateway's port, announces the
+address to the WAN emulator if there is one, and then opens the session with the coordinator. It stops in the opposite
+order: workers first, because they may still have something to send, then the session, then the gateway.
+
+Every `RECONCILE_S` the agent opens a hub (gateway/hub.py) for each job that has a task here and drops the hubs of other
+jobs, looks at its processes, reports what has changed, and performs the actions that `reconcile` returns. A new task is
+started only once its job's hub is open. The hub of a job whose trainer is in another region also has an upstream
+connection to the trainer's gateway (the *home* gateway).
 """
 
 import asyncio
@@ -22,7 +28,7 @@ from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskReport, authority_key_of
 from periplus.wan.client import WanRouter
 from region_agent.config import AgentConfig
-from region_agent.control.certificates import CertificateDesk
+from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
 from region_agent.control.convert import heartbeat_to_pb, report_to_pb, task_from_pb
 from region_agent.control.inventory import inventory
@@ -49,15 +55,21 @@ from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS_S = 2.0
-"""For the last reports to reach a coordinator that is there."""
+FINAL_REPORTS_S = 2.0
+"""Seconds that a stopping agent waits for its last reports to reach a connected coordinator. Chosen by hand."""
 
 RECONCILE_S = 0.2
-"""How often processes are looked at: soon enough for a person, cheap enough to forget."""
+"""Seconds between two looks at the processes. A person does not notice the delay, and the cost is negligible. Chosen by
+hand.
+"""
 
 
 async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
-    """Serve one region until asked to stop, and tell by what. Raises: Conflict, ConfigError, Unreachable."""
+    """Serve one region until asked to stop, and return what asked for it.
+
+    Raises: Conflict if another agent serves the region, ConfigError if the coordinator refuses this agent's settings,
+    Unreachable.
+    """
     server = rpc.server()
     hubs, traffic = Hubs(config.region), Traffic()
     address = rpc.bind(server, config.listen)
@@ -93,8 +105,11 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
 
 
 def release(hub: JobHub) -> None:
-    """The hub was dropped and its keeper has ended: what its spool still holds, and its weights, stay for the job's
-    resumption, unless the job is done."""
+    """Close the spool and the weight cache of a dropped hub, after its weight cache's task has ended.
+
+    If the job is done, both are removed from disk. Otherwise uncommitted frames and the weights stay there, so that the
+    job can be resumed. Errors are logged, not raised.
+    """
     frames = len(hub.frames.pending)
     try:
         hub.weight_cache.close(job_is_done=hub.job_is_done)
@@ -108,8 +123,10 @@ def release(hub: JobHub) -> None:
 
 
 def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, WeightCache]:
-    """What a job's gateway keeps on disk; for a thread: after a restart, what is there is read. Raises: Conflict,
-    StorageError."""
+    """Open a job's frame spool and weight cache, and read what an earlier process left in them.
+
+    It blocks while it reads: call it in a thread. Raises: Conflict, StorageError.
+    """
     frames = open_frames(
         folder_of(config.state_dir, task.job_id), config.region, durability=task.durability, max_bytes=task.spool_bytes
     )
@@ -123,7 +140,7 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Weigh
 
 
 class Agent:
-    """The daemon's moving parts, and the state that they share."""
+    """The daemon's long-lived parts, and the state that they share."""
 
     def __init__(
         self,
@@ -146,10 +163,10 @@ class Agent:
         self._desired: dict[str, LocalTask] = {}
         self._stopping = False
         self._reported: dict[str, TaskReport] = {}
-        self._left: dict[tuple[str, int], RunFiles] = {}  # (trainer's task, fork) -> what it left when it ended
-        self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # home gateway, and what keeps the way open
-        self._keepers: dict[str, asyncio.Task[None]] = {}
-        self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights cannot be opened
+        self._ended_files: dict[tuple[str, int], RunFiles] = {}  # (task id, fork) of ended trainers
+        self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by job: home gateway, its connection
+        self._cache_tasks: dict[str, asyncio.Task[None]] = {}
+        self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights could not be opened
         self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
         self._supervisor = Supervisor(
             WorkerSettings(
@@ -160,11 +177,11 @@ class Agent:
             )
         )
         self._tasks = asyncio.TaskGroup()
-        self._certificates = CertificateDesk(config.coordinator, self._send)
+        self._certificates = CertificateRequests(config.coordinator, self._send)
         handlers = SessionHandlers(
             hello=self._hello,
             heartbeat=self._heartbeat,
-            questions=self._certificates.questions,
+            unanswered=self._certificates.unanswered,
             desired=self._on_desired,
             probe=self._on_probe,
             certificate=self._certificates.answered,
@@ -172,36 +189,46 @@ class Agent:
         self._session = CoordinatorSession(config.coordinator, router, handlers)
 
     async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> ShutdownReason:
-        """Until a signal, or until the coordinator refuses this agent for good."""
+        """Serve until a stop signal comes, or until the coordinator refuses this agent for good, and return the reason.
+
+        `on_ready` is called once the agent waits for a stop signal. Raises: Conflict, ConfigError (see
+        `CoordinatorSession.run`).
+        """
         jitter: Callable[[], float] = random.Random().random
         async with self._tasks as tasks:
             session = tasks.create_task(self._session.run(jitter))
-            weight_cache = tasks.create_task(self._keep_reconciled())
+            reconciling = tasks.create_task(self._keep_reconciled())
             try:
                 return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
-                weight_cache.cancel()
+                reconciling.cancel()
                 self._desired, self._stopping = {}, True
                 await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
                 await self._look(clock.monotonic_s())
                 self._session.close()
                 if self._session.connected.is_set():
-                    await asyncio.wait({session}, timeout=LAST_WORDS_S)
+                    await asyncio.wait({session}, timeout=FINAL_REPORTS_S)
                 session.cancel()
                 for job_id in self._hubs.job_ids():
                     self._hubs.get(job_id).weight_cache.stop()
-                for running in (*(upstream for _, upstream in self._upstreams.values()), *self._keepers.values()):
+                for running in (
+                    *(upstream for _, upstream in self._upstreams.values()),
+                    *self._cache_tasks.values(),
+                ):
                     running.cancel()
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
-        """A training record on its way to the coordinator. Before the last one goes a heartbeat with what was sent
-        until now, since the job may end before the next heartbeat."""
+        """Queue a training record for the coordinator.
+
+        Before the run's summary, which is its last record, a heartbeat with the current traffic counters is queued,
+        because the job may end before the next regular heartbeat.
+        """
         if record.kind == RecordKind.SUMMARY:
             self._send(control_pb2.AgentMessage(heartbeat=self._heartbeat()))
         self._send(control_pb2.AgentMessage(step=record))
 
     async def certificate(self, job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
-        """The coordinator's word on a trainer's key, or why there is none."""
+        """Return the coordinator's answer to a trainer's certificate request: a certificate, or why there is none."""
         return await self._certificates.ask(job_id, fork, public_key)
 
     def _send(self, message: control_pb2.AgentMessage) -> None:
@@ -272,9 +299,9 @@ class Agent:
         if job_id in self._upstreams:
             self._upstreams.pop(job_id)[1].cancel()
         hub = self._hubs.drop(job_id)
-        keeping = self._keepers.pop(job_id)
-        keeping.cancel()
-        await asyncio.wait({keeping})
+        saving = self._cache_tasks.pop(job_id)
+        saving.cancel()
+        await asyncio.wait({saving})
         await asyncio.to_thread(release, hub)
         state_dir = self._config.state_dir
         in_use = [folders.folder_of(state_dir, task.job_id, authority_key_of(task)) for task in jobs.values()]
@@ -285,7 +312,7 @@ class Agent:
             event(log, logging.WARNING, "spools_not_tidied", why=error)
 
     async def _open_hub(self, task: LocalTask) -> bool:
-        """False if it cannot be now; it is tried again."""
+        """Open a job's spool, weight cache and hub. Return False if that fails now; the next look tries again."""
         try:
             frames, weight_cache = await asyncio.to_thread(open_stores, self._config, task)
         except PeriplusError as error:
@@ -295,7 +322,7 @@ class Agent:
             return False
         self._unusable.pop(task.job_id, None)
         hub = self._hubs.open(task.job_id, frames, weight_cache)
-        self._keepers[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
+        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
         return True
@@ -304,7 +331,7 @@ class Agent:
         job_id = task.job_id
         gateway, upstream_task = self._upstreams.get(job_id, ("", None))
         is_home = task.trainer_region == self._config.region
-        if upstream_task is not None and (is_home or task.trainer_gateway != gateway):  # the home gateway has moved
+        if upstream_task is not None and (is_home or task.trainer_gateway != gateway):  # the trainer has moved
             upstream_task.cancel()
             del self._upstreams[job_id]
         if is_home or task.trainer_gateway == gateway:
@@ -321,7 +348,7 @@ class Agent:
         self._upstreams[job_id] = (task.trainer_gateway, running)
 
     def _startable(self) -> dict[str, LocalTask]:
-        """What is desired, without new tasks of a job that the gateway cannot serve yet."""
+        """Return the desired tasks, without new ones of a job whose hub is not open yet."""
         open_jobs, running = self._hubs.job_ids(), self._supervisor.processes
         return {id_: task for id_, task in self._desired.items() if task.job_id in open_jobs or id_ in running}
 
@@ -336,7 +363,7 @@ class Agent:
             await asyncio.sleep(RECONCILE_S)
 
     async def _look(self, now_s: float) -> None:
-        """Note what has ended, and report what has changed."""
+        """Note which processes have ended, and report every task whose state has changed."""
         self._supervisor.poll(now_s)
         await self._conclude_runs()
         reports = self._reports()
@@ -346,19 +373,19 @@ class Agent:
         self._reported = reports
 
     async def _conclude_runs(self) -> None:
-        """Before anybody hears that a trainer has ended, what it left is complete."""
+        """Complete the run directory of every trainer that has ended, before its end is reported to anybody."""
         ended = {
             task_id: process
             for task_id, process in self._supervisor.processes.items()
             if process.task.role is Role.TRAINER and process.outcome is not None
         }
-        self._left = {key: files for key, files in self._left.items() if key[0] in ended}
+        self._ended_files = {key: files for key, files in self._ended_files.items() if key[0] in ended}
         for task_id, process in ended.items():
             key = task_id, process.task.fork
-            if key not in self._left:
-                run, told = self._supervisor.run_directory(process.task), report(process, None)
-                checkpoint, page = await asyncio.to_thread(conclude, run, process.task, told)
-                self._left[key] = replace(self._files(process), checkpoint=checkpoint, report=page)
+            if key not in self._ended_files:
+                run, ended_report = self._supervisor.run_directory(process.task), report(process, None)
+                checkpoint, page = await asyncio.to_thread(conclude, run, process.task, ended_report)
+                self._ended_files[key] = replace(self._files(process), checkpoint=checkpoint, report=page)
 
     def _files(self, process: Process) -> RunFiles:
         run, log_file = self._supervisor.run_directory(process.task), self._supervisor.log_file(process.task)
@@ -374,7 +401,7 @@ class Agent:
         started = {
             task_id: replace(
                 report(process, self._desired.get(task_id)),
-                files=self._left.get((task_id, process.task.fork)) or self._files(process),
+                files=self._ended_files.get((task_id, process.task.fork)) or self._files(process),
             )
             for task_id, process in processes.items()
         }

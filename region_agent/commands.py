@@ -1,4 +1,7 @@
-"""`periplus agent`: serve one region."""
+"""The command `periplus agent`, which serves one region. It turns arguments into an `AgentConfig` and runs the agent.
+
+It imports app.py only when the agent runs, because that loads the weight codec's compiler.
+"""
 
 import asyncio
 import logging
@@ -21,7 +24,9 @@ from region_agent.gateway.frames import STATE
 log = logging.getLogger(__name__)
 
 MAX_MEMORY_GIB = 1 << 20
-"""A pebibyte: above any region, and a number that still fits everywhere."""
+"""Upper limit of --memory-gib, in GiB (2^20 GiB = 1 PiB): more than any region has, and its bytes fit into a 64-bit
+integer.
+"""
 
 
 @click.group(cls=DefaultGroup, default="run")
@@ -136,6 +141,6 @@ def run(
 def _memory_bytes(gib: float | None) -> int:
     if gib is not None:
         if not 0 < gib < MAX_MEMORY_GIB:
-            raise click.BadParameter(f"{gib} is not above 0 and below {MAX_MEMORY_GIB}", param_hint="--memory-gib")
+            raise click.BadParameter(f"{gib} must be above 0 and below {MAX_MEMORY_GIB}", param_hint="--memory-gib")
         return int(gib * (1 << 30))
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

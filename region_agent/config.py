@@ -1,4 +1,7 @@
-"""What an operator sets for one agent. Resolved once in the command, printed at start, taken apart in app.py."""
+"""Configuration of one agent, as its operator sets it.
+
+The command resolves it once and prints it; app.py passes its values on.
+"""
 
 from pathlib import Path
 
@@ -9,11 +12,13 @@ from periplus.errors import ConfigError
 from periplus.values.task import REGION_NAME
 
 WILDCARDS = ("0.0.0.0", "[::]", "")
+"""Hosts that mean "all interfaces": a gateway can listen there, but nobody can dial them."""
 HOST_PORT = r"^\S+:\d{1,5}$"
+"""Regular expression of HOST:PORT."""
 
 
 class AgentConfig(Config):
-    """One region agent."""
+    """Settings of one region agent."""
 
     region: str = Field(pattern=f"^{REGION_NAME}$")
     """Name of this region, unique in the fleet, e.g. aws:us-east-1."""
@@ -22,41 +27,43 @@ class AgentConfig(Config):
     """host:port of the coordinator."""
 
     listen: str = Field(pattern=HOST_PORT)
-    """host:port at which the gateway listens; port 0: the system chooses."""
+    """host:port at which the gateway listens; with port 0 the system chooses the port."""
 
     advertise: str = Field(pattern=f"^$|{HOST_PORT}")
-    """host:port at which other regions reach the gateway; empty: as it listens."""
+    """host:port at which other regions reach the gateway; empty if that is the address at which it listens."""
 
     work_dir: Path
-    """Where the output directories of jobs lie."""
+    """Directory below which the output directories of jobs lie."""
 
     state_dir: Path
-    """Where the gateway keeps frames that no ledger has committed; for one agent at a time."""
+    """Directory where the gateway keeps uncommitted frames and its cache of weights. Only one agent may use it at a
+    time.
+    """
 
     wan: str
-    """Control address of the WAN emulator; empty: real networks."""
+    """host:port of the WAN emulator's control socket; empty on real networks."""
 
     num_cores: int = Field(ge=1)
-    """Cores that this region offers."""
+    """Number of CPU cores that this region offers."""
 
     memory_bytes: int = Field(ge=1)
-    """Memory that this region offers, bytes."""
+    """Bytes of main memory that this region offers."""
 
     worker_threads: int = Field(ge=1)
-    """Compute threads of each worker process."""
+    """Number of compute threads of each worker process."""
 
     stop_grace_s: float = Field(gt=0)
-    """Seconds from asking a worker to stop to killing it."""
+    """Seconds between asking a worker to stop (SIGTERM) and killing it (SIGKILL)."""
 
     restart_backoff_s: float = Field(gt=0)
-    """Pause before the first restart, seconds; doubled each time."""
+    """Seconds before the first restart of a worker that died; the pause doubles each time."""
 
 
 def resolve(config: AgentConfig) -> AgentConfig:
-    """The configuration, once its keys agree. Raises: ConfigError."""
+    """Return the configuration after checking that its keys agree. Raises: ConfigError."""
     if not config.advertise and config.listen.rpartition(":")[0] in WILDCARDS:
         raise ConfigError(
-            f"--listen {config.listen} accepts from everywhere but names no place: other regions cannot dial it; "
-            "say with --advertise HOST:PORT how they reach this gateway"
+            f"--listen {config.listen} is a wildcard address, which other regions cannot dial; "
+            "give the address at which they reach this gateway with --advertise HOST:PORT"
         )
     return config

@@ -1,4 +1,4 @@
-"""`python -m rollout_worker --task-file FILE`, as an agent starts it."""
+"""Entry point of a rollout worker: `python -m rollout_worker --task-file FILE`, as an agent starts it."""
 
 import asyncio
 
@@ -9,7 +9,10 @@ from rollout_worker.config import WorkerConfig
 
 
 def make_work(spec: TaskSpec) -> task_process.Work:
-    """A rollout worker has nothing to save: it stops at once."""
+    """Return the coroutine function that runs the task until its job is done or the process is asked to stop.
+
+    A rollout worker has nothing to save, so it stops at once. Raises: ConfigError if the task holds no valid job.
+    """
     config = WorkerConfig.of_task(spec)
 
     async def work(stop: asyncio.Event) -> TaskState:

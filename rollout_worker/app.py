@@ -1,12 +1,13 @@
-"""Composition root of a rollout worker: one subscription, one lease stream, one loop that works.
+"""Composition root of a rollout worker: a subscription to weights, a lease stream, and one loop that generates.
 
-The loop alternates between two things and never overlaps them: bring the engine to the newest proven version
-(reader.py), then generate one batch of leases that may start. So weights change only between batches, every token of a
-batch has one policy, and what was proven is what served. Both run in a thread; streams go on meanwhile.
+The loop alternates between two steps that never overlap: bring the engine to the newest proven version
+(weights/reader.py), then generate one batch of leases that may start. So weights change only between batches, every
+token of a batch is of one policy, and the weights that were proven are those that served. Both steps run in a thread,
+and the streams go on meanwhile.
 
-The worker talks to its own gateway only. When the gateway's streams end it says hello again for up to
-`GATEWAY_PATIENCE_S`, and sends again what the gateway had not spooled (outbox.py). A sample that the environment or the
-engine cannot produce is reported, and the others of its batch are not lost (isolate.py).
+The worker talks only to its region's gateway. When a stream ends it connects and says hello again, for up to
+`GATEWAY_TIMEOUT_S`, and sends again what the gateway had not spooled (outbox.py). A sample that the environment or the
+engine cannot produce is reported as failed, without loss of the others in its batch (episodes/per_sample_fallback.py).
 """
 
 import asyncio
@@ -32,9 +33,9 @@ from periplus.process.telemetry import event
 from periplus.values.digest import payload_digest
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from rollout_worker.config import WorkerConfig
-from rollout_worker.engines.model import Loaded, load_bundle
+from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
-from rollout_worker.episodes.per_sample_fallback import Failed, only_valid, sample_what_can_be
+from rollout_worker.episodes.per_sample_fallback import FailedLease, only_valid, sample_with_fallback
 from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
 from rollout_worker.outbox import Outbox
 from rollout_worker.weights.compile import compile_decoder
@@ -45,26 +46,36 @@ from rollout_worker.weights.reader import ReaderSettings, WeightReader
 
 log = logging.getLogger(__name__)
 
-GATEWAY_PATIENCE_S = 60.0
-"""How long a worker goes on without its gateway: longer than an agent's restart, shorter than a person's patience."""
+GATEWAY_TIMEOUT_S = 60.0
+"""Seconds that a worker keeps trying to reach its gateway. An agent's restart takes less; a person would not wait
+longer. Chosen by hand.
+"""
 
 RETRY_S = 0.5
-"""Pause before a lost stream is opened again."""
+"""Seconds before a lost stream is opened again. Chosen by hand."""
 
 STARTED_DEADLINE_S = 5.0
-"""How long generation waits until the gateway has heard which samples it begins with: a sample may kill this process,
-and the death counts against what is known to have been started. It takes a millisecond, unless the gateway is away."""
+"""Seconds that generation waits until the message that names its samples is written to the gateway.
+
+A sample may kill this process, and its death counts as an attempt at the samples that are known to have started.
+Writing takes about a millisecond, unless the gateway is away. Chosen by hand.
+"""
 
 FRAME_TOKENS = 200_000
-"""Most tokens of one frame, unless one result alone has more: at 9 bytes a completion token and 4 a prompt token that
-is under half of rpc.MAX_MESSAGE_BYTES, and so is the longest result that a job may ask for."""
+"""Largest number of tokens in one frame, unless a single result has more.
 
-BARREN_BATCHES = 3
-"""Batches in a row that yield nothing: then it is not a problem's fault but this process's, and it ends."""
+A completion token takes 9 bytes and a prompt token 4, so a frame stays below half of rpc.MAX_MESSAGE_BYTES. So does the
+longest single result that a job may ask for.
+"""
+
+MAX_EMPTY_BATCHES = 3
+"""Number of batches in a row without any sample after which the process ends: then not the problems but the process is
+at fault. Chosen by hand.
+"""
 
 
 class Worker:
-    """One process's state. `run` returns when the trainer says that the job is done."""
+    """State of one worker process. `epoch` tells this start of the process from earlier ones."""
 
     def __init__(self, config: WorkerConfig, epoch: int) -> None:
         self._config = config
@@ -73,11 +84,11 @@ class Worker:
         self._epoch = epoch
         self._queue = LeaseQueue()
         self._out = Outbox(self._worker_id, epoch)
-        self._num_barren = 0
+        self._num_empty_batches = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
         self._bundle_ready = asyncio.Event()
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedBundle | None = None
         self._bundle_digest = b""
         settings = ReaderSettings(
             job_id=self._job_id,
@@ -89,10 +100,14 @@ class Worker:
         self._reader = WeightReader(settings, self._report_proof, self._wake.set)
 
     async def run(self) -> None:
-        """Work until finished. Raises: Unreachable when the gateway stays away."""
+        """Work until the trainer says that the job is done.
+
+        Raises: Unreachable when the gateway stays away; PeriplusError when the engine or the weights are broken for
+        good.
+        """
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(asyncio.to_thread(compile_decoder))  # beside the bundle
+                tasks.create_task(asyncio.to_thread(compile_decoder))  # while the bundle is on its way
                 running = [
                     tasks.create_task(self._keep(self._reader.subscription)),
                     tasks.create_task(self._keep(self._leases)),
@@ -114,14 +129,15 @@ class Worker:
             except PeriplusError as error:
                 why = error
             now_s = clock.monotonic_s()
+            # A stream that lasted for more than 5 s was not part of the outage before it.
             lost_since_s = now_s if lost_since_s is None or now_s - started_s > 5.0 else lost_since_s
-            if now_s - lost_since_s > GATEWAY_PATIENCE_S:
+            if now_s - lost_since_s > GATEWAY_TIMEOUT_S:
                 raise why
             event(log, logging.WARNING, "gateway_stream_lost", worker=self._worker_id, why=why)
             await asyncio.sleep(RETRY_S)
 
     async def _leases(self) -> None:
-        await self._bundle_ready.wait()  # nothing can be worked on before
+        await self._bundle_ready.wait()  # without the bundle no lease can be worked on
         gateway = self._config.task.gateway
         self._queue.clear()
         async with rpc.channel(gateway) as channel:
@@ -199,29 +215,31 @@ class Worker:
         def sample(some: Sequence[QueuedLease]) -> Sequence[Trajectory]:
             return sample_batch(some, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings)
 
+        # Tell the gateway which samples start, before one of them can kill this process.
         started = gateway_pb2.LeasesStarted(lease_ids=[lease.lease_id for lease in leases], policy=policy_to_pb(policy))
         await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, started=started))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STARTED_DEADLINE_S):
                 await self._out.written()
         started_s = clock.monotonic_s()
-        sampled, failed = await asyncio.to_thread(sample_what_can_be, leases, sample)
+        sampled, failed = await asyncio.to_thread(sample_with_fallback, leases, sample)
         generation_s = clock.monotonic_s() - started_s
         timed = [replace(trajectory, generation_s=generation_s) for trajectory in sampled]
+        # Send the valid results in frames, and report the other leases.
         valid, invalid = only_valid(leases, timed, self._limits(loaded))
         failed = (*failed, *invalid)
         for part in in_frames(valid, FRAME_TOKENS):
             payload = trajectory_codec.encode(part, level=self._job.network.zstd_level)
             await self._out.put_frame(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
         await self._report(failed)
-        self._num_barren = 0 if valid else self._num_barren + 1
-        if self._num_barren >= BARREN_BATCHES:
+        self._num_empty_batches = 0 if valid else self._num_empty_batches + 1
+        if self._num_empty_batches >= MAX_EMPTY_BATCHES:
             raise PeriplusError(
-                f"{self._num_barren} batches in a row yielded no sample ({failed[-1].why}); "
-                "the engine or the environment of this worker is broken, see its log"
+                f"{self._num_empty_batches} batches in a row yielded no sample (the last failure: {failed[-1].why}); "
+                "the engine or the environment of this worker is broken; see its log"
             )
 
-    def _limits(self, loaded: Loaded) -> TrajectoryLimits:
+    def _limits(self, loaded: LoadedBundle) -> TrajectoryLimits:
         sampling = self._job.sampling
         return TrajectoryLimits(
             vocab_size=loaded.engine.vocab_size,
@@ -229,7 +247,7 @@ class Worker:
             max_completion_tokens=sampling.max_new_tokens,
         )
 
-    async def _report(self, failed: Sequence[Failed]) -> None:
+    async def _report(self, failed: Sequence[FailedLease]) -> None:
         for each in failed:
             event(log, logging.ERROR, "sample_failed", lease=each.lease.lease_id, item=each.lease.item, why=each.why)
             message = gateway_pb2.SampleFailed(
@@ -243,7 +261,10 @@ class Worker:
 
 
 def in_frames(trajectories: Sequence[Trajectory], max_tokens: int) -> Iterator[Sequence[Trajectory]]:
-    """The results in order, cut so that no part of more than one result has more than `max_tokens` tokens."""
+    """Yield the results in order, in parts of at most `max_tokens` tokens.
+
+    A result with more tokens is a part of its own.
+    """
     part: list[Trajectory] = []
     num_tokens = 0
     for trajectory in trajectories:
@@ -258,6 +279,6 @@ def in_frames(trajectories: Sequence[Trajectory], max_tokens: int) -> Iterator[S
 
 
 async def run(config: WorkerConfig) -> None:
-    """Serve one task until its job is done."""
+    """Serve one task until its job is done. Raises: see `Worker.run`."""
     torch.set_num_threads(config.task.num_threads)
     await Worker(config, epoch=int(clock.unix_s() * 1e6)).run()

@@ -1,9 +1,9 @@
-"""What a worker has to say, in order, over however many streams it takes.
+"""Queue of the messages that a worker sends to its gateway, in order, over however many successive streams it takes.
 
-Frames are numbered here: (worker, epoch, sequence) is their transport key, the epoch being this start of the process.
-A frame is kept until the worker's own gateway says that it is spooled; what was not when a stream broke is sent again
-over the next, first. Other messages are sent once: after a new hello they no longer matter. Bounds are back-pressure:
-while too much is kept, putting waits, and with it generation.
+Each frame gets a transport key here: (worker id, epoch, sequence number), where the epoch is this start of the process.
+A frame is kept until the worker's own gateway says that it is spooled. After a stream broke, the frames that were not
+acknowledged are sent first over the next one. Other messages are sent once, because a new hello makes them obsolete.
+Bounds are back-pressure: putting waits while too much is kept, and so does generation.
 """
 
 import asyncio
@@ -16,17 +16,19 @@ from periplus.pb.v1 import gateway_pb2
 from periplus.values.transport_keys import FrameKey
 
 OUT_FRAMES = 64
-"""Frames that the gateway has not spooled; on the same network it takes milliseconds for each."""
+"""Largest number of frames that the gateway has not spooled yet. It takes milliseconds for each on a local network.
+Chosen by hand.
+"""
 
 OUT_BYTES = 64 << 20
-"""Their bytes: what a worker's memory spares when its gateway is away."""
+"""Limit of their payload bytes: what a worker can spare in memory while its gateway is away. Chosen by hand."""
 
 OUT_MESSAGES = 1024
-"""Messages not written yet: more than the leases that a worker holds."""
+"""Largest number of messages not written yet: more than the leases that a worker holds. Chosen by hand."""
 
 
 class Outbox:
-    """One reader, which calls `begin` for each new stream."""
+    """The queue. It has one reader, which calls `begin` for each new stream."""
 
     def __init__(self, worker_id: str, epoch: int) -> None:
         if epoch < 1:
@@ -43,17 +45,17 @@ class Outbox:
 
     @property
     def num_kept(self) -> int:
-        """Frames that are not acknowledged."""
+        """Number of frames that are not acknowledged."""
         return len(self._kept)
 
     async def put(self, message: gateway_pb2.RolloutUp) -> None:
-        """A message other than a frame."""
+        """Append a message other than a frame. Wait while `OUT_MESSAGES` are queued."""
         while len(self._line) >= OUT_MESSAGES:
             await self._wait_for_room()
         self._add(message)
 
     async def put_frame(self, frame: Frame) -> None:
-        """Number it and keep it."""
+        """Number a frame, keep it and append it. Wait while `OUT_FRAMES` or `OUT_BYTES` are kept."""
         while len(self._kept) >= OUT_FRAMES or self._kept_bytes >= OUT_BYTES:
             await self._wait_for_room()
         key = FrameKey(worker_id=self._worker_id, epoch=self._epoch, sequence=self._next)
@@ -64,7 +66,7 @@ class Outbox:
         self._add(message)
 
     def acknowledge(self, epoch: int, sequences: Iterable[int]) -> None:
-        """The gateway answers for these; a repeat, or an earlier start's, is harmless."""
+        """Forget frames that the gateway has spooled. A repeat, or the epoch of an earlier process, is harmless."""
         if epoch != self._epoch:
             return
         for sequence in sequences:
@@ -74,7 +76,7 @@ class Outbox:
         self._room.set()
 
     def begin(self) -> None:
-        """A new stream: what was written to the last one and not acknowledged comes first."""
+        """Prepare for a new stream: put the frames that were written to the last one but not acknowledged in front."""
         unsent = {message.frame.sequence for message in self._line if message.HasField("frame")}
         again = [message for sequence, message in self._kept.items() if sequence not in unsent]
         self._line.extendleft(reversed(again))
@@ -82,11 +84,14 @@ class Outbox:
             self._filled.set()
 
     async def written(self) -> None:
-        """Return when everything that was put has been written to a stream: its reader asks for more."""
+        """Return when everything that was put has been written to a stream."""
         await self._written.wait()
 
     async def next(self) -> gateway_pb2.RolloutUp:
-        """What to write next; a frame that was acknowledged meanwhile is passed over. The message before is written."""
+        """Wait for the next message to write, and return it. Skip frames that were acknowledged meanwhile.
+
+        A call means that the message of the previous call was written.
+        """
         while True:
             while not self._line:
                 self._written.set()

@@ -1,6 +1,7 @@
-"""The agent's side of the session with the coordinator: what it reports, and what it is told to run.
+"""The agent's side of the session with the coordinator: what it reports, and which tasks it is told to run.
 
 `session` holds the stream, `reconcile` decides which processes to start and stop, `inventory` and `links` measure
-machines and links, `certificates` asks for trainers' certificates, `conclusion` writes what a dead trainer could not.
-In come wishes of the coordinator; out go starts, stops and reports. Nothing here reads trajectories or weights.
+machines and links, `certificates` requests certificates for trainers, `conclusion` writes what a dead trainer could
+not, and `convert` translates between protobuf and values. In come the coordinator's desired tasks and probe orders; out
+go starts, stops, reports and measurements. Nothing here reads trajectories or weights.
 """

@@ -1,7 +1,9 @@
-"""Certificates that trainers of this region have asked for, from the question to the coordinator's answer.
+"""Certificate requests of trainers in this region, from the request to the coordinator's answer.
 
-A question is on its way as long as its trainer waits: it goes up at once, and again at the beginning of each session,
-since the one that took it may have ended before the answer came. The coordinator answers the same question alike.
+A trainer signs the weights that it publishes, and readers accept its key only with a certificate from the coordinator.
+The agent forwards the trainer's request over its session with the coordinator. A request stays open as long as its
+trainer waits: it is sent at once, and again at the beginning of each session, because an earlier session may have ended
+before the answer came. That is harmless, since the coordinator gives the same answer to the same request.
 """
 
 import asyncio
@@ -10,43 +12,53 @@ from collections.abc import Callable
 from periplus.pb.v1 import control_pb2
 
 ANSWER_DEADLINE_S = 300.0
-"""For a coordinator that is away: it ordered this trainer a moment ago, and outages of minutes are to be survived."""
+"""Seconds until a request without an answer is refused. The coordinator ordered this trainer a moment ago, so it is
+probably restarting; outages of minutes must be survived. Chosen by hand.
+"""
 
-_Question = tuple[str, int, bytes]
+_Request = tuple[str, int, bytes]
+"""Job id, fork and the trainer's public key."""
 
 
-class CertificateDesk:
-    """What is asked and not answered yet. `coordinator`: its address, to be named to who waited in vain."""
+class CertificateRequests:
+    """Certificate requests without an answer yet.
+
+    `coordinator` is the coordinator's address, which refusals name. `send` queues a message for the coordinator.
+    """
 
     def __init__(self, coordinator: str, send: Callable[[control_pb2.AgentMessage], None]) -> None:
         self._coordinator = coordinator
         self._send = send
-        self._waiting: dict[asyncio.Future[control_pb2.CertificateAnswer], _Question] = {}
+        self._waiting: dict[asyncio.Future[control_pb2.CertificateAnswer], _Request] = {}
 
-    def questions(self) -> list[control_pb2.AgentMessage]:
-        """All that wait, for a session that begins."""
-        return [_to_pb(question) for question in self._waiting.values()]
+    def unanswered(self) -> list[control_pb2.AgentMessage]:
+        """Return a message for each open request, to be sent when a new session begins."""
+        return [_to_pb(request) for request in self._waiting.values()]
 
     async def ask(self, job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
-        """The coordinator's answer, or after `ANSWER_DEADLINE_S` a refusal that says that none came."""
-        question = (job_id, fork, public_key)
+        """Return the coordinator's answer, or after `ANSWER_DEADLINE_S` a refusal that says that no answer came."""
+        request = (job_id, fork, public_key)
         answer: asyncio.Future[control_pb2.CertificateAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting[answer] = question
-        self._send(_to_pb(question))
+        self._waiting[answer] = request
+        self._send(_to_pb(request))
         try:
             async with asyncio.timeout(ANSWER_DEADLINE_S):
                 return await answer
         except TimeoutError:
             refused = (
                 f"the coordinator at {self._coordinator} did not certify the trainer within {ANSWER_DEADLINE_S:.0f} s; "
-                "see that it runs and that this region reaches it, then resume the job"
+                "check that it runs and that this region can reach it, then resume the job"
             )
             return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, refused=refused)
         finally:
             del self._waiting[answer]
 
     def answered(self, answer: control_pb2.CertificateAnswer) -> None:
-        """The coordinator has spoken. A refusal names no key and is for every question of its fork."""
+        """Hand an answer to the requests that wait for it.
+
+        A certificate answers the requests with its job, fork and key. A refusal names no key, so it answers every
+        request of its job and fork.
+        """
         for waiting, (job_id, fork, public_key) in self._waiting.items():
             is_for = (job_id, fork) == (answer.job_id, answer.fork)
             is_for = is_for and (bool(answer.refused) or answer.certificate.public_key == public_key)
@@ -54,8 +66,8 @@ class CertificateDesk:
                 waiting.set_result(answer)
 
 
-def _to_pb(question: _Question) -> control_pb2.AgentMessage:
-    job_id, fork, public_key = question
+def _to_pb(request: _Request) -> control_pb2.AgentMessage:
+    job_id, fork, public_key = request
     return control_pb2.AgentMessage(
         certify=control_pb2.CertificateRequest(job_id=job_id, fork=fork, public_key=public_key)
     )

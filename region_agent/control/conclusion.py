@@ -1,6 +1,6 @@
-"""What an agent leaves in a run's directory when its trainer has ended, however that was: the outcome and the report.
+"""Writes the outcome and the report into a run's directory when its trainer has ended, for whatever reason.
 
-A trainer that was killed can write neither. Nothing here is needed to go on with the run, so whatever fails is logged.
+A trainer that was killed can write neither. Nothing here is needed to resume the run, so every failure is only logged.
 """
 
 import json
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def conclude(run: RunDirectory, task: LocalTask, report: TaskReport) -> tuple[Policy | None, str]:
-    """Write outcome and report of a run whose trainer, started for `task`, has ended.
+    """Write the outcome and the report of a run whose trainer, started for `task`, has ended.
 
-    Returns the newest checkpoint and the report's path, None and empty if there are none. Blocks while it reads the
-    run's records: for a thread.
+    Return the policy of the newest checkpoint (None if there is none) and the path of the report (empty if it was not
+    written). It blocks while it reads the run's records: call it in a thread.
     """
     page = ""
     try:

@@ -1,4 +1,4 @@
-"""Protobuf <-> the agent's values, for the session with the coordinator."""
+"""Conversion between protobuf messages and the agent's values, for the session with the coordinator."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,11 @@ _STATE = {
 
 
 def task_from_pb(message: control_pb2.Task) -> LocalTask:
-    """One desired task. Raises: ConfigError for a job, WireError for a role or a key, of another version."""
+    """Convert one desired task.
+
+    Raises: ConfigError for an invalid job, WireError for an unknown role or a key of the wrong length, which a
+    coordinator of another version may send.
+    """
     if message.role not in _ROLE:
         raise WireError(
             f"task {message.task_id} has the role {message.role}; is the coordinator newer than this agent?"
@@ -54,7 +58,7 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
 
 
 def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
-    """One task's state."""
+    """Convert the state of one task."""
     return control_pb2.TaskReport(
         task_id=report.task_id,
         job_id=report.job_id,
@@ -67,7 +71,7 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
 
 
 def heartbeat_to_pb(traffic: Traffic) -> control_pb2.Heartbeat:
-    """The gateway's counters, in all and for each job."""
+    """Return a heartbeat with the gateway's counters of sent bytes, in total and for each job."""
     jobs = [
         control_pb2.JobTraffic(job_id=job_id, traffic=_counters_to_pb(job.sent_bytes))
         for job_id, job in traffic.jobs.items()

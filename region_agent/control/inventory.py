@@ -1,7 +1,8 @@
-"""What the agent's host offers: cores and memory as configured, accelerators as `nvidia-smi` lists them.
+"""What the agent's host offers: cores and memory as configured, and accelerators as `nvidia-smi` lists them.
 
-A card that is cut into partitions (MIG) is not offered: nothing plans for partitions. A host without the program has no
-accelerators; one whose program fails, or prints what nobody can read, is said to have none, with a warning.
+A GPU that is divided into MIG partitions is not offered, because nothing plans for partitions. A host without
+`nvidia-smi` has no accelerators. If the program fails or its output cannot be read, the host is reported without
+accelerators, and a warning is logged.
 """
 
 import logging
@@ -18,11 +19,13 @@ log = logging.getLogger(__name__)
 
 _QUERY = ("--query-gpu=name,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
 _TIMEOUT_S = 20.0
-"""The program waits for drivers, which on a cold host load for seconds."""
+"""Seconds until `nvidia-smi` counts as failed. It waits for the drivers, which take seconds to load on a cold host.
+Chosen by hand.
+"""
 
 
 def inventory(config: AgentConfig) -> control_pb2.Inventory:
-    """For a thread: it waits for another program."""
+    """Return what this host offers. It waits for another program: call it in a thread."""
     return control_pb2.Inventory(
         num_cores=config.num_cores,
         memory_bytes=config.memory_bytes,
@@ -32,14 +35,14 @@ def inventory(config: AgentConfig) -> control_pb2.Inventory:
 
 
 def accelerators(program: str = "nvidia-smi") -> tuple[control_pb2.Accelerators, ...]:
-    """What this host offers, equal ones counted, in the order of their names."""
+    """Return the GPUs of this host, equal ones counted together, ordered by name and memory."""
     path = shutil.which(program)
     if path is None:
         return ()
     try:
         done = subprocess.run([path, *_QUERY], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
         if done.returncode:
-            raise ValueError(f"it ended with {done.returncode}: {(done.stderr or done.stdout).strip()[:200]}")
+            raise ValueError(f"it exited with status {done.returncode}: {(done.stderr or done.stdout).strip()[:200]}")
         cards = Counter(filter(None, map(_card, done.stdout.splitlines())))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         telemetry.event(log, logging.WARNING, "accelerators_unknown", program=path, why=error)
@@ -51,10 +54,13 @@ def accelerators(program: str = "nvidia-smi") -> tuple[control_pb2.Accelerators,
 
 
 def _card(line: str) -> tuple[str, int] | None:
-    """(name, bytes) of one line; None for an empty one and for a card in partitions. Raises: ValueError."""
+    """Return (name, memory in bytes) of one line of output; None for an empty line and for a GPU in MIG mode.
+
+    Raises: ValueError if the line is not a name, a memory size in MiB and a MIG mode.
+    """
     if not line.strip():
         return None
     name, *numbers = (part.strip() for part in line.rsplit(",", 2))
     if len(numbers) != 2 or not name or not numbers[0].isdigit():
-        raise ValueError(f"{line.strip()[:200]!r} is no name, memory in MiB and MIG mode")
+        raise ValueError(f"{line.strip()[:200]!r} is not a name, a memory size in MiB and a MIG mode")
     return None if numbers[1] == "Enabled" else (name, int(numbers[0]) << 20)

@@ -1,7 +1,8 @@
-"""One timed transfer to another region's gateway: round trips of an empty chunk, then a payload.
+"""Measures the link to another region's gateway by one timed transfer: round trips of an empty chunk, then a payload.
 
-The round trip is the least of several, since queues only add. Throughput is the payload over the time from its first
-byte to the acknowledgement of its last, less one round trip: what a single gRPC stream carries on this path.
+The round-trip time is the smallest of several, because queues only add to it. The throughput is the payload divided by
+the time from writing its first byte to the acknowledgement of its last, less one round trip. So it is what a single
+gRPC stream carries on this path.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -13,13 +14,16 @@ from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from region_agent.gateway.service import REGION_KEY
 
 NUM_PINGS = 5
+"""Number of round trips that are measured. Chosen by hand."""
 PROBE_CHUNK_BYTES = 64 << 10
+"""Bytes of one chunk of the payload. Chosen by hand."""
 PROBE_DEADLINE_S = 15.0
+"""Seconds until a probe is given up. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMeasurement:
-    """What a probe measured on the directed path to one region; `sent_bytes` counts message bytes."""
+    """Result of a probe of the directed path to one region. `sent_bytes` counts payload bytes."""
 
     rtt_s: float
     throughput_bits_per_s: float
@@ -27,7 +31,7 @@ class LinkMeasurement:
 
 
 async def probe(address: str, region: str, payload_bytes: int, now: Callable[[], float]) -> LinkMeasurement:
-    """Measure the path to the gateway at `address`. Raises: Unreachable, TimedOut."""
+    """Measure the path to the gateway at `address`, as the gateway of `region`. Raises: Unreachable, TimedOut."""
     async with rpc.channel(address) as channel:
         with rpc.remote_errors(address):
             call = gateway_pb2_grpc.GatewayStub(channel).Probe(
@@ -40,6 +44,7 @@ async def probe(address: str, region: str, payload_bytes: int, now: Callable[[],
                 await call.write(gateway_pb2.ProbeChunk(sequence=sequence))
                 await _next(acks, address)
                 round_trips.append(now() - start_s)
+            # The payload is a whole number of chunks, at least one; only the last one is acknowledged.
             start_s = now()
             num_chunks = max(1, -(-payload_bytes // PROBE_CHUNK_BYTES))
             for index in range(num_chunks):
@@ -52,6 +57,7 @@ async def probe(address: str, region: str, payload_bytes: int, now: Callable[[],
             await call.done_writing()
     rtt_s = min(round_trips)
     sent_bytes = num_chunks * PROBE_CHUNK_BYTES
+    # The transfer may take hardly longer than the round trip: bound the estimate away from division by zero.
     transfer_s = max(elapsed_s - rtt_s, elapsed_s * 0.01)
     return LinkMeasurement(rtt_s=rtt_s, throughput_bits_per_s=8 * sent_bytes / transfer_s, sent_bytes=sent_bytes)
 

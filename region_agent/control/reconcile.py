@@ -1,12 +1,18 @@
-"""What an agent must do so that its region runs exactly what the coordinator wants.
+"""Decides what an agent must do so that its region runs exactly the tasks that the coordinator wants.
 
-`reconcile(desired, observed, now_s, limits)` compares the two and returns actions; it performs none and knows neither
-processes nor sockets. Invariants: a task id has at most one process; nothing is started that is not desired or is
-being stopped; a process that must go is first asked (SIGTERM) and killed only after `grace_s`; a rollout worker that
-died is started again with doubling pauses, at most `max_restarts` times; a trainer is never started again here,
-because a new trainer is a new fork and forks are the coordinator's to grant. A process is superseded when its task is
-wanted of another fork (a resumed job keeps its task ids), or when a rollout worker that was asked to stop is wanted
-again: it ends first, then its task starts afresh. Applying the actions and reconciling again yields nothing.
+`reconcile(desired, observed, now_s, limits)` compares desired tasks with observed processes and returns actions. It is
+pure: it performs none of them, and it knows neither processes nor sockets. Performing the actions and reconciling again
+yields nothing new. Invariants:
+
+- A task id has at most one process.
+- Nothing is started that is not desired or that is to stop.
+- A process that must go is first asked to stop (SIGTERM), and killed only after `grace_s`.
+- A rollout worker that died is restarted after a pause that doubles each time, at most `max_restarts` times.
+- A trainer that died is not restarted here, because a new trainer needs a new fork, and only the coordinator grants
+  forks.
+
+A process is *superseded* when its task is wanted with another fork (a resumed job keeps its task ids), or when a
+rollout worker that was asked to stop is wanted again. A superseded process ends first; then its task starts afresh.
 """
 
 from collections.abc import Mapping
@@ -18,8 +24,12 @@ from periplus.values.task import AssignedTask, Role, TaskOutcome, TaskReport, Ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask(AssignedTask):
-    """A task, with what its job says to the agent: where its run lies, how often to start a dead worker again, and how
-    frames and weights are kept for it."""
+    """A task, with what its job file says to the agent.
+
+    `output_dir` is the directory below which the run's directory lies, and `max_restarts` how often a dead worker is
+    restarted. `durability` and `spool_bytes` say how its gateway keeps frames, and `chain_versions` how many deltas it
+    keeps.
+    """
 
     output_dir: str
     max_restarts: int
@@ -43,7 +53,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLimits:
-    """`grace_s`: from SIGTERM to SIGKILL. `backoff_s`: pause before the first restart, doubled each time."""
+    """Seconds from SIGTERM to SIGKILL (`grace_s`) and before the first restart (`backoff_s`, doubled each time)."""
 
     grace_s: float
     backoff_s: float
@@ -51,23 +61,29 @@ class RestartLimits:
 
 @dataclass(frozen=True, slots=True)
 class Start:
+    """Start a process for the task. `restarts` counts the restarts so far, this one included."""
+
     task: LocalTask
     restarts: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskToStop:
+    """Send SIGTERM to the task's process."""
+
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
+    """Send SIGKILL to the task's process."""
+
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The process has ended and nobody wants its task any more."""
+    """Remove the record of a process that has ended, because nobody wants its task any more."""
 
     task_id: str
 
@@ -76,15 +92,16 @@ Action = Start | AskToStop | Kill | Forget
 
 
 def task_of(action: Action) -> str:
-    """The id of the task that an action is about."""
+    """Return the id of the task that an action concerns."""
     return action.task.task_id if isinstance(action, Start) else action.task_id
 
 
 def reconcile(
     desired: Mapping[str, LocalTask], observed: Mapping[str, Process], now_s: float, limits: RestartLimits
 ) -> tuple[Action, ...]:
-    """The actions that bring `observed` to `desired`, in the order in which to perform them."""
+    """Return the actions that bring `observed` to `desired`, in the order in which to perform them."""
     actions: list[Action] = []
+    # What exists: let it run, end it, forget it, replace it or restart it.
     for task_id, process in sorted(observed.items()):
         wanted = desired.get(task_id)
         if process.outcome is None:
@@ -95,6 +112,7 @@ def reconcile(
             actions.append(Forget(task_id) if wanted.stopping else Start(wanted, 0))
         elif _may_restart(process, wanted, now_s, limits):
             actions.append(Start(wanted, process.restarts + 1))
+    # What does not exist yet.
     actions += [
         Start(task, 0) for task_id, task in sorted(desired.items()) if task_id not in observed and not task.stopping
     ]
@@ -102,7 +120,11 @@ def reconcile(
 
 
 def report(process: Process, wanted: LocalTask | None) -> TaskReport:
-    """What to tell the coordinator. A death that a restart will mend is `starting`, not `failed`."""
+    """Return what to tell the coordinator about a process. `wanted` is its desired task, or None.
+
+    A death that a restart will mend is reported as `starting`, not as `failed`. A failure after a request to stop is
+    reported as `stopped`.
+    """
     outcome, task = process.outcome, process.task
     message = outcome.message if outcome is not None else ""
     if wanted is not None and _superseded(process, wanted):
@@ -126,7 +148,7 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
 
 
 def report_unstarted(task: AssignedTask) -> TaskReport:
-    """For a task that was to stop before it ever ran here."""
+    """Return the report of a task that was told to stop before it ever ran here."""
     return TaskReport(
         task_id=task.task_id,
         job_id=task.job_id,

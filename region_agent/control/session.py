@@ -1,9 +1,10 @@
-"""The agent's session with the coordinator: one outbound stream, dialled again whenever it ends.
+"""The agent's session with the coordinator: one bidirectional stream, which the agent opens again whenever it ends.
 
-What goes up waits in a bounded outbox; when it is full the oldest training record is given up (they are in the run
-directory too), never a report. What tasks do now is told whole in the Hello of each session, so reports from before it
-are not sent: they would take the coordinator back in time. Questions without an answer are asked again in each session.
-While there is no coordinator the region goes on with the tasks it was last given.
+Outgoing messages wait in a bounded outbox. When it is full, the oldest training record is dropped, because the run
+directory has it too; only an outbox without training records drops its oldest message. The hello of each session lists
+the present state of all tasks. Reports from before it are therefore dropped: the coordinator would take them for newer.
+Requests without an answer are sent again in each session. While there is no coordinator, the region goes on with the
+tasks that it was given last.
 """
 
 import asyncio
@@ -24,15 +25,20 @@ from region_agent.retry import failure_of
 log = logging.getLogger(__name__)
 
 OUTBOX_MESSAGES = 4096
-"""Training records kept for a coordinator that is away: an hour at one step a second."""
+"""Largest number of messages kept for an absent coordinator: about an hour of training records at one step per second.
+"""
 
 RECONNECT_CAP_S = 15.0
+"""Upper limit of the pause before another attempt to connect, in seconds; the pause is random below it. Chosen by hand.
+"""
 
 WELCOME_DEADLINE_S = 10.0
-"""From dialling to the welcome: a few round trips around the world, with room for a busy machine."""
+"""Seconds from the hello to the coordinator's welcome. It allows a few round trips around the world and a busy machine.
+Chosen by hand.
+"""
 
-TOLD_ANEW = frozenset({"task", "heartbeat", "certify"})
-"""Kinds of messages from before a session that its beginning makes void."""
+VOID_IN_A_NEW_SESSION = frozenset({"task", "heartbeat", "certify"})
+"""Kinds of queued messages that are dropped when a session begins, because its hello or a new message replaces them."""
 
 Messages = AsyncIterator[control_pb2.CoordinatorMessage]
 SessionCall = grpc.aio.StreamStreamCall[control_pb2.AgentMessage, control_pb2.CoordinatorMessage]
@@ -40,11 +46,15 @@ SessionCall = grpc.aio.StreamStreamCall[control_pb2.AgentMessage, control_pb2.Co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHandlers:
-    """What the agent does for the session. All are called on the event loop and must not block. `questions`: those
-    without an answer yet, to be asked when a session begins."""
+    """Callbacks through which the session reads from and tells the agent.
+
+    All are called on the event loop and must not block. `hello` and `heartbeat` return the message to send.
+    `unanswered` returns the requests to send again when a session begins. `desired`, `probe` and `certificate` receive
+    a message of the coordinator.
+    """
 
     hello: Callable[[], control_pb2.Hello]
-    questions: Callable[[], Iterable[control_pb2.AgentMessage]]
+    unanswered: Callable[[], Iterable[control_pb2.AgentMessage]]
     heartbeat: Callable[[], control_pb2.Heartbeat]
     desired: Callable[[control_pb2.DesiredTasks], None]
     probe: Callable[[control_pb2.ProbeOrder], None]
@@ -52,7 +62,10 @@ class SessionHandlers:
 
 
 class CoordinatorSession:
-    """Keeps the session. `send` may be called at any time."""
+    """One agent's session, across reconnections.
+
+    `send` may be called at any time; `connected` is set while a session is open.
+    """
 
     def __init__(self, address: str, router: WanRouter, handlers: SessionHandlers) -> None:
         self._address = address
@@ -64,19 +77,20 @@ class CoordinatorSession:
         self.connected = asyncio.Event()
 
     def send(self, message: control_pb2.AgentMessage) -> None:
-        """Queue one message for the coordinator."""
+        """Queue one message for the coordinator. If the outbox is full, an older one is dropped."""
         if len(self._outbox) >= OUTBOX_MESSAGES:
+            # Drop the oldest training record; without one, the oldest message.
             del self._outbox[next((i for i, old in enumerate(self._outbox) if old.HasField("step")), 0)]
         self._outbox.append(message)
         self._filled.set()
 
     def close(self) -> None:
-        """Let `run` return: at once, or when what is queued has gone to the coordinator."""
+        """Let `run` return: once the queue is sent if a session is open, else at the next failure."""
         self._closing = True
         self._filled.set()
 
     async def run(self, jitter: Callable[[], float]) -> None:
-        """Keep the session until closed.
+        """Keep a session open until closed. `jitter()` is uniform in [0, 1).
 
         Raises: Conflict when another agent serves this region, ConfigError when the coordinator refuses its settings.
         """
@@ -108,8 +122,8 @@ class CoordinatorSession:
 
     async def _greet(self, call: SessionCall, messages: Messages) -> tuple[int, float]:
         hello = self._handlers.hello()
-        self._outbox = deque(old for old in self._outbox if old.WhichOneof("body") not in TOLD_ANEW)
-        self._outbox.extend(self._handlers.questions())
+        self._outbox = deque(old for old in self._outbox if old.WhichOneof("body") not in VOID_IN_A_NEW_SESSION)
+        self._outbox.extend(self._handlers.unanswered())
         try:
             async with asyncio.timeout(WELCOME_DEADLINE_S):
                 await call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
@@ -142,6 +156,7 @@ class CoordinatorSession:
                 sequence += 1
                 message.epoch, message.sequence = epoch, sequence
                 await call.write(message)
+                # A full outbox may have dropped the message meanwhile.
                 if self._outbox and self._outbox[0] is message:
                     self._outbox.popleft()
             if self._closing:
@@ -157,5 +172,6 @@ class CoordinatorSession:
 
 
 def _is_final(error: PeriplusError, *, welcomed: bool) -> bool:
+    """Return whether no other attempt can help: the hello was refused, or another agent serves the region."""
     refused = isinstance(error, ConfigError) and not welcomed
     return refused or (isinstance(error, Conflict) and not isinstance(error, Fenced))

@@ -1,16 +1,21 @@
-"""The frames of a region's own workers that the ledger has not committed yet, on disk, one spool a job.
+"""Frame spool: trajectory frames of the region's own workers on disk, until the trainer's ledger has committed them.
 
     worker --frame--> take -> [append] -> acknowledged once durable -> the worker forgets it
-                                       -> goes up, again after every lost connection, until commit -> retired
+                                       -> sent up, again after every lost connection, until commit -> retired
 
-Invariants: a frame that was acknowledged is here until the trainer says that its ledger has it; a key that was taken is
-not taken twice (after a restart: as far as it is still here); a full spool or disk makes `take` wait, which stops the
-reading of the worker's stream and so, in the end, its generation. Nothing here ends a lease.
+There is one spool per job. A frame is identified by its key: worker id, start of the worker's process, sequence number.
+Invariants:
 
-Where they lie: `<state directory>/spools/<job id>`. The folder goes when the job has left the region with nothing
-uncommitted, or is done. What is left otherwise stays for the job's resumption; of such folders the newest
-`KEPT_FOLDERS` stay. A spool that is damaged is set aside whole, under a name of its own, and said to be: its frames are
-lost, their leases expire, and the job goes on.
+- An acknowledged frame stays here until the trainer says that its ledger has it.
+- A key is taken only once. After a restart this holds for the keys that are still here.
+- If the spool or the disk is full, `take` waits. Then the gateway stops reading the worker's stream, and in the end the
+  worker stops generating.
+- Nothing here ends a lease.
+
+A spool lies in `<state directory>/spools/<job id>`. The folder is removed when the job is done, or when it has left the
+region and nothing is uncommitted. Other folders stay for the job's resumption, but only the newest `KEPT_FOLDERS`. A
+damaged spool is renamed as a whole, and an error is logged. Its frames are lost and their leases expire, but the job
+goes on.
 """
 
 import asyncio
@@ -43,21 +48,28 @@ from periplus.values.transport_keys import FrameKey, SeenFrames, pack_keyed, unp
 log = logging.getLogger(__name__)
 
 SEGMENTS_PER_SPOOL = 32
-"""Room is given back by the segment: so small a part that a spool is never full of what is committed."""
+"""Number of segments in a full spool. Space is freed a segment at a time, so segments are small: a spool must not be
+full of committed frames. Chosen by hand.
+"""
 
 FULL_RETRY_S = 1.0
-"""A disk may get room that nobody here gives back; a spool of its own accord never does."""
+"""Seconds until a frame that found no room is tried again. A disk may get room that nobody here has freed; a spool gets
+room only by commits, which wake the waiting task. Chosen by hand.
+"""
 
 KEPT_FOLDERS = 8
-"""Spools that are kept of jobs that left uncommitted frames behind: beyond any number that a person resumes."""
+"""Number of spool folders that are kept of jobs that left uncommitted frames: more than a person resumes. Chosen by
+hand.
+"""
 
 DAMAGED = ".damaged-"
+"""Infix in the new name of a damaged spool's folder; a number follows."""
 STATE = ".periplus"
-"""Where agents that share a work directory keep what is theirs, each under its region's name."""
+"""Name of the folder that holds the state directories, one per region, of agents that share a work directory."""
 
 
 class FrameSpool:
-    """One job's. All methods but `durable` and `take` return at once."""
+    """The spool of one job. All methods but `durable` and `take` return at once."""
 
     def __init__(self, spool: Spool, region: str, durability: Durability, pending: dict[FrameKey, Position]) -> None:
         self._spool = spool
@@ -75,7 +87,7 @@ class FrameSpool:
     def open(
         cls, folder: Path, region: str, *, durability: Durability, max_bytes: int, layer: FileLayer | None = None
     ) -> "FrameSpool":
-        """What an earlier process left there is pending again. Reads all of it.
+        """Open a spool; frames that an earlier process left there are pending again. It reads all of them.
 
         Raises: CorruptSpool, Conflict if another process has it open, StorageError.
         """
@@ -97,15 +109,16 @@ class FrameSpool:
 
     @property
     def pending(self) -> tuple[FrameKey, ...]:
-        """What the ledger has not committed, oldest first."""
+        """Keys of the frames that the ledger has not committed, oldest first."""
         return tuple(self._pending)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of the spool on disk."""
         return self._spool.num_bytes
 
     async def take(self, key: FrameKey, frame: Frame) -> bool:
-        """Append the frame, waiting for room; False if its key was taken before. Raises: StorageError."""
+        """Append a frame, waiting for room. Return False if its key was taken before. Raises: StorageError."""
         while key not in self._seen:
             try:
                 position = self._spool.append(*pack_keyed(key, frame))
@@ -119,14 +132,17 @@ class FrameSpool:
         return False
 
     async def durable(self) -> None:
-        """Return when everything taken before may be acknowledged. Raises: StorageError."""
+        """Return when all frames taken so far are as durable as the job asks, and may be acknowledged.
+
+        Raises: StorageError.
+        """
         if self._durability is Durability.PROCESS:
-            return  # since it was appended
+            return  # an appended frame survives this process already
         async with self._syncing:
             await asyncio.to_thread(self._spool.sync)
 
     def commit(self, keys: Iterable[FrameKey]) -> None:
-        """The ledger has these; a repeat, or a key of elsewhere, is harmless."""
+        """Free the frames that the ledger has committed. A repeated or unknown key is harmless."""
         for key in keys:
             position = self._pending.pop(key, None)
             if position is None:
@@ -138,7 +154,10 @@ class FrameSpool:
         self._room.set()
 
     def message(self, key: FrameKey) -> gateway_pb2.RolloutUp | None:
-        """The frame as it goes up; None if it has been committed meanwhile, or cannot be read any more."""
+        """Return a frame as the message that is sent up; None if it was committed meanwhile or can no longer be read.
+
+        A frame that cannot be read is lost: that is logged, and the frame is freed.
+        """
         position = self._pending.get(key)
         if position is None:
             return None
@@ -160,7 +179,10 @@ class FrameSpool:
         return keyed_frame_to_pb(key, frame, self._region)
 
     def close(self, *, job_is_done: bool = False) -> bool:
-        """Let go; the folder stays if something is uncommitted in it, as returned. Raises: StorageError."""
+        """Close the spool. Remove its folder, unless frames are uncommitted and the job is not done.
+
+        Return whether the folder stays. Raises: StorageError.
+        """
         if self._pending and not job_is_done:
             self._spool.close()
             return True
@@ -170,7 +192,7 @@ class FrameSpool:
     async def _wait_for_room(self, error: StorageError) -> None:
         self._say_full(error)
         self._room.clear()
-        with contextlib.suppress(TimeoutError):  # the disk may have room again
+        with contextlib.suppress(TimeoutError):  # then try again: the disk may have room
             async with asyncio.timeout(FULL_RETRY_S):
                 await self._room.wait()
 
@@ -183,12 +205,12 @@ class FrameSpool:
 
 
 def folder_of(state_dir: Path, job_id: str) -> Path:
-    """Where a job's frames lie."""
+    """Return the folder of a job's spool."""
     return state_dir / "spools" / quote(job_id, safe="").replace(".", "%2E")
 
 
 def open_frames(folder: Path, region: str, *, durability: Durability, max_bytes: int) -> FrameSpool:
-    """Open a job's spool; a damaged one is set aside first. Raises: Conflict, StorageError."""
+    """Open a job's spool. A damaged one is renamed first, and a new one is made. Raises: Conflict, StorageError."""
     try:
         return FrameSpool.open(folder, region, durability=durability, max_bytes=max_bytes)
     except CorruptSpool as error:
@@ -212,9 +234,9 @@ def give_up_oldest(state_dir: Path, in_use: Iterable[str]) -> None:
 
 
 def remove_if_empty(state_dir: Path) -> None:
-    """The folders around spools, as far as nothing is in them."""
+    """Remove the folders around the spools, as far as they are empty."""
     for folder in (state_dir / "spools", state_dir, *([state_dir.parent] if state_dir.parent.name == STATE else [])):
-        with contextlib.suppress(OSError):  # something is
+        with contextlib.suppress(OSError):  # it is not empty
             folder.rmdir()
 
 

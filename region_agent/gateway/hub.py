@@ -1,21 +1,24 @@
-"""One job's traffic inside one gateway: who is where, and what waits to be sent.
+"""Hub of one job in one gateway: it knows which worker is on which stream, and queues what waits to be sent.
 
-A hub has rollout workers below it (its own region's, or a remote region's by way of that region's gateway) and one way
-up: to the job's trainer in the home region, to the home gateway elsewhere. What goes up is one bounded queue; what
-goes down is one bounded queue a stream, found by worker id; publications are one log with a cursor a reader, and what
-the log completes is the keeper's (weights/), which makes what readers need beyond it. Bounds are back-pressure: who
-puts into a full queue waits, and gRPC stops reading from the peer that caused it. A stream below that takes nothing for
-`DOWN_STALL_S` is ended.
+Gateways form a tree. Its root is the *home* gateway, in the trainer's region; each remote gateway is connected to it. A
+hub has rollout streams *below* it: one of each local worker and, in the home gateway, one of each remote gateway, which
+carries all of that region's workers. *Up* leads to the trainer in the home region, and to the home gateway elsewhere.
 
-Frames of its own region's workers go through the spool (frames.py): taken, acknowledged to the worker, sent up, and
-kept until the trainer says that its ledger has them. Frames of other regions are passed on: their own gateways keep
-them. So a frame has one keeper at a time, and whoever it waits for may die.
+Queues are bounded, and bounds are back-pressure: who puts into a full queue waits, and then gRPC stops reading from the
+peer that caused it. There is one queue upwards (outgoing.py) and one queue downwards per stream. A stream below whose
+queue stays full for `DOWN_STALL_S` is ended. Publications are one log with a cursor per reader. Completed ones go to
+the weight cache (weights/), which derives what readers need beyond the log.
 
-Invariants: a worker id has one route, the newest stream that said hello for it; when a stream ends, everyone routed
-over it is reported gone, once; when the way up is lost, or another trainer takes over, all streams below end too, so
-that workers say hello again, remote gateways send again what is not committed, and nothing is thought delivered that
-was not; a way up begins with every frame of the spool. What waited for a stream is written before it ends: the last of
-it may say that the job is done.
+A frame of a local worker is taken into the spool (frames.py), acknowledged to the worker, sent up, and kept until the
+trainer says that its ledger has it. Frames from other regions are only passed on, because their own gateways keep them.
+So a frame always has exactly one owner that keeps it, and everybody else may die. Invariants:
+
+- A worker id has one route: the newest stream that said hello for it.
+- When a stream ends, each worker routed over it is reported gone, once.
+- When the connection up is lost, or another trainer takes over, all streams below end too. Then workers say hello
+  again, remote gateways send uncommitted frames again, and nothing counts as delivered that was not.
+- A new connection up begins with every frame of the spool.
+- What waits for a stream is written before the stream ends, because its last message may say that the job is done.
 """
 
 import asyncio
@@ -40,20 +43,29 @@ from region_agent.weights.weight_cache import WeightCache
 log = logging.getLogger(__name__)
 
 DOWN_QUEUE_MESSAGES = 64
-"""Lease batches waiting for one stream; the ledger grants no more than workers asked for, so this hardly fills."""
+"""Messages that wait for one stream below. The ledger grants no more leases than workers asked for, so the queue hardly
+ever fills. Chosen by hand.
+"""
 
 DOWN_STALL_S = 20.0
-"""How long a full queue may keep the messages of all other workers waiting: beyond what a slow link between two regions
-needs for so many small messages. Then its stream ends: a worker that hangs must not hold up those that do not."""
+"""Seconds that a full queue may hold up the messages of all other workers; then its stream is ended.
+
+It is longer than a slow link between two regions needs for `DOWN_QUEUE_MESSAGES` small messages. Chosen by hand.
+"""
 
 TAKEN_FRAMES = 1024
-"""Frames of one stream that are taken and not acknowledged yet. An honest worker has 64 of them on the way at most; who
-sends on without reading what it is told is not read any more."""
+"""Limit of frames of one stream that are taken and not yet acknowledged. An honest worker has at most 64 unacknowledged
+frames; a worker that keeps sending without reading its acknowledgements is no longer read. Chosen by hand.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class StreamRoute:
-    """The way down to the workers that one stream carries."""
+    """One stream below: its queue of messages, and the workers that are reached over it.
+
+    `peer_region` is the remote gateway's region, empty for a local worker. `closed` is set when the stream must end.
+    `taken` has the keys of frames that wait to be acknowledged.
+    """
 
     peer_region: str
     queue: asyncio.Queue[gateway_pb2.RolloutDown] = field(default_factory=lambda: asyncio.Queue(DOWN_QUEUE_MESSAGES))
@@ -64,7 +76,10 @@ class StreamRoute:
     has_room: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def took(self, key: FrameKey) -> None:
-        """Its worker is to hear of it once the spool holds it for good. Waits while too many wait for that."""
+        """Note that a frame is to be acknowledged to its worker once it is durable.
+
+        Wait while `TAKEN_FRAMES` of them are open.
+        """
         while len(self.taken) >= TAKEN_FRAMES:
             self.has_room.clear()
             await self.has_room.wait()
@@ -72,7 +87,7 @@ class StreamRoute:
         self.has_taken.set()
 
     async def next_taken(self) -> Sequence[FrameKey]:
-        """All that was taken since the last call, one at least."""
+        """Return the keys of all frames taken since the last call, waiting for at least one."""
         await self.has_taken.wait()
         self.has_taken.clear()
         keys, self.taken = self.taken, []
@@ -80,7 +95,7 @@ class StreamRoute:
         return keys
 
     async def put(self, message: gateway_pb2.RolloutDown) -> bool:
-        """Queue the message; False if the stream is over, which it is if its queue stays full."""
+        """Queue a message. Return False if the stream is over, also because its queue stays full for `DOWN_STALL_S`."""
         if self.closed.is_set():
             return False
         try:
@@ -95,14 +110,17 @@ class StreamRoute:
 
 @dataclass(slots=True, eq=False)
 class Trainer:
-    """The trainer that a job's home gateway follows."""
+    """The trainer that a job's home gateway follows. `replaced` is set when one of a newer fork takes over."""
 
     fork: int
     replaced: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class JobHub:
-    """State shared by the handlers and the upstream client of one job in one gateway."""
+    """State of one job in one gateway, shared by the RPC handlers and the upstream connection.
+
+    `num_changes` grows with every change that may interest a reader of publications (see `changed`).
+    """
 
     def __init__(self, job_id: str, region: str, frames: FrameSpool, weight_cache: WeightCache) -> None:
         self.job_id = job_id
@@ -119,49 +137,53 @@ class JobHub:
         self._routes: list[StreamRoute] = []
         self._had_trainer = False
         self._changed = asyncio.Event()
-        self.wants_signed = False  # of the anchor that is asked for: the trainer's own
-        self.num_refused: dict[str, int] = {}  # records, by the name of the error
-        self.anchor_requested = False  # and has not come
-        self._coming = ""  # what the next closing closes
-        self._for_copy: Assembler | None = None
+        self.wants_signed = False  # the requested anchor must be the trainer's
+        self.num_refused: dict[str, int] = {}  # refused records, by the name of the error
+        self.anchor_requested = False  # True until the anchor has come
+        self._coming = ""  # kind of the publication whose opening came last
+        self._for_copy: Assembler | None = None  # collects a publication that goes only into the copy
 
     @property
     def authority_key(self) -> bytes:
-        """Public key of the job authority whose certificates are believed here."""
+        """Public key of the job authority, whose certificates are accepted here."""
         return self.weight_cache.authority_key
 
     # ---- rollout streams ------------------------------------------------------------------------------------------
 
     def open_route(self, peer_region: str) -> StreamRoute:
-        """A stream from below has opened."""
+        """Register a new stream from below. `peer_region` is empty for a local worker."""
         route = StreamRoute(peer_region)
         self._routes.append(route)
         return route
 
     async def take_up(self, route: StreamRoute, message: gateway_pb2.RolloutUp) -> None:
-        """A message came from below: learn the route, pass it on. Raises: WireError for an impossible worker id."""
+        """Handle a message from below: update routes, spool a local worker's frame, or pass the message on.
+
+        A message of a worker that is not routed over this stream is dropped, except for frames of remote regions.
+        Raises: WireError for an invalid worker id.
+        """
         if message.HasField("hello"):
             _check_worker_id(message.worker_id)
             previous = self._route_of.get(message.worker_id)
             if previous is not None and previous is not route:
                 previous.workers.discard(message.worker_id)
                 event(log, logging.WARNING, "worker_on_two_streams", job=self.job_id, worker=message.worker_id[:80])
-                previous.closed.set()  # a worker that still speaks there must say hello again, or it is never heard
+                previous.closed.set()  # a worker that still sends there must say hello again
             self._route_of[message.worker_id] = route
             route.workers.add(message.worker_id)
         elif message.HasField("gone"):
             if message.worker_id not in route.workers:
-                return  # it has gone over to another stream
+                return  # it has moved to another stream
             route.workers.discard(message.worker_id)
             del self._route_of[message.worker_id]
         elif message.HasField("gateway"):
             return
         elif message.HasField("frame") and not route.peer_region:
-            if message.worker_id in route.workers:  # else it sends again over its newest stream
+            if message.worker_id in route.workers:  # else it sends the frame again over its newest stream
                 await self._spool(route, message)
             return
         elif message.worker_id not in route.workers and not message.HasField("frame"):
-            return  # nobody speaks for a worker that did not say hello here; frames of those that have gone come late
+            return  # the worker did not say hello here; only frames may come after their worker has gone
         await self._put_up(message)
 
     async def _spool(self, route: StreamRoute, message: gateway_pb2.RolloutUp) -> None:
@@ -171,24 +193,25 @@ class JobHub:
         await route.took(key)
 
     async def close_route(self, route: StreamRoute, reason: str) -> None:
-        """The stream has ended: its workers are gone until they say hello again."""
+        """Remove a stream that has ended, and report its workers gone until they say hello again."""
         self._routes.remove(route)
         gone_ids = sorted(route.workers)
         route.workers.clear()
         for worker_id in gone_ids:
             del self._route_of[worker_id]
-        while not route.queue.empty():  # whoever waits for room there
+        while not route.queue.empty():  # free those who wait for room in it
             route.queue.get_nowait()
         for worker_id in gone_ids:
             if worker_id in self._route_of:
-                continue  # it has said hello again meanwhile, which voids what it held
+                continue  # it has said hello again meanwhile, which voids its old leases
             gone = gateway_pb2.WorkerGone(reason=reason, connection_lost=bool(route.peer_region))
             await self._put_up(gateway_pb2.RolloutUp(worker_id=worker_id, gone=gone))
 
     async def send_down(self, message: gateway_pb2.RolloutDown) -> bool:
-        """Towards the worker named in the message; False if nobody here knows it (it has gone, and was reported).
+        """Send a message to its worker. Return False if the worker is unknown here; then it was already reported gone.
 
-        What is committed goes to the region that keeps it instead, whether or not the worker is there.
+        A message about committed frames goes to the gateway that keeps them instead, whether or not the worker is
+        there.
         """
         if message.HasField("committed"):
             return await self._commit(message)
@@ -206,14 +229,14 @@ class JobHub:
         routes = [route for route in self._routes if route.peer_region == committed.region]
         return any([await route.put(message) for route in routes])
 
-    # ---- the way up -----------------------------------------------------------------------------------------------
+    # ---- the connection up ----------------------------------------------------------------------------------------
 
-    def open_way_up(self) -> None:
-        """A new connection, or a new trainer: everything that is not committed goes again."""
+    def resend_uncommitted(self) -> None:
+        """Queue all uncommitted frames again, because there is a new connection up or a new trainer."""
         self.up.send_again(self.frames.pending)
 
     async def next_up(self) -> gateway_pb2.TrainerDown:
-        """What to send next."""
+        """Wait for the next message to send up, and return it."""
         while True:
             item = await self.up.get()
             if not isinstance(item, FrameKey):
@@ -222,7 +245,10 @@ class JobHub:
                 return gateway_pb2.TrainerDown(up=message)
 
     def end_streams(self) -> None:
-        """The way up is another or lost: end every stream below, and forget what waited for it; frames are kept."""
+        """End every stream below and clear the queue up, because the connection up was lost or replaced.
+
+        The spool keeps its frames.
+        """
         for route in self._routes:
             route.workers.clear()
             route.closed.set()
@@ -232,7 +258,7 @@ class JobHub:
         self._wake()
 
     def drop(self) -> None:
-        """The job has no task here any more: end every stream below and every subscription."""
+        """End every stream below and every subscription, because the job has no task here any more."""
         self.dropped = True
         self.weight_cache.stop()
         self.end_streams()
@@ -243,7 +269,10 @@ class JobHub:
     # ---- the trainer ----------------------------------------------------------------------------------------------
 
     def claim_trainer(self, fork: int) -> Trainer | None:
-        """A trainer has come; None if one of the same or a newer fork is here already. It hears of every worker."""
+        """Follow a new trainer. Return None if one of the same or a newer fork is already followed.
+
+        All streams below end if there was a trainer before, so that the new trainer hears a hello of every worker.
+        """
         if self.trainer is not None:
             if self.trainer.fork >= fork:
                 return None
@@ -252,23 +281,26 @@ class JobHub:
             self.end_streams()
         self._had_trainer = True
         self.trainer = Trainer(fork)
-        self.open_way_up()
+        self.resend_uncommitted()
         return self.trainer
 
     def release_trainer(self, trainer: Trainer) -> None:
-        """This trainer has left."""
+        """Stop following this trainer, which has left."""
         if self.trainer is trainer:
             self.trainer = None
 
     # ---- publications ---------------------------------------------------------------------------------------------
 
     async def changed(self, seen: int) -> None:
-        """Wait until `num_changes` is not what the caller saw before it looked."""
+        """Wait until `num_changes` differs from `seen`, the value that the caller read before it looked for records."""
         while self.num_changes == seen:
             await self._changed.wait()
 
     async def append(self, record: PublicationRecord) -> None:
-        """One more signed record from the way up; readers are woken. Raises: WireError, Fenced; nothing has changed."""
+        """Append a signed record from above to the log, and wake readers.
+
+        Raises: WireError, Fenced; then nothing has changed.
+        """
         try:
             completed = self.log.append(record)
         except (WireError, Fenced) as error:
@@ -282,10 +314,11 @@ class JobHub:
         self._wake()
 
     async def append_from_above(self, record: PublicationRecord) -> None:
-        """The same from a gateway, which may also send what it has derived: that is for the copy here, not for readers.
+        """Take a record that the gateway above sends. Signed records go to the log and from there to readers.
 
-        So is what is older than readers' newest, as long as the copy is missing or behind.
-        Raises: WireError, Fenced, StorageError; the next subscription then asks for what the trainer signed.
+        Two kinds of publications go only into the weight cache's copy: derived ones, and signed ones that repair a copy
+        that is missing or behind while readers are newer already. If the copy cannot be brought to such a state, the
+        next subscription asks for signed publications only. Raises: WireError, Fenced, StorageError.
         """
         if isinstance(record, Opening):
             is_for_copy = record.is_derived or self._is_repair(record)
@@ -308,6 +341,7 @@ class JobHub:
         newest, policy = self.log.newest, opening.policy
         if newest is None or newest.fork != policy.fork:
             return False
+        # Readers have `newest`. What is not newer can only help a copy that is missing or behind.
         match opening.kind:
             case PublicationKind.ANCHOR:
                 is_needed = self.weight_cache.have is None or self.weight_cache.is_behind or self.anchor_requested
@@ -331,7 +365,10 @@ class JobHub:
         self._wake()
 
     def request_anchor(self, why: str, *, signed: bool) -> None:
-        """Ask above for a full state, once until one comes. `signed`: none that a gateway made."""
+        """Request a full state from above, unless a request is open.
+
+        With `signed`, accept only one that the trainer signed.
+        """
         self.wants_signed = self.wants_signed or signed
         if not self.anchor_requested:
             self.anchor_requested = True
@@ -339,7 +376,7 @@ class JobHub:
             self.up.put_request(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
 
     async def settled(self) -> None:
-        """The keeper has done what there was: readers may have a way now, or the copy is gone."""
+        """Wake readers when the weight cache has no work left, and request a full state if it lacks a copy."""
         self._wake()
         if self.weight_cache.lacks_copy(clock.monotonic_s()):
             self.request_anchor("the copy was refused", signed=False)
@@ -372,5 +409,5 @@ def _check_worker_id(worker_id: str) -> None:
 
 
 def policy_of(request: gateway_pb2.SubscribeRequest) -> Policy | None:
-    """What the reader has."""
+    """Return the policy whose weights the reader has, or None."""
     return Policy(request.have.fork, request.have.version) if request.has_state else None

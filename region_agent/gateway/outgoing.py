@@ -1,8 +1,8 @@
-"""What waits to go up, in order: messages that are only here, and keys of frames that lie in the spool.
+"""Queue of one hub's messages that go up: messages that exist only here, and keys of frames that lie in the spool.
 
-Messages are bounded: who puts one more waits. Frames are bounded by their spool, so putting one never waits; at most
-`FRAMES_AHEAD` of them stand in the line, the others behind it, so that a backlog on a slow way up does not hold up
-what workers have to say. Up to that many frames the order is that of arrival.
+Messages are bounded: who puts one more than `UP_MESSAGES` waits. Frames are bounded by their spool, so putting one
+never waits. At most `FRAMES_AHEAD` frames stand in the queue, and the others wait behind it. So frames that pile up on
+a slow connection do not delay the workers' messages. As long as no frame waits behind, the order is that of arrival.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from periplus.pb.v1 import gateway_pb2
 from periplus.values.transport_keys import FrameKey
 
 UP_MESSAGES = 256
-"""Requests, proofs and relayed frames waiting to go up: some seconds of a region's, then who sent them waits."""
+"""Limit of requests, proofs and relayed frames in the queue: some seconds of one region's messages. Chosen by hand."""
 
 FRAMES_AHEAD = 32
-"""A few hundred milliseconds of a fast link."""
+"""Limit of frames in the queue ahead of a new message: a few hundred milliseconds of a fast link. Chosen by hand."""
 
 
 class Outgoing:
-    """One reader, any number of writers."""
+    """The queue, for one reader and any number of writers. `len` counts frames that wait behind it, too."""
 
     def __init__(self) -> None:
         self._line: deque[gateway_pb2.TrainerDown | FrameKey] = deque()
@@ -33,23 +33,25 @@ class Outgoing:
         return len(self._line) + len(self._behind)
 
     async def put(self, message: gateway_pb2.TrainerDown) -> None:
-        """Behind what waits already; waits itself while too much does."""
+        """Append a message, waiting while `UP_MESSAGES` messages are queued."""
         while self._num_messages >= UP_MESSAGES:
             self._room.clear()
             await self._room.wait()
         self.put_request(message)
 
     def put_request(self, message: gateway_pb2.TrainerDown) -> None:
-        """The same without waiting, for what stands here once at most."""
+        """Append a message without waiting. The caller sees to it that only one such message is queued at a time."""
         self._num_messages += 1
         self._line.append(message)
         self._filled.set()
 
     def put_frame(self, key: FrameKey) -> None:
+        """Append the key of a spooled frame."""
         self._behind.append(key)
         self._advance()
 
     async def get(self) -> gateway_pb2.TrainerDown | FrameKey:
+        """Wait for the next message or frame key, and remove it from the queue."""
         while not self._line:
             self._filled.clear()
             await self._filled.wait()
@@ -61,14 +63,14 @@ class Outgoing:
         return item
 
     def clear(self) -> None:
-        """Forget everything; frames are still in their spool."""
+        """Remove everything. Frames are still in their spool."""
         self._line.clear()
         self._behind.clear()
         self._num_messages = 0
         self._room.set()
 
     def send_again(self, keys: Iterable[FrameKey]) -> None:
-        """These frames wait, and no others; messages keep their place, before them."""
+        """Replace the queued frames by these. Messages keep their order, and precede the frames."""
         self._line = deque(item for item in self._line if not isinstance(item, FrameKey))
         self._behind = deque(keys)
         self._advance()

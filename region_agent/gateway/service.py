@@ -1,7 +1,8 @@
-"""The gateway's servicer: streams in, hub calls, streams out. It keeps no state of its own.
+"""gRPC servicer of the gateway: it reads streams, calls the job's hub, and writes streams.
 
-A caller that is another region's gateway says so in the metadata key `periplus-region`; everything written to it is
-counted as traffic to that region, and what it sends of a job as traffic from there.
+It keeps no state of its own. Another region's gateway identifies itself by the metadata key `periplus-region`.
+Everything written to it is counted as traffic to that region, and what it sends on a job's rollout stream as traffic
+from there.
 """
 
 import asyncio
@@ -26,18 +27,27 @@ from region_agent.weights.weight_cache import Along
 log = logging.getLogger(__name__)
 
 REGION_KEY = "periplus-region"
+"""Metadata key of a gRPC call with the region of the calling gateway; workers and trainers do not set it."""
 
 FLUSH_S = 2.0
-"""For what waited for a stream that is ended here: far peers need a second, a dead one is not worth more."""
+"""Seconds that a stream to be ended here gets for its queued messages. A distant peer needs about a second, and a dead
+one must not be waited for. Chosen by hand.
+"""
 
 Certify = Callable[[str, int, bytes], Awaitable[control_pb2.CertificateAnswer]]
-"""Job, fork and a trainer's public key; the answer comes within `certificates.ANSWER_DEADLINE_S`."""
+"""Function that requests a certificate for (job id, fork, the trainer's public key).
+
+It answers within `certificates.ANSWER_DEADLINE_S`.
+"""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class GatewayService(gateway_pb2_grpc.GatewayServicer):
-    """See proto/periplus/pb/v1/gateway.proto."""
+    """Servicer of the RPCs that proto/periplus/pb/v1/gateway.proto describes.
+
+    `records` receives the trainer's records for the coordinator; `certify` requests certificates from it.
+    """
 
     def __init__(
         self, hubs: Hubs, traffic: Traffic, records: Callable[[control_pb2.StepRecord], None], certify: Certify
@@ -48,7 +58,10 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         self._certify = certify
 
     async def Rollout(self, request_iterator: AsyncIterator[gateway_pb2.RolloutUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
-        """One worker, or one remote gateway with all of its workers."""
+        """Serve one worker, or one remote gateway with all of its workers, until the stream ends.
+
+        Raises: StateError if it does not open with a hello, NotFound for an unknown job, Unreachable at its end.
+        """
         first = await _first(request_iterator)
         if not (first.HasField("hello") or first.HasField("gateway")):
             raise StateError("a rollout stream must open with a hello that names the job; this one did not")
@@ -80,7 +93,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             route.queue.task_done()
 
     async def Subscribe(self, request: gateway_pb2.SubscribeRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
-        """Publications for one reader until it leaves."""
+        """Send publications to one reader until it leaves. Raises: NotFound if the job is or becomes unknown here."""
         hub, peer = self._hubs.get(request.job_id), _region(context)
         distrust = request.distrust_copies
         if distrust:
@@ -110,7 +123,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                     case Wait():
                         await hub.changed(seen)
                     case NeedsAnchor():
-                        hub.request_anchor(f"{request.reader_id} takes only what is signed", signed=True)
+                        hub.request_anchor(f"{request.reader_id} accepts only what the trainer signed", signed=True)
                         await hub.changed(seen)
                     case Derive():
                         cursor = await _derive(hub, cursor, outcome, write, is_remote=bool(peer))
@@ -130,7 +143,12 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         raise NotFound(f"job {hub.job_id} has no task in this region any more")
 
     async def Train(self, request_iterator: AsyncIterator[gateway_pb2.TrainerUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
-        """The job's trainer. If its hello has a key, the first message down is its certificate, or why it has none."""
+        """Serve the job's trainer.
+
+        If its hello has a public key, the first message down is its certificate or a refusal. Raises: StateError
+        without a hello, WireError for a malformed key, NotFound for an unknown job, Conflict if another trainer is
+        followed, Fenced if a newer one takes over, Unreachable at the stream's end.
+        """
         first = await _first(request_iterator)
         if not first.HasField("hello"):
             raise StateError("a trainer's stream must open with a hello that names the job; this one did not")
@@ -141,7 +159,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         if trainer is None:
             raise Conflict(
                 f"job {hub.job_id} already has a trainer of fork {hub.trainer and hub.trainer.fork} at this gateway; "
-                f"the one of fork {first.hello.fork} is not followed"
+                f"the one of fork {first.hello.fork} is refused; only a newer fork takes over"
             )
         try:
             async with _peer_tasks() as tasks:
@@ -166,7 +184,11 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
     async def Publish(
         self, request_iterator: AsyncIterator[gateway_pb2.PublicationRecord], context: Context
     ) -> gateway_pb2.PublishResponse:
-        """What the trainer publishes, passed on record by record."""
+        """Append the trainer's publications to the job's log record by record, as they come.
+
+        Raises: StateError without an opening, NotFound for an unknown job, Fenced for a trainer that was replaced, and
+        what `JobHub.append` raises.
+        """
         hub: JobHub | None = None
         fork, num_publications = 0, 0
         async for message in request_iterator:
@@ -181,7 +203,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         return gateway_pb2.PublishResponse(num_publications=num_publications)
 
     async def Traffic(self, request: gateway_pb2.TrafficRequest, context: Context) -> gateway_pb2.TrafficResponse:
-        """What the job has sent to and from this region."""
+        """Return the bytes that the job has sent to and from this region."""
         pairs = self._traffic.pairs(request.job_id, self._hubs.get(request.job_id).region)
         return gateway_pb2.TrafficResponse(
             pairs=[
@@ -193,7 +215,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
     async def Probe(
         self, request_iterator: AsyncIterator[gateway_pb2.ProbeChunk], context: Context
     ) -> AsyncIterator[gateway_pb2.ProbeAck]:
-        """Acknowledge each chunk that asks for it, and the last."""
+        """Acknowledge each chunk that has no data, and the last one."""
         received_bytes = 0
         async for chunk in request_iterator:
             received_bytes += len(chunk.data)
@@ -209,21 +231,27 @@ async def _derive(
     *,
     is_remote: bool,
 ) -> Cursor:
+    """Bring a reader to the newest weights by the route that the weight cache chooses, and return its new cursor.
+
+    If there is no route, a full state is requested from above, and the reader waits for a change.
+    """
+    # Read the counter first, so that no change is missed between the answer and the wait for a change.
     seen = hub.num_changes
     answer = await hub.weight_cache.derive(asked.have, asked.chain_bytes, is_remote=is_remote)
     if isinstance(answer, Along):
         return hub.log.along(cursor)
     if answer is None:
-        if hub.num_changes == seen:  # else there may be a way by now
-            hub.request_anchor(f"nothing leads from {asked.have or 'nothing'} to the newest weights", signed=False)
+        if hub.num_changes == seen:  # else there may be a route by now
+            hub.request_anchor(f"no route leads from {asked.have or 'no weights'} to the newest weights", signed=False)
         await hub.changed(seen)
         return cursor
+    # Send the records of the route. Each closing that was sent has brought the reader to its opening's version.
     coming = answer.policy
     async with contextlib.aclosing(answer.records) as records:
         while True:
             try:
                 record = await anext(records, None)
-            except (Unreachable, StorageError) as error:  # of the making: go on from what the reader has by now
+            except (Unreachable, StorageError) as error:  # deriving failed: go on from what the reader has by now
                 event(log, logging.WARNING, "derived_broken", job=hub.job_id, policy=coming, why=error)
                 return cursor
             if record is None:
@@ -237,7 +265,7 @@ async def _derive(
 
 @contextlib.contextmanager
 def _while_peer_is_there() -> Iterator[None]:
-    # gRPC refuses to write on a call that has ended before it says that it has: such a call ends as a cancelled one.
+    # gRPC may refuse a write on an ended call before it reports the end. Treat that call as cancelled.
     try:
         yield
     except grpc.aio.InternalError as error:
@@ -282,8 +310,8 @@ async def _until_closed(hub: JobHub, route: StreamRoute) -> None:
         async with asyncio.timeout(FLUSH_S):
             await route.queue.join()
     raise Unreachable(
-        f"the way to the trainer of {hub.job_id} is lost, this stream was not read, or another stream said hello for a "
-        "worker of this one; connect again"
+        f"the connection to the trainer of {hub.job_id} is lost, this stream was not read, or another stream said "
+        "hello for a worker of this one; connect again"
     )
 
 

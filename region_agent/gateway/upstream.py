@@ -1,14 +1,17 @@
-"""A remote region's way to the job's home gateway: one rollout stream and one subscription, over the WAN.
+"""Connects a remote region's gateway to the job's home gateway: one rollout stream and one subscription.
 
-Towards the home gateway this end behaves as a worker does. When anything breaks, both streams are given up together,
-the streams below are ended (their workers say hello again, over the next connection), and after a pause with full
-jitter the way is dialled anew. A worker's messages are passed on only after its hello went over the present
-connection; frames need none, for they are the spool's, and all that is not committed goes again over each new
-connection. The subscription begins from what the copy and its chain here lead to: the gateway above sends what is
-cheapest from there. When there is no copy and a reader below needs one, this end subscribes again as one that has
-nothing; when what a gateway derived did not lead where it should, as one that takes only what the trainer signed. What
-is refused ends the subscription and nothing else: it is asked for again, less and less often (retry.py), while frames
-and leases go on.
+Both go over the WAN. Towards the home gateway this end behaves like a worker. When either stream breaks, both are given
+up, and the streams below are ended, so that their workers say hello again. After a random pause the gateway is dialled
+again.
+
+**Rollout stream.** A worker's messages are passed on only after its hello went over the present connection. Frames need
+no hello, because the spool keeps them: all uncommitted ones are sent again over each new connection.
+
+**Subscription.** It starts from the state to which the copy here and its chain of deltas lead, and the gateway above
+chooses what is cheapest to send from there. If there is no copy and a reader below needs one, this end subscribes again
+as one that has nothing. If a derived publication did not lead to the signed state, it subscribes again and accepts only
+what the trainer signed. A refused record ends only the subscription. It is requested again with growing pauses
+(retry.py), while frames and leases go on.
 """
 
 import asyncio
@@ -28,18 +31,20 @@ from periplus.wan.client import WanRouter
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.service import REGION_KEY
 from region_agent.gateway.traffic import Traffic
-from region_agent.retry import Patience, failure_of
+from region_agent.retry import Backoff, failure_of
 
 log = logging.getLogger(__name__)
 
 RolloutCall = grpc.aio.StreamStreamCall[gateway_pb2.RolloutUp, gateway_pb2.RolloutDown]
 
 RECONNECT_CAP_S = 5.0
-"""Longest pause between attempts: a healed link is used again within seconds, and a dead one costs little."""
+"""Upper limit of the pause between attempts, in seconds: a healed link is used again soon, and attempts on a dead one
+cost little. Chosen by hand.
+"""
 
 
 class Upstream:
-    """One job's way up, for as long as `run` runs."""
+    """One job's connection to its home gateway, for as long as `run` runs."""
 
     def __init__(
         self, hub: JobHub, *, region: str, home_region: str, home_gateway: str, router: WanRouter, traffic: Traffic
@@ -51,19 +56,19 @@ class Upstream:
         self._router = router
         self._traffic = traffic
         self._again = asyncio.Event()
-        self._patience = Patience()
+        self._backoff = Backoff()
         self._heard = False
         self._opened = False
 
     async def run(self, jitter: Callable[[], float]) -> None:
-        """Keep the way open until cancelled. `jitter()` is uniform in [0, 1)."""
+        """Keep the connection open until cancelled. `jitter()` is uniform in [0, 1)."""
         failures = 0
         while True:
             self._heard = self._opened = False
             try:
                 why = await failure_of(self._connection())
             finally:
-                if self._opened:  # else nothing was said over this one: who waits below goes on waiting
+                if self._opened:  # else nothing was sent over this connection, and streams below may go on
                     self._hub.end_streams()
             failures = 0 if self._heard else failures + 1
             event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=why)
@@ -84,7 +89,7 @@ class Upstream:
             await call.write(opening)
             self._traffic.sent(self._home_region, opening.ByteSize(), self._hub.job_id)
             self._opened = True
-            self._hub.open_way_up()
+            self._hub.resend_uncommitted()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_up(call))
                 async for message in call:
@@ -114,7 +119,7 @@ class Upstream:
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(self._read_subscription(stub, address, have))
                 await self._again.wait()
-                await asyncio.sleep(self._patience.pause_s(clock.monotonic_s()))
+                await asyncio.sleep(self._backoff.pause_s(clock.monotonic_s()))
                 reading.cancel()
             have = None if self._hub.anchor_requested else self._hub.weight_cache.have
 
@@ -122,7 +127,7 @@ class Upstream:
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None
     ) -> None:
         distrust = self._hub.wants_signed
-        if distrust:  # an anchor of this or newer; an older one would be refused
+        if distrust:  # only an anchor that is not older than the log is of use
             have = self._hub.log.newest
         request = gateway_pb2.SubscribeRequest(
             job_id=self._hub.job_id,

@@ -1,9 +1,12 @@
-"""The processes of one region: starts, watches and ends them. It decides nothing; `reconcile.py` does.
+"""Starts, watches and ends the worker and trainer processes of one region as child processes of the agent.
 
-Every worker runs in its own session, so that a terminal's Ctrl-C reaches the agent alone, and with the agent's end of
-a pipe as standard input, so that a worker whose agent died reads end-of-file and leaves. A worker is asked to stop
-once: a second SIGTERM would cut short what it saves. What it started itself is killed with it. Output goes to one log
-file a task; a task whose log finds no room on the disk runs without one.
+The supervisor performs actions; control/reconcile.py decides them. How a process is run:
+
+- It gets its own Unix session, so that Ctrl-C in a terminal reaches only the agent.
+- Its standard input is a pipe from the agent. If the agent dies, the worker reads end-of-file and leaves.
+- It is sent SIGTERM only once, because a second one would cut short what it is saving.
+- When it ends, the processes that it started itself are killed too.
+- Its output goes to one log file per task. If the disk has no room for the log, the task runs without one.
 """
 
 import asyncio
@@ -30,16 +33,21 @@ from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, Loca
 log = logging.getLogger(__name__)
 
 STATUS_FILE = "status.json"
+"""Name of the file in which a process leaves its final status, in the task's scratch directory."""
 MODULE_OF = {Role.TRAINER: "trainer", Role.ROLLOUT: "rollout_worker"}
+"""Python module that is run for a task of each role."""
 
 POLL_S = 0.1
+"""Seconds between two looks at the processes while the agent stops. Chosen by hand."""
 KILLED_WAIT_S = 5.0
-"""The kernel ends a killed process within milliseconds, unless a driver or a network disk holds it: then it is left."""
+"""Seconds to wait for killed processes. The kernel ends one within milliseconds, unless a driver or a network disk
+blocks it; then the agent leaves without it. Chosen by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """The same for every process of the region."""
+    """Settings that all processes of the region share. `gateway` is the host:port of the region's gateway."""
 
     region: str
     gateway: str
@@ -48,7 +56,7 @@ class WorkerSettings:
 
 
 class Supervisor:
-    """Performs actions and keeps the table of processes that reconcile reads."""
+    """Performs the actions that `reconcile` returns, and keeps the table that it reads: `processes`, by task id."""
 
     def __init__(self, settings: WorkerSettings, module_of: Mapping[Role, str] = MODULE_OF) -> None:
         self._settings = settings
@@ -58,7 +66,7 @@ class Supervisor:
         self.processes: dict[str, Process] = {}
 
     def perform(self, action: Action, now_s: float) -> None:
-        """Carry out one action. A process that cannot be started counts as one that failed."""
+        """Perform one action. A process that cannot be started is recorded as one that failed."""
         match action:
             case Start(task, restarts):
                 self._start(task, restarts, now_s)
@@ -72,7 +80,7 @@ class Supervisor:
                 del self.processes[task_id]
 
     def poll(self, now_s: float) -> None:
-        """Take note of processes that have ended."""
+        """Record the outcome of every process that has ended."""
         for task_id, popen in list(self._popen.items()):
             exit_code = popen.poll()
             if exit_code is None:
@@ -81,6 +89,7 @@ class Supervisor:
             assert popen.stdin is not None
             popen.stdin.close()
             _kill_group(popen.pid)
+            # The outcome is what the process wrote about itself; without that, what its exit status says.
             status_file = self._scratch[task_id] / STATUS_FILE
             status = status_file.read_text(encoding="utf-8") if status_file.exists() else ""
             self._drop_scratch(task_id)
@@ -88,18 +97,21 @@ class Supervisor:
             self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
 
     def run_directory(self, task: LocalTask) -> RunDirectory:
-        """Where a task's output goes. A trainer that resumes goes on where its run lies, wherever that is."""
+        """Return the directory of a task's run. A trainer that resumes a run goes on in that run's own directory."""
         if task.role is Role.TRAINER and task.resume_from:
             return RunDirectory(Path(task.resume_from))
         return RunDirectory(self._settings.work_dir / task.output_dir / task.job_id)
 
     def log_file(self, task: LocalTask) -> Path:
-        """The log of a task's processes, one after the other."""
+        """Return the path of a task's log. Its successive processes append to the same file."""
         name = task.task_id.removeprefix(f"{task.job_id}/").replace(":", "-").replace("/", "-")
         return self.run_directory(task).logs / f"{name}.log"
 
     async def stop_all(self, grace_s: float, now: Callable[[], float]) -> None:
-        """Ask everything to stop, wait up to `grace_s`, kill the rest; `processes` tells how each ended."""
+        """Ask all processes to stop, wait up to `grace_s` seconds, then kill the rest.
+
+        `processes` tells how they ended.
+        """
         for task_id in self._popen:
             if self.processes[task_id].asked_to_stop_at_s is None:
                 self.perform(AskToStop(task_id), now())
@@ -181,7 +193,7 @@ class Supervisor:
 
 
 def _log_of(path: Path, first_line: str) -> BinaryIO:
-    """Open a process's log and begin it with a line. On a full disk the process runs all the same and loses lines."""
+    """Open a process's log and write its first line. On a full disk the process runs on, and its log loses lines."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         output: BinaryIO = path.open("ab", buffering=0)

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from periplus.publication import Attestation, Chunk, Closing, Opening, Publication, PublicationRecord
 from periplus.values.policy import Policy
-from region_agent.weights.disk import stored_publication as kept_
+from region_agent.weights.disk import stored_publication
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.disk.stored_publication import StoredPublication
 
 
 class ChainLink(Protocol):
-    """One delta, or an anchor."""
+    """One complete publication in the chain: a delta, or an anchor."""
 
     @property
     def opening(self) -> Opening: ...
@@ -56,21 +56,21 @@ class OnDisk:
     """A link that is kept in a file."""
 
     layer: WeightFiles
-    kept: StoredPublication
+    stored: StoredPublication
 
     @property
     def opening(self) -> Opening:
-        return self.kept.opening
+        return self.stored.opening
 
     @property
     def closing(self) -> Closing:
-        return self.kept.closing
+        return self.stored.closing
 
     def part(self, index: int) -> bytes:
-        return kept_.part(self.layer, self.kept, index).data
+        return stored_publication.part(self.layer, self.stored, index).data
 
     def records(self) -> Iterator[PublicationRecord]:
-        return kept_.records(self.layer, self.kept)
+        return stored_publication.records(self.layer, self.stored)
 
 
 def attestation_of(link: ChainLink) -> Attestation:

@@ -51,6 +51,7 @@ class DerivedPublication:
 
     @property
     def policy(self) -> Policy:
+        """Version to which the publication leads."""
         return self.opening.policy
 
     def make(self, parts: Iterable[bytes]) -> None:

@@ -75,7 +75,7 @@ class Situation:
 class Cost:
     """Expected bytes and seconds of one route."""
 
-    way: RouteKind
+    kind: RouteKind
     num_bytes: int
     seconds: float
 
@@ -95,7 +95,7 @@ def costs(situation: Situation, rates: RouteRates) -> tuple[Cost, ...]:
         full = situation.made_full or int(FULL_SHARE * situation.copy_content)
         make_s = 0.0 if situation.made_full is not None else situation.copy_content / rates.encode_bytes_per_s
         found.append(_cost(RouteKind.FULL, full + sum(situation.after_copy), make_s, rates))
-    return tuple(sorted(found, key=lambda cost: (cost.seconds, list(RouteKind).index(cost.way))))
+    return tuple(sorted(found, key=lambda cost: (cost.seconds, list(RouteKind).index(cost.kind))))
 
 
 def fold_bytes(deltas: Sequence[int]) -> int:
@@ -108,6 +108,6 @@ def _fold_s(situation: Situation, rates: RouteRates) -> float:
     return content / rates.encode_bytes_per_s + num_folded * content / rates.decode_bytes_per_s
 
 
-def _cost(way: RouteKind, num_bytes: int, make_s: float, rates: RouteRates) -> Cost:
+def _cost(kind: RouteKind, num_bytes: int, make_s: float, rates: RouteRates) -> Cost:
     send_s = num_bytes / rates.link_bytes_per_s
-    return Cost(way=way, num_bytes=num_bytes, seconds=max(send_s, make_s) + min(send_s, make_s) / 10)
+    return Cost(kind=kind, num_bytes=num_bytes, seconds=max(send_s, make_s) + min(send_s, make_s) / 10)

@@ -1,7 +1,7 @@
 """The weight cache of one job: an async shell that saves what the log completes and derives what readers need.
 
     hub --take--> [queue] --put, settle in a thread--> store --> log.drop_before(copy)
-    hub --derive--> route (cost.py) --> Along | Stream | None        made in `run`, streamed to its readers meanwhile
+    hub --derive--> route (routes.py) --> Along | Stream | None        made in `run`, streamed to its readers meanwhile
 
 Disk work runs in threads, one job at a time. There are two locks: whoever reads the store holds the store lock, whoever
 works on the disk holds the disk lock, and whoever changes the store holds both. So readers learn their route while
@@ -251,14 +251,14 @@ class WeightCache:
                     if self._damaged is not None or (self._store.is_waiting and not self._why_unsaved):
                         await self._settle()
             for each in routes.costs(self._situation(have, chain_bytes), REMOTE if is_remote else LOCAL):
-                if each.way is RouteKind.CHAIN and chain_bytes is not None:
+                if each.kind is RouteKind.CHAIN and chain_bytes is not None:
                     return Along()
                 links = self._store.links_from(have)
-                if each.way is RouteKind.CHAIN and links:
+                if each.kind is RouteKind.CHAIN and links:
                     return Stream(self._signed(links), links[-1].opening.policy)
-                made = None if each.way is RouteKind.CHAIN else self._ordered(each.way, have)
+                made = None if each.kind is RouteKind.CHAIN else self._ordered(each.kind, have)
                 if made is not None:
-                    return Stream(self._read(made, self._key(each.way, have)), made.policy)
+                    return Stream(self._read(made, self._key(each.kind, have)), made.policy)
         return None
 
     def _situation(self, have: Policy | None, chain_bytes: int | None) -> Situation:
@@ -277,29 +277,29 @@ class WeightCache:
             made_full=self._made_bytes(RouteKind.FULL, None),
         )
 
-    def _made_bytes(self, way: RouteKind, have: Policy | None) -> int | None:
-        made = self._made.get(self._key(way, have))
+    def _made_bytes(self, kind: RouteKind, have: Policy | None) -> int | None:
+        made = self._made.get(self._key(kind, have))
         return made.num_bytes if made is not None and made.closing is not None else None
 
-    def _key(self, way: RouteKind, have: Policy | None) -> tuple[RouteKind, Policy | None, Policy]:
+    def _key(self, kind: RouteKind, have: Policy | None) -> tuple[RouteKind, Policy | None, Policy]:
         """Return the key of a derived publication: route, start (of a fold) and target.
 
         Equal requests share one publication.
         """
         target = (
-            self._store.copy.policy if way is RouteKind.FULL and self._store.copy is not None else self._store.newest
+            self._store.copy.policy if kind is RouteKind.FULL and self._store.copy is not None else self._store.newest
         )
-        return way, have if way is RouteKind.FOLD else None, target or Policy(0, 0)
+        return kind, have if kind is RouteKind.FOLD else None, target or Policy(0, 0)
 
-    def _ordered(self, way: RouteKind, have: Policy | None) -> DerivedPublication | None:
+    def _ordered(self, kind: RouteKind, have: Policy | None) -> DerivedPublication | None:
         """Return the derived publication for this route, ordering it if nobody has. None if it cannot be made."""
-        key, copy = self._key(way, have), self._store.copy
+        key, copy = self._key(kind, have), self._store.copy
         made = self._made.get(key)
         if made is not None and made.failure is None:
             return made
         if copy is None or key in self._failed:
             return None
-        if way is RouteKind.FULL:
+        if kind is RouteKind.FULL:
             writer = DerivedWriter(
                 copy.attestation, kind=PublicationKind.ANCHOR, max_chunks=1 + len(copy.placement.spans)
             )
@@ -319,14 +319,14 @@ class WeightCache:
         return made
 
     async def _make(self, made: DerivedPublication, key: tuple[RouteKind, Policy | None, Policy]) -> None:
-        way, have, target = key
+        kind, have, target = key
         copy = self._store.copy
         if self._made.get(key) is not made:
             return  # no reader waits for it any more
-        if copy is None or not copy.usable or (way is RouteKind.FULL and copy.policy != target):
+        if copy is None or not copy.usable or (kind is RouteKind.FULL and copy.policy != target):
             made.give_up("the copy has moved on")
             return
-        if way is RouteKind.FULL:
+        if kind is RouteKind.FULL:
             parts = full(copy)
         else:
             links = [link for link in self._store.chain if link.opening.policy <= target]
@@ -347,7 +347,7 @@ class WeightCache:
             self._failed.add(key)
             event(log, logging.ERROR, "weights_not_derived", job=self.job_id, policy=target, why=made.failure)
             return
-        self.num_derived[way] += 1
+        self.num_derived[kind] += 1
         event(
             log,
             logging.INFO,

@@ -1,11 +1,13 @@
-"""What a rollout engine promises to the worker, whatever generates the tokens.
+"""The interface between the worker and whatever generates its tokens.
 
-An engine turns requests into completions with the weights that it holds now. The caller passes the version of those
-weights: together with the seed it keys the randomness, so that a sample is a function of (weights, seed, version,
-group, sample) and of nothing else: not of the worker, of the other requests or of their order. The torch engine keeps
-this promise bitwise. An engine decides neither what to sample nor when its weights change: `tensors` hands out the
-live parameters and the reader writes into them between calls. `logprobs` answers the probe
-(periplus/values/probe_prompts.py): what the engine computes now, by the modules that generate.
+An engine turns requests into completions, with the weights that it holds. The caller passes the version of those
+weights. Version and seed are the key of the randomness, so a sample is a function of (weights, seed, version, group,
+sample) and of nothing else: not of the worker, nor of the other requests or their order. The torch engine keeps this
+promise bitwise.
+
+An engine decides neither what to sample nor when its weights change: `tensors` returns the live parameters, and the
+weight reader writes into them between calls. `logprobs` scores fixed prompts (periplus/values/probe_prompts.py) with
+the same modules that generate, so that a check sees what the engine computes.
 
 Shapes: S sequences, T tokens of each.
 """
@@ -21,7 +23,7 @@ import torch
 
 
 class CompletionEnd(StrEnum):
-    """Why a completion ended."""
+    """Reason why a completion ended: the end token, or the limit of its length."""
 
     EOS = "eos"
     LENGTH = "length"
@@ -29,7 +31,10 @@ class CompletionEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """One completion to generate. A greedy request ignores `temperature`."""
+    """One completion to generate.
+
+    `group` and `sample` are part of its random key. A greedy request ignores `temperature`.
+    """
 
     prompt_ids: tuple[int, ...]
     group: int
@@ -41,9 +46,9 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The sampled tokens, the end token included, and what the sampler thought of each.
+    """Sampled tokens, the end token included, and the log-probability of each.
 
-    `logprobs` are float32 values of the sampling distribution (temperature applied; 1 for greedy).
+    `logprobs` are float32 values of the sampling distribution: with the request's temperature, 1 for greedy requests.
     """
 
     token_ids: tuple[int, ...]
@@ -52,10 +57,10 @@ class Completion:
 
 
 class Engine(Protocol):
-    """A model that samples."""
+    """A language model that samples."""
 
     def generate(self, requests: Sequence[SampleRequest], *, seed: int, version: int) -> list[Completion]:
-        """One completion a request, in the order of the requests."""
+        """Return one completion for each request, in the order of the requests."""
         ...
 
     def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -66,10 +71,10 @@ class Engine(Protocol):
         ...
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """The live parameters by checkpoint name, tied weights once."""
+        """Return the live parameters by checkpoint name, tied weights once."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """Token ids lie below."""
+        """Size of the vocabulary: token ids are below it."""
         ...

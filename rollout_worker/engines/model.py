@@ -1,6 +1,7 @@
-"""From the job's bundle to an engine: tokenizer, model of the bundle's configuration, environment.
+"""Builds tokenizer, environment and engine from the files of a job's bundle.
 
-The model starts with random weights that are never used: an anchor overwrites them before the first lease is started.
+The model has the bundle's configuration and random weights, which are never used: the first full state overwrites them
+before the first lease is started.
 """
 
 from collections.abc import Mapping
@@ -19,16 +20,16 @@ from rollout_worker.engines.torch_engine import TorchEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """Everything that a bundle makes possible."""
+class LoadedBundle:
+    """What a worker builds from a bundle. `tokenizer` is a Hugging Face tokenizer."""
 
     engine: Engine
     tokenizer: Any
     environment: Environment
 
 
-def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_rows: int) -> Loaded:
-    """Write the bundle's files into `scratch` and build from them. Raises: ConfigError."""
+def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_rows: int) -> LoadedBundle:
+    """Write the bundle's files into the folder `scratch`, and build from them. Raises: ConfigError."""
     for name, content in files.items():
         target = scratch / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,4 +47,4 @@ def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_r
     )
     data_file = scratch / DATA_FILE
     environment = environment_of(job, data_file if data_file.exists() else None)
-    return Loaded(engine=engine, tokenizer=tokenizer, environment=environment)
+    return LoadedBundle(engine=engine, tokenizer=tokenizer, environment=environment)

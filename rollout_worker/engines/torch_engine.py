@@ -1,11 +1,11 @@
-"""The embedded engine: key-value-cached decoding of a Hugging Face causal model in plain torch, and the oracle of
-others.
+"""The embedded engine: decodes a Hugging Face causal model in plain PyTorch with a key-value cache.
 
-Every batch has the same shapes: `batch_rows` rows, prompts left-padded to `prompt_tokens`, a static cache. Missing
-rows are filled with one-token dummies. Together with keyed sampling this makes a row's tokens and log-probabilities
-bitwise independent of the other rows and of its own place in the batch, on one thread (kernels are chosen by shape,
-and work is split by thread). Requests are batched by `max_new_tokens`, so that the cache's width too is the row's own.
-Decoding ends early once all rows ended; a row that ended computes on, and its output is dropped.
+It is also the reference that other engines are compared with. Every batch has the same shapes: `batch_rows` rows,
+prompts left-padded to `prompt_tokens`, a static cache. Missing rows are filled with one-token dummies. Kernels are
+chosen by shape, and work is divided by thread. Therefore, with keyed sampling and on one thread, a row's tokens and
+log-probabilities are bitwise independent of the other rows and of its own place in the batch. A batch holds only
+requests with equal `max_new_tokens`, so that the cache's width does not depend on other requests either. Decoding stops
+once all rows have ended; a row that ended earlier computes on, and its output is dropped.
 
 The engine knows no text: prompts and completions are token ids.
 
@@ -24,13 +24,18 @@ from transformers import StaticCache
 from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
 from rollout_worker.engines.sampling import choose, row_keys, uniforms
 
-# On CPU, float32 products of one to three rows take other kernels than larger ones, with other rounding.
 MIN_BATCH_ROWS = 4
+"""Smallest number of rows: on a CPU, float32 products of one to three rows use other kernels, which round differently.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchEngine:
-    """Generates with `model`, a Hugging Face causal language model (`Any`: transformers ships no strict types)."""
+    """Generates with `model`, a Hugging Face causal language model (`Any`, because transformers has no strict types).
+
+    `eos_id` ends a completion, `pad_id` fills prompts up to `prompt_tokens`, and `batch_rows` is the rows of each
+    batch.
+    """
 
     model: Any
     eos_id: int
@@ -43,13 +48,14 @@ class TorchEngine:
             raise ValueError(f"batch_rows is {self.batch_rows}; at least {MIN_BATCH_ROWS} are needed")
 
     def generate(self, requests: Sequence[SampleRequest], *, seed: int, version: int) -> list[Completion]:
-        """One completion a request, in order, any number of requests.
+        """Return one completion for each request, in order. There may be any number of requests.
 
-        Raises: ValueError for a prompt that is empty or wider than `prompt_tokens`, or a temperature of 0 without
-        greedy.
+        Raises: ValueError for a prompt that is empty or wider than `prompt_tokens`, for `max_new_tokens` below 1, or
+        for a temperature of 0 without greedy.
         """
         for request in requests:
             self._check(request)
+        # Sort by length limit, so that requests with equal limits share batches.
         order = sorted(range(len(requests)), key=lambda index: requests[index].max_new_tokens)
         completions: dict[int, Completion] = {}
         start = 0
@@ -74,12 +80,12 @@ class TorchEngine:
         return found_ST
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """The live parameters by checkpoint name, tied weights once."""
+        """Return the live parameters by checkpoint name, tied weights once."""
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     @property
     def vocab_size(self) -> int:
-        """Token ids lie below."""
+        """Size of the vocabulary: token ids are below it."""
         return int(self.model.config.vocab_size)
 
     def _check(self, request: SampleRequest) -> None:
@@ -98,6 +104,7 @@ class TorchEngine:
     def _generate_batch(
         self, requests: Sequence[SampleRequest], num_new: int, seed: int, version: int
     ) -> list[Completion]:
+        # Settings of each row; rows beyond the requests are dummies.
         decoder = _Decoder.start(self, requests, num_new)
         num_rows, num_live = self.batch_rows, len(requests)
         keys_R = row_keys(seed, version, _column(requests, "group", num_rows), _column(requests, "sample", num_rows))
@@ -105,8 +112,10 @@ class TorchEngine:
         temperature_R = torch.ones(num_rows)
         temperature_R[:num_live] = torch.tensor([1.0 if r.greedy else r.temperature for r in requests])
         tokens_NR, logprobs_NR = [], []
+        # Dummy rows count as ended from the start.
         ended_R = torch.zeros(num_rows, dtype=torch.bool)
         ended_R[num_live:] = True
+        # Draw one token per row and step, until all rows have ended or reached the limit.
         logits_RV = decoder.prefill()
         for position in range(num_new):
             uniform_R = torch.from_numpy(uniforms(keys_R, position))
@@ -123,7 +132,7 @@ class TorchEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decoder:
-    """The model's state over one batch: cache, masks and positions, all of fixed shape."""
+    """State of the model over one batch, all of fixed shape: cache, attention masks (True: attend) and positions."""
 
     model: Any
     cache: Any
@@ -134,16 +143,19 @@ class _Decoder:
 
     @staticmethod
     def start(engine: TorchEngine, requests: Sequence[SampleRequest], num_new: int) -> "_Decoder":
+        """Build the cache and the masks for one batch. The caller runs `prefill` first."""
         num_rows, width = engine.batch_rows, engine.prompt_tokens
+        # Prompts are left-padded: the last token of each stands in the last column. A dummy row has length 1.
         input_ids_RP = np.full((num_rows, width), engine.pad_id, dtype=np.int64)
         lengths_R = np.ones(num_rows, dtype=np.int64)
         for row, request in enumerate(requests):
             lengths_R[row] = len(request.prompt_ids)
             input_ids_RP[row, width - lengths_R[row] :] = request.prompt_ids
+        # A query attends the real tokens (not the padding) up to and including itself.
         key_K, query_P = np.arange(width + num_new), np.arange(width)
         real_R1K = key_K >= width - lengths_R[:, None, None]
         causal_PK = key_K <= query_P[:, None]
-        # A padding query attends itself: a softmax over nothing would be NaN.
+        # A query at a padding position attends itself too, because a softmax over nothing would be NaN.
         itself_PK = key_K == query_P[:, None]
         decode_NK = key_K <= width + np.arange(num_new)[:, None]
         return _Decoder(
@@ -156,12 +168,17 @@ class _Decoder:
         )
 
     def prefill(self) -> torch.Tensor:
+        """Run the prompts through the model and return the logits of the first new token. *Shapes*: returns R x V."""
+        # The first real token of a prompt has position 0, wherever the padding ends.
         width = self.input_ids_RP.shape[1]
         positions_RP = (torch.arange(width) - (width - self.length_R1)).clamp(min=0)
         return self._forward(self.input_ids_RP, positions_RP, self.attend_prefill_R1PK)
 
     def advance(self, tokens_R: torch.Tensor, position: int) -> torch.Tensor:
-        """Logits after the token at `position` of each completion."""
+        """Append the token at `position` of each completion, and return the logits after it.
+
+        *Shapes*: tokens_R int64; returns R x V.
+        """
         attend_R11K = self.attend_decode_R1NK[:, :, position : position + 1]
         return self._forward(tokens_R[:, None], self.length_R1 + position, attend_R11K)
 

@@ -1,6 +1,7 @@
-"""From leases to trajectories: prompt, generate, score. One batch at a time, on one policy.
+"""Turns a batch of leases into trajectories: build the prompts, generate, score.
 
-Pure but for the engine it calls: what a batch yields depends on the leases, the policy, the seed and the environment.
+All of a batch is generated with one policy. Apart from the engine it calls, the module is pure: what a batch yields
+depends only on the leases, the policy, the seed and the environment.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from rollout_worker.episodes.queue import QueuedLease
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSettings:
-    """How samples are drawn; evaluation is greedy whatever the temperature."""
+    """How samples are drawn. Evaluation samples are greedy, whatever the temperature."""
 
     seed: int
     temperature: float
@@ -43,7 +44,10 @@ def sample_batch(
     policy: Policy,
     settings: EpisodeSettings,
 ) -> tuple[Trajectory, ...]:
-    """One trajectory a lease, in order, all of `policy`. `generation_s` is left 0: the caller holds the clock."""
+    """Return one trajectory for each lease, in order, all generated with `policy`.
+
+    `generation_s` is left at 0, because only the caller has a clock.
+    """
     prompts = [encode_prompt(tokenizer, environment.item(lease.item).prompt) for lease in leases]
     requests = [
         SampleRequest(

@@ -1,9 +1,9 @@
-"""A batch of which some samples cannot be produced yields the others.
+"""Samples a batch so that leases that cannot be served do not cost the others.
 
-What an environment or an engine raises says nothing of whose fault it was, so a batch that failed is halved until the
-lease that cannot be served stands alone. That changes no sample: randomness is keyed by group, sample and position, and
-decode batches have one shape. A sample that was produced and that the trainer would refuse (a reward beyond its limit,
-a log-probability that is no number) is found here, where it costs its own lease and nothing else.
+An exception from an environment or an engine does not tell which sample caused it. So a batch that failed is halved
+again and again until the lease at fault is alone. That changes no sample, because randomness is keyed by group, sample
+and position, and all decode batches have one shape. A sample that was produced but that the trainer would refuse (a
+reward beyond its limit, a log-probability that is NaN) is found here too, and only its own lease fails.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,42 +14,43 @@ from periplus.values.trajectory import Trajectory, TrajectoryLimits, validate
 from rollout_worker.episodes.queue import QueuedLease
 
 WHY_CHARACTERS = 500
+"""Characters of an error's text that are reported; the rest is cut. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """This lease yields nothing, here and now."""
+class FailedLease:
+    """A lease for which this worker could not produce a sample, and why."""
 
     lease: QueuedLease
     why: str
 
 
-def sample_what_can_be(
+def sample_with_fallback(
     leases: Sequence[QueuedLease], sample: Callable[[Sequence[QueuedLease]], Sequence[Trajectory]]
-) -> tuple[tuple[Trajectory, ...], tuple[Failed, ...]]:
-    """The trajectories in the order of their leases, and the leases that have none."""
+) -> tuple[tuple[Trajectory, ...], tuple[FailedLease, ...]]:
+    """Return the trajectories in the order of their leases, and the leases for which `sample` failed."""
     try:
         return tuple(sample(leases)), ()
     except Exception as error:  # the root of foreign code: a person's environment may raise anything
         if len(leases) == 1:
-            return (), (Failed(leases[0], explained_error(error)[:WHY_CHARACTERS]),)
+            return (), (FailedLease(leases[0], explained_error(error)[:WHY_CHARACTERS]),)
     middle = len(leases) // 2
-    first, failed_first = sample_what_can_be(leases[:middle], sample)
-    second, failed_second = sample_what_can_be(leases[middle:], sample)
+    first, failed_first = sample_with_fallback(leases[:middle], sample)
+    second, failed_second = sample_with_fallback(leases[middle:], sample)
     return first + second, failed_first + failed_second
 
 
 def only_valid(
     leases: Sequence[QueuedLease], trajectories: Sequence[Trajectory], limits: TrajectoryLimits
-) -> tuple[tuple[Trajectory, ...], tuple[Failed, ...]]:
-    """The trajectories that the trainer will accept, and the leases of the others."""
+) -> tuple[tuple[Trajectory, ...], tuple[FailedLease, ...]]:
+    """Return the trajectories that the trainer will accept, and the leases of the others."""
     by_id = {lease.lease_id: lease for lease in leases}
     valid: list[Trajectory] = []
-    failed: list[Failed] = []
+    failed: list[FailedLease] = []
     for trajectory in trajectories:
         try:
             validate(trajectory, limits)
             valid.append(trajectory)
         except WireError as error:
-            failed.append(Failed(by_id[trajectory.lease_id], str(error)[:WHY_CHARACTERS]))
+            failed.append(FailedLease(by_id[trajectory.lease_id], str(error)[:WHY_CHARACTERS]))
     return tuple(valid), tuple(failed)

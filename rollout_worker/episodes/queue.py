@@ -1,8 +1,9 @@
-"""Which leases a worker works on next: the ones that may start with the weights it has, oldest work first.
+"""Queue of leases that a worker has not started: it decides which ones are generated together next.
 
-Pure: leases in, batches out. A lease whose `start_at` lies ahead waits here until the weights arrive; one of a fork
-that the weights have left behind is dropped. Lease ids are unique within a fork: one that comes again is the same.
-A sample at which earlier attempts failed is taken alone: what happens to the worker then is its doing.
+It is pure: leases in, batches out. Only leases that may start with the present weights are taken, evaluation first,
+then by group and sample. A lease whose `start_at` lies ahead waits until those weights arrive. A lease of a fork that
+the weights have left behind is dropped. Lease ids are unique within a fork: an id that comes again is the same lease. A
+sample at which earlier attempts failed is taken alone, so that it is known to be at fault if the worker then dies.
 """
 
 import heapq
@@ -15,7 +16,11 @@ from periplus.values.trajectory import Purpose
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedLease:
-    """The right to produce one sample; `alone`: in a batch of its own. See trainer/ledger/values.py."""
+    """The right to produce one sample (see trainer/ledger/values.py).
+
+    `item` is the problem's index in the environment, `start_at` the oldest policy that may generate the sample. With
+    `alone` it is generated in a batch of its own.
+    """
 
     lease_id: int
     group: int
@@ -28,11 +33,13 @@ class QueuedLease:
 
 
 SPARE_ENTRIES = 64
-"""Entries of revoked leases that the heap may hold however few leases wait: a small heap is not rebuilt each time."""
+"""Entries of revoked leases that the heap may hold, however few leases wait, so that a small heap is not rebuilt at
+every call. Chosen by hand.
+"""
 
 
 class LeaseQueue:
-    """Leases not started yet, in the order (evaluation first, group, sample)."""
+    """Leases that are not started yet, in the order (evaluation first, group, sample)."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, tuple[int, int]]] = []
@@ -42,6 +49,7 @@ class LeaseQueue:
         return len(self._leases)
 
     def add(self, lease: QueuedLease) -> None:
+        """Add a lease, unless it is in the queue already."""
         first, key = 0 if lease.purpose is Purpose.EVAL else 1, (lease.start_at.fork, lease.lease_id)
         if key not in self._leases:
             self._leases[key] = lease
@@ -49,6 +57,7 @@ class LeaseQueue:
             self._forget_revoked()
 
     def has_startable(self, policy: Policy | None) -> bool:
+        """Return whether a lease may start with the weights of `policy`; False without weights."""
         return policy is not None and any(self._may_start(lease, policy) for lease in self._leases.values())
 
     def take(self, policy: Policy, at_most: int) -> tuple[QueuedLease, ...]:
@@ -60,6 +69,7 @@ class LeaseQueue:
             lease = self._leases.get(entry[3])
             if lease is None:
                 continue  # revoked
+            # An `alone` lease is taken only as the first of its batch, and ends it.
             if self._may_start(lease, policy) and not (lease.alone and taken):
                 taken.append(self._leases.pop(entry[3]))
                 if lease.alone:
@@ -73,7 +83,7 @@ class LeaseQueue:
         return tuple(taken)
 
     def revoke(self, lease_ids: Collection[int]) -> None:
-        """Forget these, of whatever fork: the ledger that gave them wants them no more. Others are unchanged."""
+        """Remove leases by id, of any fork, because the ledger no longer waits for them. Unknown ids are ignored."""
         for key in [key for key in self._leases if key[1] in lease_ids]:
             del self._leases[key]
 
@@ -83,6 +93,7 @@ class LeaseQueue:
             heapq.heapify(self._heap)
 
     def clear(self) -> None:
+        """Remove all leases."""
         self._heap.clear()
         self._leases.clear()
 

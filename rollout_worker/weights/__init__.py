@@ -1,6 +1,8 @@
-"""The worker's side of weight updates: from a gateway's stream to the engine's own memory.
+"""The worker's side of weight updates: from the gateway's stream of publications to the engine's own memory.
 
-`reader` follows the stream, `subscription` says what to ask for, `pending_versions` what to apply next, `incoming` and
-`host_copy` decode and prove a version, `engine_writer` puts it into the engine and checks what the engine then holds.
-In come publications; out come policy versions that the engine has. Nothing here knows of leases or samples.
+`reader` follows the stream, `subscription` says what to ask for next, and `pending_versions` what to write next.
+`incoming` and `host_copy` decode and prove a version, `engine_writer` writes it into the engine and checks what the
+engine then holds. `convert` translates to and from protobuf, and `compile` compiles the decoder early. In come
+publications; out come the policy that the engine may serve, and a report of each version. Nothing here decides what is
+sampled.
 """

@@ -1,4 +1,4 @@
-"""Protobuf <-> the worker's values."""
+"""Conversion between protobuf messages and the worker's values: leases and reports of versions."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,15 @@ from rollout_worker.weights.pending_versions import Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionReport:
-    """What became of one version in this worker; fields as in WeightProof."""
+    """What this worker tells the trainer about one version of the weights.
+
+    `ok`: the weights have the signed digest; else `why` says what is wrong. `state_digest`: digest of what was found.
+    `engine_checked`: the digest is that of the engine's own tensors, and the probe was run. `probe_max_difference`:
+    largest difference of the probe's log-probabilities from the trainer's, in nats; 0 without a probe. `transfer_s`:
+    seconds from the opening to the closing. `apply_s`: seconds of decoding and writing the host copy. `pause_s`:
+    seconds without generation. `fallback`: the version came as a derived publication, or after a failure, and not by
+    the plain chain.
+    """
 
     policy: Policy
     state_digest: bytes
@@ -28,7 +36,7 @@ class VersionReport:
 
     @classmethod
     def of(cls, version: Version, *, pause_s: float = 0.0, finding: EngineCheck | None = None) -> "VersionReport":
-        """A version that the engine holds, or skipped on its way to a newer one."""
+        """Return the report of a version that the engine holds, or skipped on its way to a newer one."""
         return cls(
             policy=version.signed.policy,
             state_digest=version.signed.state_digest,
@@ -43,7 +51,7 @@ class VersionReport:
 
     @classmethod
     def of_fault(cls, policy: Policy, finding: EngineCheck) -> "VersionReport":
-        """An engine that failed its check."""
+        """Return the report of an engine that failed its check."""
         return cls(
             policy=policy,
             state_digest=finding.digest,
@@ -59,7 +67,7 @@ def _difference(finding: EngineCheck | None) -> float:
 
 
 def proof_to_pb(proof: VersionReport) -> gateway_pb2.WeightProof:
-    """One proof."""
+    """Convert a report of one version."""
     return gateway_pb2.WeightProof(
         policy=policy_to_pb(proof.policy),
         state_digest=proof.state_digest,
@@ -75,7 +83,7 @@ def proof_to_pb(proof: VersionReport) -> gateway_pb2.WeightProof:
 
 
 def lease_from_pb(message: gateway_pb2.Lease) -> QueuedLease:
-    """One lease."""
+    """Convert one lease."""
     return QueuedLease(
         lease_id=message.lease_id,
         group=message.group,

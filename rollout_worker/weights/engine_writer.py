@@ -1,13 +1,13 @@
-"""The engine's own tensors: written at a safe boundary, read back to prove that they are what they should be.
+"""Writes the engine's own tensors between two batches, and reads them back to check them.
 
-The reader proves a version in a copy of its own (host_copy.py); here only what changed is written, so that generation
-stands still for no longer than that takes. Values are absolute: writing them twice changes nothing. The engine computes
-in float32 with values that are bfloat16 on the wire (the low 16 bits of every element are zero, and an element where
-they are not is corruption), or in bfloat16 itself.
+The reader proves a version in its own copy in host memory (host_copy.py). Here only the elements that changed are
+written, so that generation pauses no longer than needed. Values are absolute, so writing them twice changes nothing.
+Weights are bfloat16 on the wire. An engine computes with bfloat16 too, or with float32; then the low 16 bits of every
+element must be zero, and an element with others is corrupt.
 
-`check` looks at the engine alone: the digest of what its tensors hold, mapped back to checkpoint names, and what it
-computes with them (periplus/values/probe_prompts.py). Reading back converts one tensor at a time: no second copy of the
-weights.
+`check` looks only at the engine. It compares the digest of what the tensors hold, under the checkpoint's names, and the
+log-probabilities that the engine computes for fixed prompts (periplus/values/probe_prompts.py). One tensor at a time is
+converted for the digest, so there is no second copy of the weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,11 @@ from rollout_worker.engines.engine import Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCheck:
-    """What a check saw; `why` is empty where all is well. `max_difference`: None where the probe had no reference."""
+    """Result of a check of the engine. `why` says what is wrong, and is empty if nothing is.
+
+    `max_difference` is the largest difference of the probe's log-probabilities, in nats; None where the probe was not
+    run.
+    """
 
     digest: bytes
     max_difference: float | None
@@ -42,23 +46,25 @@ class EngineCheck:
 
     @property
     def is_sound(self) -> bool:
+        """Whether the engine holds and computes what it should."""
         return not self.why
 
 
 class EngineWeights:
-    """The weights inside one engine, and the policy that it may serve as (None: it must not serve)."""
+    """The weights inside one engine. `policy` is what the engine may serve as; None: it must not serve."""
 
     def __init__(self, engine: Engine, probe_seed: int) -> None:
         self._engine = engine
         self._tensors = engine.tensors()
         self._prompts = probe_prompts(probe_seed, engine.vocab_size)
+        # An engine that computes in bfloat16 differs more from the trainer than one in float32.
         in_bf16 = any(tensor.dtype == torch.bfloat16 for tensor in self._tensors.values())
         self._tolerance_nats = PROBE_TOLERANCE_BF16_NATS if in_bf16 else PROBE_TOLERANCE_NATS
         self._fits: StateLayout | None = None
         self.policy: Policy | None = None
 
     def check_fits(self, layout: StateLayout) -> None:
-        """Raises: WrongBase if names, dtypes or shapes of the layout are not the engine's."""
+        """Check that a layout has the engine's names and shapes, and BF16 only. Raises: WrongBase."""
         if layout == self._fits:
             return
         lines = {line.name: line for line in layout.lines}
@@ -68,13 +74,13 @@ class EngineWeights:
             if there is None or shape != there.shape or there.dtype != "BF16":
                 found = None if there is None else f"{there.dtype} {there.shape}"
                 raise WrongBase(
-                    f"the published weights do not fit the engine: {name} is {shape} here and {found} there (BF16 is "
-                    "what it takes); is the model config the job's?"
+                    f"the published weights do not fit the engine: {name} is {found} in the publication, but the "
+                    f"engine has {shape} and takes BF16; is the model config the job's?"
                 )
         self._fits = layout
 
     def write(self, updates: Iterable[Update]) -> None:
-        """Overwrite the elements that changed. The layout that they belong to must fit (`check_fits`)."""
+        """Overwrite the elements that changed. Their layout must fit the engine (`check_fits`)."""
         with torch.no_grad():
             for update in updates:
                 tensor = self._tensors[update.name]
@@ -85,20 +91,23 @@ class EngineWeights:
                     words[torch.from_numpy(update.positions).to(words.device)] = values
 
     def write_all(self, state: WeightState) -> None:
-        """Overwrite everything. The state's layout must fit (`check_fits`)."""
+        """Overwrite all elements. The state's layout must fit the engine (`check_fits`)."""
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 _words(tensor).copy_(_as_words(state[name].data.view(np.uint16), tensor))
 
     def read(self) -> WeightState:
-        """What the engine holds, converted as it is asked for.
+        """Return what the engine holds as a mapping whose tensors are converted to bfloat16 when they are read.
 
-        Its items raise: CorruptFrame for an element that no publication can have written.
+        Reading a tensor raises CorruptFrame if it has an element that no publication can have written.
         """
         return _ReadBack(self._tensors)
 
     def check(self, state_digest_: bytes, probe_logprobs: Sequence[float]) -> EngineCheck:
-        """Whether the engine holds the state of this digest, and computes with it what the trainer does."""
+        """Check the engine against a version's digest and against the trainer's log-probabilities of the probe.
+
+        Without `probe_logprobs` only the digest is compared.
+        """
         try:
             digest = state_digest(self.read())
         except CorruptFrame as error:
@@ -108,6 +117,7 @@ class EngineWeights:
             return EngineCheck(digest=digest, max_difference=None, why=why)
         if not probe_logprobs:
             return EngineCheck(digest=digest, max_difference=None, why="")
+        # The tensors are right: see whether the engine computes with them.
         found = self._engine.logprobs(self._prompts).reshape(-1).tolist()
         difference = max_difference(probe_logprobs, found)
         why = (
@@ -115,15 +125,15 @@ class EngineWeights:
             if difference <= self._tolerance_nats
             else (
                 f"the engine's log-probabilities of the probe differ by {difference:.3g} nats from "
-                f"the trainer's, at most "
-                f"{self._tolerance_nats} may be, though its tensors are right: it computes with others"
+                f"the trainer's (limit: {self._tolerance_nats}), though its tensors are right: "
+                "it computes with others"
             )
         )
         return EngineCheck(digest=digest, max_difference=difference, why=why)
 
 
 class _ReadBack(Mapping[str, Tensor]):
-    """Each tensor is made when it is asked for: a digest never has more than one of them."""
+    """Lazy mapping: each tensor is converted when it is read, so that a digest never holds more than one of them."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -139,23 +149,25 @@ class _ReadBack(Mapping[str, Tensor]):
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's own memory as a flat array of integers. Raises: ValueError for what cannot be one."""
+    """Return the tensor's own memory as a flat array of integers. Raises: ValueError for other dtypes."""
     if tensor.dtype not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"an engine's tensor is {tensor.dtype}; float32 and bfloat16 are what this reader writes")
+        raise ValueError(f"an engine's tensor is {tensor.dtype}; only float32 and bfloat16 can be written")
     return tensor.detach().view(-1).view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
 
 
 def _as_words(values: npt.NDArray[np.unsignedinteger], tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype == torch.bfloat16:
         return torch.from_numpy(np.require(values.view(np.int16), requirements="W")).to(tensor.device)
+    # As a float32, a bfloat16 is its bits in the upper half and zeros below.
     return torch.from_numpy(np.left_shift(values, 16, dtype=np.uint32).view(np.int32)).to(tensor.device)
 
 
 def _to_bf16(name: str, tensor: torch.Tensor) -> Tensor:
     words = _words(tensor).cpu().numpy()
     if tensor.dtype == torch.float32:
+        # Column 0 has each element's low 16 bits, column 1 the bfloat16.
         halves = words.view("<u2").reshape(-1, 2)
         if bool(halves[:, 0].any()):
-            raise CorruptFrame(f"{name} holds a value that is no bfloat16: someone else changed the engine's memory")
+            raise CorruptFrame(f"{name} holds a value that is not a bfloat16: something else wrote the engine's memory")
         words = np.ascontiguousarray(halves[:, 1])
     return Tensor(dtype="BF16", shape=tuple(tensor.shape), data=words.view(np.uint8))

@@ -1,11 +1,12 @@
-"""The reader's copy of the weights in host memory: what deltas are decoded against, and where a version is proven.
+"""The worker's copy of the weights in host memory: deltas are decoded against it, and versions are proven in it.
 
-A version is decoded beside the copy while its parts come (`decoder`), so that a publication that breaks off leaves
-nothing behind. When all of it is there, `take` writes what changed into the copy and hashes the copy: equal to the
-digest that the trainer signed is proven, anything else leaves the copy without a version, and a full state is needed.
-Between two calls of `take` nobody writes into the copy, and readers of `state` may look at it.
+While the parts of a publication come, they are decoded beside the copy (`decoder`). So a publication that breaks off
+leaves nothing behind. When all parts are there, `take` writes what changed into the copy and hashes the copy. If the
+hash equals the digest that the trainer signed, the version is proven. Otherwise the copy has no version any more, and a
+full state is needed.
 
-One caller at a time: whoever calls `take`, `is_proven` or reads `state` holds the lock of the shell.
+Only `take` writes into the copy. The object has no lock of its own: the caller of `take` or `is_proven`, or whoever
+reads `state`, must hold the reader's lock.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from periplus.values.weight_state import Tensor, WeightState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """What the trainer says of one version."""
+    """What the trainer signed about one version; `probe_logprobs` is empty if it ran no probe."""
 
     policy: Policy
     state_digest: bytes
@@ -34,7 +35,7 @@ class Signed:
 
 
 class HostCopy:
-    """One state, and the version that it is proven to be (None: not proven)."""
+    """One state in host memory. `version` is the version that it is proven to be, or None."""
 
     def __init__(self) -> None:
         self.layout = StateLayout(lines=())
@@ -43,6 +44,7 @@ class HostCopy:
 
     @property
     def policy(self) -> Policy | None:
+        """Policy of the proven version, or None."""
         return None if self.version is None else self.version.policy
 
     @property
@@ -52,16 +54,22 @@ class HostCopy:
 
     @property
     def state(self) -> WeightState:
-        """Views of the copy, which `take` will write into."""
+        """The copy's tensors as views of its memory, which `take` will overwrite."""
         return {line.name: Tensor(line.dtype, line.shape, self._arrays[line.name]) for line in self.layout.lines}
 
     def decoder(self, opening: Opening) -> Decoder:
-        """For the parts of this publication; a delta's base must be the proven version. Raises: UnknownCodec."""
+        """Return a decoder for the parts of this publication. The base of a delta must be the proven version.
+
+        Raises: UnknownCodec.
+        """
         base = None if opening.base is None else self.state
         return state_decoder(opening.codec)(base, max_content_bytes=opening.content_bytes, max_parts=opening.max_chunks)
 
     def take(self, opening: Opening, closing: Closing, staged: Staged) -> bytes:
-        """Write, hash, and return the digest of what the copy then holds; `version` says whether it is as signed."""
+        """Write the decoded changes into the copy, hash it, and return its digest.
+
+        Afterwards `version` is the opening's version if the digest is the signed one, else None.
+        """
         self.version = None
         self._fit(staged.layout)
         staged.write_into(self._arrays)
@@ -71,18 +79,19 @@ class HostCopy:
         return digest
 
     def is_proven(self) -> bool:
-        """Whether the copy still is what was signed: hashed again. If not, it has no version any more."""
+        """Hash the copy again, and return whether it still is what was signed. If not, it has no version any more."""
         if self.version is not None and state_digest(self.state) != self.version.state_digest:
             self.version = None
         return self.version is not None
 
     def forget(self) -> None:
-        """It is not trusted any more; the memory stays for the full state that will be asked for."""
+        """Drop the version, because the copy is not trusted any more. Its memory stays for the full state to come."""
         self.version = None
 
     def _fit(self, layout: StateLayout) -> None:
         if layout == self.layout:
             return
+        # Keep the arrays of tensors that stay the same; new ones begin as zeros.
         known = set(self.layout.lines)
         self._arrays = {
             line.name: self._arrays[line.name] if line in known else np.zeros(line.num_bytes, dtype=np.uint8)

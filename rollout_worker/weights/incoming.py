@@ -1,11 +1,11 @@
-"""One subscription's records, against the host copy: each is verified and decoded as it comes, and a closing proves.
+"""Verifies, decodes and proves the records of one subscription, in the order in which they come.
 
-Synchronous and without I/O: records in, outcomes out. `take` runs in a thread of the shell, one call at a time; only a
-closing writes into the host copy. What is refused (Forged, CorruptFrame, WrongBase, Fenced, UnknownCodec) is refused
-before anything of it is kept: after an error the subscription is of no use, the host copy is what it was.
+It is synchronous and does no I/O: records in, outcomes out. The reader calls `take` in a thread, one call at a time.
+Only a closing writes into the host copy. A record is refused (Forged, CorruptFrame, WrongBase, Fenced, UnknownCodec)
+before anything of it is kept. After an error the subscription is of no use any more, and the host copy is what it was.
 
-A repeat of the version that the copy holds is verified and changes nothing; one whose closing says that it led to other
-weights is not a repeat but a rollback, and Fenced.
+A publication that repeats the version of the host copy is verified and changes nothing. If its closing names other
+weights, it is Fenced.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from rollout_worker.weights.pending_versions import Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedBundle:
-    """What a worker needs beside weights; `parts` are its payload."""
+    """A complete bundle: the files that a worker needs besides weights. `parts` are its payload."""
 
     opening: Opening
     parts: tuple[bytes, ...]
@@ -38,7 +38,7 @@ class ReceivedBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightMismatch:
-    """Everything was as it was sent, and yet the weights are not those that the trainer signed."""
+    """The weights that a publication led to do not have the signed digest, although every record was as it was sent."""
 
     policy: Policy
     digest: bytes
@@ -46,10 +46,14 @@ class WeightMismatch:
 
 
 Outcome = ReceivedBundle | Version | WeightMismatch | None
+"""What a record completed: a bundle, a proven version, a mismatch, or nothing (None)."""
 
 
 class Incoming:
-    """From one subscription's first record to its last. `distrust`: it was asked for after a mismatch."""
+    """State of one subscription. With `distrust`, a failure has made it ask for signed publications only.
+
+    `highest_fork` is the highest fork seen, here or in earlier subscriptions.
+    """
 
     def __init__(
         self, trust: Trust, host: HostCopy, *, highest_fork: int, distrust: bool, max_content_bytes: int
@@ -64,11 +68,14 @@ class Incoming:
 
     @property
     def is_derived(self) -> bool:
-        """Whether what is coming was made by a gateway from its copy."""
+        """Whether the present publication was made by a gateway from its copy."""
         return self._opening is not None and self._opening.is_derived
 
     def take(self, record: PublicationRecord) -> Outcome:
-        """What this record completed. Raises: Forged, CorruptFrame, WrongBase, Fenced, UnknownCodec."""
+        """Take one record, and return what it completed.
+
+        Raises: Forged, CorruptFrame, WrongBase, Fenced, UnknownCodec.
+        """
         completed = self._intake.take(record)
         match record:
             case Opening():
@@ -78,7 +85,7 @@ class Incoming:
             case Chunk() if self._opening is not None and self._opening.kind is PublicationKind.BUNDLE:
                 self._parts.append(record.data)
             case Chunk():
-                pass  # of a repeat
+                pass  # a chunk of a repeated version
             case Closing():
                 assert completed is not None
                 return self._complete(completed, record)
@@ -111,6 +118,7 @@ class Incoming:
         if signed is None:
             why = f"the weights have digest {digest.hex()}, the published version has {closing.state_digest.hex()}"
             return WeightMismatch(policy=opening.policy, digest=digest, why=why)
+        # The first version, and the first of a fork, need a check of the engine like any other recovery.
         moved = before is None or before.fork != opening.policy.fork
         fallback = opening.is_derived or self._distrust
         return Version(signed=signed, staged=staged, recovers=moved or fallback, fallback=fallback)

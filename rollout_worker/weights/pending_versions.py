@@ -1,9 +1,10 @@
-"""Versions that are proven in the host copy and wait for a batch to end, and what to do with them at the boundary.
+"""Versions that are proven in the host copy and wait to be written into the engine between two batches.
 
-Pure. All that waits is written at one boundary, oldest first: the engine goes to the newest version and skips serving
-those between. What waits is bounded: once the staged elements are more than a share of a full state, or there are too
-many versions, they are forgotten, and the engine will be written as a whole from the host copy, which is contiguous and
-then no slower. So a worker in a long batch never stops its subscription, and its memory does not grow.
+It is pure. All pending versions are written at once, oldest first: the engine goes to the newest one and never serves
+those between. Their staged elements are bounded. Once these take more than `STAGED_SHARE` of a full state, or there are
+more than `PENDING_VERSIONS` versions, the elements are dropped. Then the whole engine is written from the host copy,
+which is contiguous and therefore no slower by then. So a long batch neither stops the subscription nor lets the
+worker's memory grow.
 """
 
 from collections.abc import Iterator
@@ -14,15 +15,24 @@ from periplus.values.policy import Policy
 from rollout_worker.weights.host_copy import Signed
 
 PENDING_VERSIONS = 8
-"""Waiting with their elements; a trainer's step takes longer than a batch, so that one or two is what is seen."""
+"""Largest number of versions that wait with their elements. One or two are usual, because a trainer's step takes longer
+than a batch. Chosen by hand.
+"""
 
 STAGED_SHARE = 0.5
-"""Share of the state's bytes: a changed element is staged in 6 bytes and written one by one, where the copy has 2."""
+"""Largest size of the staged elements, as a share of the state's bytes. A changed element is staged in 6 bytes and
+written alone, while the copy has 2 bytes for it. Chosen by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One proven version. `staged` is None where only the host copy has it."""
+    """One version that is proven in the host copy.
+
+    `staged` has its changed elements; None if only the host copy has them. `recovers`: it follows a failure, a derived
+    publication or a new fork, so the engine is checked after it. `fallback`: it did not come by the plain chain.
+    `transfer_s` and `apply_s` are as in VersionReport.
+    """
 
     signed: Signed
     staged: Staged | None
@@ -34,7 +44,11 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """What one boundary does: versions oldest first; `whole`: the host copy is written, not their elements."""
+    """What is written between two batches. `versions` are ordered oldest first.
+
+    `whole`: the host copy is written instead of the versions' elements. `recovers`: the engine is to be checked
+    afterwards.
+    """
 
     versions: tuple[Version, ...]
     whole: bool
@@ -42,22 +56,23 @@ class Swap:
 
     @property
     def newest(self) -> Version:
+        """The version that the engine will have."""
         return self.versions[-1]
 
     @property
     def staged(self) -> tuple[Staged, ...]:
-        """What is written, in order, unless it is the whole."""
+        """Staged changes of the versions in the order in which to write them. Do not use it when `whole`."""
         return tuple(version.staged for version in self.versions if version.staged is not None)
 
     def updates(self) -> Iterator[Update]:
-        """Elements to write, in order."""
+        """Yield the changed elements in the order in which to write them."""
         for staged in self.staged:
             for span in staged.spans:
                 yield from span.updates()
 
 
-class Backlog:
-    """In the order of the versions."""
+class PendingVersions:
+    """The pending versions, oldest first."""
 
     def __init__(self) -> None:
         self._versions: list[Version] = []
@@ -70,11 +85,11 @@ class Backlog:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the next swap will write the host copy, which must then hold still."""
+        """Whether the next swap will write from the host copy, which must then not change meanwhile."""
         return self._is_whole
 
     def add(self, version: Version) -> None:
-        """The host copy is at this version now."""
+        """Add a version, to which the host copy has just been brought."""
         self._versions.append(version)
         self._recovers |= version.recovers
         if version.staged is not None:
@@ -82,11 +97,12 @@ class Backlog:
             room_bytes = STAGED_SHARE * version.staged.layout.content_bytes
             self._is_whole |= self._staged_bytes > room_bytes
         self._is_whole |= version.staged is None or len(self._versions) > PENDING_VERSIONS
+        # Once the host copy will be written, the staged elements only take memory.
         if self._is_whole:
             self._versions = [replace(one, staged=None) for one in self._versions[-PENDING_VERSIONS:]]
 
     def take(self) -> Swap | None:
-        """All of it; None if nothing waits."""
+        """Remove all pending versions, and return them as one swap; None if there are none."""
         if not self._versions:
             return None
         swap = Swap(versions=tuple(self._versions), whole=self._is_whole, recovers=self._recovers)
@@ -94,10 +110,11 @@ class Backlog:
         return swap
 
     def skip_to(self, policy: Policy | None) -> None:
-        """The engine is at this policy already: a full state that catches up to it brings nothing but its recovery.
+        """Drop versions that are not newer than `policy`, the engine's own, unless newer ones follow them.
 
-        What comes next is written whole: a fold from a state that is older than the engine's says nothing of elements
-        that have changed since and changed back.
+        Such versions come from a full state that catches up to the engine. If they were to recover the engine, the next
+        swap is written whole: a fold from a state older than the engine's does not contain elements that have changed
+        since and changed back.
         """
         if policy is not None and self._versions and self._versions[-1].signed.policy <= policy:
             recovers = self._recovers
@@ -105,15 +122,22 @@ class Backlog:
             self._recovers = self._is_whole = recovers
 
     def host_is_lost(self) -> None:
-        """What only the host copy had cannot be written any more; staged elements can."""
+        """Drop versions that only the host copy had, because it is not trusted any more.
+
+        Staged elements are still valid.
+        """
         if self._is_whole:
             self.clear()
 
     def clear(self) -> None:
+        """Drop all pending versions."""
         self._versions, self._staged_bytes = [], 0
         self._is_whole = self._recovers = False
 
 
 def check_is_due(swap: Swap, num_since_check: int, every_versions: int) -> bool:
-    """Whether the engine itself is to be checked after this swap. `num_since_check`: with this swap's versions."""
+    """Return whether the engine's own tensors must be checked after this swap.
+
+    `num_since_check` counts versions since the last check, those of this swap included.
+    """
     return swap.recovers or num_since_check >= every_versions

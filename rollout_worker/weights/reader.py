@@ -1,14 +1,19 @@
-"""Reads the job's publications from the own gateway, and brings the engine to the newest version at safe boundaries.
+"""Reads the job's publications from the worker's own gateway, and brings the engine to the newest version.
 
-Two tasks share it. `subscription` takes records as they come: verified, decoded and proven in the host copy while the
-engine generates (incoming.py, in threads). `swap` is called between two batches, when nothing generates: it writes what
-waits (backlog.py) into the engine, and that alone is the exposed pause, measured. Every so many versions, and after
-each recovery, the engine itself is checked before it serves on (weights.py); one that fails is written anew from the
-host copy if that hashes right, else from a full state that the trainer signed (standing.py says what is asked for).
-Between the finding and the repair `policy` is None: such an engine does not serve.
+Two tasks share the reader:
 
-`_host_lock` is held by whoever writes or hashes the host copy, or writes the engine from it. Threads that hold it are
-never abandoned: a subscription that is to begin anew (`_again`) is left only between two records.
+- `subscription` takes records as they come. They are verified, decoded and proven in the host copy (incoming.py, in
+  threads) while the engine generates.
+- `swap` is called between two batches, when nothing generates. It writes the pending versions (pending_versions.py)
+  into the engine. Only this pauses generation, and the pause is measured.
+
+Every `check_every_versions` versions, and after each recovery, `swap` also checks the engine's own tensors before they
+serve (engine_writer.py). An engine that fails is written anew from the host copy if the copy still has the right hash,
+else from a full state that the trainer signed (subscription.py decides what to ask for). Until the repair `policy` is
+None, and the engine does not serve.
+
+`_host_lock` is held by whoever writes or hashes the host copy, or writes the engine from it. A thread that holds it is
+never abandoned: a subscription that must begin anew (`_again`) is left only between two records.
 """
 
 import asyncio
@@ -32,18 +37,22 @@ from rollout_worker.weights.convert import VersionReport
 from rollout_worker.weights.engine_writer import EngineCheck, EngineWeights
 from rollout_worker.weights.host_copy import HostCopy, Signed
 from rollout_worker.weights.incoming import Incoming, Outcome, ReceivedBundle, WeightMismatch
-from rollout_worker.weights.pending_versions import Backlog, Swap, Version, check_is_due
-from rollout_worker.weights.subscription import Standing
+from rollout_worker.weights.pending_versions import PendingVersions, Swap, Version, check_is_due
+from rollout_worker.weights.subscription import SubscriptionState
 
 log = logging.getLogger(__name__)
 
 MAX_CONTENT_BYTES = 64 << 30
-"""Cap of one state: above any model that one region's host memory holds."""
+"""Largest state that is accepted: more than any model that fits into the host memory of one machine. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
-    """Who reads what, and from where. `authority_key`: whose certificates it accepts."""
+    """Who reads, of which job, and from where.
+
+    `gateway` is a host:port. `authority_key` is the public key of the job authority, whose certificates the reader
+    accepts. `check_every_versions`: after how many versions the engine itself is checked.
+    """
 
     job_id: str
     reader_id: str
@@ -53,7 +62,11 @@ class ReaderSettings:
 
 
 class WeightReader:
-    """One worker's. `report` takes proofs; `wake` is called when `bundle` or `swap` has something new."""
+    """The reader of one worker.
+
+    `report` sends a report of a version to the trainer. `wake` is called when there may be something new: a bundle, or
+    work for `swap`. `bundle` is the job's bundle once it has come.
+    """
 
     def __init__(
         self, settings: ReaderSettings, report: Callable[[VersionReport], Awaitable[None]], wake: Callable[[], None]
@@ -64,34 +77,37 @@ class WeightReader:
         self._wake = wake
         self._host = HostCopy()
         self._host_lock = asyncio.Lock()
-        self._backlog = Backlog()
-        self._standing = Standing()
+        self._pending = PendingVersions()
+        self._state = SubscriptionState()
         self._again = asyncio.Event()
         self._engine: EngineWeights | None = None
         self._num_since_check = 0
         self._highest_fork = 0
         self.bundle: ReceivedBundle | None = None
-        self.num_refused: Counter[str] = Counter()  # by class
+        self.num_refused: Counter[str] = Counter()  # by the error's class
 
     @property
     def policy(self) -> Policy | None:
-        """What the engine may serve as."""
+        """Policy that the engine may serve as; None if it must not serve."""
         return None if self._engine is None else self._engine.policy
 
     def attach(self, engine: EngineWeights) -> None:
-        """The bundle has become an engine."""
+        """Set the engine that was built from the bundle."""
         self._engine = engine
 
     # ---- the subscription -----------------------------------------------------------------------------------------
 
     async def subscription(self) -> None:
-        """One subscription, from what the host copy has. Raises: PeriplusError, always: it has no other end."""
+        """Run one subscription, from the version that the host copy has.
+
+        Raises: always a PeriplusError, because a subscription ends only by an error.
+        """
         self._again.clear()
-        standing, gateway = self._standing, self._settings.gateway
-        if standing.asks_from_nothing:
+        state, gateway = self._state, self._settings.gateway
+        if state.asks_from_nothing:
             async with self._host_lock:
                 self._host.forget()
-                self._backlog.host_is_lost()
+                self._pending.host_is_lost()
         have = self._host.policy
         request = gateway_pb2.SubscribeRequest(
             job_id=self._settings.job_id,
@@ -99,13 +115,13 @@ class WeightReader:
             has_state=have is not None,
             have=None if have is None else policy_to_pb(have),
             has_bundle=self.bundle is not None,
-            distrust_copies=standing.distrust,
+            distrust_copies=state.distrust,
         )
         incoming = Incoming(
             self._trust,
             self._host,
             highest_fork=self._highest_fork,
-            distrust=standing.distrust,
+            distrust=state.distrust,
             max_content_bytes=MAX_CONTENT_BYTES,
         )
         async with rpc.channel(gateway) as channel:
@@ -120,7 +136,7 @@ class WeightReader:
             if message.HasField("opening"):
                 opened_s, busy_s = came_s, 0.0
             async with self._host_lock if message.HasField("closing") else nullcontext():
-                began_s = clock.monotonic_s()  # who swaps may have held the lock for long
+                began_s = clock.monotonic_s()  # not earlier: `swap` may have held the lock for long
                 outcome = await self._take(message, incoming)
                 busy_s += clock.monotonic_s() - began_s
                 if isinstance(outcome, Version):
@@ -137,9 +153,9 @@ class WeightReader:
             return await asyncio.to_thread(lambda: incoming.take(publication_record_from_pb(message)))
         except (WireError, Conflict) as error:
             kind = type(error).__name__
-            self._standing = self._standing.refused(derived=is_derived)
+            self._state = self._state.refused(derived=is_derived)
             self.num_refused[kind] += 1
-            self._wake()  # it may be hopeless
+            self._wake()  # `swap` ends the process if there have been too many
             event(
                 log,
                 logging.ERROR if isinstance(error, Forged) else logging.WARNING,
@@ -170,39 +186,42 @@ class WeightReader:
         return message
 
     def _proven(self, version: Version) -> None:
-        self._standing = self._standing.proven()
-        self._backlog.add(version)
+        self._state = self._state.proven()
+        self._pending.add(version)
         self._wake()
 
     async def _mismatched(self, mismatch: WeightMismatch) -> None:
-        self._standing = self._standing.mismatched()
-        self._backlog.host_is_lost()
+        self._state = self._state.mismatched()
+        self._pending.host_is_lost()
         event(log, logging.ERROR, "weights_differ", policy=mismatch.policy, why=mismatch.why)
         await self._report(
             VersionReport(policy=mismatch.policy, state_digest=mismatch.digest, ok=False, why=mismatch.why)
         )
         self._wake()
-        raise CorruptFrame(f"{mismatch.policy}: {mismatch.why}; the trainer's own full state is needed")
+        raise CorruptFrame(f"{mismatch.policy}: {mismatch.why}; a full state that the trainer signed is needed")
 
     # ---- the engine -----------------------------------------------------------------------------------------------
 
     async def swap(self) -> None:
-        """At a safe boundary: bring the engine to the newest proven version, check it if that is due, and report.
+        """Bring the engine to the newest proven version, check it if that is due, and report.
 
-        Raises: WrongBase for weights that are not of the engine's model; PeriplusError when repairs do not help.
+        Call it between two batches. Raises: WrongBase for weights that do not fit the engine's model; PeriplusError
+        when repairs do not help.
         """
         self._end_if_hopeless()
         engine = self._engine
         if engine is None:
             return
-        self._backlog.skip_to(engine.policy)
-        if not self._backlog:
+        self._pending.skip_to(engine.policy)
+        if not self._pending:
             return
         began_s = clock.monotonic_s()
+        # Write: from here on, generation has to wait.
         swap = await self._write(engine)
         if swap is None:
             return
         written_s = clock.monotonic_s()
+        # Check the engine itself if that is due; `signed` is then what it holds, or None.
         self._num_since_check += len(swap.versions)
         finding: EngineCheck | None = None
         signed: Signed | None = swap.newest.signed
@@ -224,14 +243,15 @@ class WeightReader:
         if signed is None:
             self._end_if_hopeless()
             return
+        # Report the skipped versions too; after a repair only the one that the engine holds.
         skipped = swap.versions[:-1] if signed is swap.newest.signed else ()
         for version in skipped:
             await self._tell(VersionReport.of(version))
         await self._tell(VersionReport.of(replace(swap.newest, signed=signed), pause_s=pause_s, finding=finding))
 
     def _end_if_hopeless(self) -> None:
-        if why := self._standing.hopeless:
-            raise PeriplusError(f"{why}; memory or build are broken, of this machine or of the trainer's: see the log")
+        if why := self._state.hopeless:
+            raise PeriplusError(f"{why}; memory or software is broken, here or at the trainer: see the log")
 
     async def _tell(self, proof: VersionReport) -> None:
         event(
@@ -245,18 +265,20 @@ class WeightReader:
         await self._report(proof)
 
     async def _write(self, engine: EngineWeights) -> Swap | None:
-        if engine.policy is not None and not self._backlog.is_whole:
-            swap = self._backlog.take()
+        # A sound engine gets only the staged elements, without the host copy and its lock.
+        if engine.policy is not None and not self._pending.is_whole:
+            swap = self._pending.take()
             assert swap is not None
             for staged in swap.staged:
                 engine.check_fits(staged.layout)
             engine.policy = None
             await asyncio.to_thread(engine.write, swap.updates())
             return swap
+        # Otherwise all of it is written from the host copy, which must not change meanwhile.
         async with self._host_lock:
-            swap = self._backlog.take()
+            swap = self._pending.take()
             if swap is None or self._host.version is None:
-                return None  # it was lost meanwhile; a full state is on its way
+                return None  # the host copy was lost meanwhile; a full state is requested
             assert swap.newest.signed == self._host.version
             engine.check_fits(self._host.layout)
             recovers = swap.recovers or engine.policy is None
@@ -265,11 +287,14 @@ class WeightReader:
             return replace(swap, whole=True, recovers=recovers)
 
     async def _check(self, engine: EngineWeights, signed: Signed) -> tuple[EngineCheck, Signed | None]:
-        """What was found in the end, and the version that the engine holds then."""
+        """Check the engine, and repair it if needed.
+
+        Return the last finding, and the version that the engine then holds, or None if the repair did not help.
+        """
         self._num_since_check = 0
         finding = await asyncio.to_thread(engine.check, signed.state_digest, signed.probe_logprobs)
         if finding.is_sound:
-            self._standing = self._standing.engine_sound()
+            self._state = self._state.engine_sound()
             return finding, signed
         event(log, logging.ERROR, "engine_differs", policy=signed.policy, why=finding.why)
         await self._report(VersionReport.of_fault(signed.policy, finding))
@@ -277,15 +302,15 @@ class WeightReader:
             if await asyncio.to_thread(self._host.is_proven):
                 again = self._host.version
                 assert again is not None
-                self._backlog.clear()  # the copy has all of it
+                self._pending.clear()  # the host copy contains all pending versions
                 await asyncio.to_thread(engine.write_all, self._host.state)
                 finding = await asyncio.to_thread(engine.check, again.state_digest, again.probe_logprobs)
                 if finding.is_sound:
                     event(log, logging.WARNING, "engine_repaired", policy=again.policy)
                     return finding, again
             self._host.forget()
-            self._backlog.clear()
-        self._standing = self._standing.engine_failed()
+            self._pending.clear()
+        self._state = self._state.engine_failed()
         event(log, logging.ERROR, "engine_not_repaired", policy=signed.policy, why=finding.why)
         self._again.set()
         return finding, None

@@ -1,32 +1,37 @@
-"""What a reader asks for next, given what came of what it asked for before. Pure.
+"""Decides what a reader asks for next, from the failures of what it has asked for so far. Pure.
 
-    refused by a signature, an order or a decoder     the host copy is as it was: ask again from what it has;
-                                                      if it was a gateway's own making, for the trainer's alone;
-                                                      refused again: from nothing
-    the weights are not those that were signed        the host copy is lost: the trainer's full state
-    the engine is not what was proven                 written anew from the host copy; if that does not help, or the
-                                                      copy is lost too, the trainer's full state
+    failure                                  state of the host copy      the next request
+    a record is refused (signature, order,   unchanged                   from the host copy's version; only signed
+    decoder)                                                             publications if a derived one was refused;
+                                                                         after another refusal from nothing
+    the weights lack the signed digest       lost                        the trainer's full state
+    the engine fails its check               written into the engine     none if that helps, else the trainer's full
+                                             again                       state
 
-Each success ends what it disproves. Three failures of one kind in a row are not the network's, and no more are
-`REFUSALS_IN_A_ROW` refusals: memory or build are broken, here or where the weights come from, and the process ends, so
-that its agent and a person learn of it.
+A success clears the counts of the failures that it disproves. `FAILURES_IN_A_ROW` mismatches or failed checks are not
+the network's fault, and neither are `REFUSALS_IN_A_ROW` refusals: memory or build are broken, here or where the weights
+come from. Then the process ends, so that its agent and an operator learn of it.
 """
 
 from dataclasses import dataclass, replace
 
 REFUSALS_BEFORE_ANEW = 2
-"""The first may be what was under way when the gateway restarted."""
+"""Refusals in a row after which the reader asks from nothing. A single one may be a transfer that a restart of the
+gateway interrupted. Chosen by hand.
+"""
 
 FAILURES_IN_A_ROW = 3
+"""Mismatches, or failed checks of the engine, in a row after which the process ends. Chosen by hand."""
 
 REFUSALS_IN_A_ROW = 120
-"""A minute of refusals that come at once (app.py ends then too) and hours of those that follow a long transfer: by then
-no restart of a trainer or a gateway has helped."""
+"""Refusals in a row after which the process ends. They take a minute if they come at once (with app.RETRY_S between
+them), and hours if each follows a long transfer. By then no restart of a trainer or gateway has helped. Chosen by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """`distrust`: only what the trainer signed; `num_`: in a row."""
+class SubscriptionState:
+    """Failures so far. `distrust`: accept only what the trainer signed. `num_` counts failures in a row."""
 
     distrust: bool = False
     num_refused: int = 0
@@ -35,12 +40,12 @@ class Standing:
 
     @property
     def asks_from_nothing(self) -> bool:
-        """Even if the host copy has a version."""
+        """Whether the next subscription ignores the version of the host copy."""
         return self.num_refused >= REFUSALS_BEFORE_ANEW
 
     @property
     def hopeless(self) -> str:
-        """Why this process should end; empty if it should not."""
+        """Why this process should end; empty if it should go on."""
         if self.num_mismatches >= FAILURES_IN_A_ROW:
             return f"{self.num_mismatches} versions in a row did not lead to the weights that were signed"
         if self.num_engine_faults >= FAILURES_IN_A_ROW:
@@ -49,22 +54,22 @@ class Standing:
             return f"what came was refused {self.num_refused} times in a row"
         return ""
 
-    def proven(self) -> "Standing":
-        """A version came, and the host copy is what was signed."""
-        return Standing(num_engine_faults=self.num_engine_faults)
+    def proven(self) -> "SubscriptionState":
+        """Return the state after a version was proven in the host copy."""
+        return SubscriptionState(num_engine_faults=self.num_engine_faults)
 
-    def refused(self, *, derived: bool) -> "Standing":
-        """A record was no good."""
+    def refused(self, *, derived: bool) -> "SubscriptionState":
+        """Return the state after a record was refused. `derived`: its publication was made by a gateway."""
         return replace(self, num_refused=self.num_refused + 1, distrust=self.distrust or derived)
 
-    def mismatched(self) -> "Standing":
-        """The host copy is not what was signed."""
+    def mismatched(self) -> "SubscriptionState":
+        """Return the state after the host copy did not get the signed digest."""
         return replace(self, num_mismatches=self.num_mismatches + 1, distrust=True)
 
-    def engine_failed(self) -> "Standing":
-        """The engine could not be repaired from the host copy."""
+    def engine_failed(self) -> "SubscriptionState":
+        """Return the state after the engine could not be repaired from the host copy."""
         return replace(self, num_engine_faults=self.num_engine_faults + 1, distrust=True)
 
-    def engine_sound(self) -> "Standing":
-        """The engine holds what it should, and computes with it."""
+    def engine_sound(self) -> "SubscriptionState":
+        """Return the state after the engine passed its check."""
         return replace(self, num_engine_faults=0)

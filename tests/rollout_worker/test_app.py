@@ -27,7 +27,7 @@ from region_agent.gateway.frames import FrameSpool
 from rollout_worker import app
 from rollout_worker.app import Worker
 from rollout_worker.config import WorkerConfig
-from rollout_worker.engines.model import Loaded, load_bundle
+from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import sample_batch
 from tests.support import strategies
 from tests.support.faulty_files import FaultyFiles
@@ -146,7 +146,7 @@ async def scene(
         job = tiny_job(folder, network={"check_engine_every_versions": check_every})
         it = Scene(job=job, model_dir=model_dir, folder=folder, address=home.address, link=link)
 
-        def load(*arguments: Any) -> Loaded:
+        def load(*arguments: Any) -> LoadedBundle:
             loaded = load_bundle(*arguments)
             it.engines.append(loaded.engine.tensors())
             return loaded
@@ -362,7 +362,7 @@ def test_a_worker_that_can_produce_nothing_ends_instead_of_failing_every_lease(
             working = asyncio.create_task(Worker(config, epoch=1).run())
             await it.publish_first()
             await it.next("capacity")
-            for _ in range(app.BARREN_BATCHES * 4):
+            for _ in range(app.MAX_EMPTY_BATCHES * 4):
                 it.lease("w", 0)
             with pytest.raises(ExceptionGroup) as caught:
                 await working

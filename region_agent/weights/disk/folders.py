@@ -1,8 +1,8 @@
 """Folders of jobs' weights: `<state directory>/weights/<job id>-<job authority>`, and which of them are kept.
 
 A folder is removed when its job ends. Folders of jobs that left the region otherwise are kept for resumption, but only
-the newest `KEPT_FOLDERS`, because each holds a full state. With another authority a job gets another folder, because
-what the first authority certified, forks included, is meaningless then.
+the newest `KEPT_FOLDERS`, because each holds a full state. A job with another job authority gets another folder,
+because readers no longer accept what the first authority certified, forks included.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
     copy-<n>.state      the tensors' bytes (placement.py)
     copy-<n>.manifest   layout, policy, digest, the trainer's signed opening and closing, name of the state's file
-    copy-<n>.redo       redo log: what the next version changes (redo.py)
+    copy-<n>.redo       redo log: what the next version changes (redo_log.py)
 
 The whole manifest with the highest number counts. A version is applied in this order:
 
@@ -66,18 +66,22 @@ class FullState:
 
     @property
     def policy(self) -> Policy:
+        """Version of the state."""
         return self._manifest.policy
 
     @property
     def digest(self) -> bytes:
+        """State digest that the trainer signed."""
         return self._manifest.digest
 
     @property
     def attestation(self) -> Attestation:
+        """The trainer's signed opening and closing of the version."""
         return self._manifest.attestation
 
     @property
     def layout(self) -> StateLayout:
+        """Names, dtypes and shapes of the tensors."""
         return self._manifest.layout
 
     def read_span(self, placement: FilePlacement, index: int) -> bytes:
@@ -93,6 +97,7 @@ class FullState:
         otherwise it is unusable until it is opened again.
         """
         then = FullStateManifest(layout=self.layout, attestation=attestation, file=self._manifest.file)
+        # Write the whole redo log. Until its DONE block is durable, the copy is not touched.
         path = self._folder / file_name(self._number + 1, "redo")
         with new_file(self._layer, path, sync=True) as append:
             append(redo_log.head_block(self._manifest.to_json(), then.to_json()))
@@ -102,6 +107,7 @@ class FullState:
                     append(redo_log.span_block(each))
                     num_spans += 1
             append(redo_log.done_block(num_spans))
+        # Overwrite the state in place. After an error here the content is unknown until the log is applied again.
         self.usable = False
         with explained(path):
             self._layer.sync_folder(self._folder)
@@ -116,14 +122,16 @@ class FullState:
         """
         with explained(self._folder / self._manifest.file):
             found = _digest(self._file, self._manifest, self.placement)
-        return "" if found == self.digest else f"its digest is {found.hex()}, signed is {self.digest.hex()}"
+        return (
+            "" if found == self.digest else f"its digest is {found.hex()}, but the signed digest is {self.digest.hex()}"
+        )
 
     def _commit(self, then: FullStateManifest) -> None:
         found = _digest(self._file, then, self.placement)
         if found != then.digest:
             remove(self._layer, self._folder)
             raise CorruptFrame(
-                f"{then.attestation.opening} leads to a state with digest {found.hex()}, signed is "
+                f"{then.attestation.opening} leads to a state with digest {found.hex()}, but the signed digest is "
                 f"{then.digest.hex()}: the copy is given up and fetched again"
             )
         write_manifest(self._layer, self._folder, then, self._number + 1)
@@ -131,6 +139,7 @@ class FullState:
         _remove_others(self._layer, self._folder, self._number, then.file)
 
     def close(self) -> None:
+        """Close the state's file."""
         self._file.close()
 
 
@@ -152,16 +161,19 @@ def create(
     with explained(path):
         file = layer.create_sized(path, placement.num_bytes)
         try:
+            # The file begins as zeros: write each span's elements into it.
             for each in changes:
                 if each is not None:
                     data = bytearray(file.read_at(each.start, each.end))
                     each.write_into(np.frombuffer(data, np.uint8))
                     file.write_at(each.start, data)
+            # Only a state with the signed digest gets a manifest, and counts from then on.
             file.sync()
             if (found := _digest(file, manifest, placement)) != manifest.digest:
                 opening = attestation.opening
                 raise CorruptFrame(
-                    f"{opening} has digest {found.hex()}, signed is {manifest.digest.hex()}; it is fetched again"
+                    f"the state of {opening} has digest {found.hex()}, "
+                    f"but the signed digest is {manifest.digest.hex()}; it is fetched again"
                 )
             write_manifest(layer, folder, manifest, number)
         except Exception:
@@ -184,6 +196,7 @@ def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[FullState |
         if newest is None:
             remove(layer, folder)
             return None, "its manifest is damaged" if any(kind == "manifest" for _, kind in found) else ""
+        # The manifest must be signed as a publication is; then the file must be what the manifest says.
         number, manifest = newest
         try:
             trust.check_opening(manifest.attestation.opening)
@@ -194,7 +207,7 @@ def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[FullState |
         path = folder / manifest.file
         if path.name not in layer.names(folder) or layer.size(path) != FilePlacement(manifest.layout).num_bytes:
             remove(layer, folder)
-            return None, f"{path} is gone or has another size"
+            return None, f"{path} is missing or has the wrong size"
         copy = FullState(layer, folder, manifest, number, layer.open_placed(path))
         try:
             why = _finish(layer, folder, copy, [n for n, kind in found if kind == "redo"])
@@ -226,7 +239,7 @@ def _finish(layer: WeightFiles, folder: Path, copy: FullState, redo_numbers: lis
         head = redo_log.read_head(read)
         now = copy._manifest.to_json()
         if head is None or number <= copy._number or json.loads(json.dumps(now)) != head.now:
-            continue  # it was never started, or it is already applied
+            continue  # it is not whole, or it is already applied
         redo_log.apply(read, copy._file.read_at, copy._file.write_at)
         copy._file.sync()
         try:
@@ -247,6 +260,7 @@ def _digest(file: PlacedFile, manifest: FullStateManifest, placement: FilePlacem
 
 
 def _tensor_digest(file: PlacedFile, start: int, end: int) -> bytes:
+    # Leaves of the digest's Merkle tree are hashes of `BLOCK_BYTES` each; an empty tensor has one leaf.
     leaves = []
     for at in range(start, max(end, start + 1), HASHED_AT_ONCE_BYTES):
         view = memoryview(file.read_at(at, min(HASHED_AT_ONCE_BYTES, end - at)))

@@ -35,6 +35,7 @@ class FullStateManifest:
 
     @property
     def policy(self) -> Policy:
+        """Version of the state."""
         return self.attestation.opening.policy
 
     @property
@@ -43,6 +44,7 @@ class FullStateManifest:
         return self.attestation.closing.state_digest
 
     def to_json(self) -> dict[str, Any]:
+        """Return the manifest as a JSON value; opening and closing are protobuf in hexadecimal."""
         opening, closing = self.attestation.opening, self.attestation.closing
         return {
             "schema": _SCHEMA,
@@ -71,6 +73,7 @@ class FullStateManifest:
 
 
 def file_name(number: int, kind: str) -> str:
+    """Return the name of a copy's file of this number and kind (state, manifest or redo)."""
     return f"copy-{number:010d}.{kind}"
 
 

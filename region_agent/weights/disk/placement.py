@@ -1,12 +1,12 @@
 """Positions of a state's elements in the one file that holds it, and in memory while a span is worked on.
 
-Tensors stand in the order in which the codec's spans name them, so a span is one range of the file. A tensor begins at
-a multiple of its element's size: within one dtype this holds by itself, between dtypes by padding.
+A *span* is the piece of the weights that one part of a publication encodes. Tensors stand in the order in which the
+codec's spans name them, so a span is one range of the file. A tensor begins at a multiple of its element's size: within
+one dtype this holds by itself, between dtypes by padding.
 
 `SpanScratch` is a state in memory that never exists as a whole. It reserves as much address space as the file has
 bytes, but only spans that were loaded and not yet dropped take memory. So the codec's Encoder and Decoder, which take
-whole states, can work span by span. Its tensors change while others hold them. That is its purpose, and the reason why
-no such state leaves this package.
+whole states, can work span by span. Its tensors change while others hold them, so no such state leaves this package.
 """
 
 import mmap
@@ -35,6 +35,7 @@ class FilePlacement:
         self._starts: dict[int, int] = {}
         self._span_starts: list[int] = []
         end, dtype = 0, ""
+        # Spans follow each other without gaps, except that each dtype begins at an aligned byte.
         for span in self.spans:
             if span.dtype != dtype:
                 end, dtype = -(-end // ALIGN_BYTES) * ALIGN_BYTES, span.dtype
@@ -46,7 +47,7 @@ class FilePlacement:
 
     def line_start(self, line: int) -> int:
         """Return the byte at which a tensor begins."""
-        return self._starts.get(line, 0)  # an empty tensor has no place
+        return self._starts.get(line, 0)  # an empty tensor is in no span
 
     def span_start(self, index: int) -> int:
         """Return the byte at which a span begins; it ends `spans[index].num_bytes` later."""

@@ -62,14 +62,17 @@ class SpanChanges:
 
 
 def head_block(now: dict[str, Any], then: dict[str, Any]) -> tuple[Buffer, ...]:
+    """Return the HEAD block with the manifests before (`now`) and after (`then`) the version."""
     return block(HEAD, json.dumps([now, then]).encode())
 
 
 def done_block(num_spans: int) -> tuple[Buffer, ...]:
+    """Return the DONE block of a log with this number of SPAN blocks."""
     return block(DONE, _DONE.pack(num_spans))
 
 
 def span_block(changed: SpanChanges) -> tuple[Buffer, ...]:
+    """Return the SPAN block with the changes of one span. All values of a span have the same width."""
     width = changed.changes[0].values.dtype.itemsize
     parts: list[Buffer] = [_SPAN.pack(changed.start, width)]
     for change in changed.changes:
@@ -134,8 +137,9 @@ def read_spans(read: Read) -> Iterator[SpanChanges]:
 
 
 def apply(read: Read, read_at: Callable[[int, int], bytes], write_at: Callable[[int, Buffer], None]) -> None:
-    """Write all changes, a span at a time."""
+    """Write all changes into the state's file, one span at a time."""
     for changed in read_spans(read):
+        # Read the span up to its last change, overwrite the changed elements, and write it back.
         data = np.frombuffer(bytearray(read_at(changed.start, changed.end)), np.uint8)
         changed.write_into(data)
         write_at(changed.start, data.data)
@@ -145,6 +149,7 @@ def _parse(span: StoredBlock) -> SpanChanges:
     start, width = _SPAN.unpack_from(span.data)
     at, changes, dtype = _SPAN.size, [], np.dtype(f"<u{width}")
     while at < len(span.data):
+        # Header of one change, then its positions unless it is a range, then its values.
         is_range, first, count = _CHANGE.unpack_from(span.data, at)
         at += _CHANGE.size
         positions = None

@@ -28,7 +28,7 @@ OPEN, PART, CLOSE = b"OPEN", b"PART", b"CLOS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPublication:
-    """One publication in one file. `offsets` are where the blocks of the chunks have their data."""
+    """One publication in one file. `offsets` are the offsets of the chunks' data in the file, in bytes."""
 
     path: Path
     opening: Opening
@@ -37,14 +37,17 @@ class StoredPublication:
 
     @property
     def policy(self) -> Policy:
+        """Version to which the publication leads."""
         return self.opening.policy
 
     @property
     def payload_bytes(self) -> int:
+        """Bytes of the payload."""
         return self.closing.payload_bytes
 
     @property
     def attestation(self) -> Attestation:
+        """Opening and closing of the publication."""
         return Attestation(opening=self.opening, closing=self.closing)
 
 
@@ -67,22 +70,22 @@ def keep(layer: WeightFiles, path: Path, publication: Publication) -> StoredPubl
     )
 
 
-def part(layer: WeightFiles, kept: StoredPublication, index: int) -> Chunk:
+def part(layer: WeightFiles, stored: StoredPublication, index: int) -> Chunk:
     """Return one chunk. Raises: CorruptSpool if it is not what was written, StorageError."""
-    with explained(kept.path):
-        data = whole_data(lambda offset, size: layer.read(kept.path, offset, size), kept.offsets[index])
+    with explained(stored.path):
+        data = whole_data(lambda offset, size: layer.read(stored.path, offset, size), stored.offsets[index])
     record = None if data is None else _record(data)
     if not isinstance(record, Chunk):
-        raise CorruptSpool(f"chunk {index} of {kept.opening} in {kept.path} is damaged; it is fetched again")
+        raise CorruptSpool(f"chunk {index} of {stored.opening} in {stored.path} is damaged; it is fetched again")
     return record
 
 
-def records(layer: WeightFiles, kept: StoredPublication) -> Iterator[PublicationRecord]:
+def records(layer: WeightFiles, stored: StoredPublication) -> Iterator[PublicationRecord]:
     """Yield all records, reading a chunk at a time. Raises: CorruptSpool, StorageError."""
-    yield kept.opening
-    for index in range(len(kept.offsets)):
-        yield part(layer, kept, index)
-    yield kept.closing
+    yield stored.opening
+    for index in range(len(stored.offsets)):
+        yield part(layer, stored, index)
+    yield stored.closing
 
 
 def find(layer: WeightFiles, path: Path, assembler: Assembler) -> StoredPublication | None:

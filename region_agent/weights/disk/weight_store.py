@@ -1,7 +1,7 @@
 """Store of one job's publications in one gateway's folder: a full state, the chain of deltas after it, the bundle.
 
-    <number>.bundle, <number>.delta    complete publications (kept.py)
-    copy-<number>.*                    the copy: a full state (copy.py)
+    <number>.bundle, <number>.delta    complete publications (stored_publication.py)
+    copy-<number>.*                    the copy: a full state (full_state.py)
     <number>.derived                   derived publications for readers, until the next start (derived.py)
     fork-<number>                      the highest fork seen: an empty file
     lock
@@ -38,13 +38,19 @@ MOST_CHAINS = 4
 Chosen by hand."""
 
 _MAX_CONTENT_BYTES = 1 << 50
-"""Largest state that is accepted from disk; a guard against nonsense."""
+"""Largest state that is accepted from disk, 1 PiB. It only guards against nonsense. Chosen by hand."""
 _NAME = re.compile(r"(\d{10})\.(bundle|delta|derived)")
+"""Names of files with a publication: number and kind."""
 _FORK = re.compile(r"fork-(\d{10})")
+"""Name of the empty file that records the highest fork seen."""
 
 
 class WeightStore:
-    """One job's folder, open for one process. `refused` says why a copy was given up, until it is logged."""
+    """One job's folder, open for one process.
+
+    `copy` is the proven full state, `chain` the deltas after it, `bundle` the job's bundle; each is None or empty if
+    absent. `refused` says why a copy was given up, until the caller has logged it.
+    """
 
     def __init__(self, folder: Path, trust: Trust, layer: WeightFiles, chain_versions: int, held: ExitStack) -> None:
         self.folder = folder
@@ -134,18 +140,19 @@ class WeightStore:
             case PublicationKind.DELTA if publication.opening.base == self.newest:
                 self.chain.append(link)
             case PublicationKind.DELTA if self.newest is None or publication.opening.policy > self.newest:
-                self._drop_chain()  # it continues from a state that never arrived here
-                self._give_up(f"{publication.opening} continues from what is not here")
+                self._drop_chain()  # the delta continues from a state that never arrived here
+                self._give_up(f"{publication.opening} continues from a version that is not here")
                 self.chain.append(link)
             case _:
-                pass  # it is here already
+                pass  # the store has this version already
 
     def see_fork(self, fork: int) -> None:
-        """Remember a fork; the next `settle` makes that durable."""
+        """Note a fork. The next `settle` makes the highest one durable."""
         self.highest_fork = max(self.highest_fork, fork)
 
     def settle(self, *, hold: bool = False) -> None:
         """Write what is in memory to disk, and advance the copy unless `hold`. Raises: StorageError, DiskFull."""
+        # Forks first: after a crash, no older fork may be accepted again.
         self._note_fork()
         if self._must_recover:
             self._recover_copy()
@@ -157,24 +164,27 @@ class WeightStore:
             for index, link in enumerate(self.chain):
                 if isinstance(link, InMemory):
                     self.chain[index] = self._save(link, "delta")
+            # Apply the oldest links until the chain has its usual length; `hold` postpones that up to a limit.
             while self._is_long(1) and not (hold and not self._is_long(MOST_CHAINS)):
                 self._advance()
         except StorageError:
+            # The disk has refused for too long: give up the copy, so that the chain stays bounded.
             if self._is_long(MOST_CHAINS):
-                self._give_up("the disk did not let it advance")
+                self._give_up("the disk did not let it advance for too long")
                 self._anchor = None
                 while self._is_long(1):
                     self._forget(self.chain.pop(0))
             raise
 
     def become(self, publication: Publication) -> None:
-        """Bring the copy to what another gateway derived, at once.
+        """Bring the copy at once to the state of a publication that a gateway derived.
 
         Raises: CorruptFrame if it does not lead to the signed state, WrongBase if it continues from a state that is not
         here, StorageError.
         """
         link = InMemory(publication)
         if publication.opening.kind is PublicationKind.ANCHOR:
+            # Replace the copy, and keep the part of the chain that continues from the new one.
             self._create(link)
             after = self.links_from(publication.opening.policy)
             if after:
@@ -183,7 +193,11 @@ class WeightStore:
                 return
         else:
             if not self.reaches or self.newest != publication.opening.base:
-                raise WrongBase(f"{publication.opening} is from {publication.opening.base}, here is {self.newest}")
+                raise WrongBase(
+                    f"{publication.opening} starts from {publication.opening.base}, "
+                    f"but the newest version here is {self.newest}"
+                )
+            # A fold continues from the newest state: bring the copy there first.
             while self.chain:
                 self._advance()
             self._apply(link)
@@ -260,7 +274,7 @@ class WeightStore:
         self.copy, self._anchor, self._must_recover = copy, None, False
 
     def _give_up(self, why: str) -> None:
-        """Remove the copy, and say why."""
+        """Remove the copy, and set `refused` to the reason. Does nothing without a copy."""
         if self.copy is None and not self._must_recover:
             return
         self.refused = why
@@ -276,7 +290,7 @@ class WeightStore:
     def _forget(self, link: ChainLink | None) -> None:
         if isinstance(link, OnDisk):
             with contextlib.suppress(OSError):  # the next start removes the file
-                self.layer.unlink(link.kept.path)
+                self.layer.unlink(link.stored.path)
 
     def _drop_chain(self) -> None:
         for link in self.chain:
@@ -308,8 +322,8 @@ class WeightStore:
         links: list[OnDisk] = []
         for number, kind in numbered:
             path = self.folder / f"{number:010d}.{kind}"
-            kept = find(self.layer, path, Assembler(self._trust, max_content_bytes=_MAX_CONTENT_BYTES))
-            link = None if kept is None or kind == "derived" else OnDisk(self.layer, kept)
+            stored = find(self.layer, path, Assembler(self._trust, max_content_bytes=_MAX_CONTENT_BYTES))
+            link = None if stored is None or kind == "derived" else OnDisk(self.layer, stored)
             if link is None:
                 with explained(path):
                     self.layer.unlink(path)
@@ -336,6 +350,7 @@ class WeightStore:
         """
         by_base = {(base_of(link), link.opening.base_digest): link for link in links}
         chain: list[ChainLink] = []
+        # Links are joined by version and digest, so a link of other content is never in the chain.
         if self.copy is not None:
             at = (self.copy.policy, self.copy.digest)
             while (link := by_base.get(at)) is not None:

@@ -1,4 +1,4 @@
-"""Trainers' questions to the coordinator: each is answered, or told that nobody answered."""
+"""A trainer's certificate request gets the coordinator's answer, or a refusal that says that none came."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from periplus.pb.v1 import common_pb2, control_pb2
 from region_agent.control import certificates
-from region_agent.control.certificates import CertificateDesk
+from region_agent.control.certificates import CertificateRequests
 from tests.support.gateways import play
 
 KEY, OTHER_KEY = b"k" * 32, b"l" * 32
@@ -21,7 +21,7 @@ def refused(fork: int) -> control_pb2.CertificateAnswer:
     return control_pb2.CertificateAnswer(job_id="j", fork=fork, refused="another key")
 
 
-class Desk(CertificateDesk):
+class RecordedRequests(CertificateRequests):
     """Keeps what it sends."""
 
     def __init__(self) -> None:
@@ -36,27 +36,27 @@ class Desk(CertificateDesk):
 
 def test_a_question_goes_up_at_once_and_waits_for_its_own_answer() -> None:
     async def scene() -> None:
-        desk = Desk()
-        asking = await desk.asking(1, KEY)
+        requests = RecordedRequests()
+        asking = await requests.asking(1, KEY)
         request = control_pb2.CertificateRequest(job_id="j", fork=1, public_key=KEY)
-        assert desk.sent == desk.questions() == [control_pb2.AgentMessage(certify=request)]
+        assert requests.sent == requests.unanswered() == [control_pb2.AgentMessage(certify=request)]
         for answer in (certified(2, KEY), certified(1, OTHER_KEY), refused(0)):
-            desk.answered(answer)
+            requests.answered(answer)
         await asyncio.sleep(0)
         assert not asking.done()
-        desk.answered(certified(1, KEY))
-        desk.answered(refused(1))
+        requests.answered(certified(1, KEY))
+        requests.answered(refused(1))
         assert await asking == certified(1, KEY)
-        assert desk.questions() == []
+        assert requests.unanswered() == []
 
     play(scene)
 
 
 def test_a_refusal_is_an_answer() -> None:
     async def scene() -> None:
-        desk = Desk()
-        asking = await desk.asking(0, KEY)
-        desk.answered(refused(0))
+        requests = RecordedRequests()
+        asking = await requests.asking(0, KEY)
+        requests.answered(refused(0))
         assert (await asking).refused == "another key"
 
     play(scene)
@@ -64,13 +64,13 @@ def test_a_refusal_is_an_answer() -> None:
 
 def test_a_trainer_that_left_asks_no_more_and_the_next_one_gets_what_is_its_own() -> None:
     async def scene() -> None:
-        desk = Desk()
-        first, second = await desk.asking(0, KEY), await desk.asking(1, OTHER_KEY)
+        requests = RecordedRequests()
+        first, second = await requests.asking(0, KEY), await requests.asking(1, OTHER_KEY)
         first.cancel()
         await asyncio.wait({first})
-        assert [question.certify.fork for question in desk.questions()] == [1]
-        desk.answered(certified(0, KEY))
-        desk.answered(certified(1, OTHER_KEY))
+        assert [request.certify.fork for request in requests.unanswered()] == [1]
+        requests.answered(certified(0, KEY))
+        requests.answered(certified(1, OTHER_KEY))
         assert await second == certified(1, OTHER_KEY)
 
     play(scene)
@@ -80,10 +80,10 @@ def test_who_waited_in_vain_is_told_so_and_by_whom(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(certificates, "ANSWER_DEADLINE_S", 0.01)
 
     async def scene() -> None:
-        desk = Desk()
-        answer = await desk.ask("j", 0, KEY)
+        requests = RecordedRequests()
+        answer = await requests.ask("j", 0, KEY)
         assert not answer.HasField("certificate")
         assert "coordinator:1 did not certify" in answer.refused
-        assert desk.questions() == []
+        assert requests.unanswered() == []
 
     play(scene)

@@ -35,9 +35,9 @@ def test_a_host_without_the_program_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("printed", "ends_with", "why"),
     [
-        ("No devices were found\n", 6, "it ended with 6: No devices were found"),
-        ("NVIDIA L4, plenty, Disabled\n", 0, "is no name, memory in MiB and MIG mode"),
-        ("NVIDIA L4\n", 0, "is no name, memory in MiB and MIG mode"),
+        ("No devices were found\n", 6, "it exited with status 6: No devices were found"),
+        ("NVIDIA L4, plenty, Disabled\n", 0, "is not a name, a memory size in MiB and a MIG mode"),
+        ("NVIDIA L4\n", 0, "is not a name, a memory size in MiB and a MIG mode"),
     ],
 )
 def test_a_program_that_fails_or_says_nothing_readable_is_a_warning(

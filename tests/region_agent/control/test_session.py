@@ -27,13 +27,13 @@ class Agent:
         self.desired: list[control_pb2.DesiredTasks] = []
         self.probes: list[control_pb2.ProbeOrder] = []
         self.tasks: list[control_pb2.TaskReport] = []
-        self.questions: list[control_pb2.AgentMessage] = []
+        self.unanswered: list[control_pb2.AgentMessage] = []
         self.answers: list[control_pb2.CertificateAnswer] = []
         self._region, self._boot_id = region, boot_id
         handlers = SessionHandlers(
             hello=self._hello,
             heartbeat=control_pb2.Heartbeat,
-            questions=lambda: self.questions,
+            unanswered=lambda: self.unanswered,
             desired=self.desired.append,
             probe=self.probes.append,
             certificate=self.answers.append,
@@ -130,13 +130,13 @@ def test_questions_without_an_answer_are_asked_once_in_each_session() -> None:
         fake = FakeCoordinator()
         async with served(fake) as address:
             agent = Agent(address)
-            agent.questions = [control_pb2.AgentMessage(certify=control_pb2.CertificateRequest(job_id="j", fork=1))]
-            agent.session.send(agent.questions[0])
+            agent.unanswered = [control_pb2.AgentMessage(certify=control_pb2.CertificateRequest(job_id="j", fork=1))]
+            agent.session.send(agent.unanswered[0])
             async with agent.running():
                 for num_sessions in (1, 2):
                     await until(lambda n=num_sessions: len(fake.asked()) == n)  # type: ignore[misc]
                     fake.orders.put_nowait(Fenced("a newer session took over"))
-                agent.questions = []
+                agent.unanswered = []
                 await until(lambda: len(fake.hellos) == 3)
                 agent.step(1)
                 await until(lambda: fake.steps() == [1])

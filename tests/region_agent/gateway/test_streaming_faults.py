@@ -54,7 +54,7 @@ class World:
     def connect_up(self) -> None:
         self.to_ledger.clear()
         self.down.clear()
-        self.hub.open_way_up()
+        self.hub.resend_uncommitted()
 
     async def step(self, what: str) -> None:
         match what:
@@ -105,7 +105,7 @@ class World:
                 self.hub.end_streams()
                 if what == "fork":
                     self.seen = SeenFrames()
-                await self.hub.close_route(self.route, "the way up is another")
+                await self.hub.close_route(self.route, "the connection up is another")
                 await self.connect_worker()
                 self.connect_up()
             case "kill":

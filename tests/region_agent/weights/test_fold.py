@@ -76,7 +76,7 @@ def test_a_link_that_was_damaged_on_disk_is_no_fold() -> None:
     assert isinstance(layer, FaultyWeightFiles)
     (link,) = store.chain
     assert isinstance(link, OnDisk)
-    layer.content(link.kept.path)[link.kept.offsets[1] + 20] ^= 1
+    layer.content(link.stored.path)[link.stored.offsets[1] + 20] ^= 1
     assert store.copy is not None
     with pytest.raises(CorruptSpool):
         list(fold(store.copy, store.chain, made().policy(0)))

@@ -12,7 +12,7 @@ SLOW, FAST = RouteRates(link_bytes_per_s=2.5e6), RouteRates(link_bytes_per_s=1.2
 
 
 def cheapest(situation: Situation, rates: RouteRates) -> RouteKind:
-    return costs(situation, rates)[0].way
+    return costs(situation, rates)[0].kind
 
 
 def behind(num_deltas: int, made_fold: int | None = None) -> Situation:
@@ -35,13 +35,13 @@ def test_a_fold_that_is_made_already_costs_only_its_bytes() -> None:
 
 def test_who_has_nothing_gets_the_copy_and_the_deltas_behind_it() -> None:
     (only,) = costs(Situation(copy_content=16 * GB, is_behind_copy=True, after_copy=[DELTA, DELTA]), FAST)
-    assert only.way is RouteKind.FULL
+    assert only.kind is RouteKind.FULL
     assert only.num_bytes == int(0.8 * 16 * GB) + 2 * DELTA
 
 
 def test_nobody_is_sent_a_copy_that_is_older_than_what_it_has() -> None:
     dense = Situation(chain=[20 * GB], num_folded=1, copy_content=GB)
-    assert {cost.way for cost in costs(dense, FAST)} == {RouteKind.CHAIN, RouteKind.FOLD}
+    assert {cost.kind for cost in costs(dense, FAST)} == {RouteKind.CHAIN, RouteKind.FOLD}
 
 
 def test_without_chain_and_copy_there_is_no_way() -> None:
@@ -69,4 +69,4 @@ def test_ways_are_ordered_by_time_and_none_is_faster_than_its_bytes(
     found = costs(situation, RouteRates(link_bytes_per_s=link))
     assert [cost.seconds for cost in found] == sorted(cost.seconds for cost in found)
     assert all(cost.seconds >= cost.num_bytes / link for cost in found)
-    assert (chain is not None) == (RouteKind.CHAIN in {cost.way for cost in found})
+    assert (chain is not None) == (RouteKind.CHAIN in {cost.kind for cost in found})

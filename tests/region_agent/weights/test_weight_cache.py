@@ -1,4 +1,4 @@
-"""What a keeper does when a disk, a maker or its own end comes in between."""
+"""What a weight cache does when a disk, a maker or its own end comes in between."""
 
 import asyncio
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose, Trajectory, TrajectoryLimits, read_only
-from rollout_worker.episodes.per_sample_fallback import WHY_CHARACTERS, only_valid, sample_what_can_be
+from rollout_worker.episodes.per_sample_fallback import WHY_CHARACTERS, only_valid, sample_with_fallback
 from rollout_worker.episodes.queue import QueuedLease
 from tests.periplus.values.test_trajectory import GOOD
 
@@ -33,7 +33,7 @@ def test_each_lease_yields_its_sample_or_its_reason_in_order(number: int, poison
             raise KeyError(f"item {bad[0]}")
         return cast(list[Trajectory], [one.lease_id for one in leases])
 
-    sampled, failed = sample_what_can_be([lease(i) for i in range(number)], sample)
+    sampled, failed = sample_with_fallback([lease(i) for i in range(number)], sample)
     assert list(sampled) == [i for i in range(number) if i not in poisoned]
     assert [each.lease.lease_id for each in failed] == [i for i in range(number) if i in poisoned]
     assert all(each.why == f"KeyError: 'item {each.lease.item}'" for each in failed)
@@ -43,7 +43,7 @@ def test_a_long_reason_is_cut() -> None:
     def sample(leases: Sequence[QueuedLease]) -> Sequence[Trajectory]:
         raise ValueError("x" * 10_000)
 
-    ((failed),) = sample_what_can_be([lease(0)], sample)[1]
+    ((failed),) = sample_with_fallback([lease(0)], sample)[1]
     assert len(failed.why) == WHY_CHARACTERS
 
 

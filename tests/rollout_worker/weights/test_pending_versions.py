@@ -6,7 +6,7 @@ import pytest
 from periplus.values.policy import Policy
 from rollout_worker.weights.host_copy import HostCopy
 from rollout_worker.weights.incoming import Incoming
-from rollout_worker.weights.pending_versions import PENDING_VERSIONS, Backlog, Version, check_is_due
+from rollout_worker.weights.pending_versions import PENDING_VERSIONS, PendingVersions, Version, check_is_due
 from tests.support.versions import Versions, small_states
 
 V = Versions(small_states(12))
@@ -22,21 +22,21 @@ def proven() -> list[Version]:
 VERSIONS = proven()
 
 
-def backlog(*indexes: int) -> Backlog:
-    waiting = Backlog()
+def pending(*indexes: int) -> PendingVersions:
+    waiting = PendingVersions()
     for index in indexes:
         waiting.add(VERSIONS[index])
     return waiting
 
 
 def test_nothing_waits_at_first_and_nothing_after_taking() -> None:
-    waiting = backlog(1)
+    waiting = pending(1)
     assert waiting.take() is not None
     assert waiting.take() is None
 
 
 def test_deltas_are_written_in_order_and_lead_to_the_newest() -> None:
-    swap = backlog(1, 2, 3).take()
+    swap = pending(1, 2, 3).take()
     assert swap is not None
     assert not swap.whole
     assert not swap.recovers
@@ -51,7 +51,7 @@ def test_deltas_are_written_in_order_and_lead_to_the_newest() -> None:
 def test_a_full_state_and_too_many_versions_are_written_from_the_host_copy_and_keep_no_elements(
     indexes: tuple[int, ...],
 ) -> None:
-    waiting = backlog(*indexes)
+    waiting = pending(*indexes)
     assert waiting.is_whole
     swap = waiting.take()
     assert swap is not None
@@ -62,7 +62,7 @@ def test_a_full_state_and_too_many_versions_are_written_from_the_host_copy_and_k
 
 
 def test_a_recovery_is_remembered_however_many_versions_follow() -> None:
-    waiting = Backlog()
+    waiting = PendingVersions()
     waiting.add(replace(VERSIONS[1], recovers=True))
     for version in VERSIONS[2:]:
         waiting.add(version)
@@ -72,14 +72,14 @@ def test_a_recovery_is_remembered_however_many_versions_follow() -> None:
 
 
 def test_what_only_the_host_copy_had_is_lost_with_it_and_staged_elements_are_not() -> None:
-    staged, whole = backlog(1, 2), backlog(0, 1)
+    staged, whole = pending(1, 2), pending(0, 1)
     staged.host_is_lost()
     whole.host_is_lost()
     assert (len(staged), len(whole)) == (2, 0)
 
 
 def test_a_full_state_that_is_older_than_the_engine_is_skipped_and_its_recovery_remembered_and_written_whole() -> None:
-    waiting = backlog(0)
+    waiting = pending(0)
     waiting.skip_to(V.policy(2))
     assert not waiting
     waiting.add(VERSIONS[3])
@@ -91,14 +91,14 @@ def test_a_full_state_that_is_older_than_the_engine_is_skipped_and_its_recovery_
 
 
 def test_versions_of_a_later_fork_are_never_skipped() -> None:
-    waiting = Backlog()
+    waiting = PendingVersions()
     waiting.add(replace(VERSIONS[1], signed=replace(VERSIONS[1].signed, policy=Policy(1, 0))))
     waiting.skip_to(Policy(0, 7))
     assert len(waiting) == 1
 
 
 def test_a_check_is_due_every_so_many_versions_and_after_a_recovery() -> None:
-    swap = backlog(1).take()
+    swap = pending(1).take()
     assert swap is not None
     assert not check_is_due(swap, 9, 10)
     assert check_is_due(swap, 10, 10)

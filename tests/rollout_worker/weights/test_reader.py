@@ -19,7 +19,7 @@ from periplus.values.weight_state import WeightState
 from rollout_worker.weights.convert import VersionReport
 from rollout_worker.weights.engine_writer import EngineWeights
 from rollout_worker.weights.reader import ReaderSettings, WeightReader
-from rollout_worker.weights.subscription import FAILURES_IN_A_ROW, REFUSALS_BEFORE_ANEW, Standing
+from rollout_worker.weights.subscription import FAILURES_IN_A_ROW, REFUSALS_BEFORE_ANEW, SubscriptionState
 from tests.support.keys import AUTHORITY
 from tests.support.scripted_gateway import DEADLINE_S, ScriptedGateway, Served, play, scripted_gateway, until
 from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
@@ -164,7 +164,7 @@ def test_versions_that_change_nearly_everything_are_written_whole_and_are_no_rec
             for version in (1, 2):
                 it.gateway.publish(dense.delta(version - 1, version))
                 await it.waits(dense.policy(version))
-                assert it.reader._backlog.is_whole
+                assert it.reader._pending.is_whole
                 await it.serves(dense.policy(version))
                 assert state_digest(held(it.model)) == dense.digest(version)
             assert [proof.engine_checked for proof in it.proofs] == [True, False, False]
@@ -339,7 +339,7 @@ def test_a_fold_from_a_state_that_is_older_than_the_engines_leaves_nothing_of_wh
 
         async with scene(script) as it:
             await it.serves(versions.policy(1))
-            it.reader._standing = Standing(num_refused=REFUSALS_BEFORE_ANEW)
+            it.reader._state = SubscriptionState(num_refused=REFUSALS_BEFORE_ANEW)
             it.gateway.publish(V.delta(5, 6))
             await until(lambda: len(it.gateway.requests) == 2)
             await it.waits(versions.policy(0))

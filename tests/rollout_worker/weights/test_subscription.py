@@ -4,23 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_worker.weights.subscription import FAILURES_IN_A_ROW, REFUSALS_IN_A_ROW, Standing
+from rollout_worker.weights.subscription import FAILURES_IN_A_ROW, REFUSALS_IN_A_ROW, SubscriptionState
 
-EVENTS: dict[str, Callable[[Standing], Standing]] = {
-    "proven": Standing.proven,
-    "refused": lambda standing: standing.refused(derived=False),
-    "derived refused": lambda standing: standing.refused(derived=True),
-    "mismatched": Standing.mismatched,
-    "engine failed": Standing.engine_failed,
-    "engine sound": Standing.engine_sound,
+EVENTS: dict[str, Callable[[SubscriptionState], SubscriptionState]] = {
+    "proven": SubscriptionState.proven,
+    "refused": lambda state: state.refused(derived=False),
+    "derived refused": lambda state: state.refused(derived=True),
+    "mismatched": SubscriptionState.mismatched,
+    "engine failed": SubscriptionState.engine_failed,
+    "engine sound": SubscriptionState.engine_sound,
 }
 
 
-def after(*names: str) -> Standing:
-    standing = Standing()
+def after(*names: str) -> SubscriptionState:
+    state = SubscriptionState()
     for name in names:
-        standing = EVENTS[name](standing)
-    return standing
+        state = EVENTS[name](state)
+    return state
 
 
 def test_a_refusal_asks_again_from_what_is_held_and_the_second_asks_from_nothing() -> None:
@@ -56,4 +56,4 @@ def test_refusals_without_end_are_hopeless_and_a_proven_version_ends_them() -> N
 
 @given(st.lists(st.sampled_from(sorted(EVENTS)), max_size=12))
 def test_a_proven_version_and_a_sound_engine_end_everything(names: list[str]) -> None:
-    assert after(*names, "proven", "engine sound") == Standing()
+    assert after(*names, "proven", "engine sound") == SubscriptionState()
