@@ -70,7 +70,7 @@ def job_details(job: control_pb2.Job) -> Tree:
     """With the bytes between each two regions, the resolved job and the plan, null before there is one."""
     plan = json.loads(job.plan_json) if job.plan_json else None
     return {
-        "schema": "periplus.job.job_file-status/1",
+        "schema": "periplus.job-status/1",
         **job_tree(job),
         "traffic": [
             {"src_region": pair.src_region, "dst_region": pair.dst_region, "sent_bytes": pair.sent_bytes}

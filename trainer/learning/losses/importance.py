@@ -42,7 +42,7 @@ class Correction(StrEnum):
 
 
 class Level(StrEnum):
-    """Of what the weight is the probability ratio: a token, a sequence, or a sequence's geometric mean per token."""
+    """Unit whose probability ratio is the weight: a token, a sequence, or a sequence's geometric mean per token."""
 
     TOKEN = "token"
     SEQUENCE = "sequence"
