@@ -17,7 +17,7 @@ CHARTS = ("Reward.", "Accuracy.", "Staleness.", "Published weights.")
 WIDE_CHART = "Bytes between regions."
 """How the label of the chart begins that spans the picture, below the others."""
 
-CARD_WIDTH, CARD_HEIGHT, WIDE_HEIGHT, GAP, PADDING = 520, 256, 150, 16, 20
+CARD_WIDTH, CARD_HEIGHT, WIDE_HEIGHT, GAP, PADDING = 520, 230, 154, 16, 20
 """Sizes in px, chosen by hand: the picture is as wide as a README's text."""
 
 
