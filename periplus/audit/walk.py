@@ -1,8 +1,11 @@
-"""One pass over the journal: the chain, then each record against what the lines before it and the frames say.
+"""One pass over the audit journal: it checks the hash chain, and each entry against the lines before it and the frames.
 
-Lines are numbered as they lie in the file, whatever they claim. A line that cannot be read is reported and passed over;
-its bytes still count for the chain. A record is judged by the history of its own fork (history.py), with the frame that
-it points at as its witness. Batches, drops and evaluations are in batches.py.
+`Walk` reads lines in order and keeps what they add up to in a `History` (history.py). Each entry is checked against the
+history of its own fork. A result is also compared with the *witness*: the trajectory in the kept frame that it points
+at, reduced to what a line says of it. Batches, drops and evaluations are checked in batches.py, seals in seals.py.
+
+Lines are numbered by their place in the file, whatever number they claim. A line that cannot be read is a finding and
+is skipped; its bytes still count for the chain. Nothing here raises for a bad journal: each contradiction is a finding.
 """
 
 from collections.abc import Iterable
@@ -43,22 +46,23 @@ from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import PolicyRun, Purpose
 
 MAX_FORKS = 1000
-"""Starts of a trainer in one journal: a look-up visits a fork's ancestors. A run that dies each hour has them in six
-weeks; the forks beyond are one finding, and are not judged."""
+"""Most forks of a journal that are checked, because a look-up visits all ancestors of a fork. A run that dies every
+hour has this many after six weeks. Each fork beyond is a finding, and its entries are not checked. Chosen by hand."""
 
 SHOWN_RUNS = 8
-"""Runs of policies that a finding shows."""
+"""Most runs of tokens from one policy that a finding lists."""
 
 SETTINGS = ("job_id", "bound", "group_size", "groups_per_step", "seed", "algorithm")
-"""Settings in an `open` line; they never change, fork or not."""
+"""Fields of an `open` line that must be the same in every fork of a run."""
 
 
 class Walk:
-    """The journal as it has been read so far.
+    """Checker of the journal's lines, and what they add up to so far.
 
-    `chain`: the hash that each line's `prev` must be, end to end, and that of the next. `kept_from`: the newest prune.
-    `missing`: results whose frame is not in the store: line -> frame. `newest_judged`: of each epoch of the store, but
-    for what a restore replays. `torn_bytes`: of an unfinished last line.
+    `chain` holds the expected `prev` of each line and of the next one, concatenated. `kept_from` is the first frame
+    that the newest prune kept. `missing` maps the line of a result to its frame, if that is not in the store.
+    `first_judged_by` maps a place in a frame to the first fork that judged it. `newest_judged` is the last such place
+    in each epoch of the store, without those that a restore replayed. `torn_bytes` counts an unfinished last line.
     """
 
     def __init__(self, evidence: Evidence, findings: Findings) -> None:
@@ -76,7 +80,7 @@ class Walk:
         self._offset = 0
 
     def read(self, lines: Iterable[bytes]) -> None:
-        """All lines, to the end."""
+        """Check all lines. A line that is too long or lacks its newline ends the journal."""
         for raw in lines:
             if len(raw) > MAX_LINE_BYTES:
                 message = f"the line has more than the {MAX_LINE_BYTES} bytes of the longest that a trainer writes"
@@ -91,7 +95,7 @@ class Walk:
         self.seals.end(f"{AUDIT_FILE}:{self.num_lines}", is_torn=is_torn)
 
     def chain_at(self, n: int) -> bytes:
-        """The hash of the line before line n."""
+        """Return the hash of the line before line `n`."""
         return bytes(self.chain[n * CHAIN_BYTES : (n + 1) * CHAIN_BYTES])
 
     @property
@@ -201,7 +205,7 @@ class Walk:
         known = parent.checkpointed.get(opened.parent)
         if known is not None:
             fits = known.covers == opened.resumed_at and known.manifest == opened.manifest
-        else:  # killed between the manifest's renaming and its line: the file itself is the witness
+        else:  # the trainer died after renaming the manifest and before writing its line: the file is the evidence
             kept = [c for c in self._evidence.checkpoints if c.digest == opened.manifest]
             fits = any(
                 c.manifest and (c.manifest.policy, c.manifest.covers) == (opened.parent, opened.resumed_at)
@@ -270,7 +274,11 @@ class Walk:
         fork.group_leased_at.setdefault(lease.group, self.num_lines)
 
     def _check_lease(self, fork: Fork, lease: LeaseEntry) -> None:
-        """A lease starts at its group's version, or at the fork's first, and must be used `bound` versions later."""
+        """Check the versions, the sample number and the region of a lease against its fork.
+
+        A lease starts at its group's version, or at the first version of the fork if that is later. It must be consumed
+        at most `bound` versions after its group's.
+        """
         opened, start, first, head = fork.opened, lease.start_at, fork.lineage.first_version, fork.head.version
         problem = ""
         if start.fork != fork.number or start.version != max(lease.consume_by_version - opened.bound, first):
@@ -288,7 +296,10 @@ class Walk:
             self._say(Code.LEASE_CONTRADICTS, f"{message}: {problem}", lease=lease.lease_id)
 
     def _check_lease_numbers(self, fork: Fork) -> None:
-        """A gap is one lease that has no line. Leases granted at once may be written, and torn, in any order."""
+        """Check that the leases so far are numbered without gaps; a gap is a lease without a line.
+
+        It runs only before an entry of another kind, because leases that are granted together are written in any order.
+        """
         gap = fork.newest_lease - len(fork.lease_ids)
         if gap > fork.num_missing_leases:
             while fork.next_lease in fork.lease_ids:
@@ -325,7 +336,7 @@ class Walk:
         if result.frame is not None:
             place = (result.frame, result.index)
             is_replay = self.first_judged_by.setdefault(place, fork) is not fork
-            if fork.leases:  # what a restore replays, it judges before it leases anything
+            if fork.leases:  # a fork that has leased nothing yet is still judging replayed results
                 epoch = result.frame.epoch
                 self.newest_judged[epoch] = max(place, self.newest_judged.get(epoch, place))
         purpose = leased.lease.purpose if leased else found.purpose if found else None
@@ -365,8 +376,9 @@ class Walk:
         fork.wait(sample, accepted)
 
     def _is_early(self, lease: LeaseEntry, result: ResultEntry) -> bool:
-        """A worker starts a lease with the policy that it names, or a newer one. Numbers of leases may repeat from fork
-        to fork, so only policies of the lease's own fork are compared.
+        """Return whether a token was sampled by an older policy than its lease starts at.
+
+        Numbers of leases repeat from fork to fork, so only policies of the lease's own fork are compared.
         """
         start = lease.start_at
         return any(run.policy.fork == start.fork and run.policy.version < start.version for run in result.policies)
@@ -383,7 +395,7 @@ class Walk:
         if frame is None:
             self.missing[self.num_lines] = result.frame
             return None
-        if not frame:  # unreadable, which is said of the frame
+        if not frame:  # the frame is unreadable, which kept.py reports once
             return None
         if result.index >= len(frame):
             message = f"frame {result.frame} has {len(frame)} trajectories, no index {result.index}"
@@ -486,7 +498,7 @@ def _lineage(opened: OpenEntry, parent: Fork | None) -> Lineage:
         if opened.parent is not None and parent is not None:
             return parent.lineage.restored(opened.fork, opened.parent)
         return Lineage(opened.fork, (opened.parent,) if opened.parent else ())
-    except ValueError:  # said already: the fork is not new, or the parent is not on its lineage
+    except ValueError:  # reported already: the fork is not new, or its parent is not on the lineage
         return Lineage(opened.fork)
 
 
