@@ -1,6 +1,7 @@
 """State that the lines of an audit journal add up to: a `History` of forks, each with its leases, results and batches.
 
-A `Fork` is everything from one start of a trainer to the next. It has a parent if it started from a checkpoint. It then sees its parent's lines up to the first one that the checkpoint does not cover, and its grandparent's likewise.
+A `Fork` is everything from one start of a trainer to the next. It has a parent if it started from a checkpoint. It
+then sees its parent's lines up to the first one that the checkpoint does not cover, and its grandparent's likewise.
 What its ancestors wrote after that happened on a *dead branch*. `Fork.segments` is this view, and every look-up uses
 it, so "trained twice" means twice in one history. Numbers of evaluation groups are valid within one fork only.
 
