@@ -41,7 +41,8 @@ _CLOSING = b"periplus.publication/1 closing\0"
 class PublicationKind(StrEnum):
     """Kind of a publication.
 
-    A bundle is what a worker needs besides weights, an anchor is a full state, and a delta continues from its base.
+    A bundle holds the files that a worker needs besides weights, an anchor is a full state, and a delta continues from
+    its base.
     """
 
     BUNDLE = "bundle"
@@ -162,7 +163,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attestation:
-    """The trainer's signed statement of what a version is, without its payload."""
+    """The trainer's signed opening and closing of a version, without its payload."""
 
     opening: Opening
     closing: Closing

@@ -99,6 +99,7 @@ class DeltaWriter:
         self._write_frame(_head_tree(head))
 
     def part(self, part: bytes) -> None:
+        """Write the next part with its length and hash."""
         assert self._parts_left > 0
         assert len(part) <= MAX_PART_BYTES
         self._parts_left -= 1
@@ -107,6 +108,7 @@ class DeltaWriter:
         self._write(part)
 
     def finish(self, tail: FileTail) -> None:
+        """Write the tail and the hash of the whole file, after all parts."""
         assert not self._parts_left
         self._write_frame(asdict(tail))
         self._write(self._hasher.digest())

@@ -1,6 +1,6 @@
 """A delta as a tree for programs, and as text for people.
 
-What a file does not say is null in the tree and a dash in the text.
+A figure that the file lacks is null in the tree and a dash in the text.
 """
 
 from collections import Counter
@@ -53,6 +53,7 @@ def delta_tree(delta: Delta) -> Tree:
 
 
 def verdict_tree(verdict: DirectoryVerdict, directory: str) -> Tree:
+    """Return whether a directory holds the result of a delta, for programs."""
     head = verdict.delta.head
     return {
         "schema": VERDICT_SCHEMA,
