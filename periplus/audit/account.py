@@ -222,7 +222,7 @@ def unaccounted_for(fork: Fork, newest_before: int, findings: Findings, place: s
     for first, after in _skipped_groups(fork, newest_before):
         count += after - first
         which = f"group {first} was" if after == first + 1 else f"groups {first} to {after - 1} were"
-        message = f"{which} passed over: nothing says what became of them in fork {fork.number}"
+        message = f"{which} passed over: no line says what became of them in fork {fork.number}"
         findings.add(Code.UNACCOUNTED, place, message, group=first, groups=after - first)
     return count
 

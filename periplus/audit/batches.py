@@ -64,9 +64,9 @@ def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str)
     for dropped in record.samples:
         found = accepted.get(dropped.sample)
         if found is None:
-            problems.append(f"sample {dropped.sample} was not waiting")
+            problems.append(f"sample {dropped.sample} was not accepted, or was used before")
         elif (found.result.digest, found.result.num_tokens) != (dropped.digest, dropped.num_tokens):
-            problems.append(f"sample {dropped.sample} is another than the accepted one")
+            problems.append(f"sample {dropped.sample} differs from the accepted one")
     for problem in problems:
         findings.add(Code.DROP_CONTRADICTS, place, f"group {group} is dropped ({record.why}): {problem}", group=group)
     fork.drops.append((at, record))
@@ -87,11 +87,11 @@ def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: 
         fork.open_evals.discard(used.group)
         problem = ""
         if found is None:
-            problem = "was measured before" if sample in fork.measured_at else "was never accepted"
+            problem = "was evaluated before" if sample in fork.measured_at else "was never accepted"
         elif found.result.digest != used.digest:
-            problem = "is another than the accepted one"
+            problem = "differs from the accepted one"
         elif not fork.is_eval(used.group):
-            problem = "was leased to train on"
+            problem = "was leased for training"
         elif other := _other_policy(fork.lineage, found, record.policy):
             problem = f"was sampled by {other}, not by {record.policy}"
         if problem:
@@ -112,7 +112,7 @@ def evaluations_ended(fork: Fork, findings: Findings, place: str) -> None:
     """
     if fork.open_evals:
         group = min(fork.open_evals)
-        message = f"{len(fork.open_evals)} groups, such as {group}, were leased to measure, and no evaluation has them"
+        message = f"{len(fork.open_evals)} groups, such as {group}, were leased for an evaluation, and none used them"
         findings.add(Code.EVAL_CONTRADICTS, place, message, group=group, groups=len(fork.open_evals))
         fork.open_evals.clear()
 
@@ -154,19 +154,19 @@ def _trained(
     before = fork.consumed(sample)
     if sample in seen or before is not None:
         where = f"line {before + 1}" if before is not None else "this batch"
-        findings.add(Code.TRAINED_TWICE, place, f"{what} is trained on, and was in {where} before", **names)
+        findings.add(Code.TRAINED_TWICE, place, f"{what} is trained on, and was trained on in {where} before", **names)
         return None
     if fork.group_ended(used.group) is not None:
         findings.add(Code.TRAINED_AFTER_DROP, place, f"{what} is trained on, and its group was dropped", **names)
         return None
     if fork.is_eval(used.group):
-        findings.add(Code.TRAINED_EVAL, place, f"{what} is trained on, and was sampled to measure", **names)
+        findings.add(Code.TRAINED_EVAL, place, f"{what} is trained on, and was leased for an evaluation", **names)
     if found is not None:
         if found.result.digest != used.digest:
             findings.add(
                 Code.DIGEST_DIFFERS,
                 place,
-                f"{what}: the optimizer was given another content than was accepted",
+                f"{what}: the optimizer's input is not the sample that was accepted",
                 accepted=found.result.digest.hex(),
                 **names,
             )
@@ -257,7 +257,7 @@ def _claims(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) ->
     record = batch.consume
     root = batch_root([used.digest for used in record.samples])
     if record.root != root:
-        message = "the batch's root is not that of its samples"
+        message = "the root of the batch does not follow from its samples"
         findings.add(Code.ROOT_WRONG, place, message, found=record.root.hex(), expected=root.hex())
     ages = {age: tokens for age, tokens in sorted(batch.ages.items()) if tokens}
     if dict(record.staleness_tokens) != ages:

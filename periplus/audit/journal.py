@@ -114,7 +114,7 @@ class AuditJournal:
         except OSError as error:
             raise StorageError(
                 f"{self._path} could not be synced ({error.strerror or error}): nobody knows which lines are on the "
-                "disk; mend the disk, then resume the job from its last checkpoint"
+                "disk; repair the disk, then resume the job from its last checkpoint"
             ) from error
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class AuditJournal:
     def _check_is_there(self) -> None:
         if not os.fstat(self._file.fileno()).st_nlink:
             raise StorageError(
-                f"{self._path} was removed while it was written: nobody can read what is written to it; restore "
+                f"{self._path} was removed while it was written, so nobody can read its new lines; restore "
                 "the run directory, then resume the job"
             )
 
@@ -189,7 +189,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
     start = _after_newline_before(file, size - 1)
     if size - start > MAX_LINE_BYTES:
         raise ConfigError(
-            f"{path}: the last line has {size - start} bytes, and no trainer writes one of more than {MAX_LINE_BYTES}; "
+            f"{path}: the last line has {size - start} bytes, and no trainer writes more than {MAX_LINE_BYTES}; "
             "it is damaged, cut it off to continue the file"
         )
     file.seek(start)

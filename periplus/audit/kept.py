@@ -84,7 +84,7 @@ def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Fin
                 message = f"{what} was sampled by {future}, which the journal never reaches: its end is missing"
                 findings.add(Code.FRAME_UNJUDGED, where, message, policy=str(future))
             elif newest is not None and place < newest:
-                message = f"{what} has no result line, though what came later has"
+                message = f"{what} has no result line, and a later trajectory of the same epoch has one"
                 findings.add(Code.FRAME_UNJUDGED, where, message, group=seen.group, sample=seen.sample)
             else:
                 kept.uncommitted += 1
@@ -104,7 +104,7 @@ def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptE
             if oldest is not None and policy < oldest:
                 kept.pruned_checkpoints += 1
                 continue
-            message = f"checkpoint {policy} is not there, and is none of the oldest, which may be removed"
+            message = f"checkpoint {policy} does not exist, and is not among the oldest, which may be removed"
             findings.add(Code.MANIFEST_MISSING, f"{AUDIT_FILE}:{at + 1}", message, policy=str(policy))
     groups = GroupsAt()
     for checkpoint in sorted(evidence.checkpoints, key=_covers):
@@ -157,9 +157,9 @@ def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEviden
     if fork is None or fork.opened.settings is None or evidence.config == fork.opened.settings:
         return
     if evidence.config is None:
-        kept.notes.append("config.yaml is not there: what it said beyond the journal's first line is not known")
+        kept.notes.append("config.yaml does not exist: settings that the journal does not repeat are not known")
     elif evidence.newest_started > fork.number:
-        kept.notes.append(f"config.yaml is of fork {evidence.newest_started}, which has not begun: it is not verified")
+        kept.notes.append(f"config.yaml is of fork {evidence.newest_started}, which has no lines: it is not verified")
     else:
         message = f"config.yaml is not the one that fork {fork.number} began with"
         findings.add(
@@ -181,9 +181,9 @@ def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
         findings.add(Code.FINAL_WRONG, "final", evidence.final_problem)
     elif evidence.final is None:
         if done is not None:
-            kept.notes.append("final/ holds no model that could be compared with what was published last")
+            kept.notes.append("final/ holds no model to compare with the last publication")
     elif done is None:
-        findings.add(Code.FINAL_WRONG, "final", "a model was exported, and no trainer says that it succeeded")
+        findings.add(Code.FINAL_WRONG, "final", "a model was exported, and no fork ended with success")
     elif evidence.final != published:
         message = f"the exported model is not {done.head}, which fork {done.number} published last"
         findings.add(
@@ -197,7 +197,7 @@ def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
 
 def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     if evidence.metrics_problem:
-        kept.notes.append(f"metrics.jsonl is no witness of steps: {evidence.metrics_problem}")
+        kept.notes.append(f"metrics.jsonl is not compared with the journal: {evidence.metrics_problem}")
     if evidence.num_later_lines:
         return  # the run goes on
     for policy in evidence.steps:
@@ -222,7 +222,7 @@ def _unsealed_forks(walk: Walk, evidence: Evidence, kept: KeptEvidence) -> None:
         kept.notes.append(f"not recorded by the version that wrote fork {which}: seals, and the hash of config.yaml")
     newest = walk.history.forks[-1] if walk.history.forks else None
     if evidence.authorities and newest is not None and newest.at >= walk.seals.num_sealed:
-        kept.notes.append(f"fork {newest.number} is behind the last signature: nobody signed that it began")
+        kept.notes.append(f"fork {newest.number} is after the last signature: nobody signed that it began")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,8 +263,8 @@ def spools(walk: Walk, evidence: Evidence, findings: Findings) -> tuple[SpoolCou
                 findings.add(
                     Code.SPOOL_CONTRADICTS,
                     spool.name,
-                    f"sample {seen.sample} of group {seen.group}, lease {seen.lease_id}: the gateway has another "
-                    "content than the trainer's journal",
+                    f"sample {seen.sample} of group {seen.group}, lease {seen.lease_id}: its content in the gateway's "
+                    "spool is not that in the journal",
                     gateway=seen.digest.hex(),
                     journal=sorted(d.hex() for d in known),
                 )

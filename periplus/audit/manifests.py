@@ -70,7 +70,7 @@ class CheckedManifest:
         if resumed or interrupted:
             what = f"checkpoint {manifest.policy} was written just before its trainer died"
             return f"{what}: it has no line, and no signature"
-        self._say(Code.MANIFEST_UNRECORDED, "no line of the journal is about this checkpoint")
+        self._say(Code.MANIFEST_UNRECORDED, "no line of the journal names this checkpoint")
         return ""
 
     def _history(self, fork: Fork) -> None:

@@ -179,7 +179,7 @@ def _metrics(run: RunDirectory) -> _Metrics:
             return _Metrics(problem=f"it has {num_bytes} bytes, and at most {MAX_METRICS_BYTES} are read")
         return _Metrics(records=run.records())
     except (NotFound, FileNotFoundError):
-        return _Metrics(problem="it is not there")
+        return _Metrics(problem="it does not exist")
     except (PeriplusError, *_UNREADABLE) as error:
         return _Metrics(problem=str(error)[:200])
 
@@ -291,7 +291,7 @@ def _read_store(folder: Path, name: str, decode: _Decode, progress: Progress) ->
 
 def _spool(folder: Path, progress: Progress) -> KeptSpool:
     if not folder.is_dir():
-        raise NotFound(f"{folder} is no spool; give the folder that a gateway spools in")
+        raise NotFound(f"{folder} is not a directory; give a gateway's spool")
     store = _store(folder, str(folder), keyed_trajectories, progress)
     witnesses = [w for frame in store.frames.values() for w in frame]
     return KeptSpool(name=str(folder), witnesses=witnesses, damaged=store.damaged)
@@ -312,7 +312,7 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
         manifest = _manifest(data)
         listed = {str(part["name"]): str(part["blake3"]) for part in data["parts"]}
     except _UNREADABLE as error:
-        problem = f"no manifest: {error!r:.200}"
+        problem = f"it is not a manifest: {error!r:.200}"
         return KeptCheckpoint(name=folder.name, digest=digest, manifest=None, problem=problem)
     bad = {name: problem for name, hash_ in listed.items() if (problem := _part_problem(folder, name, hash_, progress))}
     rounded = None if bad or _ROUNDED_PART not in listed else _rounded(folder / _ROUNDED_PART)
@@ -347,7 +347,7 @@ def _part_problem(folder: Path, name: str, expected: str, progress: Progress) ->
     path = folder / name
     try:
         if Path(name).name != name or not path.is_file():
-            return "the manifest lists this part, and it is not there"
+            return "the manifest lists this part, and it does not exist"
         size = path.stat().st_size
         progress(f"{folder.name}/{name}", 0, size)
         hasher = blake3()

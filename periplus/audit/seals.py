@@ -94,7 +94,7 @@ class SealCheck:
         """Note a new fork. One without seals after forks with seals is a finding."""
         is_sealed = fork.opened.schema == SCHEMA
         if self._has_sealed_forks and not is_sealed:
-            message = f"fork {fork.number} says that it is of a version without seals, after forks that have them"
+            message = f"fork {fork.number} claims a schema without seals, after forks that have them"
             self._findings.add(Code.SEAL_MISSING, place, message, fork=fork.number)
         self._has_sealed_forks = self._has_sealed_forks or is_sealed
 
@@ -108,7 +108,7 @@ class SealCheck:
             self._is_left = True  # the next trainer writes this line before it opens its own fork
             return
         self._is_left = False
-        message = f"a line of kind {kind_of(awaited)} has no seal behind it"
+        message = f"a line of kind {kind_of(awaited)} is not followed by a seal"
         self._findings.add(Code.SEAL_MISSING, place, message)
 
     def line(self, fork: Fork, at: int, record: Entry, place: str) -> None:
@@ -144,7 +144,7 @@ class SealCheck:
     def end(self, place: str, *, is_torn: bool) -> None:
         """Check the end of the journal. With `is_torn` a trainer may have died between a line and its seal."""
         if self._awaited is not None and not is_torn:
-            message = f"the last line, of kind {kind_of(self._awaited)}, has no seal behind it"
+            message = f"the last line, of kind {kind_of(self._awaited)}, is not followed by a seal"
             self._findings.add(Code.SEAL_MISSING, place, message)
         elif self._authorities and self._loose is not None:
             message = f"{self._num_loose} lines that must be signed are not covered by any seal that holds"
@@ -161,7 +161,7 @@ class SealCheck:
         job_id = fork.opened.job_id
         certificate = Certificate(job_id=job_id, fork=fork.number, public_key=seal.key, signature=seal.certificate)
         if not is_signed_by(seal.key, seal.signature, _signed_bytes(certificate, at, prev)):
-            return "its key did not sign this journal up to here"
+            return "its key did not sign the journal up to this line"
         return self._why_not_certified(certificate) if self._authorities else ""
 
     def _why_not_certified(self, certificate: Certificate) -> str:

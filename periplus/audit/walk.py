@@ -113,7 +113,7 @@ class Walk:
         if line.prev != expected:
             self._say(
                 Code.CHAIN_BROKEN,
-                "the line before is not the one that this line was written after",
+                "`prev` is not the hash of the line before: that line was changed, or lines are missing",
                 found=line.prev.hex(),
                 expected=expected.hex(),
             )
@@ -239,9 +239,9 @@ class Walk:
     def _lease(self, fork: Fork, lease: LeaseEntry) -> None:
         key, sample = (lease.lease_id, lease.group, lease.sample), (lease.group, lease.sample)
         if lease.lease_id in fork.lease_ids:
-            self._say(Code.LEASE_REPEATED, f"lease {lease.lease_id} was given out before", lease=lease.lease_id)
+            self._say(Code.LEASE_REPEATED, f"lease {lease.lease_id} was granted before", lease=lease.lease_id)
         if fork.has_ended(sample):
-            self._say(Code.LEASE_AFTER_END, f"group {lease.group} had ended", group=lease.group, sample=lease.sample)
+            self._say(Code.LEASE_AFTER_END, f"group {lease.group} ended before", group=lease.group, sample=lease.sample)
         item = fork.group_item(lease.group)
         if item not in (None, (lease.item, lease.purpose)):
             self._say(
@@ -286,7 +286,7 @@ class Walk:
         elif start.version > head + 1 or lease.consume_by_version < head:
             problem = f"it is for versions {start.version} to {lease.consume_by_version}"
         elif lease.purpose is Purpose.EVAL and start.version != head:
-            problem = f"it is to measure {start}"
+            problem = f"it is for an evaluation of {start}"
         elif lease.sample >= (opened.group_size if lease.purpose is Purpose.TRAIN else 1):
             problem = f"it is for sample {lease.sample}, in groups of {opened.group_size}"
         elif lease.region != fork.regions.setdefault(lease.worker_id, lease.region):
@@ -304,7 +304,7 @@ class Walk:
         if gap > fork.num_missing_leases:
             while fork.next_lease in fork.lease_ids:
                 fork.next_lease += 1
-            message = f"leases are numbered from 1 in each fork, and nothing says what {gap} of them were, first "
+            message = f"leases are numbered from 1 in each fork, and {gap} of them have no line; the first is "
             self._say(Code.LEASE_MISSING, f"{message}{fork.next_lease}", lease=fork.next_lease, missing=gap)
         fork.num_missing_leases = max(gap, fork.num_missing_leases)
 
@@ -312,7 +312,7 @@ class Walk:
         key = (lost.lease_id, lost.group, lost.sample)
         leased = next((f.leases[key] for f in reversed(self.history.forks) if key in f.leases), None)
         if leased is None or leased.lost_at >= 0 or (leased.returned_at >= 0 and not leased.abandoned):
-            what = "was never granted" if leased is None else "had ended"
+            what = "was never granted" if leased is None else "ended before"
             self._say(Code.LOST_CONTRADICTS, f"lease {lost.lease_id} is lost, but it {what}", lease=lost.lease_id)
             return
         leased.lost_at, leased.lost_why = self.num_lines, lost.why
@@ -327,7 +327,7 @@ class Walk:
             _end_live(fork, leased)
         region = fork.regions.get(result.worker_id, result.region)
         if region != result.region:
-            message = f"worker {result.worker_id} was leased to in {region!r}, its result is from {result.region!r}"
+            message = f"worker {result.worker_id} had leases in {region!r}, and its result is from {result.region!r}"
             self._say(Code.LEASE_CONTRADICTS, message, lease=result.lease_id)
         found = self._witness(fork, result)
         if found is not None:
@@ -355,18 +355,18 @@ class Walk:
         if result.verdict is not AdmissionVerdict.ACCEPTED:
             return
         if sample in fork.accepted or ended:
-            self._say(Code.ACCEPTED_TWICE, f"sample {result.sample} of group {result.group} was in before", **names)
+            self._say(Code.ACCEPTED_TWICE, f"group {result.group} already has sample {result.sample}", **names)
             return
         unfit = (
             "abandoned" if result.stop_reason == "abandoned" else "not kept in any frame" if not result.frame else ""
         )
         future = next((run.policy for run in result.policies if not self.history.reached(run.policy)), None)
         if future:
-            unfit = f"sampled by {future}, which nobody had reached"
+            unfit = f"sampled by {future}, a policy that no fork had reached"
         elif leased is not None and self._is_early(leased.lease, result):
             unfit = f"sampled by {result.policies[0].policy}, and its lease starts at {leased.lease.start_at}"
         elif result.sample >= fork.opened.group_size:
-            unfit = f"one of more than a group has, {fork.opened.group_size}"
+            unfit = f"beyond the {fork.opened.group_size} samples of a group"
         if unfit:
             self._say(Code.ACCEPTED_UNFIT, f"sample {result.sample} of group {result.group} is {unfit}", **names)
         if found is not None and found.policies != result.policies:
@@ -388,7 +388,7 @@ class Walk:
             return None
         before = fork.judged.setdefault((result.frame, result.index), self.num_lines)
         if before != self.num_lines:
-            message = f"line {before + 1} judged trajectory {result.index} of frame {result.frame} before"
+            message = f"line {before + 1} already has a result for trajectory {result.index} of frame {result.frame}"
             self._say(Code.FRAME_JUDGED_TWICE, message, frame=str(result.frame), index=result.index)
             return None  # its content was compared once
         frame = self._evidence.frames.get(result.frame)
