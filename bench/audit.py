@@ -53,8 +53,10 @@ from periplus.values.trajectory import (
 from periplus.values.weight_state import Tensor, WeightState, write_safetensors
 
 MAX_S_PER_MILLION_LINES = 60.0
+"""Target: most CPU seconds per million lines."""
 JOB = "bench-1"
 BOUND = 1
+"""Staleness bound of the generated run, in versions."""
 ENCODE_LEVEL = 1
 """zstandard level of the frames: their content is the same at every level, and this one is written fastest."""
 

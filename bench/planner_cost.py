@@ -52,8 +52,11 @@ from planner.devices.calibration.table import efficiency_rows
 from planner.devices.catalogue import gpu_types
 
 MAX_TIME_ERROR = 0.10
+"""Target: largest mean relative error of predicted times."""
 MAX_MEMORY_ERROR = 0.06
+"""Target: largest mean relative error of predicted memory."""
 QUICK_EVERY = 16
+"""A quick run takes one in so many rows of single kernels."""
 _ATTENTION = frozenset({MeasuredTerm.PREFILL_ATTENTION, MeasuredTerm.DECODE_ATTENTION})
 _THINNED = _ATTENTION | {MeasuredTerm.MATMUL}
 IN_SAMPLE = "in sample"

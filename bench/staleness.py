@@ -55,8 +55,11 @@ from bench.staleness_sim.world import (
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RATIOS = (0.5, 0.8, 1.0, 1.5, 2.0)
+"""Mean time of a group without load, over the time of a step."""
 BOUNDS = (1, 2, 4)
+"""Staleness bounds, in versions."""
 CAPACITY = 1.2
+"""Capacity of generation over the need."""
 LENGTHS = "contests"
 """Source of response lengths: the problems of two contests, 510 groups of nine models. All were evaluated under about
 the same limit of length, as a job has one limit."""
@@ -67,8 +70,11 @@ MANY = 20_000
 OURS = "ours"
 POLICIES = (OURS, *Rule)
 MAX_DISCARDED = 0.01
+"""Target: largest fraction of samples or tokens that is discarded."""
 MAX_LENGTH_BIAS = 0.01
+"""Target: largest relative difference of the mean length trained on to the mean length sampled."""
 MIN_BUSY_VS_BEST = 0.95
+"""Target: least busy time of the trainer, over that of the best possible policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

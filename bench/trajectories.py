@@ -54,11 +54,15 @@ from periplus.values.trajectory import (
 )
 
 MAX_BYTES_PER_TOKEN = 5.0
+"""Target: most bytes per sampled token."""
 MIN_DECODE_GBYTES_PER_S = 1.0
+"""Target: least rate of decoding and validation on one core, in GB/s of plain columns."""
 MIN_INGEST_TOKENS_PER_S = 10_000_000
+"""Target: least tokens per second that a trainer takes in."""
 
 GROUP_SIZE = 8
 COLUMN_BYTES = 8.125
+"""Bytes of a completion token in plain columns: u32 id, f32 log-probability, one bit of mask."""
 MAX_CONTENT_BYTES = 64 << 20
 LIMITS = TrajectoryLimits(vocab_size=lm.VOCAB_SIZE, max_prompt_tokens=4096, max_completion_tokens=1 << 17)
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -30,7 +30,9 @@ from periplus.wan.client import LinkProperty, WanControl
 
 SRC, DST = "a", "b"
 MIN_OFF_MBYTES_PER_S = 500.0
+"""Target: least rate without shaping, in MB/s."""
 MAX_ERROR = 0.05
+"""Target: largest relative error of a rate or round-trip time with shaping."""
 WRITE_BYTES = 1 << 18
 
 

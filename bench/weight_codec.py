@@ -49,16 +49,24 @@ from bench.weight_deltas.speeds import memory, peer_speeds, speeds
 from periplus.values.weight_state import WeightState, content_bytes
 
 MAX_VS_CONDITIONAL = 1.08
+"""Target: largest size of a delta over the conditional floor."""
 MAX_VS_IID = 0.75
+"""Target: largest size of a delta over the memoryless floor."""
 MIN_ENCODE_GBYTES_PER_S = 0.8
+"""Target: least rate of encoding on one core, in GB/s of the bf16 state."""
 MIN_DECODE_GBYTES_PER_S = 1.2
+"""Target: least rate of decoding and applying on one core, in GB/s of the bf16 state."""
 MAX_VS_STEP_ENTROPY = 1.05
+"""Target: largest size of a dense delta over the entropy of its steps given exponent and tensor."""
 MAX_FOLD_VS_SUM = 0.62
+"""Target: largest size of a fold of eight deltas over the sum of their sizes."""
 DENSE = (0.1, 0.8)
 """Range of the share of changed elements of a dense delta. Denser ones, from the demo's rates, have no target."""
 
 MAX_GPU_VS_READ = 3.0
+"""Target: largest time of encoding on a GPU over the time of copying a state within its memory."""
 MAX_VS_FULL_COPY = 1.01
+"""Largest size of any delta over a zstandard-compressed full copy; a larger one ends the run."""
 GPU_ELEMENTS, GPU_DENSITY = 1 << 30, 0.01
 
 GSM8K = Path(__file__).resolve().parents[2] / "shared" / "data" / "math_prompts" / "gsm8k_train.jsonl"

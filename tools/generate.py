@@ -25,6 +25,7 @@ from planner.files.importers.published import HetrlScenario, areal_hex_fleet, he
 from planner.files.workload_file import workload_schema
 
 ROOT = Path(__file__).resolve().parent.parent
+"""Root of the checkout."""
 
 
 def generate(out: Path) -> None:

@@ -75,8 +75,8 @@ class Accepted:
 class Returned:
     """A result with any verdict, at line `at`.
 
-    `purpose` is None if neither its lease nor its frame is known. With `is_replay` an earlier fork judged the same
-    bytes first.
+    `purpose` is None if neither its lease nor its frame is known. With `is_replay` an earlier fork has a
+    result for the same bytes.
     """
 
     at: int
@@ -148,7 +148,7 @@ class Fork:
       lists those of them that its ancestors had accepted.
     - `open_evals` are the groups that were leased for an evaluation, and are neither evaluated nor dropped.
       `measured_at` maps the samples of those that are to their lines.
-    - `judged` maps a place in a frame to the line of its result in this fork.
+    - `verdict_at` maps a place in a frame to the line of its result in this fork.
     - `roots[version]` is the running root over the lineage's batches before that version. It is missing if it depends
       on lines that this file does not have.
     - `next_published` is the version that has to be published next.
@@ -179,7 +179,7 @@ class Fork:
     consumed_at: dict[SampleKey, int] = field(default_factory=dict)
     measured_at: dict[SampleKey, int] = field(default_factory=dict)
     results: list[Returned] = field(default_factory=list)
-    judged: dict[FramePlace, int] = field(default_factory=dict)
+    verdict_at: dict[FramePlace, int] = field(default_factory=dict)
     drops: list[tuple[int, DropEntry]] = field(default_factory=list)
     evals: list[tuple[int, EvalEntry]] = field(default_factory=list)
     batches: list[ConsumedBatch] = field(default_factory=list)

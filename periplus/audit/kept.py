@@ -1,8 +1,8 @@
 """Checks of the files on disk against the journal that was read: frames, checkpoints, metrics, model, gateways' spools.
 
 A frame that a journal line points at may be missing only if a `prune` line allowed its removal. A trajectory that no
-line points at was being committed when its trainer stopped, provided that nothing after it in the same epoch was judged
-(each start of a trainer writes its own epoch). Otherwise its line was removed.
+line points at was being committed when its trainer stopped, provided that nothing after it in the same epoch has a
+result (each start of a trainer writes its own epoch). Otherwise its line was removed.
 
 A checkpoint's manifest is independent evidence: it names a line of the journal and the hash of everything before it. So
 nothing before the newest manifest can be changed without changing that file, and a shorter journal was cut. Fields that
@@ -75,11 +75,11 @@ def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Fin
     for frame, witnesses in evidence.frames.items():
         for index, seen in enumerate(witnesses):
             place = (frame, index)
-            if place in walk.first_judged_by:
+            if place in walk.first_verdict_by:
                 continue
             where, what = f"frame {frame}[{index}]", f"sample {seen.sample} of group {seen.group}"
             future = next((run.policy for run in seen.policies if not walk.history.reached(run.policy)), None)
-            newest = walk.newest_judged.get(frame.epoch)
+            newest = walk.newest_verdict.get(frame.epoch)
             if future and not evidence.num_later_lines:
                 message = f"{what} was sampled by {future}, which the journal never reaches: its end is missing"
                 findings.add(Code.FRAME_UNJUDGED, where, message, policy=str(future))

@@ -45,6 +45,7 @@ from periplus.values.weight_state import (
 )
 
 MANIFEST = "manifest.json"
+"""Name of the manifest in a checkpoint's directory."""
 MAX_FRAME_BYTES = 64 << 20
 """Largest packed frame that is read: the cap of a trainer's intake, which every kept frame has passed."""
 MAX_CONTENT_BYTES = 64 << 20

@@ -28,8 +28,8 @@ and a place in the trainer's store of frames is `[epoch, sequence]`.
 
 A lease is identified by (lease, group, sample). Each fork numbers its leases from 1 without gaps. Evaluation groups are
 numbered from the start in each fork; training groups have one numbering across all forks. After a restore the
-results in the kept frames are judged and written again, before the fork's first lease. An abandoned lease has a `lost`
-line after its result. Labels (`why`) are lower-case words.
+results in the kept frames get a verdict and a line again, before the fork's first lease. An abandoned lease has a
+`lost` line after its result. Labels (`why`) are lower-case words.
 
 Unknown kinds and keys are refused, so that no reader skips what it does not understand. A line has exactly one valid
 form: whatever `to_line` would not write is refused too (a repeated key, other spaces, another escape). In schema 2,

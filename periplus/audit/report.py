@@ -203,7 +203,7 @@ _Row = tuple[str, Callable[[Account], str]]
 
 
 def _rows(accounts: Sequence[Account]) -> list[_Row]:
-    """The rows in which any account has something, and those that a promise is about."""
+    """Return the rows (name, cell of an account): those of promises, and others where any account is not zero."""
 
     def by_reason(name: str, field: Callable[[Account], Mapping[str, int]]) -> list[_Row]:
         reasons = sorted({reason for account in accounts for reason in field(account)})[:SHOWN_ROWS]

@@ -61,8 +61,9 @@ class Walk:
 
     `chain` holds the expected `prev` of each line and of the next one, concatenated. `kept_from` is the first frame
     that the newest prune kept. `missing` maps the line of a result to its frame, if that is not in the store.
-    `first_judged_by` maps a place in a frame to the first fork that judged it. `newest_judged` is the last such place
-    in each epoch of the store, without those that a restore replayed. `torn_bytes` counts an unfinished last line.
+    `first_verdict_by` maps a place in a frame to the first fork that has a result for it. `newest_verdict` is the last
+    such place in each epoch of the store, without those that a restore replayed. `torn_bytes` counts an unfinished last
+    line.
     """
 
     def __init__(self, evidence: Evidence, findings: Findings) -> None:
@@ -74,8 +75,8 @@ class Walk:
         self.torn_bytes = 0
         self.kept_from: FrameId | None = evidence.pruned_before
         self.missing: dict[int, FrameId] = {}
-        self.first_judged_by: dict[FramePlace, Fork] = {}
-        self.newest_judged: dict[int, FramePlace] = {}
+        self.first_verdict_by: dict[FramePlace, Fork] = {}
+        self.newest_verdict: dict[int, FramePlace] = {}
         self.seals = SealCheck(evidence.authorities, findings)
         self._offset = 0
 
@@ -168,7 +169,7 @@ class Walk:
     def _open(self, opened: OpenEntry) -> None:
         forks = self.history.forks
         if len(forks) >= MAX_FORKS:
-            self._say(Code.TOO_MANY_FORKS, f"fork {opened.fork} is one more than the {MAX_FORKS} that are judged")
+            self._say(Code.TOO_MANY_FORKS, f"fork {opened.fork} is one more than the {MAX_FORKS} that are checked")
             return
         for fork in forks[-1:]:
             self._settings(fork.opened, opened)
@@ -335,10 +336,10 @@ class Walk:
         is_replay = False
         if result.frame is not None:
             place = (result.frame, result.index)
-            is_replay = self.first_judged_by.setdefault(place, fork) is not fork
-            if fork.leases:  # a fork that has leased nothing yet is still judging replayed results
+            is_replay = self.first_verdict_by.setdefault(place, fork) is not fork
+            if fork.leases:  # a fork that has leased nothing yet is still replaying results
                 epoch = result.frame.epoch
-                self.newest_judged[epoch] = max(place, self.newest_judged.get(epoch, place))
+                self.newest_verdict[epoch] = max(place, self.newest_verdict.get(epoch, place))
         purpose = leased.lease.purpose if leased else found.purpose if found else None
         fork.results.append(Returned(self.num_lines, result, purpose, is_replay))
         self._verdict(fork, result, leased, found)
@@ -386,7 +387,7 @@ class Walk:
     def _witness(self, fork: Fork, result: ResultEntry) -> Witness | None:
         if result.frame is None:
             return None
-        before = fork.judged.setdefault((result.frame, result.index), self.num_lines)
+        before = fork.verdict_at.setdefault((result.frame, result.index), self.num_lines)
         if before != self.num_lines:
             message = f"line {before + 1} already has a result for trajectory {result.index} of frame {result.frame}"
             self._say(Code.FRAME_JUDGED_TWICE, message, frame=str(result.frame), index=result.index)

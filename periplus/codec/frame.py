@@ -22,6 +22,7 @@ from blake3 import blake3
 from periplus.errors import CorruptFrame, UnknownCodec
 
 HEADER_BYTES = 16
+"""Bytes of a frame before its payload."""
 _MAGIC = b"PF"
 _HEAD = struct.Struct("<2sHI")
 _CHECKSUM_BYTES = 8

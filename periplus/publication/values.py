@@ -30,7 +30,9 @@ MAX_PROBE_LOGPROBS = 4096
 """Most log-probabilities of a probe. The current probe has 60; each is a float that is kept with its version."""
 
 SIGNATURE_BYTES = 64
+"""Bytes of an Ed25519 signature."""
 PUBLIC_KEY_BYTES = 32
+"""Bytes of a raw Ed25519 public key."""
 
 _CERTIFICATE = b"periplus.publication/1 certificate\0"
 _OPENING = b"periplus.publication/1 opening\0"

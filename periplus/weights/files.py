@@ -41,7 +41,9 @@ from periplus.values.weight_state import layout_bytes
 from periplus.weights.output import disk_errors
 
 MAGIC = b"\x89PPW\r\n\x1a\n"
+"""First bytes of a delta's file; the module's docstring says why these."""
 SCHEMA = "periplus.delta/1"
+"""Schema of the head."""
 MAX_FRAME_BYTES = 64 << 20
 """Largest compressed head or tail."""
 MAX_JSON_BYTES = 64 << 20

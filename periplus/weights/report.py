@@ -14,7 +14,9 @@ from periplus.weights.reading import Delta, DirectoryVerdict
 Tree = dict[str, Any]
 
 DELTA_SCHEMA = "periplus.weights-delta/1"
+"""Schema of `delta_tree`."""
 VERDICT_SCHEMA = "periplus.weights-verdict/1"
+"""Schema of `verdict_tree`."""
 _BF16_BYTES = ELEMENT_BYTES["BF16"]
 """Bytes of a bf16 element."""
 
