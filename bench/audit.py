@@ -1,14 +1,14 @@
 """Claim: `periplus job audit` takes at most 60 s for a million lines, and time and memory grow in proportion to them.
 
-A generator plays a trainer: leases, results, steps, publications, checkpoints, seals, all written by the product's own
-journal, spool, codec and digests, every sample's frame kept. Each run is audited in a process of its own, with the
-authority's key, so that every signature is verified: as it was written, where the verdict must be clean, and with one
-line edited, where it must not be. Then what it took is compared: CPU seconds of that process (`time.process_time`:
-other programs of the machine do not count), wall seconds, and its peak memory.
+A generator plays a trainer. It writes leases, results, steps, publications, checkpoints and seals with the product's
+own journal, spool, codec and digests, and keeps every sample's frame. Each run is audited in a process of its own, with
+the authority's key, so that every signature is verified. The run as written must be clean, and with one edited line it
+must not be. Then the cost is compared: CPU seconds of that process (`time.process_time`, so other programs of the
+machine do not count), wall seconds, and peak memory.
 
-`audit_s_per_million_lines` is of the largest run, in CPU seconds, scaled to a million lines. `us_per_line` at each size
-shows whether the cost is linear. Answers are short (32 tokens on average): with longer ones, hashing and decoding their
-frames adds some 10 ns a token. The last line is one JSON object.
+`audit_s_per_million_lines` is the CPU time of the largest run, scaled to a million lines. `us_per_line` at each size
+shows whether the cost is linear. Answers are short (32 tokens on average). With longer ones, hashing and decoding the
+frames adds about 10 ns per token. The last line of output is one JSON object.
 """
 
 import argparse
@@ -53,10 +53,12 @@ from periplus.values.trajectory import (
 from periplus.values.weight_state import Tensor, WeightState, write_safetensors
 
 MAX_S_PER_MILLION_LINES = 60.0
+"""Target: most CPU seconds per million lines."""
 JOB = "bench-1"
 BOUND = 1
+"""Staleness bound of the generated run, in versions."""
 ENCODE_LEVEL = 1
-"""Of the frames: what they hold is the same at every level, and this one is written fastest."""
+"""zstandard level of the frames: their content is the same at every level, and this one is written fastest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ QUICK = Config(lines=(5_000, 10_000, 20_000))
 
 
 class Trainer:
-    """Writes a run directory of about so many lines. One version of staleness: groups are sampled a step ahead."""
+    """Writer of a run directory. Groups are sampled one step ahead, so staleness is one version."""
 
     def __init__(self, root: Path, config: Config, authority: JobAuthority) -> None:
         self._config, self._run = config, RunDirectory(root)
@@ -120,7 +122,7 @@ class Trainer:
         self._say(self._sealer.seal(*self._journal.position))
 
     def write(self, num_lines: int) -> None:
-        """Everything, to the end."""
+        """Write a whole run with at least `num_lines` lines in its journal."""
         self._publish()
         while self._journal.position.n < num_lines:
             while len(self._waiting) < 2 * self._config.groups_per_step:
@@ -144,7 +146,7 @@ class Trainer:
         self._journal.append(record, self._time_s, self._sealer.seal if isinstance(record, SEALED) else None)
 
     def _group(self) -> None:
-        """Lease a group's samples, and take them in: one frame."""
+        """Lease the samples of a group, store them in one frame, and accept them."""
         config, group = self._config, self._next_group
         leases = [
             records.LeaseEntry(
@@ -273,7 +275,7 @@ class Trainer:
 
 
 def edit_one_line(journal: Path) -> None:
-    """In the middle: a sample that was accepted as it came is said to have one token more."""
+    """Add one token to the count of a result line in the middle of the journal."""
     lines = journal.read_bytes().splitlines(keepends=True)
     index = next(i for i in range(len(lines) // 2, len(lines)) if b'"kind":"result"' in lines[i])
     data = json.loads(lines[index])
@@ -287,7 +289,7 @@ def edit_one_line(journal: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What one audit found, and took; `peak_mib`: of the whole process."""
+    """Result and cost of one audit. `peak_mib` is the peak memory of its whole process."""
 
     codes: tuple[str, ...]
     trained: int
@@ -317,13 +319,13 @@ def _audit(root: str, authority_key: bytes) -> Taken:
 
 
 def audited(root: Path, authority_key: bytes) -> Taken:
-    """In a process of its own, so that its peak of memory is its own."""
+    """Audit a run in a process of its own, so that peak memory is measured for this audit alone."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_audit, (str(root), authority_key))
 
 
 def measure(config: Config, folder: Path) -> list[dict[str, Any]]:
-    """A row for each size. Raises: AssertionError for a verdict that is wrong."""
+    """Return a row of figures for each size. Raises: AssertionError if an audit's verdict is wrong."""
     authority, rows = JobAuthority.generate(), []
     for num_lines in config.lines:
         root = folder / str(num_lines)

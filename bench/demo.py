@@ -1,9 +1,9 @@
 """Claim: one command trains across three regions within five minutes, from at most 0.35 to at least 0.75, no stale
 token.
 
-Runs `periplus demo --json` as a person would, in a new directory with an empty cache, and holds its last line against
-the targets. `--control` adds the same run with shuffled rewards. `--quick` trains a few steps and measures no accuracy
-claim.
+It runs `periplus demo --json` as a person would, in a new directory with an empty cache, and compares its last line
+with the targets. `--control` adds the same run with shuffled rewards. `--quick` trains a few steps and does not measure
+the claim on accuracy.
 """
 
 import argparse
@@ -20,7 +20,7 @@ RISE = "control_rise"
 
 
 def run_demo(seed: int, arguments: list[str]) -> dict[str, Any]:
-    """The summary of one demo. Raises: CalledProcessError if it failed."""
+    """Run one demo and return its summary. Raises: CalledProcessError if it failed."""
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as folder:
         environment = {**os.environ, "HOME": folder, "XDG_CACHE_HOME": str(Path(folder) / "cache")}
         command = [
@@ -41,13 +41,13 @@ def run_demo(seed: int, arguments: list[str]) -> dict[str, Any]:
 
 
 def reach(name: str, value: float, unit: str, op: str, target: float) -> dict[str, Any]:
-    """One line of the contract of DESIGN section 11."""
+    """Return a row of the record: a measured value, its target, and whether the target is met."""
     ok = value <= target if op == "<=" else value >= target
     return {"name": name, "value": value, "unit": unit, "op": op, "target": target, "ok": ok}
 
 
 def main() -> int:
-    """Parses the arguments, runs, prints the JSON line; exit 1 if a target is missed."""
+    """Run the benchmark and print its JSON line. Return exit code 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--staleness", type=int, default=2)

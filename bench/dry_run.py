@@ -1,13 +1,13 @@
 """Claim: `periplus job submit examples/spelling.yaml --dry-run` finds what would fail at a trainer's start, within 3 s.
 
-First it is checked that the answers are right: the example is accepted and printed as it resolves, and six jobs that
-would fail after the start of a trainer are refused, each with exit code 2 and the words that name its fault. A model
-directory costs the imports of torch and transformers on top, so its time is in the results and not in the claim.
+First the answers are checked. The example is accepted, and printed with all defaults resolved. Six jobs that would fail
+after the start of a trainer are refused, each with exit code 2 and words that name its fault. A job with a model
+directory also imports torch and transformers, so its time is in the results and not in the claim.
 
-Then the command is run several times, each a process of its own with its child, after one run that warms the disk
-cache. `dry_run_s` is the median of the wall times, and is meant for an idle core; beside it stand the fastest run and
-the processor seconds of both processes, which other programs on the machine disturb less. The last
-line is one JSON object; everything else is on stderr.
+Then the command is run several times, each time in a new process, after one run that warms the disk cache. `dry_run_s`
+is the median of the wall times, and assumes an idle core. The fastest run and the CPU seconds of the process and its
+child are recorded too, because other programs on the machine disturb them less. The last line is one JSON object, and
+everything else goes to stderr.
 """
 
 import argparse
@@ -34,12 +34,14 @@ from trainer.data.model import resolve_model_dir
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
 MAX_DRY_RUN_S = 3.0
+"""Target: most seconds of wall time, median."""
 LOST = "model.layers.1.mlp.up_proj.weight"
+"""Tensor that the broken checkpoint lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One command: how it ended, what it said, and what it took."""
+    """Exit code, output and cost of one command."""
 
     code: int
     output: str
@@ -49,7 +51,7 @@ class Run:
 
 
 def dry_run(*overrides: str) -> Run:
-    """Run the command on the example."""
+    """Run the command on the example, with overrides of the job file."""
     command = [sys.executable, "-m", "periplus", "job", "submit", str(EXAMPLE), "--dry-run", *overrides]
     before, started_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -59,7 +61,7 @@ def dry_run(*overrides: str) -> Run:
 
 
 def check_accepted() -> None:
-    """The example is accepted, and printed as it would run."""
+    """Check that the example is accepted, and printed as the job that would run."""
     done = dry_run()
     assert done.code == 0, done.errors
     printed = yaml_text.parse(done.output, "the output")
@@ -67,7 +69,7 @@ def check_accepted() -> None:
 
 
 def check_refused(folder: Path) -> Mapping[str, float]:
-    """Each fault is named; returns the processor seconds that it took to find, by its name."""
+    """Check that each fault is refused and named. Return the CPU seconds of each refusal, by the fault's name."""
     rows = folder / "rows.jsonl"
     rows.write_text('{"prompt": "1 + 1", "answer": "2"}\n{"prompt": "1 + 2"}\n')
     broken = broken_model(folder)
@@ -90,7 +92,7 @@ def check_refused(folder: Path) -> Mapping[str, float]:
 
 
 def broken_model(folder: Path) -> Path:
-    """A checkpoint without a tensor of one layer's MLP."""
+    """Make a checkpoint that lacks a tensor of one layer's MLP, and return its directory."""
     directory = folder / "broken"
     shutil.copytree(resolve_model_dir("builtin:qwen3-tiny", folder / "cache", 0), directory)
     state = dict(read_safetensors(directory))
@@ -100,7 +102,7 @@ def broken_model(folder: Path) -> Path:
 
 
 def measure(num_runs: int) -> dict[str, Any]:
-    """Median and all runs, after one that is not counted."""
+    """Time the command, after one run that is not counted. Return the medians and all runs."""
     dry_run()
     runs = [dry_run() for _ in range(num_runs)]
     assert all(run.code == 0 for run in runs)
@@ -115,13 +117,13 @@ def measure(num_runs: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How often the command is timed."""
+    """Settings of the benchmark: how often the command is timed."""
 
     num_runs: int
 
 
 def main() -> int:
-    """Checks, measures, prints the JSON line; exit 1 if the target is missed."""
+    """Run the benchmark and print its JSON line. Return exit code 1 if the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three runs in place of eleven")
     settings = Settings(num_runs=3 if parser.parse_args().quick else 11)

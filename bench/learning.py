@@ -1,9 +1,9 @@
 """Claim: the demo's recipe, examples/spelling.yaml, learns its task by reinforcement, from rewards and nothing else.
 
-One process, one thread, the whole recipe with the runtime's own modules: a built-in model, the warm-up, then GRPO on
-samples that are `--staleness` versions old and drawn from bf16-rounded weights, as the asynchronous pipeline delivers
-them. `--control` permutes the rewards over the whole batch before the advantages: what is left is then no signal, and
-accuracy must not rise. Prints one JSON line; seconds are CPU time: neighbours do not count.
+One process with one thread runs the whole recipe with the runtime's own modules: a built-in model, the warm-up, then
+GRPO. Samples are `--staleness` versions old and drawn from bf16-rounded weights, as the asynchronous pipeline delivers
+them. `--control` permutes the rewards over the whole batch before advantages are computed. Then there is no signal, and
+accuracy must not rise. The output is one JSON line. Seconds are CPU time, so other programs do not count.
 """
 
 import argparse
@@ -36,12 +36,12 @@ from trainer.recipe import build_learner, learning_rate_of, warmup_settings
 RECIPE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
 
 BATCH_ROWS = 256
-"""Rows of a decode batch: one process has the cores to itself."""
+"""Sequences in a decode batch. It is large, because no other process of the run needs the cores. Chosen by hand."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What the phases share; the only mutable thing here besides the models."""
+    """Models and data that the phases share."""
 
     job: JobFile
     dataset: Dataset
@@ -72,7 +72,7 @@ class Run:
 
 
 def open_run(job: JobFile, cache: Path) -> Run:
-    """Builds the models, the environment and its splits."""
+    """Build the models, the environment and its splits."""
     directory = resolve_model_dir(job.model.path, cache, job.seed)
     actor, tokenizer = load_model(directory)
     sampler, _ = load_model(directory)
@@ -88,7 +88,7 @@ def open_run(job: JobFile, cache: Path) -> Run:
 
 
 def warm(run: Run) -> tuple[int, float]:
-    """Steps taken and last loss of the warm-up."""
+    """Run the warm-up. Return its number of steps and its last loss."""
     settings = warmup_settings(run.job)
     examples = warmup_examples(run.dataset, run.tokenizer)
     step, loss = 0, float("nan")
@@ -98,18 +98,18 @@ def warm(run: Run) -> tuple[int, float]:
 
 
 def publish(model: Any) -> dict[str, torch.Tensor]:
-    """The weights as they travel: bf16."""
+    """Return the weights rounded to bf16, as they are published."""
     return {name: parameter.detach().to(torch.bfloat16) for name, parameter in model.named_parameters()}
 
 
 def install(engine: TorchEngine, weights: Mapping[str, torch.Tensor]) -> None:
-    """Writes published weights into the engine's live tensors."""
+    """Write published weights into the engine's live tensors."""
     for name, tensor in engine.tensors().items():
         tensor.copy_(weights[name])
 
 
 def accuracy(run: Run) -> float:
-    """Greedy share of exact answers on the held-out prompts, with the weights as published."""
+    """Return the share of exact answers on the held-out prompts, decoded greedily with the published weights."""
     install(run.engine, publish(run.actor))
     held_out = run.dataset.splits.held_out
     completions = run.engine.generate(run.requests(held_out, 0, 1, greedy=True), seed=run.job.seed, version=0)
@@ -118,7 +118,7 @@ def accuracy(run: Run) -> float:
 
 
 def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[Sample]:
-    """One batch of scored samples from the weights now in the engine."""
+    """Return one batch of scored samples from the weights that the engine has now."""
     first_group = step * run.job.train.groups_per_step
     requests = run.requests(indices, first_group, run.job.algorithm.group_size, greedy=False)
     completions = run.engine.generate(requests, seed=run.job.seed, version=version)
@@ -139,7 +139,7 @@ def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[S
 
 
 def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
-    """The reinforcement phase; returns its seconds by part and its last report."""
+    """Run the reinforcement phase. Return its CPU seconds by part, and the number of tokens trained on."""
     job = run.job
     size, staleness = job.train.groups_per_step, job.staleness
     item_of = item_order(run.dataset.splits.train, job.seed)
@@ -156,8 +156,8 @@ def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
         rewards = np.asarray([sample.reward for sample in samples])
         mean_reward, exact = rewards.mean(), (rewards == EXACT).mean()
         if control:
-            dealt = np.random.default_rng((job.seed, step)).permutation(rewards)
-            samples = [replace(sample, reward=float(reward)) for sample, reward in zip(samples, dealt, strict=True)]
+            permuted = np.random.default_rng((job.seed, step)).permutation(rewards)
+            samples = [replace(sample, reward=float(reward)) for sample, reward in zip(samples, permuted, strict=True)]
         report = learner.step(samples, consumer=Policy(0, step), learning_rate=learning_rate_of(job, step))
         assert report is not None
         published.append(publish(run.actor))
@@ -173,7 +173,7 @@ def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
 
 
 def measure(job: JobFile, control: bool, verbose: bool) -> dict[str, Any]:
-    """One full run of the recipe; the result line."""
+    """Run the whole recipe once, and return the record."""
     times = [time.process_time()]
     with tempfile.TemporaryDirectory() as cache:
         run = open_run(job, Path(cache))
@@ -206,7 +206,7 @@ def measure(job: JobFile, control: bool, verbose: bool) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Parses the arguments, runs once, prints the JSON line."""
+    """Run the benchmark once and print its JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--staleness", type=int, default=2)

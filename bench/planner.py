@@ -1,23 +1,24 @@
 """Claim: the planner proves its placements, from one rack to ten thousand GPUs, faster than others find theirs.
 
-Sections (`--only`), each with its own page of what is measured and how, in `bench/planner_cases/`:
+The sections (`--only`) are modules of `bench/planner_cases/`, whose docstrings say what is measured and how:
 
-- `bruteforce` (optimum.py): the exact method against trying all placements, on 300 small problems.
-- `hetrl` (hetrl.py): HetRL's 64 GPUs in four networks; gap, ratios over static families, heuristics, simulation.
-- `areal_hex` (areal_hex.py): H800 and H20 at equal money and at equal speed, against the best of one kind.
-- `speed` (speed.py): first plan, proof within one percent and memory at 64, 1,024 and 10,000 GPUs.
-- `real` (real.py): twenty fleets of measured links and listed prices; proof, seconds, dollars.
-- `oracle` (oracle.py): placements that the oracle judges a second, batched.
-- `replan` (replanning.py): a changed link, changed inventory, what moves.
-- `limits` (limits.py): plans under a limit of seconds or dollars, played: how many miss it.
-- `simulation`, `cost` (others.py): predicted against simulated; held-out errors of the device model.
+- `bruteforce` (optimum.py) compares the exact method with a search of all placements, on 300 small problems.
+- `hetrl` (hetrl.py) plans HetRL's 64 GPUs in four networks: gap, ratios over static families, heuristics, simulation.
+- `areal_hex` (areal_hex.py) plans H800 and H20 at equal money and at equal speed, against the best of one kind.
+- `speed` (speed.py) times the first plan and the proof within one percent at 64, 1,024 and 10,000 GPUs, with memory.
+- `real` (real.py) plans twenty fleets of measured links and listed prices: proof, seconds, dollars.
+- `oracle` (oracle.py) counts the placements that the cost oracle evaluates per second, in batches.
+- `replan` (replanning.py) changes a link or the inventory, and counts what moves.
+- `limits` (limits.py) simulates plans under a limit of seconds or dollars, and counts those that miss it.
+- `simulation` and `cost` (others.py) compare predictions with simulations, and with held-out measurements.
 
-HetRL and AReaL-Hex are re-implemented from what is published, verl's and StreamRL's layouts from their code and paper;
-all are judged by our cost oracle, and no figure here is of a real cluster. Times are of this machine.
+HetRL and AReaL-Hex are re-implemented from their publications, verl's and StreamRL's layouts from their code and paper.
+Our cost oracle evaluates all of them, and no figure here is from a real cluster. Times are those of this machine.
 
-Each piece runs in a process of its own. With `--keep FOLDER` rows are kept there, and a run goes on where the last one
-ended; `--limit-s` begins no new piece after so many seconds. A section that cannot be imported, or whose pieces failed,
-is named in `results.not_measured` with the reason, and has no row in `reach`. The last line is one JSON object.
+Each piece runs in a process of its own. With `--keep FOLDER` its row is kept there, and a later run continues where
+this one ended. With `--limit-s` no new piece begins after that many seconds. A section that cannot be imported, or
+whose pieces failed, is named in `results.not_measured` with the reason, and has no row in `reach`. The last line is one
+JSON object.
 """
 
 import argparse
@@ -45,7 +46,7 @@ SECTIONS = {
     "simulation": ("others", "simulation"),
     "cost": ("others", "cost"),
 }
-"""By name: module below `bench.planner_cases` and the function that makes the section."""
+"""Sections by name: the module in `bench.planner_cases`, and its function that makes the section."""
 BEGUN_S = time.monotonic()
 
 
@@ -56,7 +57,7 @@ def say(text: str) -> None:
 def measure(
     names: list[str], store: Store, *, limit_s: float, wanted: Callable[[str], bool], jobs: int = 1
 ) -> tuple[Row, list[Row]]:
-    """Results of each section and all rows of `reach`."""
+    """Run the sections. Return the results by section, and all rows of `reach` (measured values and targets)."""
     results: Row = {}
     reach: list[Row] = []
     missing: dict[str, str] = {}
@@ -78,7 +79,7 @@ def measure(
 
 
 def _section(name: str) -> Section | str:
-    """The section, or why there is none."""
+    """Return the section, or the reason why it cannot be made."""
     module, function = SECTIONS[name]
     try:
         made: Section = getattr(importlib.import_module(f"bench.planner_cases.{module}"), function)()

@@ -1,23 +1,25 @@
 """Claim: what the planner predicts of layers is within 10 % of times, and 6 % of memory, that nobody here measured.
 
-Profiles are those of `DATA`/gpu_profiles; which rows count, and why others do not, is in the docstrings of
-`planner.devices.calibration.*_tables`. Errors are |predicted / measured - 1|, a mean over the rows of each kind of
-time, then over kinds. Predictions come from the functions of `planner.devices` that cost model and simulator call.
+The profiles are those of `DATA`/gpu_profiles. The docstrings of `planner.devices.calibration.*_tables` say which rows
+count, and why others do not. An error is |predicted / measured - 1|. It is averaged over the rows of each kind of time,
+and then over kinds. Predictions come from the functions of `planner.devices` that the cost model and the simulator
+call. There are these splits:
 
-- In sample: the numbers of a device type (`Efficiency`) fitted to the same rows. For context.
-- Without the model: they are fitted to the same type's rows of all other models.
-- Without the device type: none of its rows are seen, in any table; it has the numbers of its kin, and its datasheet.
-  A type is a row of `gpus.csv`. Without the silicon: nor of any other type with the same chip (A100 of 40 and 80 GB;
-  H100, H200 and GH200; ...). That is reported and counts in no mean.
+- In sample: the parameters of a device type (`Efficiency`) are fitted to the same rows. This is for context only.
+- Without the model: they are fitted to the rows of the same type for all other models.
+- Without the device type (a row of `gpus.csv`): none of its rows are used, in any table. Its parameters are those of
+  related types, with its own datasheet.
+- Without the silicon: rows of other types with the same chip (A100 of 40 and 80 GB; H100, H200 and GH200; ...) are not
+  used either. This split is reported, and counts in no mean.
 
-`cost_time_error_mean` is the mean of both splits over kinds of *layer* times: prefill, decoding, dense parts,
-training's forward and backward, head and loss, optimizer. That is what a plan's time is made of; the collectives of
-tensor parallelism are in it. Single kernels and collectives have rows of their own in the table, and so do means over
-all kinds, layers or not: they are reported and have no target.
+`cost_time_error_mean` is the mean over the second and third split, and over kinds of *layer* times: prefill, decoding,
+dense parts, forward and backward of training, head and loss, optimizer. A plan's time consists of these, and they
+include the collectives of tensor parallelism. Single kernels, collectives, and means over all kinds are reported too,
+without a target.
 
-`cost_memory_error_mean` is of parameters and activations of transformer layers. Nothing is fitted there: what a layer
-keeps is counted in the profiled program's source, so nothing is in sample. Beside it stand first and last layers, and
-what comes of a program whose source nobody read: one that keeps what the others keep on average.
+`cost_memory_error_mean` is over parameters and activations of transformer layers. Nothing is fitted here: the tensors
+that a layer keeps were counted in the source of the profiled program. First and last layers are reported too, and so is
+the error for a program whose source is not known, which is assumed to keep what the others keep on average.
 
 `--quick` takes every 16th matrix product and few kinds of attention, and leaves no silicon out. The last line is one
 JSON object.
@@ -50,8 +52,11 @@ from planner.devices.calibration.table import efficiency_rows
 from planner.devices.catalogue import gpu_types
 
 MAX_TIME_ERROR = 0.10
+"""Target: largest mean relative error of predicted times."""
 MAX_MEMORY_ERROR = 0.06
+"""Target: largest mean relative error of predicted memory."""
 QUICK_EVERY = 16
+"""A quick run takes one in so many rows of single kernels."""
 _ATTENTION = frozenset({MeasuredTerm.PREFILL_ATTENTION, MeasuredTerm.DECODE_ATTENTION})
 _THINNED = _ATTENTION | {MeasuredTerm.MATMUL}
 IN_SAMPLE = "in sample"
@@ -94,7 +99,7 @@ def measure_times(series: Sequence[Series], fit: Fit, splits: Sequence[str]) -> 
 
 
 def leave_out(split: str, series: Sequence[Series]) -> list[Predicted]:
-    """In a process of its own."""
+    """Return the predictions of one split. It runs in a process of its own."""
     gpus, traits = gpu_types(), load_traits()
     if split == WITHOUT_MODEL:
         return list(held_out.without_model(series, gpus, traits))
@@ -102,7 +107,7 @@ def leave_out(split: str, series: Sequence[Series]) -> list[Predicted]:
 
 
 def table_of(predicted: Iterable[Predicted]) -> dict[str, Score]:
-    """By kind of time."""
+    """Return the score of each kind of time that was predicted."""
     groups: dict[MeasuredTerm, list[Predicted]] = defaultdict(list)
     for one in predicted:
         groups[one.series.term].append(one)
@@ -110,7 +115,7 @@ def table_of(predicted: Iterable[Predicted]) -> dict[str, Score]:
 
 
 def by_gpu(predicted: Iterable[Predicted]) -> dict[str, dict[str, float]]:
-    """Mean error of each kind of time of each type."""
+    """Return the mean error by device type and kind of time."""
     groups: dict[str, dict[MeasuredTerm, list[Predicted]]] = defaultdict(lambda: defaultdict(list))
     for one in predicted:
         groups[one.series.gpu][one.series.term].append(one)
@@ -154,7 +159,7 @@ def as_row(one: Score) -> Row:
 
 
 def numbers_of(fit: Fit, traits: Mapping[str, Traits]) -> Row:
-    """What was fitted to all rows."""
+    """Return the parameters of devices and programs that were fitted to all rows."""
     devices = {gpu: parameters.decoded(parameters.DEVICE, completed(gpu, fit, traits)) for gpu in fit.devices}
     return {"devices": devices, "programs": parameters.decoded(parameters.PROGRAM, fit.program)}
 
@@ -179,7 +184,7 @@ def memory_score(rows: Sequence[LayerMemory], predict: Callable[[LayerMemory], t
 
 
 def unknown_program(row: LayerMemory) -> tuple[float, float]:
-    """As if this model's program kept what the other models' programs keep on average."""
+    """Predict the memory of a layer as if its program kept what the programs of other models keep on average."""
     family = row.arch.name[:3]
     others = [kept for name, kept in KEPT.items() if name[:3] != family]
     mean = replace(
@@ -191,7 +196,7 @@ def unknown_program(row: LayerMemory) -> tuple[float, float]:
 
 
 def _width_beyond(name: str) -> float:
-    """Copies of the MLP's inside beyond one a matrix that leads into it."""
+    """Return how many copies of the MLP's inner activation a program keeps beyond one per matrix into the MLP."""
     gated = name.startswith("Sailor")
     return (KEPT[name].width or 0.0) - (2 if gated else 1)
 
@@ -205,7 +210,7 @@ def print_memory(results: Row) -> None:
 
 
 def thinned(series: Sequence[Series], every: int) -> list[Series]:
-    """One in so many rows of kernels; attention with 8 and 32 heads alone."""
+    """Keep one in `every` rows of single kernels, and of attention only that with 8 and 32 heads."""
     if every == 1:
         return list(series)
     kept = [one for one in series if one.term not in _ATTENTION or (one.arch and one.arch.num_heads in (8, 32))]

@@ -1,11 +1,11 @@
-"""Makes the dated record of the planner's comparison, text and pictures, from what `bench.planner` measured.
+"""Writer of the dated record of the planner's comparison (text and pictures) from the results of `bench.planner`.
 
     python -m bench.planner_record RECORD.json... --output docs/planner-comparison/DATE.md
 
 `RECORD` is a file with the JSON object that `bench.planner` prints as its last line, or the folder that was given to it
-as `--keep`; several are put together. Pictures stand beside the text and begin with its name. What was not measured is
-said to be missing, unless `--only` says what the record is about; nothing is measured here. `--index` names the page
-whose last section, "Records", lists all records of that folder, the newest first.
+as `--keep`; several are put together. Pictures are written next to the text, and their names begin with its name. The
+text says which sections were not measured, unless `--only` limits the record to some. Nothing is measured here.
+`--index` names the page whose last section, "Records", lists all records of that folder, the newest first.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def listed(page: str, folder: str, records: Iterable[Path]) -> str:
-    """The page with these records listed at its end. Raises: ValueError where it has no section for them."""
+    """Return the page with these records listed in its last section. Raises: ValueError if it has no such section."""
     before, heading, section = page.partition(RECORDS)
     if not heading:
         raise ValueError(f"the index has no section {RECORDS.strip()!r}")

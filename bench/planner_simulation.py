@@ -1,16 +1,17 @@
-"""Claim: what the cost model predicts of a placement is what happens when the placement is played.
+"""Claim: the cost model predicts the seconds per step that a placement has when it is simulated.
 
-The simulator (`planner.simulate`) plays single engines, meshes and links with sampled lengths, and imports nothing of
-the cost model. Here both judge the same placements of HetRL's 64 GPUs: over four networks, PPO and GRPO, synchronous
-and not, models of 4B, 8B and 14B in turn. Of each cell's valid placements drawn by chance, two sets are played: as many
-as come first, and as many again from the tenth that the cost model likes best.
+The simulator (`planner.simulate`) runs single engines, meshes and links as discrete events with sampled lengths, and
+imports nothing of the cost model. Here both evaluate the same placements of HetRL's 64 GPUs. A *cell* is one of four
+networks with PPO or GRPO, synchronous or not, and a model of 4B, 8B or 14B in turn. Valid placements of each cell are
+drawn at random. Two sets of them are simulated: the first ones drawn, and as many from the tenth that the cost model
+predicts to be fastest.
 
-For each set: Spearman's rank correlation of predicted and simulated seconds a step, mean and worst relative error, and
-the bias (predicted over simulated). The best tenth is played a second time with other lengths: the rank correlation of
-both runs (`ceiling`) says how much of what is missing to 1 is the luck of a few steps. Before anything is counted, the
-simulator is checked on a case in closed form.
+Each set has Spearman's rank correlation of predicted and simulated seconds per step, mean and worst relative error, and
+the bias (predicted over simulated). The best tenth is simulated a second time with other lengths. The rank correlation
+of both runs (`ceiling`) shows how much of the distance to 1 is due to chance in a few steps. Before anything is
+measured, the simulator is checked on a case in closed form.
 
-The last line is one JSON object; everything else is on stderr.
+The last line is one JSON object, and everything else goes to stderr.
 """
 
 import argparse
@@ -39,15 +40,18 @@ from planner.simulate.run_record import Simulated
 from planner.simulate.simulator import simulate
 
 MIN_SPEARMAN = 0.95
+"""Target: least rank correlation of any cell."""
 MAX_MEAN_ERROR = 0.10
+"""Target: largest mean of the cells' mean errors."""
 BEST_FRACTION = 0.1
+"""Share of a cell's valid placements, those that the cost model predicts to be fastest, in the second set."""
 OTHER_SEEDS = 1_000_003
-"""From a placement's seed to that of its second run."""
+"""Difference between a placement's seed and the seed of its second simulation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One workload on one fleet."""
+    """One workload on one fleet, and how many placements and steps of it are simulated."""
 
     scenario: str
     algorithm: str
@@ -64,25 +68,25 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One set of placements of a cell."""
+    """Comparison over one set of placements of a cell."""
 
     cell: str
     which: str
     num_plans: int
     spearman: float
     mean_error: float
-    """Of the predicted seconds a step, relative to the simulated ones."""
+    """Mean error of the predicted seconds per step, relative to the simulated ones."""
     worst_error: float
     bias: float
-    """Median of predicted over simulated."""
+    """Median of predicted over simulated seconds per step."""
     max_age: int
     simulate_s: float
     """Mean wall time of one simulation."""
     pairs: tuple[tuple[float, float], ...] = ()
-    """Of each placement, predicted and simulated seconds a step, to four digits; empty in older records."""
+    """Predicted and simulated seconds per step of each placement, to four digits; empty in older records."""
     ceiling: float | None = None
-    """Rank correlation of two simulations whose lengths are drawn apart. Only of the best tenth, and not in older
-    records. Predictions, which have no luck of their own, may be somewhat above it; far above it, they cannot be."""
+    """Rank correlation of two simulations with different lengths, for the best tenth only; None in older records. The
+    correlation of predictions may be a little above it, since they have no randomness, and cannot be far above it."""
 
 
 def problem_of(cell: Cell) -> Problem:
@@ -91,7 +95,7 @@ def problem_of(cell: Cell) -> Problem:
 
 
 def compare(cell: Cell) -> list[Compared]:
-    """Draws, plays and compares."""
+    """Draw placements of a cell, simulate two sets of them, and compare with the predictions."""
     problem = problem_of(cell)
     rng = np.random.default_rng(cell.seed)
     valid: list[tuple[Placement, Evaluation]] = []
@@ -116,9 +120,9 @@ def played(
     *,
     is_twice: bool = False,
 ) -> Compared:
-    """The placements' predicted seconds a step beside the simulated ones; each has a seed of its own.
+    """Simulate placements, each with its own seed, and compare the seconds per step with the predicted ones.
 
-    `is_twice`: they are played again, for the ceiling alone.
+    With `is_twice` they are simulated again with other seeds, for the ceiling only.
     """
     began_s = time.monotonic()
     seen = _simulated(cell, cost_tables.problem, chosen, cell.seed)
@@ -165,7 +169,7 @@ def _short(value: float) -> float:
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
-    """Rank correlation; ties share their mean rank."""
+    """Return Spearman's rank correlation. Ties share their mean rank."""
     return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
 
 
@@ -181,7 +185,10 @@ def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float6
 
 
 def check_simulator() -> None:
-    """One machine, equal lengths, no staleness: a step is prefill, decoding, training and loading weights, to 0.1 %."""
+    """Check the simulator on one machine with equal lengths and no staleness.
+
+    There a step takes the sum of prefill, decoding, training and loading weights, to 0.1 %. Raises: AssertionError.
+    """
     from planner.devices import collective, layer
 
     arch, gpu = architecture("Qwen3-4B"), gpu_types()["A100-80GB-SXM"]
@@ -242,7 +249,7 @@ def check_simulator() -> None:
 
 
 def cells(*, quick: bool, seed: int, num_plans: int) -> list[Cell]:
-    """Four networks x two algorithms x two kinds of timing; the models in turn."""
+    """Return the cells: four networks x two algorithms x synchronous or not, with the models in turn."""
     size = (min(20, num_plans), 4) if quick else (num_plans, 6)
     made: list[Cell] = []
     for i, (scenario, algorithm, is_async) in enumerate(product(HetrlScenario, ("grpo", "ppo"), (False, True))):
@@ -270,7 +277,7 @@ def line_of(row: Compared) -> str:
 
 
 def reach_of(rows: Sequence[Compared]) -> list[dict[str, object]]:
-    """The worst cell counts."""
+    """Return measured values and targets: the lowest correlation of any cell, and the mean of the mean errors."""
     rank = min(row.spearman for row in rows if row.which == "random")
     best_rank = min(row.spearman for row in rows if row.which == "best tenth")
     error = float(np.mean([row.mean_error for row in rows]))

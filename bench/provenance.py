@@ -1,4 +1,4 @@
-"""What every benchmark says of itself in its record: the commit and the machine."""
+"""Origin of a benchmark's record: the commit and the machine that it was measured on."""
 
 import multiprocessing
 import os
@@ -8,14 +8,17 @@ from pathlib import Path
 
 
 def commit() -> str:
-    """Of the tree that is run; `unknown` outside a repository."""
+    """Return the commit of the source tree, or `unknown` outside of a repository."""
     here = Path(__file__).parent
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
 def machine(load: float | None = None, **versions: str) -> dict[str, object]:
-    """`load`: the one-minute average before anything was measured, where that is not now."""
+    """Return the processor, the number of cores, the versions of software, and the machine's load.
+
+    `load` is the one-minute load average from before the measurement; without it, the current one is taken.
+    """
     about_cpu = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in about_cpu if "model name" in line]
     return {

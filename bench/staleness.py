@@ -1,21 +1,23 @@
 """Claim: the ledger keeps every trained token within the bound, discards almost nothing, does not teach brevity, and
 keeps the trainer as busy as the bound allows.
 
-Discrete events (bench/staleness_sim): 8 regions on six continents with measured round-trip times, real response
-lengths in groups of 8, generation capacity 1.2 times the need, one worker in ten dying an hour. The need is the tokens
-of a step over the step's time; the step's time is set by the ratio of the mean unloaded group time to it. Ours is the
-trainer's own `trainer.ledger.machine.Ledger`, told the same events; beside it, with the same workers, links and
-lengths: AReaL's formula, prime-rl's sweep, a synchronous loop, and two simpler bounds (drop late arrivals; hold).
+A discrete-event simulation (bench/staleness_sim) has 8 regions on six continents with measured round-trip times, and
+real response lengths in groups of 8. Generation capacity is 1.2 times the need, and one worker in ten dies per hour.
+The need is the tokens of a step over the step's time. A case sets the step's time by the ratio of the mean time of a
+group, without load, to it. Our policy is the trainer's own `trainer.ledger.machine.Ledger`, which is told the simulated
+events. With the same workers, links and lengths it is compared with AReaL's formula, prime-rl's sweep, a synchronous
+loop, and two simpler bounds: dropping late arrivals, and holding the trainer back.
 
-A step takes 64 groups, 512 samples: the middle of what is published for group-relative methods (128 to 8192). The
-window is 200 steps, 12,800 groups, after 20 of warm-up: a rate is then known to about one percent; discards and length
-bias are exact for the window's groups. How each figure is computed: bench/staleness_sim/measure.py.
+A step takes 64 groups or 512 samples, the middle of what is published for group-relative methods (128 to 8192). The
+window is 200 steps (12,800 groups) after 20 of warm-up, so that a rate is known to about one percent; other policies
+have 100 steps. Discards and length bias are exact for the window's groups. bench/staleness_sim/measure.py says how each
+figure is computed.
 
-First the simulator is checked on a case that is known in closed form. The simpler bounds are also run on the harder
-contest alone, where figures were found before: at bound 2, dropping late arrivals lost 10 and 14 % at ratios 1 and 1.5
-and shortened what was trained by 5 %, and holding kept the trainer busy 0.95 and 0.81.
+First the simulator is checked on a case in closed form. The simpler bounds are also run on the problems of aime24
+alone, for which earlier figures exist: at bound 2 and ratios 1 and 1.5, dropping late arrivals lost 10 and 14 % and
+shortened the trained samples by 5 %, and holding kept the trainer busy for 0.95 and 0.81 of the time.
 
-The last line is one JSON object; everything else is on stderr.
+The last line is one JSON object, and everything else goes to stderr.
 """
 
 import argparse
@@ -53,25 +55,31 @@ from bench.staleness_sim.world import (
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RATIOS = (0.5, 0.8, 1.0, 1.5, 2.0)
+"""Mean time of a group without load, over the time of a step."""
 BOUNDS = (1, 2, 4)
+"""Staleness bounds, in versions."""
 CAPACITY = 1.2
+"""Capacity of generation over the need."""
 LENGTHS = "contests"
-"""The problems of two contests, 510 groups of nine models that were evaluated under about the same limit of length: a
-job has one limit."""
+"""Source of response lengths: the problems of two contests, 510 groups of nine models. All were evaluated under about
+the same limit of length, as a job has one limit."""
 
 MANY = 20_000
-"""Groups that a mean or a percentile is taken over."""
+"""Number of groups over which a mean or a percentile is taken."""
 
 OURS = "ours"
 POLICIES = (OURS, *Rule)
 MAX_DISCARDED = 0.01
+"""Target: largest fraction of samples or tokens that is discarded."""
 MAX_LENGTH_BIAS = 0.01
+"""Target: largest relative difference of the mean length trained on to the mean length sampled."""
 MIN_BUSY_VS_BEST = 0.95
+"""Target: least busy time of the trainer, over that of the best possible policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run: everything that determines it."""
+    """Everything that determines one simulated run."""
 
     policy: str
     ratio: float
@@ -93,7 +101,7 @@ def _source(data: Path, name: str) -> Source:
 
 @cache
 def _drawn(data: Path, name: str, group_size: int, num_groups: int) -> npt.NDArray[np.int64]:
-    """Groups that the means, percentiles and the best rate come from; the simulations have others."""
+    """Draw the lengths [groups, samples] for means, percentiles and the best rate; simulations draw other ones."""
     return drawn(_source(data, name), group_size, num_groups, seed=0)
 
 
@@ -103,7 +111,7 @@ def _links(data: Path) -> Mapping[str, Link]:
 
 
 def world_of(case: Case) -> World:
-    """The world in which the case's ratio and capacity hold."""
+    """Return the simulated world that has the case's ratio and capacity."""
     sample_tokens = float(_source(case.data, case.lengths).groups.mean())
     group_s = float(_drawn(case.data, case.lengths, case.group_size, MANY).max(axis=1).mean()) / TOKENS_PER_S
     step_s = group_s / case.ratio
@@ -125,7 +133,7 @@ def world_of(case: Case) -> World:
 
 
 def run(case: Case) -> Outcome:
-    """Simulates one case."""
+    """Simulate one case, and return its figures."""
     world = world_of(case)
     source = _source(case.data, case.lengths)
     scheduler: Scheduler = Ours(world) if case.policy == OURS else Peer(Rule(case.policy), world)
@@ -140,7 +148,7 @@ def run(case: Case) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The grid of all policies, single variations of ours, and what other figures are known of."""
+    """Cases of a run: the grid of all policies, single variations of ours, and cases with known earlier figures."""
 
     grid: tuple[Case, ...]
     variations: tuple[tuple[str, Case], ...]
@@ -148,7 +156,7 @@ class Plan:
 
 
 def plan(data: Path, *, quick: bool, seed: int, lengths: str) -> Plan:
-    """The cases of a run; `quick`: fewer of them, and shorter."""
+    """Return the cases of a run. With `quick` they are fewer and shorter."""
     ours_window = Window(warmup=12, steps=60) if quick else Window(warmup=20, steps=200)
     peer_window = Window(warmup=12, steps=30) if quick else Window(warmup=20, steps=100)
     ratios, bounds = ((0.5, 1.0, 2.0), (1, 4)) if quick else (RATIOS, BOUNDS)
@@ -180,7 +188,7 @@ def _with_lengths(name: str) -> Callable[[Case], Case]:
 
 
 def run_all(cases: Sequence[Case], jobs: int) -> list[Outcome]:
-    """All cases, in order, with progress on stderr."""
+    """Simulate all cases and return their figures in order. Progress goes to stderr."""
     begun_s = time.monotonic()
     outcomes: list[Outcome] = []
     with ProcessPoolExecutor(jobs) as pool:
@@ -195,7 +203,11 @@ def run_all(cases: Sequence[Case], jobs: int) -> list[Outcome]:
 
 
 def check_simulator() -> None:
-    """A synchronous loop over one free region and equal lengths takes T + W + G + D, to the tick."""
+    """Check the simulator on a synchronous loop in one region with equal lengths.
+
+    There a step takes exactly the time of training, of new weights (encode and load), of generation, and of the
+    delivery of the samples. Raises: AssertionError.
+    """
     world = World(
         links={"here": Link(one_way_s=0.0, throughput_gbit_per_s=1.0)},
         worker_regions=("here",) * 4,
@@ -225,11 +237,11 @@ KNOWN = {
     (Rule.HOLD, 1.0): ("busy", 0.95),
     (Rule.HOLD, 1.5): ("busy", 0.81),
 }
-"""Figures that were found before, at bound 2."""
+"""Earlier figures at bound 2 with lengths of aime24, by policy and ratio: (name of the figure, its value)."""
 
 
 def calibration(known: Sequence[Case], outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
-    """The simpler bounds' figures beside those that were found before."""
+    """Return rows with the figures of the simpler bounds and the earlier ones."""
     rows: list[dict[str, object]] = []
     for case, outcome in zip(known, outcomes, strict=True):
         name, before = KNOWN[Rule(case.policy), case.ratio]
@@ -242,7 +254,7 @@ def calibration(known: Sequence[Case], outcomes: Sequence[Outcome]) -> list[dict
 
 
 def row_of(case: Case, outcome: Outcome) -> dict[str, object]:
-    """One run's figures for the record."""
+    """Return the figures of one run for the record."""
     figures = {
         "busy": outcome.busy,
         "busy_vs_best": outcome.busy_vs_best,
@@ -268,7 +280,7 @@ def row_of(case: Case, outcome: Outcome) -> dict[str, object]:
 
 
 def reach_of(outcomes: Sequence[Outcome], varied: Sequence[Outcome]) -> list[dict[str, object]]:
-    """The worst of ours over the grid, against the targets; violations over the variations as well."""
+    """Return our worst values over the grid with their targets; violations are counted in the variations too."""
     violations = sum(outcome.violations for outcome in (*outcomes, *varied))
     discarded = max(outcome.discarded for outcome in outcomes)
     bias = max(outcome.length_bias for outcome in outcomes)

@@ -1,18 +1,20 @@
 """Claim: a sampled token takes at most 5 bytes, its log-probability exact, and a core decodes and checks 1 GB/s.
 
-Frames are groups of 8 samples of one prompt. Prompts are those of MATH-500; ids and log-probabilities are drawn from a
-small language model trained here on `math_prompts` (trajectory_records/language_model.py says what it is and is not);
-lengths are those of real groups of 8 samples of reasoning models (`response_lengths/reasoning_eval_lengths.csv`). All
-formats get the same records, and each prompt once a group. First every format must give back what went in: ours bit for
-bit, through the validation that every receiver runs. Then bytes are counted and decoding is timed, with the frames in
-turn, in CPU seconds (neighbours do not count), the median of several passes. A gigabyte is 10^9 bytes of plain columns:
-u32 id, f32 log-probability and a mask bit, 8.125 bytes a completion token.
+A frame is a group of 8 samples of one prompt. Prompts are those of MATH-500. Ids and log-probabilities are drawn from a
+small language model that is trained here on `math_prompts` (trajectory_records/language_model.py describes its limits).
+Lengths are those of real groups of 8 samples of reasoning models (`response_lengths/reasoning_eval_lengths.csv`). All
+formats get the same records, with each prompt once per group.
 
-One level of compression meets all figures: the codec's default. Beside it: every other level, sharper and flatter
-models, short answers, episodes with tool output. The model and its samples are cached; the first full run takes
+First every format must return its input: ours bit for bit, through the validation that every receiver runs. Then bytes
+are counted and decoding is timed, over all frames in turn, in CPU seconds (so other programs do not count), as the
+median of several passes. A gigabyte is 10^9 bytes of plain columns: u32 id, f32 log-probability and a mask bit, which
+are 8.125 bytes per completion token.
+
+The codec's default level of compression meets all targets. Every other level, sharper and flatter models, short
+answers, and episodes with tool output are measured too. The model and its samples are cached; the first full run takes
 five minutes of CPU.
 
-`ingest_tokens_per_s` is wall time between two processes on loopback, the median of several runs
+`ingest_tokens_per_s` is over wall time between two processes on loopback, the median of several runs
 (trajectory_records/ingest.py). `stores` compares the spool with SQLite (trajectory_records/stores.py). The last line is
 one JSON object.
 """
@@ -52,11 +54,15 @@ from periplus.values.trajectory import (
 )
 
 MAX_BYTES_PER_TOKEN = 5.0
+"""Target: most bytes per sampled token."""
 MIN_DECODE_GBYTES_PER_S = 1.0
+"""Target: least rate of decoding and validation on one core, in GB/s of plain columns."""
 MIN_INGEST_TOKENS_PER_S = 10_000_000
+"""Target: least tokens per second that a trainer takes in."""
 
 GROUP_SIZE = 8
 COLUMN_BYTES = 8.125
+"""Bytes of a completion token in plain columns: u32 id, f32 log-probability, one bit of mask."""
 MAX_CONTENT_BYTES = 64 << 20
 LIMITS = TrajectoryLimits(vocab_size=lm.VOCAB_SIZE, max_prompt_tokens=4096, max_completion_tokens=1 << 17)
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -107,7 +113,10 @@ Group = tuple[Trajectory, ...]
 
 
 def real_groups(data: Path, rng: np.random.Generator, count: int) -> list[list[int]]:
-    """Lengths of so many groups: samples of one problem by one model. Raises: SystemExit if the table is not there."""
+    """Return the completion lengths of `count` groups, each of samples of one problem by one model.
+
+    Raises: SystemExit if the table does not exist.
+    """
     path = data / REASONING
     if not path.is_file():
         raise SystemExit(f"{path} is not there; name the folder that holds response_lengths with --data")
@@ -117,13 +126,13 @@ def real_groups(data: Path, rng: np.random.Generator, count: int) -> list[list[i
         by_problem.setdefault((model, dataset, problem), []).append(int(completion_tokens))
     groups = [lengths for lengths in by_problem.values() if len(lengths) == GROUP_SIZE]
     groups.sort(key=sum)
-    # One of each quantile, so that few groups have the mean and the spread of all.
+    # Take one group of each quantile, so that a few groups have the mean and the spread of all.
     places = (np.arange(count) + 0.5) / count * len(groups)
     return [groups[int(place)] for place in rng.permutation(places)]
 
 
 class Source:
-    """Trains the model once, and draws records from it; both are kept in the cache."""
+    """Source of records: it trains the model once and samples from it. Model and samples are kept in the cache."""
 
     def __init__(self, config: Config, data: Path, cache: Path) -> None:
         self._config, self._cache = config, cache
@@ -132,7 +141,7 @@ class Source:
         cache.mkdir(parents=True, exist_ok=True)
 
     def groups(self, lengths: Sequence[Sequence[int]], sharpness: float) -> list[Group]:
-        """One group a list of lengths."""
+        """Return one group of records for each list of lengths. `sharpness` scales the model's logits."""
         flat = [length for group in lengths for length in group]
         asked = f"{self.corpus.digest} {self._config} {sharpness} {flat}"
         path = self._cache / f"records-{hashlib.sha256(asked.encode()).hexdigest()[:16]}.npz"
@@ -161,7 +170,7 @@ class Source:
 
 
 def record(place: int, prompt: Any, ids: Any, logprobs: Any) -> Trajectory:
-    """A sample as a worker would send it; one in four met a new policy on its way."""
+    """Return a sample as a worker would send it. In one of four the policy changed after a third of the tokens."""
     group, sample, num_tokens = place // GROUP_SIZE, place % GROUP_SIZE, len(ids)
     version, swapped_at = 40 + group // 4, num_tokens // 3 if place % 4 == 0 else 0
     runs = [PolicyRun(Policy(0, version - 1), swapped_at), PolicyRun(Policy(0, version), num_tokens - swapped_at)]
@@ -187,7 +196,7 @@ def record(place: int, prompt: Any, ids: Any, logprobs: Any) -> Trajectory:
 
 
 def with_tool_output(group: Group) -> Group:
-    """The same samples as episodes: of every 400 tokens the last 100 came from a tool."""
+    """Return the samples as episodes, in which the last 100 of every 400 tokens came from a tool."""
     changed = []
     for t in group:
         mask = np.arange(len(t.mask)) % 400 < 300
@@ -221,7 +230,7 @@ def decode_cut_and_digest(payload: bytes) -> list[bytes]:
 
 
 def cpu_s(work: Callable[[Any], object], items: Sequence[Any], passes: int) -> float:
-    """Median CPU time of one pass over the items."""
+    """Return the median CPU time of one pass over the items."""
     times_s = []
     for _ in range(passes):
         begun_s = time.process_time()
@@ -289,7 +298,7 @@ def peers_on(groups: Sequence[Group], passes: int) -> dict[str, dict[str, float]
 
 
 def measure_ingest(groups: Sequence[Group], config: Config) -> dict[str, Any]:
-    """`ingest_tokens_per_s` through gRPC, the ledger's commit and the disk: the median run, and all of them."""
+    """Measure `ingest_tokens_per_s` through gRPC, the ledger's commit and the disk. Return the median run and all."""
     runs = [ingest.measure(groups, config.ingest_frames, LIMITS) for _ in range(config.ingest_runs)]
     runs.sort(key=lambda run: run["ingest_tokens_per_s"])
     return runs[len(runs) // 2] | {"runs": [run["ingest_tokens_per_s"] for run in runs]}

@@ -1,10 +1,10 @@
 """Claim: the WAN emulator carries over 500 MB/s when off, and holds rate and round-trip time within 5 % when shaping.
 
-The emulator runs as the process that users start (`periplus wan run`), and is set over its control interface. A sender
-process, the emulator and the receiver share the machine. First a random payload crosses each way and is compared byte
-for byte, with the counters. Peers in the same run: the same transfer over plain loopback, and through a relay of a few
-lines on asyncio streams that shapes nothing. Each figure is the median of several runs, round-trip times of many pings.
-The last line is one JSON object.
+The emulator runs as the process that users start (`periplus wan run`), and its links are set over its control
+interface. A sender process, the emulator and the receiver share the machine. First a random payload crosses the link in
+both directions, and is compared byte for byte; the counters must agree. The same run measures two peers: the transfer
+over plain loopback, and through a short relay on asyncio streams that shapes nothing. Each rate is the median of
+several runs, and each round-trip time the median of many pings. The last line is one JSON object.
 """
 
 import argparse
@@ -30,7 +30,9 @@ from periplus.wan.client import LinkProperty, WanControl
 
 SRC, DST = "a", "b"
 MIN_OFF_MBYTES_PER_S = 500.0
+"""Target: least rate without shaping, in MB/s."""
 MAX_ERROR = 0.05
+"""Target: largest relative error of a rate or round-trip time with shaping."""
 WRITE_BYTES = 1 << 18
 
 
@@ -136,7 +138,7 @@ def plain_relay(listener: socket.socket, host: str, port: int) -> None:
 
 
 def receive_bytes_per_s(listener: socket.socket, address: str, num_bytes: int) -> float:
-    """Rate from the first arrival to the last of a transfer to `listener` that dials `address`."""
+    """Return the rate of a transfer to `listener` by a sender that dials `address`, from first to last arrival."""
     buffer = bytearray(1 << 20)
     with working(send_zeros, address, num_bytes):
         connection, _ = listener.accept()
@@ -160,7 +162,7 @@ def round_trip_s(address: str, num_pings: int) -> float:
 
 
 def check_bytes(address: str) -> int:
-    """A payload crosses and comes back unchanged. Returns its size."""
+    """Check that a payload comes back unchanged, and return its size."""
     payload = random.Random(1).randbytes(8 << 20)
     with dial(address) as connection, working(_send_and_end, connection, payload):
         digest, received = hashlib.sha256(), 0
@@ -179,7 +181,7 @@ def _send_and_end(connection: socket.socket, payload: bytes) -> None:
 
 
 class Control:
-    """The emulator, for blocking code."""
+    """Control of the emulator for code without an event loop."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -1,25 +1,27 @@
 """Claim: a delta between two published versions costs less than the entropy of its positions and values, exactly.
 
-Less than their memoryless entropy H(p)/p + H(step), that is: no codec that ignores the base's values can go below it.
-And at most 8 % more than the entropy of both given each weight's exponent and tensor.
+The entropy is the memoryless one, H(p)/p + H(step) bits per change: no codec that ignores the values of the base can
+take less. A delta also takes at most 8 % more than the entropy of both given each weight's exponent and tensor.
 
-Deltas are of real optimizer steps: two models, each continued at the rates of reinforcement and at the demo's own, one
-step and eight folded (bench/weight_deltas/series.py says which, and how they are made; `--cache` is the folder in which
-they lie or are put, about an hour on two cores the first time). Beside them stand the published layouts
-(bench/weight_deltas/peers.py), which are first held against known figures. Made-up deltas
-(bench/weight_deltas/synthetic.py) show other densities and sizes; speeds are measured on them.
+The deltas are of real optimizer steps: two models, each continued at learning rates of reinforcement and at the demo's
+own, over one step and over eight folded ones. bench/weight_deltas/series.py says which, and how they are made.
+`--cache` is the folder for them; making them takes about an hour on two cores the first time. Published layouts of
+others (bench/weight_deltas/peers.py) are measured too, after a check against known figures. Synthetic deltas
+(bench/weight_deltas/synthetic.py) show other densities and sizes, and speeds are measured on them.
 
-First of each delta: decoded from its parts, its state digest is the new version's. Then sizes. Floors are those of
-`periplus.codec.weights.floors`: `conditional` charges nothing for the tables of probabilities that a decoder has to be
-told, `conditional_with_tables` half a logarithm a parameter. The entropy of steps, zero included, given exponent and
-tensor is the conditional floor again. `bits_vs_conditional_floor_max` and `dense_vs_step_entropy_max` are of the bare
-floor where that is within the target, and else of the one with tables: `floors_used` says which, and both are in the
-results. Folds are of eight versions: exact if applying one gives what applying the eight gives.
+First each delta is decoded from its parts, and the digest of the result must be that of the new version. Then sizes are
+compared with the floors of `periplus.codec.weights.floors`. `conditional` charges nothing for the tables of
+probabilities that a decoder needs, and `conditional_with_tables` charges half a logarithm per parameter. The entropy of
+steps, zero included, given exponent and tensor equals the conditional floor. `bits_vs_conditional_floor_max` and
+`dense_vs_step_entropy_max` use the bare floor if the target is met with it, and else the floor with tables.
+`floors_used` says which one, and both are in the results. A fold is exact if applying it gives the same state as
+applying its eight deltas.
 
-Speeds: one core (the process is bound to it), one thread, GB of 10^9 bytes of the full bf16 state a second of wall
-time, the median of several passes, CPU time beside it. `gpu_encode_vs_read` (bench/weight_deltas/device.py) is measured
-where there is a GPU, and is else named among what was not. One setting, the codec's only one, meets all. `--quick`
-needs no cache: its deltas are made up. The last line is one JSON object.
+Speeds are measured on one core (the process is bound to it) with one thread, in GB (10^9 bytes) of the full bf16 state
+per second of wall time, as the median of several passes; CPU time is recorded too. `gpu_encode_vs_read`
+(bench/weight_deltas/device.py) is measured if there is a GPU, and listed as not measured otherwise. The codec has one
+setting, which meets all targets. `--quick` needs no cache, because its deltas are synthetic. The last line is one JSON
+object.
 """
 
 import argparse
@@ -47,24 +49,32 @@ from bench.weight_deltas.speeds import memory, peer_speeds, speeds
 from periplus.values.weight_state import WeightState, content_bytes
 
 MAX_VS_CONDITIONAL = 1.08
+"""Target: largest size of a delta over the conditional floor."""
 MAX_VS_IID = 0.75
+"""Target: largest size of a delta over the memoryless floor."""
 MIN_ENCODE_GBYTES_PER_S = 0.8
+"""Target: least rate of encoding on one core, in GB/s of the bf16 state."""
 MIN_DECODE_GBYTES_PER_S = 1.2
+"""Target: least rate of decoding and applying on one core, in GB/s of the bf16 state."""
 MAX_VS_STEP_ENTROPY = 1.05
+"""Target: largest size of a dense delta over the entropy of its steps given exponent and tensor."""
 MAX_FOLD_VS_SUM = 0.62
+"""Target: largest size of a fold of eight deltas over the sum of their sizes."""
 DENSE = (0.1, 0.8)
-"""The share of changes of what is called dense; what the rates of the demo lead to beyond is in the results alone."""
+"""Range of the share of changed elements of a dense delta. Denser ones, from the demo's rates, have no target."""
 
 MAX_GPU_VS_READ = 3.0
+"""Target: largest time of encoding on a GPU over the time of copying a state within its memory."""
 MAX_VS_FULL_COPY = 1.01
+"""Largest size of any delta over a zstandard-compressed full copy; a larger one ends the run."""
 GPU_ELEMENTS, GPU_DENSITY = 1 << 30, 0.01
 
 GSM8K = Path(__file__).resolve().parents[2] / "shared" / "data" / "math_prompts" / "gsm8k_train.jsonl"
 ONE_PERCENT_RATE = 1e-6
-"""At which a synthetic step changes 1.0 %."""
+"""Learning rate at which a synthetic step changes 1.0 % of the elements."""
 
 DENSITY_RATES = (1.5e-7, 4e-7, 1e-6, 2e-6, 3e-6, 6e-6, 1.5e-5, 3e-5, 6e-5, 1e-4, 2e-4, 3e-4, 7e-4)
-"""At which it changes 0.2 to 80 %."""
+"""Learning rates at which a synthetic step changes 0.2 to 80 % of the elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +123,7 @@ def real_chain(folder: Path, one: real.Series) -> Chain:
 
 
 def simulated_chain(config: Config) -> Chain:
-    """Of Adam on white gradients; the versions that its deltas need are in memory."""
+    """Return a chain of versions of Adam on white-noise gradients, of which those that its deltas need are kept."""
     found = synthetic.simulated(
         ONE_PERCENT_RATE, tuple(range(1, 14)), num_elements=config.simulated_elements, seed=config.seed
     )
@@ -121,7 +131,7 @@ def simulated_chain(config: Config) -> Chain:
 
 
 def densities(config: Config) -> list[Row]:
-    """Synthetic steps from 0.2 to 80 %, and a state that has nothing to do with the other."""
+    """Return rows for synthetic steps that change 0.2 to 80 %, and for two states that are independent."""
     rows = []
     for rate in DENSITY_RATES:
         base, new = synthetic.one_step(config.density_elements, rate, config.seed)
@@ -140,7 +150,7 @@ def speed_at_one_percent(config: Config) -> Row:
 
 
 def known_cases(config: Config) -> dict[str, tuple[WeightState, WeightState]]:
-    """What the layouts have known figures on; of a quick run the one that takes no time."""
+    """Return the deltas for which figures of the other layouts are known; a quick run has only the fastest one."""
     elements = config.simulated_elements
     steps = (5,) if config.quick else (5, 200)
     at_1e6 = synthetic.simulated(1e-6, steps, num_elements=elements)
@@ -182,7 +192,7 @@ def worst_of(rows: Sequence[Row], key: str) -> float:
 
 
 def worst_of_floors(rows: Sequence[Row], target: float) -> tuple[str, float]:
-    """The floor that a figure is of, and the figure."""
+    """Return which conditional floor is used, and the largest ratio of a delta's size to it."""
     bare = worst_of(rows, "vs_conditional")
     if bare <= target:
         return "bare", bare

@@ -1,9 +1,10 @@
-"""Makes every committed file that is generated: `periplus/pb/` from `proto/`, JSON schemas, published settings' fleets.
+"""Generator of all committed files that are generated: `periplus/pb/` from `proto/`, JSON schemas, and example fleets.
 
-python tools/generate.py           write them into the checkout
-python tools/generate.py --check   make them elsewhere, compare, name what is stale; exit code 1 if something is
+    python tools/generate.py           write them into the checkout
+    python tools/generate.py --check   write them elsewhere, compare, and print the files that are stale; exit code 1 if
+                                       there are any
 
-The two versions that decide the bytes, grpcio-tools and mypy-protobuf, are pinned in constraints.txt.
+The versions of grpcio-tools and mypy-protobuf decide the bytes, and are pinned in constraints.txt.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from planner.files.importers.published import HetrlScenario, areal_hex_fleet, he
 from planner.files.workload_file import workload_schema
 
 ROOT = Path(__file__).resolve().parent.parent
+"""Root of the checkout."""
 
 
 def generate(out: Path) -> None:
@@ -52,13 +54,13 @@ def generate(out: Path) -> None:
 
 
 def published_fleets() -> dict[str, Imported]:
-    """Example fleets by their file names."""
+    """Return the fleets of published settings, by the names of their files in examples/fleets/ without suffix."""
     fleets = {f"hetrl-{scenario}": hetrl_fleet(scenario) for scenario in HetrlScenario}
     return fleets | {"areal-hex": areal_hex_fleet(num_h800_machines=3, num_h20_machines=3)}
 
 
 def fleet_text(published: Imported) -> str:
-    """A fleet file that says at its head what about it is a guess."""
+    """Return the text of a fleet file. Comments at its head list what is a guess, because nobody published it."""
     head = [
         "# yaml-language-server: $schema=../../periplus/schemas/fleet.schema.json",
         "# Made by `make generate`. What nobody published:",
@@ -68,7 +70,7 @@ def fleet_text(published: Imported) -> str:
 
 
 def stale() -> list[str]:
-    """Generated files whose committed text differs, and committed ones that nothing generates."""
+    """Return the generated files whose committed text differs, and the committed files that nothing generates."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
         generate(out)
@@ -84,6 +86,7 @@ def _is(path: Path, text: bytes) -> bool:
 
 
 def main() -> int:
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="compare only")
     if not parser.parse_args().check:

@@ -1,14 +1,18 @@
-"""What became of everything that was leased: sums over one fork, or over the surviving history.
+"""Accounts of an audit: how every lease and sample ended, as sums over one fork or over the surviving history.
 
-A history is a list of (fork, first line that does not count): a fork alone is `[(fork, FOREVER)]`, a surviving history
-is `fork.segments()`. Samples that are replayed after a restore count once. In each account
+A history is a list of (fork, first line that does not count). One fork alone is `[(fork, FOREVER)]`, and the surviving
+history is `fork.segments()` of the newest fork. Samples that are replayed after a restore count once. Two equations
+hold in each account:
 
     leased    = returned + lost + released + outstanding + leases that are unaccounted for
     accepted  = trained + skipped + dropped + measured + pending
 
-*returned*: a result came, whatever was thought of it. *released*: the sample came from another lease, or its group was
-dropped, while this one was out; nobody waits for it. *outstanding*, *pending*: still on their way, or waiting to be
-trained on, when the fork was left or the file ends. *skipped*: taken for a step that did not train.
+A lease has *returned* if a result came, with any verdict. It is *released* if its sample came from another lease, or
+its group was dropped, while it was out, so that nobody waits for it. A lease is *outstanding*, and an accepted sample
+*pending*, if it was still on its way or unused when the fork was left or the file ended. A sample is *measured* if an
+evaluation used it, and *skipped* if its batch was consumed by a step that did not train.
+
+`unaccounted_for` finds the samples and groups whose fate no line of the journal tells.
 """
 
 from collections import Counter
@@ -22,14 +26,20 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
 
 Segments = Sequence[tuple[Fork, int]]
+"""A history: forks, each with the first of its lines that does not count."""
 
 LENGTHS_COUNT_WHEN_REFUSED = frozenset(("too_old", "late"))
-"""Refusals of samples that were asked for and came whole: their lengths belong to what was sampled."""
+"""Reasons for refusing a sample that is complete. Its length counts in the mean length of what was sampled."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Account:
-    """Samples, unless a name says otherwise. `*_by_*` and the like map a reason, or an age in versions, to a count."""
+    """Sums over a history. They count samples, unless a name says otherwise.
+
+    `lost`, `refused`, `dropped` and `groups_dropped` count by reason, and `tokens_by_staleness` by age in versions.
+    `abandoned_tokens` lists the lengths of abandoned samples, and of those whose group was given up before they came.
+    `trained_by_frame` counts the trained samples whose frames were compared with the journal.
+    """
 
     steps: int = 0
     steps_not_trained: int = 0
@@ -63,7 +73,7 @@ class Account:
 
     @property
     def violations(self) -> int:
-        """Tokens trained on against the promise."""
+        """Number of tokens that were trained on although they were stale, from the future or of a dead branch."""
         return self.tokens_stale + self.tokens_from_future + self.tokens_of_dead_branch
 
     @property
@@ -72,18 +82,21 @@ class Account:
 
     @property
     def mean_tokens_sampled(self) -> float | None:
-        """Mean tokens of all samples that came back to be trained on, those given up included."""
+        """Mean tokens of all training samples that came back, including those that were given up; None without any."""
         return self.sampled_tokens / self.sampled if self.sampled else None
 
     @property
     def length_bias(self) -> float | None:
-        """Mean length trained on over mean length sampled, minus one."""
+        """Relative difference of the mean length trained on to the mean length sampled; below 0 favours short ones."""
         trained, sampled = self.mean_tokens_trained, self.mean_tokens_sampled
         return trained / sampled - 1 if trained is not None and sampled else None
 
 
 def account(segments: Segments, unaccounted: int) -> Account:
-    """The sums over a history. `unaccounted`: from unaccounted_for, of its newest fork."""
+    """Return the sums over a history.
+
+    `unaccounted` is the count that `unaccounted_for` returns for its newest fork.
+    """
     total = Account(unaccounted=unaccounted)
     accepted: set[SampleKey] = set()
     ended: set[SampleKey] = set()
@@ -184,21 +197,22 @@ def _batches(total: Account, fork: Fork, limit: int, used: Counter[SampleKey]) -
         total.tokens_of_dead_branch += batch.dead_branch
 
 
-# ---- what nothing explains -------------------------------------------------------------------------------------------
+# ---- leases and samples without an end ---------------------------------------------------------------------------
 
 
 def unaccounted_for(fork: Fork, newest_before: int, findings: Findings, place: str) -> int:
-    """How many samples and groups this fork ought to have trained on or dropped by its end; each is a finding, a row of
-    groups one finding. `newest_before`: the newest group to train on that any earlier fork leased, -1 for none.
+    """Return the number of samples and groups that this fork should have used or dropped, and report them as findings.
 
-    A sample that was accepted is unaccounted for when a later batch left it behind too old for any step, and nothing
-    says that it was dropped. Groups are opened in the order of their numbers, those of an earlier fork that a restore
-    opens again before new ones: so once a fork has leased a new group, each group before it must have been leased.
+    `newest_before` is the newest training group that any earlier fork leased, or -1 for none.
+
+    An accepted sample is unaccounted for if a later batch left it too old for any step, and no line drops it. Groups
+    are opened in the order of their numbers, and those that a restore opens again come before new ones. So once a fork
+    has leased a new group, each group before it must have been leased. A row of skipped groups is one finding.
     """
     count = 0
     last = fork.batches[-1].consume.policy.version if fork.batches else -1
     for sample, accepted in fork.all_waiting():
-        if fork.accepted.get(sample) is not accepted:  # inherited, and perhaps leased anew
+        if fork.accepted.get(sample) is not accepted:  # it is inherited, and may have been leased again
             continue
         oldest = min((run.policy.version for run in accepted.result.policies), default=last)
         if not fork.is_eval(sample[0]) and oldest + fork.opened.bound < last:
@@ -208,18 +222,18 @@ def unaccounted_for(fork: Fork, newest_before: int, findings: Findings, place: s
     for first, after in _skipped_groups(fork, newest_before):
         count += after - first
         which = f"group {first} was" if after == first + 1 else f"groups {first} to {after - 1} were"
-        message = f"{which} passed over: nothing says what became of them in fork {fork.number}"
+        message = f"{which} passed over: no line says what became of them in fork {fork.number}"
         findings.add(Code.UNACCOUNTED, place, message, group=first, groups=after - first)
     return count
 
 
 def newest_trained_group(fork: Fork) -> int:
-    """The largest number of a group that the fork leased to train on, -1 for none."""
+    """Return the largest number of a training group that the fork leased, or -1 for none."""
     return max(_trained_groups(fork), default=-1)
 
 
 def _skipped_groups(fork: Fork, newest_before: int) -> list[tuple[int, int]]:
-    """Rows of groups that were passed over: the first of each, and the one after the last."""
+    """Return the ranges (first, one after the last) of training groups that the fork never leased."""
     own = _trained_groups(fork)
     newest = max(own, default=-1)
     if newest <= newest_before or not own:
@@ -239,7 +253,7 @@ def _trained_groups(fork: Fork) -> set[int]:
 
 
 def dead_steps(forks: Sequence[Fork], survivor: Fork) -> tuple[Policy, ...]:
-    """The steps that are not in the survivor's history."""
+    """Return the steps that are not in the history of `survivor`."""
     counts = {
         (fork.number, batch.at) for fork, limit in survivor.segments() for batch in fork.batches if batch.at < limit
     }

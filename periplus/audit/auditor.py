@@ -1,8 +1,11 @@
-"""An audit: evidence in, report out. Pure; nothing is read from a counter that a ledger kept.
+"""The audit of a run as a pure function: `audit(evidence)` returns a `Report`.
 
-The journal is walked line by line with the frames as witnesses (walk.py, batches.py), then what lies on disk is held
-against what the journal came to (kept.py), then everything leased is added up, for each fork and for the history that
-survives (account.py). docs/audit.md says what this proves, and what it cannot.
+It takes three steps. First the journal is checked line by line against the kept frames (walk.py, batches.py). Then the
+files of the run are compared with the journal's outcome (kept.py). Last, the fates of all leases and samples are added
+up, for each fork and for the surviving history (account.py). The *surviving history* is that of the newest fork: its
+own lines, and those of its ancestors up to the checkpoints that it came from.
+
+No figure is taken from a counter of the trainer's ledger. docs/audit.md says what an audit proves, and what it cannot.
 """
 
 from collections.abc import Mapping
@@ -20,7 +23,11 @@ from periplus.values.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkReport:
-    """One start of a trainer. `ended`: how, empty if no `end` line says so; `survives`: in part at least."""
+    """Account of one fork, which is one start of a trainer.
+
+    `ended` is the `how` of its `end` line, or empty without one. `survives` says whether any part of the fork belongs
+    to the surviving history.
+    """
 
     fork: int
     parent: Policy | None
@@ -33,8 +40,11 @@ class ForkReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealReport:
-    """The trainers' signatures that hold. `num_lines`: of the journal, from its start, that the newest one covers;
-    `is_verified`: an authority's key was given, and each signer's certificate is of that authority."""
+    """The seals of the journal that hold.
+
+    `num_lines` counts the lines from the journal's start that the newest such seal covers. With `is_verified` an
+    authority's key was given, and the certificates of these seals were checked against it.
+    """
 
     num_seals: int
     num_keys: int
@@ -44,7 +54,12 @@ class SealReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What an audit found. `surviving`: of the newest fork's history; None for a journal without any fork."""
+    """Result of an audit. `surviving` is the account of the newest fork's history, or None without any fork.
+
+    `num_witnesses` counts the trajectories in the kept frames, `uncommitted` those that no line of the journal points
+    at. `dead_steps` are the steps outside of the surviving history. `counts` maps each code to its number of findings,
+    while `findings` holds a limited number of each code with their places.
+    """
 
     job_id: str
     bound: int
@@ -72,7 +87,7 @@ class Report:
 
 
 def audit(evidence: Evidence) -> Report:
-    """Check everything that can be checked. Raises nothing of its own: what is wrong is a finding."""
+    """Check a run's evidence and return the report. A contradiction is a finding in it, never an exception."""
     findings = Findings()
     walk = Walk(evidence, findings)
     walk.read(evidence.lines)

@@ -1,7 +1,8 @@
-"""Groups that end: trained on, dropped, or used for an evaluation; each against what the history had accepted.
+"""Checks of the journal's lines that end groups: batches, drops and evaluations, against the accepted samples.
 
-The staleness of a batch is recomputed from the policies of its tokens, as the frames have them, along the lineage of
-the fork that consumed it.
+Each function takes one line, reports its contradictions as findings, and brings the fork's state up to date. The
+staleness of a batch is recomputed from the policies of its tokens, as the kept frames have them, along the lineage of
+the fork that consumed it. A line that is wrong still takes effect, so that one fault does not cause many findings.
 """
 
 from collections import Counter
@@ -13,11 +14,11 @@ from periplus.audit.records import ConsumeEntry, DropEntry, EvalEntry, UsedSampl
 from periplus.values.policy import Lineage, Policy, staleness
 
 SHOWN = 20
-"""Numbers of samples that a finding names."""
+"""Most sample numbers that a finding lists."""
 
 
 def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, findings: Findings, place: str) -> None:
-    """One batch left the ledger."""
+    """Check the batch that a `consume` line takes from the ledger, and move the fork to the next version."""
     if record.policy != fork.head:
         findings.add(
             Code.VERSION_GAP,
@@ -34,6 +35,7 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
         if accepted is not None:
             _count(batch, fork.lineage, accepted)
             _keep_oldest(batch, (used.group, used.sample), accepted)
+    # A step may start before its own version is published; the version before it, and the fork's first, must be.
     published(fork, max(fork.lineage.first_version, record.policy.version - 1), findings, place)
     evaluations_ended(fork, findings, place)
     _whole_groups(fork, record.samples, findings, place)
@@ -48,7 +50,7 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
 
 
 def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str) -> None:
-    """A group was given up."""
+    """Check that a `drop` line lists exactly the accepted samples of its group, and end the group."""
     group = record.group
     accepted = dict(fork.pending.get(group, {}))
     own = {sample for sample, found in accepted.items() if fork.accepted.get((group, sample)) is found}
@@ -62,9 +64,9 @@ def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str)
     for dropped in record.samples:
         found = accepted.get(dropped.sample)
         if found is None:
-            problems.append(f"sample {dropped.sample} was not waiting")
+            problems.append(f"sample {dropped.sample} was not accepted, or was used before")
         elif (found.result.digest, found.result.num_tokens) != (dropped.digest, dropped.num_tokens):
-            problems.append(f"sample {dropped.sample} is another than the accepted one")
+            problems.append(f"sample {dropped.sample} differs from the accepted one")
     for problem in problems:
         findings.add(Code.DROP_CONTRADICTS, place, f"group {group} is dropped ({record.why}): {problem}", group=group)
     fork.drops.append((at, record))
@@ -78,18 +80,18 @@ def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str)
 
 
 def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: str) -> None:
-    """Samples were measured."""
+    """Check the samples of an `eval` line: accepted, leased for an evaluation, and sampled by the named policy."""
     for used in record.samples:
         sample = (used.group, used.sample)
         found = fork.take(sample)
         fork.open_evals.discard(used.group)
         problem = ""
         if found is None:
-            problem = "was measured before" if sample in fork.measured_at else "was never accepted"
+            problem = "was evaluated before" if sample in fork.measured_at else "was never accepted"
         elif found.result.digest != used.digest:
-            problem = "is another than the accepted one"
+            problem = "differs from the accepted one"
         elif not fork.is_eval(used.group):
-            problem = "was leased to train on"
+            problem = "was leased for training"
         elif other := _other_policy(fork.lineage, found, record.policy):
             problem = f"was sampled by {other}, not by {record.policy}"
         if problem:
@@ -104,16 +106,19 @@ def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: 
 
 
 def evaluations_ended(fork: Fork, findings: Findings, place: str) -> None:
-    """A trainer steps, and succeeds, only when each sample that it leased to measure was measured or dropped."""
+    """Report evaluation groups that are neither evaluated nor dropped.
+
+    A trainer must have none of these when it takes a step, and when it ends with success.
+    """
     if fork.open_evals:
         group = min(fork.open_evals)
-        message = f"{len(fork.open_evals)} groups, such as {group}, were leased to measure, and no evaluation has them"
+        message = f"{len(fork.open_evals)} groups, such as {group}, were leased for an evaluation, and none used them"
         findings.add(Code.EVAL_CONTRADICTS, place, message, group=group, groups=len(fork.open_evals))
         fork.open_evals.clear()
 
 
 def published(fork: Fork, version: int, findings: Findings, place: str) -> None:
-    """Each version of the fork up to this one must have been published by now."""
+    """Report the versions of the fork, up to this one, that should be published by now and are not."""
     if fork.next_published <= version:
         missing = f"{fork.number}.{fork.next_published}"
         count = version + 1 - fork.next_published
@@ -123,7 +128,7 @@ def published(fork: Fork, version: int, findings: Findings, place: str) -> None:
 
 
 def _other_policy(lineage: Lineage, found: Accepted, policy: Policy) -> Policy | None:
-    """A policy of the sample's tokens that is another state of the actor than the one that is measured."""
+    """Return a policy of the sample's tokens that has other weights than the evaluated one, or None."""
     return next(
         (
             run.policy
@@ -137,7 +142,11 @@ def _other_policy(lineage: Lineage, found: Accepted, policy: Policy) -> Policy |
 def _trained(
     history: History, fork: Fork, used: UsedSample, seen: set[SampleKey], findings: Findings, place: str
 ) -> Accepted | None:
-    """The accepted result that this sample is, judged; the nearest there is when it is not what it should be."""
+    """Check one sample of a batch, and return its accepted result.
+
+    Returns None if it was used before, or never accepted. A sample that was accepted on a dead branch returns the
+    result from there, so that its tokens are counted.
+    """
     sample = (used.group, used.sample)
     names: dict[str, object] = {"group": used.group, "sample": used.sample, "digest": used.digest.hex()}
     what = f"sample {used.sample} of group {used.group}"
@@ -145,19 +154,19 @@ def _trained(
     before = fork.consumed(sample)
     if sample in seen or before is not None:
         where = f"line {before + 1}" if before is not None else "this batch"
-        findings.add(Code.TRAINED_TWICE, place, f"{what} is trained on, and was in {where} before", **names)
+        findings.add(Code.TRAINED_TWICE, place, f"{what} is trained on, and was trained on in {where} before", **names)
         return None
     if fork.group_ended(used.group) is not None:
         findings.add(Code.TRAINED_AFTER_DROP, place, f"{what} is trained on, and its group was dropped", **names)
         return None
     if fork.is_eval(used.group):
-        findings.add(Code.TRAINED_EVAL, place, f"{what} is trained on, and was sampled to measure", **names)
+        findings.add(Code.TRAINED_EVAL, place, f"{what} is trained on, and was leased for an evaluation", **names)
     if found is not None:
         if found.result.digest != used.digest:
             findings.add(
                 Code.DIGEST_DIFFERS,
                 place,
-                f"{what}: the optimizer was given another content than was accepted",
+                f"{what}: the optimizer's input is not the sample that was accepted",
                 accepted=found.result.digest.hex(),
                 **names,
             )
@@ -183,6 +192,7 @@ def _count(batch: ConsumedBatch, lineage: Lineage, accepted: Accepted) -> None:
     batch.num_tokens.append(accepted.result.num_tokens)
     batch.by_frame += accepted.by_frame
     for run in accepted.result.policies:
+        # `staleness` raises if the sampling policy is not an ancestor of the consuming one, or is newer.
         try:
             batch.ages[staleness(policy, run.policy, lineage)] += run.num_tokens
         except ValueError:
@@ -247,7 +257,7 @@ def _claims(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) ->
     record = batch.consume
     root = batch_root([used.digest for used in record.samples])
     if record.root != root:
-        message = "the batch's root is not that of its samples"
+        message = "the root of the batch does not follow from its samples"
         findings.add(Code.ROOT_WRONG, place, message, found=record.root.hex(), expected=root.hex())
     ages = {age: tokens for age, tokens in sorted(batch.ages.items()) if tokens}
     if dict(record.staleness_tokens) != ages:

@@ -1,7 +1,8 @@
-"""What an audit compares, as values: each stands for bytes that somebody kept, and for nothing that a ledger counted.
+"""Evidence of an audit, as plain values. Each stands for bytes in a file, and none for a count that a ledger kept.
 
-`Witness` is a trajectory in a kept frame, reduced to what the journal says of it; its digest and its tokens' policies
-are computed from the frame's bytes. `KeptCheckpoint` is a checkpoint's directory. The shell that reads them is read.py.
+A `Witness` is a trajectory in a kept frame, reduced to the fields that the journal repeats; its digest is computed from
+the frame's bytes. A `KeptCheckpoint` is a checkpoint's directory, a `KeptSpool` a gateway's spool. read.py makes them
+from files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +14,11 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason, Trajectory, content_digest
 
 AUDIT_FILE = "audit.jsonl"
+"""Name of the journal in a run directory, as findings name it."""
 
 
 class Witness(NamedTuple):
-    """One trajectory of a frame."""
+    """A trajectory in a kept frame, reduced to the fields that the journal repeats."""
 
     digest: bytes
     lease_id: int
@@ -32,8 +34,11 @@ class Witness(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedManifest:
-    """What a checkpoint's manifest says. `covers` and `prev`: its `audit.n` and `audit.prev`; `progress`: sums over the
-    run, whatever JSON has under their names."""
+    """Fields of a checkpoint's manifest that an audit recomputes.
+
+    `covers` and `prev` are its `audit.n` and `audit.prev`. `progress` maps the names of sums over the run to JSON
+    values that were not checked.
+    """
 
     job_id: str
     policy: Policy
@@ -51,9 +56,10 @@ class AuditedManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCheckpoint:
-    """`manifest`: None if it cannot be read, and `problem` says why; `bad_parts`: what is wrong with which part.
+    """A checkpoint's directory. `digest` hashes the manifest's file.
 
-    `rounded`: digest of the weights in the part, rounded as they are published; None if that was not computed.
+    `manifest` is None if it cannot be parsed, and `problem` says why. `bad_parts` maps a part's name to what is wrong
+    with it. `rounded` is the digest of the weights rounded as they are published, or None if it could not be computed.
     """
 
     name: str
@@ -66,7 +72,10 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSpool:
-    """What lies in a gateway's spool, of this job."""
+    """The trajectories in a gateway's spool.
+
+    `damaged` maps the place of an unreadable frame to what is wrong with it.
+    """
 
     name: str
     witnesses: Sequence[Witness]
@@ -77,14 +86,16 @@ class KeptSpool:
 class Evidence:
     """Everything that one audit reads.
 
-    `lines`: of the journal, with their newlines. `frames`: in the order of writing. `damaged`: place -> what is wrong;
-    `store_damaged`: the store itself could not be read to its end.
-    `steps`, `evals`: the policies that metrics.jsonl has steps and evaluations for; `newest_started`: the newest fork
-    that it has anything of; `metrics_problem`: why it cannot be read. `settings`: of config.yaml, by the names of the
-    `open` line; `config`: the file's BLAKE3, None if it is not there. `final`: the digest of the model in final/, None
-    if there is none; `final_problem`: why it cannot be read.
-    `authorities`: public keys of those whose certificates count. `pruned_before`, `num_later_lines`: from lines that
-    were written while the rest was being read.
+    - `lines` are the journal's, with their newlines.
+    - `frames` maps a frame's position to its trajectories, in the order of writing; an unreadable frame has none.
+      `damaged` maps its place to what is wrong. With `store_damaged` the store could not be read to its end.
+    - `steps` and `evals` are the policies for which metrics.jsonl has a step or an evaluation. `newest_started` is the
+      newest fork in it, or -1. `metrics_problem` says why it cannot be read.
+    - `settings` are those of config.yaml, by the names of an `open` line. `config` is the BLAKE3 of the file, or None
+      if it does not exist.
+    - `final` is the digest of the model in final/, or None without one. `final_problem` says why it cannot be read.
+    - `authorities` are the public keys whose certificates count.
+    - `pruned_before` and `num_later_lines` are from lines that were written while the rest was being read.
     """
 
     lines: Iterable[bytes]
@@ -107,7 +118,7 @@ class Evidence:
 
 
 def witness(t: Trajectory) -> Witness:
-    """Reduce a trajectory. Its digest is computed here."""
+    """Reduce a trajectory to a witness, and compute the digest of its content."""
     return Witness(
         digest=content_digest(t),
         lease_id=t.lease_id,

@@ -1,4 +1,8 @@
-"""What an audit can find wrong. The codes are stable: programs and people search for them."""
+"""Findings of an audit: each contradiction in a run's evidence has a code, a place and a message.
+
+The codes are stable, because programs and people search for them. `Findings` counts every finding, and keeps only a
+limited number of each code with their places.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,81 +10,82 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 KEPT_PER_CODE = 100
-"""Findings of one code that are kept with their place; all are counted. One cause often breaks thousands of lines."""
+"""Most findings of one code that are kept with their place, since one cause often breaks thousands of lines. All are
+counted. Chosen by hand."""
 
 
 class Code(StrEnum):
-    """Grouped by what contradicts what."""
+    """Code of a finding, grouped by the evidence that is contradicted."""
 
     # the journal itself
-    LINE_UNREADABLE = "line_unreadable"  # a whole line is no record
+    LINE_UNREADABLE = "line_unreadable"  # a complete line cannot be parsed as an entry
     CHAIN_BROKEN = "chain_broken"  # a line's `prev` is not the hash of the line before it
-    NUMBER_BROKEN = "number_broken"  # a line's `n` is not its place
-    NOT_OPENED = "not_opened"  # a record outside of any fork: before the first `open`, or after an `end`
-    SEAL_WRONG = "seal_wrong"  # the trainer's key did not sign the journal up to there, or nobody certified that key
-    SEAL_MISSING = "seal_missing"  # a line that a trainer seals has no seal
+    NUMBER_BROKEN = "number_broken"  # a line's `n` is not its place in the file
+    NOT_OPENED = "not_opened"  # an entry lies outside of any fork: before the first `open`, or after an `end`
+    SEAL_WRONG = "seal_wrong"  # the trainer's key did not sign the journal up to there, or is not certified
+    SEAL_MISSING = "seal_missing"  # a line of a kind that a trainer seals has no seal
     # forks
-    TOO_MANY_FORKS = "too_many_forks"  # more starts of a trainer than an audit judges (walk.MAX_FORKS)
-    FORK_NOT_NEW = "fork_not_new"  # fork numbers rise
-    PARENT_UNKNOWN = "parent_unknown"  # the parent is no checkpoint that this history has
-    SETTINGS_CHANGED = "settings_changed"  # what is fixed for a run differs between forks, or from config.yaml
-    VERSION_GAP = "version_gap"  # a batch does not start from the version that the one before it made
+    TOO_MANY_FORKS = "too_many_forks"  # there are more forks than an audit checks (walk.MAX_FORKS)
+    FORK_NOT_NEW = "fork_not_new"  # a fork's number is not above that of the fork before it
+    PARENT_UNKNOWN = "parent_unknown"  # a fork starts from a checkpoint that the journal does not have
+    SETTINGS_CHANGED = "settings_changed"  # a fixed setting differs between forks, or from config.yaml
+    VERSION_GAP = "version_gap"  # a batch does not start from the version that the batch before it made
     # leases and results
-    LEASE_REPEATED = "lease_repeated"  # a number of a lease was given out twice in one fork
-    LEASE_MISSING = "lease_missing"  # numbers of leases have a gap
-    LEASE_CONTRADICTS = "lease_contradicts"  # its first policy and last version, or its worker's region, cannot be so
-    LEASE_AFTER_END = "lease_after_end"  # a group was leased again after it was trained on or dropped
-    GROUP_MIXED = "group_mixed"  # samples of one group answer different problems, or serve different purposes
-    RESULT_WITHOUT_LEASE = "result_without_lease"  # what was accepted had not been leased
-    ACCEPTED_TWICE = "accepted_twice"  # a sample was accepted again, or after its group had ended
-    ACCEPTED_UNFIT = "accepted_unfit"  # abandoned, without frame, from the future
-    DUPLICATE_OF_NOTHING = "duplicate_of_nothing"  # refused as a duplicate, but no other was ever accepted
-    LOST_CONTRADICTS = "lost_contradicts"  # a lease is lost that was never granted, or had ended
-    UNACCOUNTED = "unaccounted"  # a lease, sample or group of which nothing says what became of it
+    LEASE_REPEATED = "lease_repeated"  # one fork granted two leases with the same number
+    LEASE_MISSING = "lease_missing"  # the numbers of a fork's leases have a gap
+    LEASE_CONTRADICTS = "lease_contradicts"  # a lease's versions, sample or region cannot be right
+    LEASE_AFTER_END = "lease_after_end"  # a group was leased after it was trained on or dropped
+    GROUP_MIXED = "group_mixed"  # leases of one group name different problems or purposes
+    RESULT_WITHOUT_LEASE = "result_without_lease"  # an accepted or abandoned sample was never leased
+    ACCEPTED_TWICE = "accepted_twice"  # a sample was accepted twice, or after its group had ended
+    ACCEPTED_UNFIT = "accepted_unfit"  # an accepted sample is abandoned, has no frame, or is from the wrong policy
+    DUPLICATE_OF_NOTHING = "duplicate_of_nothing"  # a sample was refused as a duplicate, and no other was accepted
+    LOST_CONTRADICTS = "lost_contradicts"  # a lease was lost that was never granted, or had ended before
+    UNACCOUNTED = "unaccounted"  # the journal does not say how a lease, sample or group ended
     # drops and evaluations
-    DROP_CONTRADICTS = "drop_contradicts"  # not the accepted samples of the group, or the group had ended
-    EVAL_CONTRADICTS = "eval_contradicts"  # not all accepted samples of evaluations, or not of its policy
+    DROP_CONTRADICTS = "drop_contradicts"  # a drop does not list the group's accepted samples, or it had ended
+    EVAL_CONTRADICTS = "eval_contradicts"  # an evaluation misses groups, or has samples of another policy
     # batches
     TRAINED_TWICE = "trained_twice"  # a sample was trained on twice in one lineage
-    TRAINED_AFTER_DROP = "trained_after_drop"  # its group had been given up
-    TRAINED_NOT_LEASED = "trained_not_leased"  # no lease was ever given for it
-    TRAINED_NOT_ACCEPTED = "trained_not_accepted"  # no accepted result is known for it
-    TRAINED_EVAL = "trained_eval"  # it was sampled to measure
-    DIGEST_DIFFERS = "digest_differs"  # what the optimizer was given is not what was accepted
-    GROUP_INCOMPLETE = "group_incomplete"  # not each sample of a group, once
-    BATCH_SIZE = "batch_size"  # not as many groups as a step takes
+    TRAINED_AFTER_DROP = "trained_after_drop"  # a sample was trained on after its group was dropped
+    TRAINED_NOT_LEASED = "trained_not_leased"  # a sample was trained on that was never leased
+    TRAINED_NOT_ACCEPTED = "trained_not_accepted"  # a sample was trained on that was never accepted
+    TRAINED_EVAL = "trained_eval"  # a sample was trained on that was leased for an evaluation
+    DIGEST_DIFFERS = "digest_differs"  # the optimizer's input is not the accepted sample
+    GROUP_INCOMPLETE = "group_incomplete"  # a batch does not hold each sample of a group exactly once
+    BATCH_SIZE = "batch_size"  # a batch does not hold as many groups as a step takes
     ROOT_WRONG = "root_wrong"  # the batch's root is not that of its digests
     STALENESS_CLAIMED = "staleness_claimed"  # the histogram in the journal is not the recomputed one
-    STALE = "stale"  # a token older than the bound was trained on
-    FROM_FUTURE = "from_future"  # a token's policy did not exist yet
-    DEAD_BRANCH = "dead_branch"  # a token, or a sample, of a branch that the consumer's history does not have
+    STALE = "stale"  # a token older than the staleness bound was trained on
+    FROM_FUTURE = "from_future"  # a token was trained on whose policy is newer than the step's
+    DEAD_BRANCH = "dead_branch"  # a token or sample is of a branch outside of the fork's history
     # frames
-    FRAME_MISSING = "frame_missing"  # a result's frame is neither there nor pruned
-    FRAME_UNREADABLE = "frame_unreadable"  # damaged, or not a frame
+    FRAME_MISSING = "frame_missing"  # a result's frame is neither in the store nor pruned
+    FRAME_UNREADABLE = "frame_unreadable"  # a frame or the store is damaged
     FRAME_CONTRADICTS = "frame_contradicts"  # the frame's content is not what the result line says
     FRAME_JUDGED_TWICE = "frame_judged_twice"  # two results of one fork point at one place in a frame
-    FRAME_UNJUDGED = "frame_unjudged"  # no result points at it, though one points at a later one
-    PRUNED_TOO_EARLY = "pruned_too_early"  # frames were let go that a restore from the checkpoint would need
+    FRAME_UNJUDGED = "frame_unjudged"  # no result points at a trajectory, though one points at a later one
+    PRUNED_TOO_EARLY = "pruned_too_early"  # pruned frames are needed for a restore from the checkpoint
     # checkpoints and weights
-    CHECKPOINT_CONTRADICTS = "checkpoint_contradicts"  # of a policy that the fork did not have there
-    PUBLISH_CONTRADICTS = "publish_contradicts"  # of a policy that the fork did not have, or with another digest
-    PUBLISH_MISSING = "publish_missing"  # a version has no publication, and the run went on past it
-    FINAL_WRONG = "final_wrong"  # the model in final/ is not the version that the run published last
-    MANIFEST_MISSING = "manifest_missing"  # older checkpoints are kept, or none, and this one is not there
-    MANIFEST_UNREADABLE = "manifest_unreadable"
-    MANIFEST_UNRECORDED = "manifest_unrecorded"  # a checkpoint is there that the journal does not know
-    MANIFEST_WRONG = "manifest_wrong"  # the file's hash is not the one in the journal
-    MANIFEST_CONTRADICTS = "manifest_contradicts"  # a field is not what the journal's lines give
-    JOURNAL_TRUNCATED = "journal_truncated"  # a checkpoint covers lines that are not there
-    PART_WRONG = "part_wrong"  # a part of a checkpoint is missing, or not the one in its manifest
-    # witnesses outside of the trainer's books
-    METRICS_AHEAD = "metrics_ahead"  # metrics.jsonl has a step or an evaluation that the journal does not have
-    SPOOL_CONTRADICTS = "spool_contradicts"  # a gateway kept another content for the same lease
+    CHECKPOINT_CONTRADICTS = "checkpoint_contradicts"  # a checkpoint is of a policy at which the fork was not then
+    PUBLISH_CONTRADICTS = "publish_contradicts"  # a publication has a policy or digest that cannot be right
+    PUBLISH_MISSING = "publish_missing"  # a version was never published, and the run continued past it
+    FINAL_WRONG = "final_wrong"  # the model in final/ is not the last published version
+    MANIFEST_MISSING = "manifest_missing"  # a checkpoint is gone, and is not among the oldest
+    MANIFEST_UNREADABLE = "manifest_unreadable"  # a manifest cannot be parsed
+    MANIFEST_UNRECORDED = "manifest_unrecorded"  # a checkpoint exists that no line of the journal names
+    MANIFEST_WRONG = "manifest_wrong"  # a manifest's hash is not the one in the journal
+    MANIFEST_CONTRADICTS = "manifest_contradicts"  # a field of a manifest differs from what the journal gives
+    JOURNAL_TRUNCATED = "journal_truncated"  # a checkpoint covers lines that the journal no longer has
+    PART_WRONG = "part_wrong"  # a part of a checkpoint is missing or has another hash
+    # evidence besides the journal and the frames
+    METRICS_AHEAD = "metrics_ahead"  # metrics.jsonl has a step or evaluation that the journal lacks
+    SPOOL_CONTRADICTS = "spool_contradicts"  # a gateway kept a different sample for the same lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`place`: file and line, frame, or checkpoint; `values`: JSON values, what was found and what was expected."""
+    """One contradiction. `place` is a file and line, a frame or a checkpoint; `values` are JSON values for programs."""
 
     code: Code
     place: str
@@ -89,14 +94,14 @@ class Finding:
 
 
 class Findings:
-    """Collects them, some of each code with their places, and counts all."""
+    """Collector of findings: `counts` of all by code, and the first ones of each code in `kept`."""
 
     def __init__(self) -> None:
         self.counts: Counter[Code] = Counter()
         self.kept: list[Finding] = []
 
     def add(self, code: Code, place: str, message: str, **values: object) -> None:
-        """`values` are JSON values."""
+        """Record a finding. `values` are JSON values, such as what was found and what was expected."""
         self.counts[code] += 1
         if self.counts[code] <= KEPT_PER_CODE:
             self.kept.append(Finding(code=code, place=place, message=message, values=values))

@@ -1,10 +1,12 @@
-"""What the journal's lines add up to: one `Fork` for each start of a trainer, with its parent and where it left that.
+"""State that the lines of an audit journal add up to: a `History` of forks, each with its leases, results and batches.
 
-A fork sees its parent's lines up to the first that its checkpoint does not cover, its grandparent's likewise, and none
-of what came after: that happened on a dead branch. `segments` is that view; every look-up goes through it, so that
-"trained twice" means twice in one surviving history. Groups of evaluations are a fork's own: each numbers them anew.
-Nothing here judges. Nothing here counts up to a number that a line holds: what is done for a line is in proportion to
-its bytes, whatever it says, but for look-ups in a fork's ancestors, whose number is bounded (walk.py).
+A `Fork` is everything from one start of a trainer to the next. It has a parent if it started from a checkpoint. It
+then sees its parent's lines up to the first one that the checkpoint does not cover, and its grandparent's likewise.
+What its ancestors wrote after that happened on a *dead branch*. `Fork.segments` is this view, and every look-up uses
+it, so "trained twice" means twice in one history. Numbers of evaluation groups are valid within one fork only.
+
+This module checks nothing; walk.py and batches.py do. The work for a line is in proportion to its bytes, whatever
+numbers it holds, except for look-ups in a fork's ancestors, of which there is a limited number (walk.MAX_FORKS).
 """
 
 import heapq
@@ -32,20 +34,23 @@ from periplus.values.trajectory import Purpose
 _K = TypeVar("_K")
 
 FOREVER = sys.maxsize
-"""A line number after all lines."""
+"""Line number that lies after every line: the limit of a history that is not cut."""
 
 SampleKey = tuple[int, int]
-"""(group, sample)"""
+"""Identity of a sample: (group, sample)."""
 LeaseKey = tuple[int, int, int]
-"""(lease, group, sample): numbers of leases may repeat from fork to fork"""
+"""Identity of a lease: (lease, group, sample). The number alone may repeat from fork to fork."""
 FramePlace = tuple[FrameId, int]
-"""A frame and an index in it"""
+"""Place of a trajectory: its frame, and its index in it."""
 
 
 @dataclass(slots=True)
 class Leased:
-    """A lease, and how it ended: `returned_at` by a result, `lost_at` without. -1: not. `abandoned`: its worker sent
-    what it had, which counts as lost as well.
+    """A lease, the line `at` which it was granted, and how it ended.
+
+    `returned_at` is the line of its result and `lost_at` the line of its loss; -1 stands for none. A lease is
+    `abandoned` if its worker sent an unfinished sample; such a lease is lost as well. It is `superseded` if its sample
+    was leased again while it was still out.
     """
 
     at: int
@@ -59,7 +64,7 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """`by_frame`: its bytes were there and were what the line says."""
+    """A result that was accepted at line `at`. `by_frame` says whether its frame was there to be compared with it."""
 
     at: int
     result: ResultEntry
@@ -68,7 +73,11 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Any result. `purpose`: None if nothing tells. `is_replay`: an earlier fork judged the same bytes first."""
+    """A result with any verdict, at line `at`.
+
+    `purpose` is None if neither its lease nor its frame is known. With `is_replay` an earlier fork has a
+    result for the same bytes.
+    """
 
     at: int
     result: ResultEntry
@@ -77,7 +86,7 @@ class Returned:
 
 
 class OldestFrame(NamedTuple):
-    """The oldest frame that something needs, and a sample in it."""
+    """The oldest of several frames, and one sample in it, which a finding can name."""
 
     frame: FrameId
     sample: SampleKey
@@ -85,9 +94,10 @@ class OldestFrame(NamedTuple):
 
 @dataclass(slots=True)
 class ConsumedBatch:
-    """A consume line, with what was recomputed for it; all but `by_frame` (samples) and `num_tokens` count tokens.
+    """A batch that left the ledger at line `at`, with the figures that were recomputed for it.
 
-    `oldest`: of the frames of its samples.
+    `ages` counts tokens by age in versions. `stale`, `from_future` and `dead_branch` count tokens that break the
+    promise. `by_frame` counts the samples whose frames were compared. `oldest` is the oldest frame of its samples.
     """
 
     at: int
@@ -97,15 +107,15 @@ class ConsumedBatch:
     from_future: int = 0
     dead_branch: int = 0
     by_frame: int = 0
-    num_tokens: list[int] = field(default_factory=list)  # of each sample
+    num_tokens: list[int] = field(default_factory=list)  # of each sample's completion
     oldest: OldestFrame | None = None
 
 
 class BatchFrames:
-    """The oldest frame among all batches from a version on. Versions are added in rising order.
+    """Index that answers which frame is the oldest among all batches from a given version on.
 
-    Kept are the batches that no later one undercuts, so both versions and frames rise, and each is added and removed
-    once.
+    Batches are added in rising order of version. Kept are only those that have an older frame than every later batch,
+    so versions and frames both rise, a query is one bisection, and each batch is added and removed at most once.
     """
 
     def __init__(self) -> None:
@@ -113,7 +123,7 @@ class BatchFrames:
         self._oldest: list[OldestFrame] = []
 
     def add(self, version: int, oldest: OldestFrame | None) -> None:
-        """One more batch; one that goes back in versions is left out, it is a finding already."""
+        """Add a batch. One whose version is below the newest is ignored, because it is a finding already."""
         if oldest is None or (self._versions and version < self._versions[-1]):
             return
         while self._oldest and self._oldest[-1].frame >= oldest.frame:
@@ -123,21 +133,27 @@ class BatchFrames:
         self._versions.append(version)
 
     def since(self, version: int) -> OldestFrame | None:
-        """The oldest frame of the batches of this version and newer ones."""
+        """Return the oldest frame among the batches of this version and newer ones, or None without any."""
         index = bisect_left(self._versions, version)
         return self._oldest[index] if index < len(self._oldest) else None
 
 
 @dataclass(slots=True, eq=False)
 class Fork:
-    """Everything between one `open` and the next.
+    """State of one fork: everything between one `open` line and the next.
 
-    `branch_at`: the first line of the parent that it does not see. `pending`: by group, what this history has accepted
-    and not yet trained on, dropped or measured; `inherited`: of that, what its ancestors had accepted.
-    `roots[version]`: the running root of the lineage's batches before that version; none where the history before this
-    file is needed for it. `next_lease`: the first number of a lease that has no line yet. `open_evals`: groups that
-    were leased to measure, and are neither measured nor dropped. `next_published`: the version that is published next.
-    `newest_ended`: the largest number of a group that ended in this fork or an ancestor.
+    - `at` is the line of its `open`, and `branch_at` the first line of the parent that it does not see.
+    - `live` holds the leases that are out, by sample. `next_lease` is the lowest lease number that has no line yet.
+    - `pending` holds, by group, the samples that this history has accepted and not yet used or dropped. `inherited`
+      lists those of them that its ancestors had accepted.
+    - `open_evals` are the groups that were leased for an evaluation, and are neither evaluated nor dropped.
+      `measured_at` maps the samples of those that are to their lines.
+    - `verdict_at` maps a place in a frame to the line of its result in this fork.
+    - `roots[version]` is the running root over the lineage's batches before that version. It is missing if it depends
+      on lines that this file does not have.
+    - `next_published` is the version that has to be published next.
+    - `newest_ended` is the largest number of a group that ended in this fork, and `newest_ended_before` of those that
+      ended in its ancestors.
     """
 
     opened: OpenEntry
@@ -163,7 +179,7 @@ class Fork:
     consumed_at: dict[SampleKey, int] = field(default_factory=dict)
     measured_at: dict[SampleKey, int] = field(default_factory=dict)
     results: list[Returned] = field(default_factory=list)
-    judged: dict[FramePlace, int] = field(default_factory=dict)
+    verdict_at: dict[FramePlace, int] = field(default_factory=dict)
     drops: list[tuple[int, DropEntry]] = field(default_factory=list)
     evals: list[tuple[int, EvalEntry]] = field(default_factory=list)
     batches: list[ConsumedBatch] = field(default_factory=list)
@@ -184,7 +200,7 @@ class Fork:
         return self.opened.fork
 
     def segments(self) -> Iterator[tuple["Fork", int]]:
-        """This fork and its ancestors, each with the first line that does not count."""
+        """Yield this fork and its ancestors, each with the first of its lines that this fork does not see."""
         fork, limit = self, FOREVER
         while True:
             yield fork, limit
@@ -193,15 +209,15 @@ class Fork:
             fork, limit = fork.parent, fork.branch_at
 
     def group_ended(self, group: int) -> int | None:
-        """The line at which the group was trained on or dropped in this lineage."""
+        """Return the line at which a group was trained on or dropped in this history, or None."""
         return self._first_before(lambda fork: fork.group_ended_at, group, group)
 
     def consumed(self, sample: SampleKey) -> int | None:
-        """The line at which the sample was trained on, or taken for a step that did not train."""
+        """Return the line of the batch that consumed a sample, whether or not its step trained, or None."""
         return self._first_before(lambda fork: fork.consumed_at, sample, sample[0])
 
     def has_ended(self, sample: SampleKey) -> bool:
-        """Trained on, dropped or used for an evaluation."""
+        """Return whether a sample was trained on, dropped or used for an evaluation."""
         return sample in self.measured_at or self.group_ended(sample[0]) is not None
 
     def is_eval(self, group: int) -> bool:
@@ -209,15 +225,15 @@ class Fork:
         return item is not None and item[1] is Purpose.EVAL
 
     def find_lease(self, key: LeaseKey) -> Leased | None:
-        """Return the lease of this fork, else of any ancestor: one from a dead branch may still be answered."""
+        """Return a lease of this fork, or else of any ancestor: even one of a dead branch may still be answered."""
         return next((fork.leases[key] for fork, _ in self.segments() if key in fork.leases), None)
 
     def was_leased(self, sample: SampleKey) -> bool:
-        """Whether any lease of the lineage's forks was for it."""
+        """Return whether this fork or an ancestor ever leased the sample."""
         return any(sample in fork.leased_samples for fork, _ in self.segments())
 
     def group_item(self, group: int) -> tuple[int, Purpose] | None:
-        """The problem that a group's leases name, and what for. Each fork numbers evaluations anew."""
+        """Return the problem and the purpose of a group's leases, or None. Evaluations count in this fork only."""
         for fork, _ in self.segments():
             item = fork.items.get(group)
             if item is not None and (fork is self or item[1] is Purpose.TRAIN):
@@ -225,7 +241,7 @@ class Fork:
         return None
 
     def inherit(self) -> None:
-        """Take over what the ancestors had accepted to train on, and not used, when they were left."""
+        """Take over the training samples that the ancestors had accepted and not used at the branching line."""
         if self.parent is None:
             return
         self.newest_ended_before = max(self.parent.newest_ended, self.parent.newest_ended_before)
@@ -240,17 +256,17 @@ class Fork:
             self.wait(sample, found)
 
     def waiting(self, sample: SampleKey) -> Accepted | None:
-        """What was accepted for the sample, and waits to be used."""
+        """Return the accepted result of a sample that is not used yet, or None."""
         return self.pending.get(sample[0], {}).get(sample[1])
 
     def wait(self, sample: SampleKey, accepted: Accepted) -> None:
-        """A sample was accepted."""
+        """Record that a sample was accepted, and waits to be used."""
         self.pending.setdefault(sample[0], {})[sample[1]] = accepted
         if accepted.result.frame is not None:
             heapq.heappush(self._pending_frames, (accepted.result.frame, sample))
 
     def take(self, sample: SampleKey) -> Accepted | None:
-        """The sample waits no more."""
+        """Remove a sample from those that wait, and return its accepted result, or None."""
         of_group = self.pending.get(sample[0], {})
         found = of_group.pop(sample[1], None)
         if not of_group:
@@ -258,13 +274,13 @@ class Fork:
         return found
 
     def all_waiting(self) -> Iterator[tuple[SampleKey, Accepted]]:
-        """Every sample that waits."""
+        """Yield every accepted sample that waits to be used."""
         for group, samples in self.pending.items():
             for sample, found in samples.items():
                 yield (group, sample), found
 
     def oldest_waiting(self) -> OldestFrame | None:
-        """The oldest frame that a waiting sample is in."""
+        """Return the oldest frame that holds a waiting sample, or None. The heap drops entries that no longer wait."""
         while self._pending_frames:
             frame, sample = self._pending_frames[0]
             found = self.waiting(sample)
@@ -274,7 +290,7 @@ class Fork:
         return None
 
     def oldest_since(self, version: int) -> OldestFrame | None:
-        """The oldest frame of the batches of this history that were trained from this version or a newer one."""
+        """Return the oldest frame of this history's batches that were trained from this version or a newer one."""
         if self._batch_frames is None:
             self._batch_frames = BatchFrames()
             for segment, limit in reversed(list(self.segments())):
@@ -283,27 +299,27 @@ class Fork:
         return self._batch_frames.since(version)
 
     def add_batch(self, batch: ConsumedBatch) -> None:
-        """One more step."""
+        """Record the batch of one more step."""
         self.batches.append(batch)
         if self._batch_frames is not None:
             self._batch_frames.add(batch.consume.policy.version, batch.oldest)
 
     def head_at(self, line: int) -> Policy:
-        """The policy at which the fork was before this line."""
+        """Return the policy at which the fork was before this line."""
         num_before = bisect_left(self.batches, line, key=lambda batch: batch.at)
         if num_before:
             return self.batches[num_before - 1].consume.policy.next()
         return Policy(self.number, self.lineage.first_version)
 
     def end_group(self, group: int, at: int) -> None:
-        """Trained on or dropped."""
+        """Record that a group was trained on or dropped at this line."""
         self.group_ended_at.setdefault(group, at)
         self.newest_ended = max(self.newest_ended, group)
         self.pending.pop(group, None)
 
     def _first_before(self, table: "Callable[[Fork], Mapping[_K, int]]", key: _K, group: int) -> int | None:
         own = table(self).get(key)
-        if own is not None or group > self.newest_ended_before:  # groups are numbered anew in no fork
+        if own is not None or group > self.newest_ended_before:  # then no ancestor has ended it
             return own
         for fork, limit in self.segments():
             at = table(fork).get(key)
@@ -314,13 +330,13 @@ class Fork:
 
 @dataclass(slots=True)
 class History:
-    """All forks of a journal in order; the last one is the surviving one. `numbered`: the newest of each number."""
+    """All forks of a journal in order, of which the last one survives. `numbered` has the newest one of each number."""
 
     forks: list[Fork] = field(default_factory=list)
     numbered: dict[int, Fork] = field(default_factory=dict)
 
     def add(self, fork: Fork) -> None:
-        """A trainer started."""
+        """Append the fork of a trainer that started."""
         self.forks.append(fork)
         self.numbered[fork.number] = fork
 
@@ -328,6 +344,6 @@ class History:
         return self.numbered.get(number)
 
     def reached(self, policy: Policy) -> bool:
-        """Whether any fork had come to this policy by now."""
+        """Return whether a fork has reached this policy so far."""
         fork = self.numbered.get(policy.fork)
         return fork is not None and policy.version <= fork.head.version

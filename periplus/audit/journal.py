@@ -1,14 +1,13 @@
-"""`audit.jsonl` as a file: the appender that a trainer holds, and the lines that an auditor reads.
+"""File access to the audit journal `audit.jsonl`: the trainer's appender, and the auditor's reader of raw lines.
 
-An `AuditJournal` continues the chain where the file ends. Lines collect in memory until `flush` (the operating system
-has them: they survive the process; on a full disk none is written, all stay in memory, and `flush` may be called
-again) or `sync` (the disk has them: they survive the machine). The caller decides when:
-before a step's batch is trained on, before a version is published, before a manifest is written, before a gateway is
-told that its frame is committed; and frames are synced before the lines that point at them. `position` counts what is
-appended, flushed or not.
+An `AuditJournal` continues the hash chain where the file ends. Appended lines stay in memory until they are flushed or
+synced. `flush` gives them to the operating system, so they survive the process. If the disk is full it writes none of
+them, keeps all in memory, and may be called again. `sync` puts them on disk, so they survive the machine. The caller
+must flush or sync before anybody acts on a line: before a batch is trained on, a version is published, a manifest is
+written, or a gateway is told that its frame is committed. Frames are synced before the lines that point at them.
 
-A last line without newline was being written when the process died. It was never acted on; opening cuts it off and says
-how many bytes it had. A file has one writer: a second one is refused for as long as the first is open.
+A last line without a newline was being written when the process died, and nobody acted on it. Opening the file cuts it
+off, and `cut_bytes` says how long it was. A file has one writer at a time, and a second one is refused.
 """
 
 import fcntl
@@ -22,18 +21,18 @@ from periplus.errors import ConfigError, Conflict, CorruptFrame, StorageError
 from periplus.job.run_directory import append_whole, explained, sync_folder
 
 _TAIL_BYTES = 1 << 16
-"""Read at a time when looking for the last line; most lines have 200 bytes, a batch's some ten thousand."""
+"""Bytes read at a time in search of the last line. Most lines have 200 bytes, those of a batch about ten thousand."""
 
 
 class ChainEnd(NamedTuple):
-    """`n`: the number of the next line; `prev`: the hash of the last one."""
+    """End of the chain: the number `n` of the next line, and the hash `prev` of the last one."""
 
     n: int
     prev: bytes
 
 
 class AuditJournal:
-    """The one writer of a run's `audit.jsonl`. Not safe for several threads."""
+    """The only writer of a run's `audit.jsonl`. Only `sync_flushed` may run in another thread."""
 
     def __init__(self, path: Path, file: BinaryIO, position: ChainEnd, cut_bytes: int) -> None:
         self._path = path
@@ -45,10 +44,10 @@ class AuditJournal:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Continue the file, or begin it.
+        """Open the file, or create it, and continue its chain.
 
-        Raises: Conflict if another process writes it, ConfigError if its last line is no record, PeriplusErrors for
-        what the operating system refuses.
+        Raises: Conflict if another process writes it, ConfigError if its last line cannot be parsed, and another
+        PeriplusError for an error of the operating system.
         """
         with explained(path):
             is_new = not path.exists()
@@ -66,12 +65,14 @@ class AuditJournal:
 
     @property
     def position(self) -> ChainEnd:
-        """Where the next line goes."""
+        """Number of the next line and hash of the last one, counting lines that are not flushed yet."""
         return self._position
 
     def append(self, record: Entry, time_s: float, seal: Callable[[int, bytes], Entry] | None = None) -> int:
-        """Add a line; returns its number. `time_s`: seconds since 1970; `seal`: makes a second line, given its number
-        and the hash before it, that reaches the operating system in one piece with the first."""
+        """Append a line in memory and return its number. `time_s` counts seconds since 1970.
+
+        `seal(number, hash of the line before)` makes a second line, which is flushed in one piece with the first.
+        """
         n = self._add(record, time_s)
         if seal is not None:
             self._add(seal(*self._position), time_s)
@@ -85,9 +86,9 @@ class AuditJournal:
         return n
 
     def flush(self) -> None:
-        """Hand all lines to the operating system.
+        """Write all lines in memory to the file, without waiting for the disk.
 
-        Raises: DiskFull, and all lines are still here; Denied or StorageError, also for a file that was removed.
+        Raises: DiskFull, and then all lines stay in memory; Denied or StorageError, also if the file was removed.
         """
         if not self._lines:
             return
@@ -98,14 +99,14 @@ class AuditJournal:
         self._lines.clear()
 
     def sync(self) -> None:
-        """Hand all lines to the disk."""
+        """Write all lines and wait until they are on disk. Raises: as `flush` and `sync_flushed`."""
         self.flush()
         self.sync_flushed()
 
     def sync_flushed(self) -> None:
-        """Hand what is flushed to the disk. Takes as long as the disk does; a thread may do it while others append.
+        """Wait until all flushed lines are on disk. It may run in a thread while another one appends.
 
-        Raises: StorageError; nobody knows then what is on the disk, so a full disk is no exception to be waited for.
+        Raises: StorageError. After that nobody knows what is on the disk, so even a full disk cannot be waited out.
         """
         self._check_is_there()
         try:
@@ -113,11 +114,11 @@ class AuditJournal:
         except OSError as error:
             raise StorageError(
                 f"{self._path} could not be synced ({error.strerror or error}): nobody knows which lines are on the "
-                "disk; mend the disk, then resume the job from its last checkpoint"
+                "disk; repair the disk, then resume the job from its last checkpoint"
             ) from error
 
     def close(self) -> None:
-        """Sync, and let another writer in, also after an error. Raises: as flush and sync."""
+        """Sync, and release the file to another writer, even after an error. Raises: as `sync`."""
         if not self._file.closed:
             try:
                 self.sync()
@@ -133,15 +134,18 @@ class AuditJournal:
     def _check_is_there(self) -> None:
         if not os.fstat(self._file.fileno()).st_nlink:
             raise StorageError(
-                f"{self._path} was removed while it was written: nobody can read what is written to it; restore "
+                f"{self._path} was removed while it was written, so nobody can read its new lines; restore "
                 "the run directory, then resume the job"
             )
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The file's lines with their newlines, which a torn last one lacks. Raises: as open.
+    """Yield the lines of a journal with their newlines, which an unfinished last line lacks.
 
-    A line longer than MAX_LINE_BYTES is the last one: it is given with one byte more than that, and nothing behind it.
+    A line longer than MAX_LINE_BYTES ends the iteration: its first MAX_LINE_BYTES + 1 bytes are yielded, and nothing
+    after it.
+
+    Raises: PeriplusErrors for errors of the operating system.
     """
     with explained(path), path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -151,13 +155,13 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def is_being_written(path: Path) -> bool:
-    """Return whether a process of this machine has the journal open for writing; False where there is none."""
+    """Return whether a process of this machine has the journal open for writing; False if the file does not exist."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # who opens it to write says what is wrong
+    except OSError:  # whoever opens it for writing will report the error
         return False
     return False
 
@@ -185,7 +189,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
     start = _after_newline_before(file, size - 1)
     if size - start > MAX_LINE_BYTES:
         raise ConfigError(
-            f"{path}: the last line has {size - start} bytes, and no trainer writes one of more than {MAX_LINE_BYTES}; "
+            f"{path}: the last line has {size - start} bytes, and no trainer writes more than {MAX_LINE_BYTES}; "
             "it is damaged, cut it off to continue the file"
         )
     file.seek(start)
@@ -197,7 +201,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
 
 
 def _after_newline_before(file: BinaryIO, end: int) -> int:
-    """The offset just after the last newline before `end`, 0 if there is none."""
+    """Return the offset just after the last newline before `end`, or 0 if there is none."""
     while end > 0:
         start = max(0, end - _TAIL_BYTES)
         file.seek(start)

@@ -1,12 +1,13 @@
-"""What is still on disk, against the journal that has been read: frames, checkpoints, metrics, the gateways' spools.
+"""Checks of the files on disk against the journal that was read: frames, checkpoints, metrics, model, gateways' spools.
 
-A frame that a line points at may be gone only if a `prune` line let it go. A trajectory in a frame that no line points
-at was being committed when its trainer stopped, if nothing behind it in the same epoch was judged (each start of a
-trainer writes an epoch of its own); otherwise its line is gone.
+A frame that a journal line points at may be missing only if a `prune` line allowed its removal. A trajectory that no
+line points at was being committed when its trainer stopped, provided that nothing after it in the same epoch has a
+result (each start of a trainer writes its own epoch). Otherwise its line was removed.
 
-A checkpoint's manifest is a witness of the journal: it names a line and the hash of everything before it. So nothing
-before the newest manifest can be changed without changing that file, and a journal that is shorter was cut. What a
-manifest repeats of the journal is recomputed: manifests.py.
+A checkpoint's manifest is independent evidence: it names a line of the journal and the hash of everything before it. So
+nothing before the newest manifest can be changed without changing that file, and a shorter journal was cut. Fields that
+a manifest repeats from the journal are recomputed in manifests.py. Contradictions are findings; what cannot be compared
+and is no fault is a note.
 """
 
 from collections import Counter
@@ -20,15 +21,19 @@ from periplus.audit.walk import Walk
 from periplus.values.policy import Policy
 
 SHOWN = 8
-"""Forks that a note names."""
+"""Most forks that a note lists."""
 
 MAX_DIGITS = 20
-"""Most digits of a fork or a version in the name of a checkpoint's folder."""
+"""Most digits of a fork or version in the name of a checkpoint's folder; 20 digits hold every 64-bit number."""
 
 
 @dataclass(slots=True)
 class KeptEvidence:
-    """Counts of what was compared. `uncommitted`: trajectories in frames that no line points at, and may be there."""
+    """Counts of what was compared, and the notes.
+
+    `uncommitted` counts trajectories that no line points at because they were being committed. `pruned_results` counts
+    results whose frames were removed, `pruned_checkpoints` checkpoints that were removed.
+    """
 
     uncommitted: int = 0
     pruned_results: int = 0
@@ -37,7 +42,7 @@ class KeptEvidence:
 
 
 def check(walk: Walk, evidence: Evidence, findings: Findings) -> KeptEvidence:
-    """Everything below, in order."""
+    """Compare the files of a run with its journal, and report contradictions as findings."""
     kept = KeptEvidence()
     for place, problem in evidence.damaged.items():
         findings.add(Code.FRAME_UNREADABLE, place, problem)
@@ -57,7 +62,7 @@ def check(walk: Walk, evidence: Evidence, findings: Findings) -> KeptEvidence:
 
 def _frames_that_lines_point_at(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     if evidence.store_damaged:
-        return  # said once: nothing can be known of the frames behind the damage
+        return  # the damage is one finding already; frames behind it cannot be read
     for at, frame in walk.missing.items():
         if walk.kept_from is not None and frame < walk.kept_from:
             kept.pruned_results += 1
@@ -70,16 +75,16 @@ def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Fin
     for frame, witnesses in evidence.frames.items():
         for index, seen in enumerate(witnesses):
             place = (frame, index)
-            if place in walk.first_judged_by:
+            if place in walk.first_verdict_by:
                 continue
             where, what = f"frame {frame}[{index}]", f"sample {seen.sample} of group {seen.group}"
             future = next((run.policy for run in seen.policies if not walk.history.reached(run.policy)), None)
-            newest = walk.newest_judged.get(frame.epoch)
+            newest = walk.newest_verdict.get(frame.epoch)
             if future and not evidence.num_later_lines:
                 message = f"{what} was sampled by {future}, which the journal never reaches: its end is missing"
                 findings.add(Code.FRAME_UNJUDGED, where, message, policy=str(future))
             elif newest is not None and place < newest:
-                message = f"{what} has no result line, though what came later has"
+                message = f"{what} has no result line, and a later trajectory of the same epoch has one"
                 findings.add(Code.FRAME_UNJUDGED, where, message, group=seen.group, sample=seen.sample)
             else:
                 kept.uncommitted += 1
@@ -99,7 +104,7 @@ def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptE
             if oldest is not None and policy < oldest:
                 kept.pruned_checkpoints += 1
                 continue
-            message = f"checkpoint {policy} is not there, and is none of the oldest, which may be removed"
+            message = f"checkpoint {policy} does not exist, and is not among the oldest, which may be removed"
             findings.add(Code.MANIFEST_MISSING, f"{AUDIT_FILE}:{at + 1}", message, policy=str(policy))
     groups = GroupsAt()
     for checkpoint in sorted(evidence.checkpoints, key=_covers):
@@ -111,7 +116,7 @@ def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptE
             continue
         found = lines.get(checkpoint.manifest.policy)
         if checkpoint.manifest.covers > walk.num_lines and evidence.num_later_lines:
-            continue  # written while this audit was reading
+            continue  # the checkpoint was written after this audit had begun to read
         note = CheckedManifest(walk, findings, groups, checkpoint, checkpoint.manifest, place).check(found)
         if note:
             kept.notes.append(note)
@@ -147,14 +152,14 @@ def _settings(walk: Walk, evidence: Evidence, findings: Findings) -> None:
 
 
 def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
-    """The whole of config.yaml, by its hash in the newest fork's first line."""
+    """Compare config.yaml with the hash of it in the newest fork's `open` line."""
     fork = walk.history.forks[-1] if walk.history.forks else None
     if fork is None or fork.opened.settings is None or evidence.config == fork.opened.settings:
         return
     if evidence.config is None:
-        kept.notes.append("config.yaml is not there: what it said beyond the journal's first line is not known")
+        kept.notes.append("config.yaml does not exist: settings that the journal does not repeat are not known")
     elif evidence.newest_started > fork.number:
-        kept.notes.append(f"config.yaml is of fork {evidence.newest_started}, which has not begun: it is not verified")
+        kept.notes.append(f"config.yaml is of fork {evidence.newest_started}, which has no lines: it is not verified")
     else:
         message = f"config.yaml is not the one that fork {fork.number} began with"
         findings.add(
@@ -167,7 +172,7 @@ def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEviden
 
 
 def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
-    """The exported model is the last version of the newest fork that succeeded."""
+    """Check that the model in final/ is the last published version of the newest fork that succeeded."""
     done = next((fork for fork in reversed(walk.history.forks) if fork.ended == "succeeded"), None)
     published = done.published.get(done.head) if done else None
     if evidence.num_later_lines:
@@ -176,9 +181,9 @@ def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
         findings.add(Code.FINAL_WRONG, "final", evidence.final_problem)
     elif evidence.final is None:
         if done is not None:
-            kept.notes.append("final/ holds no model that could be compared with what was published last")
+            kept.notes.append("final/ holds no model to compare with the last publication")
     elif done is None:
-        findings.add(Code.FINAL_WRONG, "final", "a model was exported, and no trainer says that it succeeded")
+        findings.add(Code.FINAL_WRONG, "final", "a model was exported, and no fork ended with success")
     elif evidence.final != published:
         message = f"the exported model is not {done.head}, which fork {done.number} published last"
         findings.add(
@@ -192,7 +197,7 @@ def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
 
 def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     if evidence.metrics_problem:
-        kept.notes.append(f"metrics.jsonl is no witness of steps: {evidence.metrics_problem}")
+        kept.notes.append(f"metrics.jsonl is not compared with the journal: {evidence.metrics_problem}")
     if evidence.num_later_lines:
         return  # the run goes on
     for policy in evidence.steps:
@@ -217,12 +222,12 @@ def _unsealed_forks(walk: Walk, evidence: Evidence, kept: KeptEvidence) -> None:
         kept.notes.append(f"not recorded by the version that wrote fork {which}: seals, and the hash of config.yaml")
     newest = walk.history.forks[-1] if walk.history.forks else None
     if evidence.authorities and newest is not None and newest.at >= walk.seals.num_sealed:
-        kept.notes.append(f"fork {newest.number} is behind the last signature: nobody signed that it began")
+        kept.notes.append(f"fork {newest.number} is after the last signature: nobody signed that it began")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolCount:
-    """What a gateway's spool holds, in trajectories. `unknown`: neither committed nor leased by this journal."""
+    """Counts of the trajectories in a gateway's spool. The committed ones have a result in the journal."""
 
     name: str
     committed: int
@@ -231,7 +236,7 @@ class SpoolCount:
 
 
 def spools(walk: Walk, evidence: Evidence, findings: Findings) -> tuple[SpoolCount, ...]:
-    """Compare every trajectory that a gateway kept with the result that the trainer's journal has for its lease."""
+    """Compare each trajectory in a gateway's spool with the journal's result for its lease, and count them."""
     if not evidence.spools:
         return ()
     digests: dict[tuple[int, int, int, str], set[bytes]] = {}
@@ -254,12 +259,12 @@ def spools(walk: Walk, evidence: Evidence, findings: Findings) -> tuple[SpoolCou
                 continue
             uncommitted += 1
             tokens += seen.num_tokens
-            if known and granted[key] == 1:  # else it may be of another fork's lease of the same number
+            if known and granted[key] == 1:  # otherwise it may belong to a lease of another fork with the same number
                 findings.add(
                     Code.SPOOL_CONTRADICTS,
                     spool.name,
-                    f"sample {seen.sample} of group {seen.group}, lease {seen.lease_id}: the gateway has another "
-                    "content than the trainer's journal",
+                    f"sample {seen.sample} of group {seen.group}, lease {seen.lease_id}: its content in the gateway's "
+                    "spool is not that in the journal",
                     gateway=seen.digest.hex(),
                     journal=sorted(d.hex() for d in known),
                 )

@@ -1,6 +1,9 @@
-"""A kept checkpoint's manifest against the journal: everything that it repeats of the run is recomputed.
+"""Check of a checkpoint's manifest against the journal: every field that repeats something of the run is recomputed.
 
-Manifests are compared in the order of the lines that they cover, so that the groups of each fork are walked once.
+`CheckedManifest` compares one manifest: its own hash, the line and chain hash that it names, its policy and ancestors,
+the root over all batches, the open groups, sums over the steps, and the digest of the weights. `GroupsAt` recomputes
+groups and sums as they were before a given line. Manifests are checked in the order of the lines that they cover, so
+each fork's events are swept once.
 """
 
 from bisect import bisect_left
@@ -17,12 +20,12 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
 
 SHOWN = 5
-"""Groups that a finding names."""
+"""Most groups or policies that a finding lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedManifest:
-    """One manifest, read."""
+    """Check of one manifest, with all that it is compared with. `groups` is shared by the manifests of an audit."""
 
     walk: Walk
     findings: Findings
@@ -32,7 +35,11 @@ class CheckedManifest:
     place: str
 
     def check(self, line: tuple[Fork, int, CheckpointEntry] | None) -> str:
-        """Compare. `line`: the journal's own on this checkpoint. Returns a note that is no fault, or nothing."""
+        """Compare the manifest with the journal, and report contradictions as findings.
+
+        `line` is the journal's (fork, line number, entry) of this checkpoint, or None. Returns a note about something
+        that is no fault, or an empty text.
+        """
         manifest, walk = self.manifest, self.walk
         if self.kept.name != str(manifest.policy):
             self._contradicts("policy", str(manifest.policy), self.kept.name)
@@ -63,7 +70,7 @@ class CheckedManifest:
         if resumed or interrupted:
             what = f"checkpoint {manifest.policy} was written just before its trainer died"
             return f"{what}: it has no line, and no signature"
-        self._say(Code.MANIFEST_UNRECORDED, "no line of the journal is about this checkpoint")
+        self._say(Code.MANIFEST_UNRECORDED, "no line of the journal names this checkpoint")
         return ""
 
     def _history(self, fork: Fork) -> None:
@@ -91,7 +98,7 @@ class CheckedManifest:
         next_group = there.next_group
         if manifest.next_group != next_group and (_is_complete(fork) or manifest.next_group < next_group):
             self._contradicts("next_group", manifest.next_group, next_group)
-        # Not more is looked at than the manifest lists: what waits and is not listed is one group at least.
+        # One more group than the manifest lists is enough to find one that it lacks, and bounds the work by its length.
         missing = [
             group
             for group in _first_of(there.waiting, len(manifest.open_groups) + 1)
@@ -104,7 +111,7 @@ class CheckedManifest:
             self._contradicts("open_groups", f"with {over[:SHOWN]}", "no group that has ended")
 
     def _progress(self, fork: Fork) -> None:
-        """The sums that can be recomputed, if they are there: what an older version did not sum is no fault."""
+        """Compare the sums that can be recomputed. A sum that the manifest of an older build lacks is no fault."""
         if not _is_complete(fork):
             return
         for name, value in self.groups.at(fork, self.manifest.covers).progress.items():
@@ -133,7 +140,7 @@ def _text(policy: Policy | None) -> str | None:
 
 
 def _is_complete(fork: Fork) -> bool:
-    """Whether the whole history of the fork is in this journal."""
+    """Return whether the journal holds the whole history of the fork."""
     return all(segment.opened.parent is None or segment.parent is not None for segment, _ in fork.segments())
 
 
@@ -142,13 +149,16 @@ def _first_of(groups: Mapping[int, None], count: int) -> list[int]:
 
 
 class GroupsAt:
-    """What a history had opened, ended and trained before a line. Each fork is asked for lines in rising order."""
+    """Groups and sums of each fork's history as they were before a line.
+
+    The lines that are asked for one fork must rise.
+    """
 
     def __init__(self) -> None:
         self._of: dict[Fork, _Sweep] = {}
 
     def at(self, fork: Fork, line: int) -> "_Sweep":
-        """The sums before this line."""
+        """Return the sweep of this fork, advanced to just before this line."""
         sweep = self._of.get(fork)
         if sweep is None:
             sweep = self._of[fork] = _Sweep(fork)
@@ -157,8 +167,11 @@ class GroupsAt:
 
 
 class _Sweep:
-    """`next_group`: the first number that no group to train on has; `waiting`: groups that were leased to train on and
-    have not ended; `progress`: sums over the steps, under the manifest's names."""
+    """Sweep over the events of one fork's history.
+
+    `next_group` is one above the largest number of a training group. `waiting` holds the training groups that were
+    leased and have not ended. `progress` has sums over the steps, by the manifest's names.
+    """
 
     def __init__(self, fork: Fork) -> None:
         self.next_group = 0
@@ -169,7 +182,7 @@ class _Sweep:
         self._events = sorted(_events(fork), key=lambda event: event[0])
 
     def advance(self, line: int) -> None:
-        """Take in what happened before the line."""
+        """Process all events before the line."""
         while self._done < len(self._events) and self._events[self._done][0] < line:
             _, kind, value = self._events[self._done]
             self._done += 1

@@ -1,7 +1,10 @@
-"""From a run directory to an audit's evidence. The only part of an audit that reads files, and it changes none.
+"""Reader of a run directory: it turns the files into the `Evidence` that an audit checks.
 
-A run that is still going can be audited: lines, frames and checkpoints are read up to where the journal ended when the
-audit began, and what the trainer pruned meanwhile is not held against it.
+It is the only part of an audit that reads files, and it changes none. Files are hostile input: sizes are capped, pipes
+and devices are not read, and whatever cannot be parsed becomes a problem in the evidence instead of an exception.
+
+A run that is still going can be audited. Journal lines count up to the end that the file had when the audit began;
+frames that the trainer pruned later are not held against it.
 """
 
 import gc
@@ -42,43 +45,47 @@ from periplus.values.weight_state import (
 )
 
 MANIFEST = "manifest.json"
+"""Name of the manifest in a checkpoint's directory."""
 MAX_FRAME_BYTES = 64 << 20
+"""Largest packed frame that is read: the cap of a trainer's intake, which every kept frame has passed."""
 MAX_CONTENT_BYTES = 64 << 20
-"""Caps of one frame, packed and decoded: those of a trainer's intake, which every kept frame has passed."""
+"""Largest decoded frame: the cap of a trainer's intake, which every kept frame has passed."""
 
 MAX_SEGMENT_BYTES = 256 << 20
-"""Largest file of a spool that is read: twice the 64 MiB and a last frame of what trainers and
-gateways write."""
+"""Largest file of a spool that is read. Trainers and gateways begin a new file after 64 MiB, so theirs hold that and
+one last frame; this is twice as much."""
 
 MAX_MANIFEST_BYTES = 64 << 20
+"""Most bytes of a manifest that are read: far above what a trainer writes, and still small enough to parse."""
 MAX_CONFIG_BYTES = 16 << 20
-"""Far above what a trainer writes, and small enough to be parsed whatever they hold."""
+"""Most bytes of config.yaml that are read: far above what a trainer writes, and still small enough to parse."""
 
 MAX_METRICS_BYTES = 1 << 30
-"""A million steps and more; a larger metrics.jsonl is no witness, which the report says."""
+"""Largest metrics.jsonl that is read, enough for a million steps. A larger one is not used, and a note says so."""
 
 READ_ATTEMPTS = 3
-"""Attempts to read a store that loses files meanwhile. A trainer prunes at checkpoints, which are rarer."""
+"""Attempts to read a store from which a running trainer removes files meanwhile. It prunes only at checkpoints, which
+are much rarer than one read takes. Chosen by hand."""
 
 _BLOCK_VALUES = BLOCK_BYTES // 2
-"""Values of bfloat16 in one block of a tensor's digest."""
+"""Number of bfloat16 values in one block of a tensor's digest."""
 
 _ROUNDED_PART = SINGLE_FILE
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What a file that holds anything may raise when it is parsed: JSON has numbers and depths that no field takes."""
+"""Exceptions that parsing an arbitrary file may raise: JSON allows numbers and depths that no field takes."""
 
 _PRUNE = b'"kind":"prune"'
 
 _Decode = Callable[[bytes], tuple[Trajectory, ...]]
 Progress = Callable[[str, int, int], None]
-"""What is being read, how much of it is done, and how much there is; bytes or records."""
+"""Callback with the name of what is being read, the amount that is done, and the total, in bytes or records."""
 
 
 def audit_run(root: Path, spools: Sequence[Path], progress: Progress, authorities: Sequence[bytes] = ()) -> Report:
-    """Read a run directory and check everything. Raises: as read_run.
+    """Read a run directory, check it and return the report. Raises: as `read_run`.
 
-    The collector of cycles is paused: an audit makes millions of values and no cycles, and each pass over them would be
-    in vain (a third of the time of a million lines).
+    Python's cycle collector is paused meanwhile. An audit makes millions of objects without cycles, so collections find
+    nothing; they took a third of the time of a million lines.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -90,10 +97,12 @@ def audit_run(root: Path, spools: Sequence[Path], progress: Progress, authoritie
 
 
 def read_run(root: Path, spools: Sequence[Path], progress: Progress, authorities: Sequence[bytes] = ()) -> Evidence:
-    """Everything that an audit of the run directory compares. `authorities`: public keys of those who may have
-    certified its trainers; none: certificates are not verified.
+    """Read everything that an audit of a run directory compares.
 
-    Raises: NotFound if there is no audit.jsonl, or no spool where one was named.
+    `authorities` are the public keys of those who may have certified the run's trainers. Without any, certificates are
+    not verified.
+
+    Raises: NotFound if there is no audit.jsonl, or if a folder in `spools` does not exist.
     """
     run = RunDirectory(root)
     if not run.audit.is_file():
@@ -152,7 +161,7 @@ def _pruned_before(lines: Sequence[bytes]) -> FrameId | None:
             try:
                 record = from_line(line[:-1], "audit.jsonl").record
             except WireError:
-                continue  # the next audit will say so
+                continue  # this line is not audited; the next audit will report it
             if isinstance(record, PruneEntry):
                 found.append(record.kept_from)
     return max(found, default=None)
@@ -166,12 +175,12 @@ class _Metrics:
 
 def _metrics(run: RunDirectory) -> _Metrics:
     try:
-        _read_start(run.metrics, 0)  # raises for a pipe or a device, which the reading below would never end with
+        _read_start(run.metrics, 0)  # raises for a pipe or a device, which the read below would never finish
         if (num_bytes := run.metrics.stat().st_size) > MAX_METRICS_BYTES:
             return _Metrics(problem=f"it has {num_bytes} bytes, and at most {MAX_METRICS_BYTES} are read")
         return _Metrics(records=run.records())
     except (NotFound, FileNotFoundError):
-        return _Metrics(problem="it is not there")
+        return _Metrics(problem="it does not exist")
     except (PeriplusError, *_UNREADABLE) as error:
         return _Metrics(problem=str(error)[:200])
 
@@ -184,13 +193,13 @@ def _config_text(config: Path) -> bytes | None:
 
 
 def _read_start(path: Path, num_bytes: int) -> bytes:
-    """Up to so many first bytes of a regular file. Raises: OSError, also for what is no regular file."""
+    """Return the first bytes of a regular file, at most `num_bytes`. Raises: OSError, also if it is not regular."""
     with open(path, "rb", opener=open_regular) as file:
         return file.read(num_bytes)
 
 
 def _settings(text: bytes | None, source: str) -> Mapping[str, object]:
-    """Those of the job that an `open` line repeats, by its names."""
+    """Return the settings of a job file that an `open` line repeats, by the names of that line; empty if unreadable."""
     try:
         job = parse((text or b"").decode("utf-8"), source)
     except (PeriplusError, *_UNREADABLE):
@@ -207,12 +216,12 @@ def _settings(text: bytes | None, source: str) -> Mapping[str, object]:
 
 
 def _final(folder: Path, progress: Progress) -> tuple[bytes | None, str]:
-    """The digest of the exported model as it would be published, or None; and what is wrong with it."""
+    """Return the digest of the exported model as it would be published (or None), and a problem (or an empty text)."""
     try:
         has_shards = any(file.is_file() for file in folder.glob("*.safetensors"))
         if not has_shards and not (folder / INDEX_FILE).is_file():
             return None, ""
-        state = read_safetensors(folder)  # mapped into memory, not yet read; files that are no part of it do not count
+        state = read_safetensors(folder)  # memory-mapped, not yet read; other files are ignored
         progress("final", 0, content_bytes(state))
         return published_digest(state), ""
     except (PeriplusError, *_UNREADABLE) as error:
@@ -229,12 +238,12 @@ def _at(tree: Any, path: tuple[str, ...]) -> object:
 
 
 def frame_trajectories(data: bytes) -> tuple[Trajectory, ...]:
-    """The trajectories of one record of a trainer's store, a codec frame. Raises: CorruptFrame, UnknownCodec."""
+    """Decode one record of a trainer's store, which is a codec frame. Raises: CorruptFrame, UnknownCodec."""
     return _decoded(unpack(data, max_payload_bytes=MAX_FRAME_BYTES))
 
 
 def keyed_trajectories(data: bytes) -> tuple[Trajectory, ...]:
-    """The same of a gateway's spool, which keeps the transport key too. Raises: CorruptFrame, UnknownCodec."""
+    """Decode one record of a gateway's spool: a frame with its transport key. Raises: CorruptFrame, UnknownCodec."""
     return _decoded(unpack_keyed(data, max_payload_bytes=MAX_FRAME_BYTES)[1])
 
 
@@ -256,7 +265,7 @@ def _store(folder: Path, name: str, decode: _Decode, progress: Progress) -> _Sto
         except CorruptSpool as error:
             return _Store(frames={}, damaged={name: str(error)}, is_damaged=True)
         except StorageError:
-            continue  # a file went away: a trainer is at work, and prunes
+            continue  # a file disappeared: a running trainer has pruned its store
     try:
         return _read_store(folder, name, decode, progress)
     except StorageError as error:
@@ -283,7 +292,7 @@ def _read_store(folder: Path, name: str, decode: _Decode, progress: Progress) ->
 
 def _spool(folder: Path, progress: Progress) -> KeptSpool:
     if not folder.is_dir():
-        raise NotFound(f"{folder} is no spool; give the folder that a gateway spools in")
+        raise NotFound(f"{folder} is not a directory; give a gateway's spool")
     store = _store(folder, str(folder), keyed_trajectories, progress)
     witnesses = [w for frame in store.frames.values() for w in frame]
     return KeptSpool(name=str(folder), witnesses=witnesses, damaged=store.damaged)
@@ -293,7 +302,7 @@ def _spool(folder: Path, progress: Progress) -> KeptSpool:
 
 
 def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
-    """None for a directory without a manifest: its trainer died while writing it, and it is no checkpoint."""
+    """Read a checkpoint. Without a manifest it is none (its trainer died while writing it), and the result is None."""
     try:
         raw = _read_start(folder / MANIFEST, MAX_MANIFEST_BYTES)
     except OSError:
@@ -304,7 +313,7 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
         manifest = _manifest(data)
         listed = {str(part["name"]): str(part["blake3"]) for part in data["parts"]}
     except _UNREADABLE as error:
-        problem = f"no manifest: {error!r:.200}"
+        problem = f"it is not a manifest: {error!r:.200}"
         return KeptCheckpoint(name=folder.name, digest=digest, manifest=None, problem=problem)
     bad = {name: problem for name, hash_ in listed.items() if (problem := _part_problem(folder, name, hash_, progress))}
     rounded = None if bad or _ROUNDED_PART not in listed else _rounded(folder / _ROUNDED_PART)
@@ -339,7 +348,7 @@ def _part_problem(folder: Path, name: str, expected: str, progress: Progress) ->
     path = folder / name
     try:
         if Path(name).name != name or not path.is_file():
-            return "the manifest lists this part, and it is not there"
+            return "the manifest lists this part, and it does not exist"
         size = path.stat().st_size
         progress(f"{folder.name}/{name}", 0, size)
         hasher = blake3()
@@ -352,7 +361,7 @@ def _part_problem(folder: Path, name: str, expected: str, progress: Progress) ->
 
 
 def _rounded(path: Path) -> bytes | None:
-    """The digest of the part's weights rounded to bfloat16, as they are published."""
+    """Return the digest of a part's weights rounded to bfloat16, as they are published; None if it cannot be read."""
     try:
         return published_digest(read_safetensors_file(path))
     except (PeriplusError, OSError):
@@ -360,7 +369,7 @@ def _rounded(path: Path) -> bytes | None:
 
 
 def published_digest(state: WeightState) -> bytes:
-    """The digest of round_to_bf16(state), for models of any size: one block of a tensor is rounded at a time."""
+    """Return the digest of `round_to_bf16(state)`, rounding block by block: a large model needs little memory."""
     return digest_of(_published_tensor(name, tensor) for name, tensor in state.items())
 
 
@@ -375,7 +384,7 @@ def _published_tensor(name: str, tensor: Tensor) -> tuple[str, str, tuple[int, .
 
 
 def round_to_bf16(state: WeightState) -> WeightState:
-    """Float32 tensors rounded to the nearest bfloat16, ties to even, as torch does; others as they are."""
+    """Return the state with float32 tensors rounded to bfloat16 (to nearest, ties to even, as torch does)."""
     return {name: _round(tensor) if tensor.dtype == "F32" else tensor for name, tensor in state.items()}
 
 
@@ -384,6 +393,8 @@ def _round(tensor: Tensor) -> Tensor:
 
 
 def _rounded_bits(bits: NDArray[np.uint32]) -> NDArray[np.uint16]:
+    # Add just below half of the part that is cut off, and one more if the kept part is odd: ties go to even.
     rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype("<u2")
+    # Adding could turn a NaN into an infinity: every NaN becomes the canonical one.
     rounded[(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)] = 0x7FC0
     return rounded

@@ -1,38 +1,40 @@
-"""The lines of `audit.jsonl`, schemas periplus.audit/1 and /2: this module is their definition.
+"""Line format of the audit journal `audit.jsonl`: this module defines the schemas periplus.audit/1 and /2.
 
-One JSON object a line, no spaces, keys in this order: `n` (the line's number from 0), `prev` (hex of the 16-byte BLAKE3
-of the line before, without its newline; zeros before the first), `t` (seconds since 1970, 6 decimals), `kind`, and the
-kind's own keys in the order of its table below. Digests are hex, a policy is `[fork, version]`,
-a place in the store of frames `[epoch, sequence]`.
+A line is one JSON object without spaces. Its keys come in this order: `n` (the line's number from 0), `prev` (hex of
+the 16-byte BLAKE3 of the line before, without its newline; zeros before the first line), `t` (seconds since 1970, 6
+decimals), `kind`, and the kind's own keys in the order of `_TABLES`. Digests are hex, a policy is `[fork, version]`,
+and a place in the trainer's store of frames is `[epoch, sequence]`.
 
-    open        a trainer starts: a new fork. `resumed_at`: the first line that the checkpoint it starts from does not
-                cover (that manifest's `audit.n`); `manifest`: the hash of that manifest. Both null at a fresh start, or
-                when the parent's history is in another file
-    lease       the right to produce one sample was given out
-    result      what became of one that came back. `frame`: where its bytes are kept, null for one that was not kept
-                (never of an accepted one); `index`: its place in that frame
-    lost        a lease ended without a result
-    drop        a group was given up, with the accepted samples that it had
-    eval        samples were used to measure, never to train
-    consume     a batch left the ledger and the version rose by one. `trained`: whether the optimizer stepped; digests
-                are computed from what it was given; `root`: see batch_root; `staleness`: tokens by age
-    publish     a version's weights went out. `digest`: of the published state (periplus/values/digest.py)
-    checkpoint  a manifest was renamed into place. `manifest`: BLAKE3 of the file's bytes; `covers`: the first line that
-                it does not cover; the manifest itself holds `audit: {n, prev}` of that line
-    prune       frames before `kept_from` may be deleted: the checkpoint of `policy` made them unneeded
-    seal        schema 2: the trainer signs this line's `n` and `prev`, and so every line before it (seals.py). `key`:
-                its public key; `certificate`: the job authority's signature of (job, fork, key)
-    end         the trainer stopped on purpose; `how`: succeeded, stopped or failed. One that is killed writes none; the
-                next `open` shows it
+    open        A trainer starts a new fork. `resumed_at` is the first line that the checkpoint it starts from does not
+                cover (that manifest's `audit.n`), and `manifest` is the hash of that manifest. Both are null at a fresh
+                start, and when the parent's history is in another file.
+    lease       A worker got the right to produce one sample.
+    result      A sample came back, and this is the verdict. `frame` is the place of its bytes, or null if they were not
+                kept (which never holds for an accepted sample); `index` is its place in that frame.
+    lost        A lease ended without a result.
+    drop        A group was given up, with the accepted samples that it had.
+    eval        Samples were used for an evaluation. They are never trained on.
+    consume     A batch left the ledger, and the version rose by one. `trained` says whether the optimizer stepped. The
+                digests are computed from the optimizer's input; `root` is their `batch_root`; `staleness` counts tokens
+                by age in versions.
+    publish     A version's weights were published. `digest` is the published state's (periplus/values/digest.py).
+    checkpoint  A manifest was renamed into place. `manifest` is the BLAKE3 of the file's bytes, and `covers` the first
+                line that it does not cover. The manifest itself holds `audit: {n, prev}` of that line.
+    prune       Frames before `kept_from` may be deleted, because the checkpoint of `policy` made them unneeded.
+    seal        (schema 2) The trainer signs this line's `n` and `prev`, and so every line before it (seals.py). `key`
+                is its public key, `certificate` the job authority's signature of (job, fork, key).
+    end         The trainer stopped on purpose; `how` is succeeded, stopped or failed. A killed trainer writes no such
+                line.
 
-A lease is named by (lease, group, sample): each fork numbers its leases from 1, without gaps. After a restore, results
-that are replayed from the kept frames are judged, and written, again, before the first lease. A lease that was
-abandoned is lost after its result. Groups of evaluations are numbered anew in each fork, groups to train on never.
-Labels (`why`) are lower-case words.
-Unknown kinds and keys are refused, so that a reader never passes over what it does not understand. A line has exactly
-one form: what `to_line` would not write is refused too (a key that occurs twice, other spaces, another escape).
-In schema 2 a seal follows each line of kind eval, consume, publish, checkpoint, prune and end, written in one piece
-with it, from the moment at which the trainer's key is certified.
+A lease is identified by (lease, group, sample). Each fork numbers its leases from 1 without gaps. Evaluation groups are
+numbered from the start in each fork; training groups have one numbering across all forks. After a restore the
+results in the kept frames get a verdict and a line again, before the fork's first lease. An abandoned lease has a
+`lost` line after its result. Labels (`why`) are lower-case words.
+
+Unknown kinds and keys are refused, so that no reader skips what it does not understand. A line has exactly one valid
+form: whatever `to_line` would not write is refused too (a repeated key, other spaces, another escape). In schema 2,
+once the trainer's key is certified, a seal follows each line of kind eval, consume, publish, checkpoint, prune and end,
+and is written in one piece with it.
 """
 
 import json
@@ -50,44 +52,51 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
 
 SCHEMA = "periplus.audit/2"
-"""What this version writes."""
+"""Schema that this build writes."""
 
 UNSEALED_SCHEMA = "periplus.audit/1"
-"""What versions before seals wrote; it is read all the same."""
+"""Schema of journals without seals, which older builds wrote. It is still read."""
 
 SCHEMAS = (UNSEALED_SCHEMA, SCHEMA)
+"""Schemas that this build reads."""
+
 CHAIN_BYTES = 16
+"""Bytes of a line's hash in the chain: a BLAKE3 digest cut to 128 bits."""
 START_OF_CHAIN = bytes(CHAIN_BYTES)
+"""The `prev` of the first line: zeros."""
 START_OF_BATCHES = bytes(CHAIN_BYTES)
-"""The running root before the first batch: see next_batches_root."""
+"""Running root over the batches of a run before its first batch (see `next_batches_root`): zeros."""
 
 ENDINGS = ("succeeded", "stopped", "failed")
+"""Values of `how` in an `end` line."""
 
 MAX_GROUP_SIZE = 1 << 16
+"""Most samples in a group that a line may name. A job file allows 1,024; the margin was chosen by hand."""
 MAX_GROUPS_PER_STEP = 1 << 20
-"""Far above what a job file allows (1,024 samples, 65,536 groups)."""
+"""Most groups in a step that a line may name. A job file allows 65,536; the margin was chosen by hand."""
 
 MAX_TEXT_CHARS = 4096
-"""Names of jobs, workers, regions and algorithms; a worker's name has at most 256 bytes when it is accepted."""
+"""Most characters in the name of a job, worker, region or algorithm. A worker is accepted with at most 256 bytes."""
 
 MAX_LINE_BYTES = 64 << 20
-"""Longest line that is read, newline included: a step of as many samples as a job file allows has a shorter one."""
+"""Longest line that is read, newline included. The longest that a trainer writes is the `consume` line of the largest
+step that a job file allows, and it is shorter than this."""
 
 _MAX_INT = (1 << 64) - 1
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 class AdmissionVerdict(StrEnum):
-    """What became of a result."""
+    """The trainer's decision on a result that came back."""
 
     ACCEPTED = "accepted"
-    ABANDONED = "abandoned"  # its worker gave up before the end; counted, never trained on
+    ABANDONED = "abandoned"  # the worker gave up before the end; the sample is counted and never trained on
     DUPLICATE = "duplicate"
     REFUSED = "refused"
 
 
 class FrameId(NamedTuple):
-    """A record of the trainer's store of trajectories: its position there, which rises in the order of writing."""
+    """Position of a frame in the trainer's store of trajectories. Positions rise in the order of writing."""
 
     epoch: int
     sequence: int
@@ -97,7 +106,7 @@ class FrameId(NamedTuple):
 
 
 class UsedSample(NamedTuple):
-    """A sample that was trained on or measured."""
+    """A sample that was trained on, or used for an evaluation."""
 
     group: int
     sample: int
@@ -114,6 +123,8 @@ class DroppedSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEntry:
+    """A trainer started a new fork; `bound` is the job's staleness bound in versions, `settings` hashes config.yaml."""
+
     job_id: str
     fork: int
     parent: Policy | None
@@ -130,6 +141,8 @@ class OpenEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseEntry:
+    """A worker got the right to produce one sample of the problem `item`, from the policy `start_at` on."""
+
     lease_id: int
     group: int
     sample: int
@@ -143,7 +156,7 @@ class LeaseEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultEntry:
-    """`why`: empty when accepted or abandoned; `num_tokens`: of the completion."""
+    """A sample came back. `why` is empty if it was accepted or abandoned; `num_tokens` counts its completion."""
 
     verdict: AdmissionVerdict
     why: str
@@ -162,6 +175,8 @@ class ResultEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostEntry:
+    """A lease ended without a result, for the reason `why`."""
+
     lease_id: int
     group: int
     sample: int
@@ -171,6 +186,8 @@ class LostEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropEntry:
+    """A group was given up for the reason `why`; `samples` are the accepted ones that it had."""
+
     group: int
     why: str
     samples: tuple[DroppedSample, ...]
@@ -178,13 +195,19 @@ class DropEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEntry:
+    """Samples were used to evaluate `policy`."""
+
     policy: Policy
     samples: tuple[UsedSample, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeEntry:
-    """`policy`: what the step started from; `why`: empty when it trained; `samples`: in the order of training."""
+    """A batch left the ledger for one step.
+
+    `policy` is the one that the step started from, and `why` is empty if the optimizer stepped. `samples` are in the
+    order of training, and `staleness_tokens` maps an age in versions to a count of tokens.
+    """
 
     policy: Policy
     trained: bool
@@ -196,12 +219,16 @@ class ConsumeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishEntry:
+    """The weights of `policy` were published; `digest` is that of the published state."""
+
     policy: Policy
     digest: bytes  # 32 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointEntry:
+    """A checkpoint of `policy` is complete; `manifest` hashes its manifest, which covers the lines before `covers`."""
+
     policy: Policy
     manifest: bytes  # 32 bytes
     covers: int
@@ -209,17 +236,23 @@ class CheckpointEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneEntry:
+    """Frames before `kept_from` may be deleted, because the checkpoint of `policy` does not need them."""
+
     kept_from: FrameId
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndEntry:
+    """The trainer stopped on purpose; `how` is one of `ENDINGS`."""
+
     how: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealEntry:
+    """The trainer's signature of every line before this one (seals.py)."""
+
     key: bytes  # 32 bytes
     certificate: bytes  # 64 bytes
     signature: bytes  # 64 bytes
@@ -243,7 +276,7 @@ Entry = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLine:
-    """One record in its place in the chain."""
+    """A parsed line: an entry, with its number, the hash of the line before it, and its time."""
 
     n: int
     prev: bytes
@@ -252,7 +285,7 @@ class JournalLine:
 
 
 def to_line(n: int, prev: bytes, time_s: float, record: Entry) -> bytes:
-    """The line's bytes without newline."""
+    """Return the bytes of a line, without its newline. `time_s` counts seconds since 1970."""
     kind, fields = _UNSEALED_OPEN if _is_unsealed_open(record) else _TABLES[type(record)]
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
     return f'{{"n":{n},"prev":"{prev.hex()}","t":{time_s:.6f},"kind":"{kind}"{body}}}'.encode()
@@ -264,7 +297,10 @@ def kind_of(entry: Entry) -> str:
 
 
 def from_line(line: bytes, where: str) -> JournalLine:
-    """The inverse of to_line. Raises: CorruptFrame that begins with `where`, such as `audit.jsonl:7`."""
+    """Parse a line without its newline: the inverse of `to_line`.
+
+    Raises: CorruptFrame, with a message that begins with `where`, such as `audit.jsonl:7`.
+    """
     try:
         data = json.loads(line)
         record_type, fields = _KINDS[_label(data["kind"])]
@@ -289,8 +325,11 @@ def from_line(line: bytes, where: str) -> JournalLine:
 
 
 def _rendered(data: dict[str, Any], fields: Sequence["_Field"]) -> bytes:
-    """What to_line makes of the values of a line, which have been checked: in half its time, since JSON's own encoder
-    writes them, and their keys are compared. Hex and ages have one form by their own checks."""
+    """Return the bytes that `to_line` would write for a line's values, which were checked before.
+
+    It takes half the time of `to_line`, because JSON's own encoder writes the values. The order of the keys is compared
+    here; hex and ages have only one form, which their own checks ensure.
+    """
     if list(data) != [*_HEAD, *[f.key for f in fields]]:
         return b""
     body = _ENCODE({f.key: data[f.key] for f in fields})
@@ -299,17 +338,17 @@ def _rendered(data: dict[str, Any], fields: Sequence["_Field"]) -> bytes:
 
 
 def chain_hash(line: bytes) -> bytes:
-    """What the next line says in `prev`. `line` is without newline."""
+    """Return the hash of a line (without its newline), which the next line repeats as `prev`."""
     return blake3(line).digest(length=CHAIN_BYTES)
 
 
 def batch_root(digests: Sequence[bytes]) -> bytes:
-    """The `root` of a consume line: over its samples' digests end to end."""
+    """Return the `root` of a consume line: the hash of its samples' digests, concatenated in their order."""
     return blake3(b"".join(digests)).digest(length=CHAIN_BYTES)
 
 
 def next_batches_root(root: bytes, batch: bytes) -> bytes:
-    """The manifest's `batches_root` after one more batch of the lineage."""
+    """Return the running root over a lineage's batches (a manifest's `batches_root`) after one more batch root."""
     return blake3(root + batch).digest(length=CHAIN_BYTES)
 
 

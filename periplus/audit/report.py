@@ -1,4 +1,8 @@
-"""An audit's report for programs (a tree of JSON values) and for people (aligned text)."""
+"""Renderings of an audit's report: a tree of JSON values for programs, and aligned text for people.
+
+The tree holds everything under stable names (schema periplus.audit-report/1). The text is shorter: the evidence, a
+table of accounts with a column for the surviving history and for each of the newest forks, and the findings.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -10,19 +14,21 @@ from periplus.audit.findings import Finding
 from periplus.view.state import printable
 
 SCHEMA = "periplus.audit-report/1"
+"""Schema of the tree."""
 SHOWN_PER_CODE = 5
-"""Findings of one code in the text; the tree has more."""
+"""Most findings of one code in the text; the tree has more."""
 
 SHOWN_FORKS = 6
+"""Most forks, the newest ones, that have a column in the text; the tree has all."""
 SHOWN_ROWS = 50
-"""Columns of the newest forks, and rows of ages or reasons, in the text; the tree has all."""
+"""Most rows of ages, or of reasons of one kind, in the text; the tree has all."""
 
 Tree = dict[str, Any]
 _K = TypeVar("_K")
 
 
 def report_tree(report: Report) -> Tree:
-    """Everything, under stable names."""
+    """Return the whole report as a tree of JSON values."""
     return {
         "schema": SCHEMA,
         "job_id": report.job_id,
@@ -67,7 +73,7 @@ def report_tree(report: Report) -> Tree:
 
 
 def report_text(report: Report) -> str:
-    """The same, shortened, for a terminal."""
+    """Return the report as text for a terminal, shortened."""
     blocks = [_evidence_text(report), _accounts_text(report), _findings_text(report)]
     return "\n\n".join(block for block in blocks if block)
 
@@ -197,7 +203,7 @@ _Row = tuple[str, Callable[[Account], str]]
 
 
 def _rows(accounts: Sequence[Account]) -> list[_Row]:
-    """The rows in which any account has something, and those that a promise is about."""
+    """Return the rows (name, cell of an account): those of promises, and others where any account is not zero."""
 
     def by_reason(name: str, field: Callable[[Account], Mapping[str, int]]) -> list[_Row]:
         reasons = sorted({reason for account in accounts for reason in field(account)})[:SHOWN_ROWS]

@@ -1,17 +1,18 @@
-"""Seals: a trainer signs its journal, so that nobody without its key can write another one in its place.
+"""Seals of the audit journal: a trainer signs its lines, so that nobody without its key can forge another journal.
 
     job authority (coordinator) --certificate of (job, fork, key)--> trainer --seal of (certificate, n, prev)--> journal
 
-A seal is a line. It signs its own number and the hash of the line before it, and thereby, along the chain, every line
-before it. A trainer writes one as soon as its key is certified, and one behind each line that says what was trained
-on, published, measured, kept or ended, in one piece with that line. So an unsigned end of a journal holds leases,
-results, losses and drops at most, and nothing that came of them. The key dies with the trainer: what was sealed cannot
-be sealed again.
+A seal is a line. It signs its own number and the hash of the line before it and thereby, along the chain, every line
+before it. A trainer writes one as soon as its key is certified, and one after each line of the kinds in `SEALED`, in
+one piece with that line. So the unsigned end of a journal can hold leases, results, losses and drops, and no batch,
+evaluation, publication or checkpoint. The private key ends with the trainer's process, so nobody can seal a fork again.
 
-`SealCheck` is the auditor's side. Each seal must be signed by the key that it names, and a fork has one key. With
-authorities' keys, each certificate must be of one of them as well; without, anybody may have made key and certificate.
-Signed, little-endian: "periplus.audit/2 seal" 0x00, u32 length and bytes of what the certificate signs (job, fork,
-key), its 64 bytes of signature, u64 n, 16 bytes prev.
+`Sealer` is the trainer's side, `SealCheck` the auditor's. Each seal must be signed by the key that it names, and a fork
+has one key. If the auditor has keys of authorities, one of them must have signed each certificate. Without such keys
+anybody could have made key and certificate.
+
+The signed bytes are, little-endian: "periplus.audit/2 seal" 0x00, the bytes that the certificate signs (job, fork, key)
+after their length as u32, the certificate's 64 bytes of signature, `n` as u64, and the 16 bytes of `prev`.
 """
 
 import struct
@@ -39,24 +40,25 @@ _CONTEXT = b"periplus.audit/2 seal\0"
 _MAX_FORK = (1 << 32) - 1
 
 SEALED = (EvalEntry, ConsumeEntry, PublishEntry, CheckpointEntry, PruneEntry, EndEntry)
-"""Kinds of lines that a seal follows."""
+"""Entries that a seal must follow, once the trainer's key is certified."""
 
 _CERTIFIED_ONLY = (EvalEntry, ConsumeEntry, PublishEntry, PruneEntry)
-"""Kinds of lines that only a trainer with a certified key writes. One that is refused still saves its warm-up."""
+"""Entries that only a trainer with a certified key writes. A trainer without one may still save the checkpoint of its
+warm-up, and end."""
 
 
 class Sealer:
-    """The trainer's side: a key, and the authority's certificate of it."""
+    """Maker of a trainer's seals, with its key and the authority's certificate of it."""
 
     def __init__(self, key: PublisherKey, certificate: Certificate) -> None:
-        """Raises: ValueError if the certificate is of another key."""
+        """Take the key and its certificate. Raises: ValueError if the certificate is for another key."""
         if certificate.public_key != key.public_key:
             raise ValueError(f"the certificate is of key {certificate.public_key.hex()}, not of this trainer's")
         self._key = key
         self._certificate = certificate
 
     def seal(self, n: int, prev: bytes) -> SealEntry:
-        """The seal that is line `n`, behind a line of hash `prev`."""
+        """Return the seal that becomes line `n`, after a line with the hash `prev`."""
         of = self._certificate
         signature = self._key.sign(_signed_bytes(of, n, prev))
         return SealEntry(key=of.public_key, certificate=of.signature, signature=signature)
@@ -68,9 +70,10 @@ def _signed_bytes(certificate: Certificate, n: int, prev: bytes) -> bytes:
 
 
 class SealCheck:
-    """The seals of a journal as it is read. `authorities`: public keys, any of which may have certified a trainer.
+    """Checker of a journal's seals, called for each entry in order.
 
-    `num_seals`, `keys`: of those that hold; `num_sealed`: lines before the newest of them, and itself.
+    `authorities` are public keys, any of which may have certified a trainer. `num_seals` and `keys` count and collect
+    the seals that hold. `num_sealed` is the number of lines that the newest of them covers, itself included.
     """
 
     def __init__(self, authorities: Sequence[bytes], findings: Findings) -> None:
@@ -79,7 +82,7 @@ class SealCheck:
         self._certified: dict[Certificate, str] = {}
         self._key_of: dict[Fork, bytes] = {}
         self._awaited: Entry | None = None
-        self._is_left = False  # by a trainer that died between a line and its seal: the next fork opens
+        self._is_left = False  # a trainer died between a line and its seal, and the next fork opens
         self._loose: tuple[int, str] | None = None
         self._num_loose = 0
         self._has_sealed_forks = False
@@ -88,28 +91,28 @@ class SealCheck:
         self.num_sealed = 0
 
     def opened(self, fork: Fork, place: str) -> None:
-        """A fork begins."""
+        """Note a new fork. One without seals after forks with seals is a finding."""
         is_sealed = fork.opened.schema == SCHEMA
         if self._has_sealed_forks and not is_sealed:
-            message = f"fork {fork.number} says that it is of a version without seals, after forks that have them"
+            message = f"fork {fork.number} claims a schema without seals, after forks that have them"
             self._findings.add(Code.SEAL_MISSING, place, message, fork=fork.number)
         self._has_sealed_forks = self._has_sealed_forks or is_sealed
 
     def before(self, record: Entry, place: str) -> None:
-        """Any record comes next: a line that awaits its seal has it now, or never."""
+        """Check, before any next entry, that a line which must be sealed has its seal here."""
         awaited, self._awaited = self._awaited, None
         if awaited is None or isinstance(record, SealEntry | OpenEntry):
             self._is_left = False
             return
         if isinstance(record, CheckpointEntry) and not self._is_left:
-            self._is_left = True  # written by the next trainer before it opens its fork
+            self._is_left = True  # the next trainer writes this line before it opens its own fork
             return
         self._is_left = False
-        message = f"a line of kind {kind_of(awaited)} has no seal behind it"
+        message = f"a line of kind {kind_of(awaited)} is not followed by a seal"
         self._findings.add(Code.SEAL_MISSING, place, message)
 
     def line(self, fork: Fork, at: int, record: Entry, place: str) -> None:
-        """A record of a fork."""
+        """Note an entry of a fork that a seal must cover. One that comes before any seal of its fork is a finding."""
         if not isinstance(record, SEALED):
             return
         if self._loose is None:
@@ -124,7 +127,7 @@ class SealCheck:
             self._findings.add(Code.SEAL_MISSING, place, message, fork=fork.number)
 
     def seal(self, fork: Fork, at: int, prev: bytes, seal: SealEntry, place: str) -> None:
-        """A seal; `prev`: the hash of the line before, as it lies in the file."""
+        """Check a seal. `prev` is the hash of the line before it in the file."""
         why = self._why_not(fork, at, prev, seal)
         if why:
             self._findings.add(
@@ -139,9 +142,9 @@ class SealCheck:
         self._loose, self._num_loose = None, 0
 
     def end(self, place: str, *, is_torn: bool) -> None:
-        """The journal ends here. A trainer that died while it wrote may have left a line without its seal."""
+        """Check the end of the journal. With `is_torn` a trainer may have died between a line and its seal."""
         if self._awaited is not None and not is_torn:
-            message = f"the last line, of kind {kind_of(self._awaited)}, has no seal behind it"
+            message = f"the last line, of kind {kind_of(self._awaited)}, is not followed by a seal"
             self._findings.add(Code.SEAL_MISSING, place, message)
         elif self._authorities and self._loose is not None:
             message = f"{self._num_loose} lines that must be signed are not covered by any seal that holds"
@@ -150,7 +153,7 @@ class SealCheck:
             self._findings.add(Code.SEAL_MISSING, place, "the journal has no seal that holds")
 
     def _why_not(self, fork: Fork, at: int, prev: bytes, seal: SealEntry) -> str:
-        """Empty for a seal that holds."""
+        """Return why a seal does not hold, or an empty text."""
         if fork.number > _MAX_FORK:
             return f"there is no fork {fork.number}"
         if self._key_of.get(fork, seal.key) != seal.key:
@@ -158,11 +161,11 @@ class SealCheck:
         job_id = fork.opened.job_id
         certificate = Certificate(job_id=job_id, fork=fork.number, public_key=seal.key, signature=seal.certificate)
         if not is_signed_by(seal.key, seal.signature, _signed_bytes(certificate, at, prev)):
-            return "its key did not sign this journal up to here"
+            return "its key did not sign the journal up to this line"
         return self._why_not_certified(certificate) if self._authorities else ""
 
     def _why_not_certified(self, certificate: Certificate) -> str:
-        """Return an empty text for a certificate of one of the authorities."""
+        """Return why no authority signed the certificate, or an empty text. The answer is remembered."""
         why = self._certified.get(certificate)
         if why is None:
             why = self._certified[certificate] = _why_not_certified(certificate, self._authorities)

@@ -1,8 +1,11 @@
-"""One pass over the journal: the chain, then each record against what the lines before it and the frames say.
+"""One pass over the audit journal: it checks the hash chain, and each entry against the lines before it and the frames.
 
-Lines are numbered as they lie in the file, whatever they claim. A line that cannot be read is reported and passed over;
-its bytes still count for the chain. A record is judged by the history of its own fork (history.py), with the frame that
-it points at as its witness. Batches, drops and evaluations are in batches.py.
+`Walk` reads lines in order and keeps what they add up to in a `History` (history.py). Each entry is checked against the
+history of its own fork. A result is also compared with the *witness*: the trajectory in the kept frame that it points
+at, reduced to what a line says of it. Batches, drops and evaluations are checked in batches.py, seals in seals.py.
+
+Lines are numbered by their place in the file, whatever number they claim. A line that cannot be read is a finding and
+is skipped; its bytes still count for the chain. Nothing here raises for a bad journal: each contradiction is a finding.
 """
 
 from collections.abc import Iterable
@@ -43,22 +46,24 @@ from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import PolicyRun, Purpose
 
 MAX_FORKS = 1000
-"""Starts of a trainer in one journal: a look-up visits a fork's ancestors. A run that dies each hour has them in six
-weeks; the forks beyond are one finding, and are not judged."""
+"""Most forks of a journal that are checked, because a look-up visits all ancestors of a fork. A run that dies every
+hour has this many after six weeks. Each fork beyond is a finding, and its entries are not checked. Chosen by hand."""
 
 SHOWN_RUNS = 8
-"""Runs of policies that a finding shows."""
+"""Most runs of tokens from one policy that a finding lists."""
 
 SETTINGS = ("job_id", "bound", "group_size", "groups_per_step", "seed", "algorithm")
-"""Settings in an `open` line; they never change, fork or not."""
+"""Fields of an `open` line that must be the same in every fork of a run."""
 
 
 class Walk:
-    """The journal as it has been read so far.
+    """Checker of the journal's lines, and what they add up to so far.
 
-    `chain`: the hash that each line's `prev` must be, end to end, and that of the next. `kept_from`: the newest prune.
-    `missing`: results whose frame is not in the store: line -> frame. `newest_judged`: of each epoch of the store, but
-    for what a restore replays. `torn_bytes`: of an unfinished last line.
+    `chain` holds the expected `prev` of each line and of the next one, concatenated. `kept_from` is the first frame
+    that the newest prune kept. `missing` maps the line of a result to its frame, if that is not in the store.
+    `first_verdict_by` maps a place in a frame to the first fork that has a result for it. `newest_verdict` is the last
+    such place in each epoch of the store, without those that a restore replayed. `torn_bytes` counts an unfinished last
+    line.
     """
 
     def __init__(self, evidence: Evidence, findings: Findings) -> None:
@@ -70,13 +75,13 @@ class Walk:
         self.torn_bytes = 0
         self.kept_from: FrameId | None = evidence.pruned_before
         self.missing: dict[int, FrameId] = {}
-        self.first_judged_by: dict[FramePlace, Fork] = {}
-        self.newest_judged: dict[int, FramePlace] = {}
+        self.first_verdict_by: dict[FramePlace, Fork] = {}
+        self.newest_verdict: dict[int, FramePlace] = {}
         self.seals = SealCheck(evidence.authorities, findings)
         self._offset = 0
 
     def read(self, lines: Iterable[bytes]) -> None:
-        """All lines, to the end."""
+        """Check all lines. A line that is too long or lacks its newline ends the journal."""
         for raw in lines:
             if len(raw) > MAX_LINE_BYTES:
                 message = f"the line has more than the {MAX_LINE_BYTES} bytes of the longest that a trainer writes"
@@ -91,7 +96,7 @@ class Walk:
         self.seals.end(f"{AUDIT_FILE}:{self.num_lines}", is_torn=is_torn)
 
     def chain_at(self, n: int) -> bytes:
-        """The hash of the line before line n."""
+        """Return the hash of the line before line `n`."""
         return bytes(self.chain[n * CHAIN_BYTES : (n + 1) * CHAIN_BYTES])
 
     @property
@@ -109,7 +114,7 @@ class Walk:
         if line.prev != expected:
             self._say(
                 Code.CHAIN_BROKEN,
-                "the line before is not the one that this line was written after",
+                "`prev` is not the hash of the line before: that line was changed, or lines are missing",
                 found=line.prev.hex(),
                 expected=expected.hex(),
             )
@@ -164,7 +169,7 @@ class Walk:
     def _open(self, opened: OpenEntry) -> None:
         forks = self.history.forks
         if len(forks) >= MAX_FORKS:
-            self._say(Code.TOO_MANY_FORKS, f"fork {opened.fork} is one more than the {MAX_FORKS} that are judged")
+            self._say(Code.TOO_MANY_FORKS, f"fork {opened.fork} is one more than the {MAX_FORKS} that are checked")
             return
         for fork in forks[-1:]:
             self._settings(fork.opened, opened)
@@ -201,7 +206,7 @@ class Walk:
         known = parent.checkpointed.get(opened.parent)
         if known is not None:
             fits = known.covers == opened.resumed_at and known.manifest == opened.manifest
-        else:  # killed between the manifest's renaming and its line: the file itself is the witness
+        else:  # the trainer died after renaming the manifest and before writing its line: the file is the evidence
             kept = [c for c in self._evidence.checkpoints if c.digest == opened.manifest]
             fits = any(
                 c.manifest and (c.manifest.policy, c.manifest.covers) == (opened.parent, opened.resumed_at)
@@ -235,9 +240,9 @@ class Walk:
     def _lease(self, fork: Fork, lease: LeaseEntry) -> None:
         key, sample = (lease.lease_id, lease.group, lease.sample), (lease.group, lease.sample)
         if lease.lease_id in fork.lease_ids:
-            self._say(Code.LEASE_REPEATED, f"lease {lease.lease_id} was given out before", lease=lease.lease_id)
+            self._say(Code.LEASE_REPEATED, f"lease {lease.lease_id} was granted before", lease=lease.lease_id)
         if fork.has_ended(sample):
-            self._say(Code.LEASE_AFTER_END, f"group {lease.group} had ended", group=lease.group, sample=lease.sample)
+            self._say(Code.LEASE_AFTER_END, f"group {lease.group} ended before", group=lease.group, sample=lease.sample)
         item = fork.group_item(lease.group)
         if item not in (None, (lease.item, lease.purpose)):
             self._say(
@@ -270,7 +275,11 @@ class Walk:
         fork.group_leased_at.setdefault(lease.group, self.num_lines)
 
     def _check_lease(self, fork: Fork, lease: LeaseEntry) -> None:
-        """A lease starts at its group's version, or at the fork's first, and must be used `bound` versions later."""
+        """Check the versions, the sample number and the region of a lease against its fork.
+
+        A lease starts at its group's version, or at the first version of the fork if that is later. It must be consumed
+        at most `bound` versions after its group's.
+        """
         opened, start, first, head = fork.opened, lease.start_at, fork.lineage.first_version, fork.head.version
         problem = ""
         if start.fork != fork.number or start.version != max(lease.consume_by_version - opened.bound, first):
@@ -278,7 +287,7 @@ class Walk:
         elif start.version > head + 1 or lease.consume_by_version < head:
             problem = f"it is for versions {start.version} to {lease.consume_by_version}"
         elif lease.purpose is Purpose.EVAL and start.version != head:
-            problem = f"it is to measure {start}"
+            problem = f"it is for an evaluation of {start}"
         elif lease.sample >= (opened.group_size if lease.purpose is Purpose.TRAIN else 1):
             problem = f"it is for sample {lease.sample}, in groups of {opened.group_size}"
         elif lease.region != fork.regions.setdefault(lease.worker_id, lease.region):
@@ -288,12 +297,15 @@ class Walk:
             self._say(Code.LEASE_CONTRADICTS, f"{message}: {problem}", lease=lease.lease_id)
 
     def _check_lease_numbers(self, fork: Fork) -> None:
-        """A gap is one lease that has no line. Leases granted at once may be written, and torn, in any order."""
+        """Check that the leases so far are numbered without gaps; a gap is a lease without a line.
+
+        It runs only before an entry of another kind, because leases that are granted together are written in any order.
+        """
         gap = fork.newest_lease - len(fork.lease_ids)
         if gap > fork.num_missing_leases:
             while fork.next_lease in fork.lease_ids:
                 fork.next_lease += 1
-            message = f"leases are numbered from 1 in each fork, and nothing says what {gap} of them were, first "
+            message = f"leases are numbered from 1 in each fork, and {gap} of them have no line; the first is "
             self._say(Code.LEASE_MISSING, f"{message}{fork.next_lease}", lease=fork.next_lease, missing=gap)
         fork.num_missing_leases = max(gap, fork.num_missing_leases)
 
@@ -301,7 +313,7 @@ class Walk:
         key = (lost.lease_id, lost.group, lost.sample)
         leased = next((f.leases[key] for f in reversed(self.history.forks) if key in f.leases), None)
         if leased is None or leased.lost_at >= 0 or (leased.returned_at >= 0 and not leased.abandoned):
-            what = "was never granted" if leased is None else "had ended"
+            what = "was never granted" if leased is None else "ended before"
             self._say(Code.LOST_CONTRADICTS, f"lease {lost.lease_id} is lost, but it {what}", lease=lost.lease_id)
             return
         leased.lost_at, leased.lost_why = self.num_lines, lost.why
@@ -316,7 +328,7 @@ class Walk:
             _end_live(fork, leased)
         region = fork.regions.get(result.worker_id, result.region)
         if region != result.region:
-            message = f"worker {result.worker_id} was leased to in {region!r}, its result is from {result.region!r}"
+            message = f"worker {result.worker_id} had leases in {region!r}, and its result is from {result.region!r}"
             self._say(Code.LEASE_CONTRADICTS, message, lease=result.lease_id)
         found = self._witness(fork, result)
         if found is not None:
@@ -324,10 +336,10 @@ class Walk:
         is_replay = False
         if result.frame is not None:
             place = (result.frame, result.index)
-            is_replay = self.first_judged_by.setdefault(place, fork) is not fork
-            if fork.leases:  # what a restore replays, it judges before it leases anything
+            is_replay = self.first_verdict_by.setdefault(place, fork) is not fork
+            if fork.leases:  # a fork that has leased nothing yet is still replaying results
                 epoch = result.frame.epoch
-                self.newest_judged[epoch] = max(place, self.newest_judged.get(epoch, place))
+                self.newest_verdict[epoch] = max(place, self.newest_verdict.get(epoch, place))
         purpose = leased.lease.purpose if leased else found.purpose if found else None
         fork.results.append(Returned(self.num_lines, result, purpose, is_replay))
         self._verdict(fork, result, leased, found)
@@ -344,18 +356,18 @@ class Walk:
         if result.verdict is not AdmissionVerdict.ACCEPTED:
             return
         if sample in fork.accepted or ended:
-            self._say(Code.ACCEPTED_TWICE, f"sample {result.sample} of group {result.group} was in before", **names)
+            self._say(Code.ACCEPTED_TWICE, f"group {result.group} already has sample {result.sample}", **names)
             return
         unfit = (
             "abandoned" if result.stop_reason == "abandoned" else "not kept in any frame" if not result.frame else ""
         )
         future = next((run.policy for run in result.policies if not self.history.reached(run.policy)), None)
         if future:
-            unfit = f"sampled by {future}, which nobody had reached"
+            unfit = f"sampled by {future}, a policy that no fork had reached"
         elif leased is not None and self._is_early(leased.lease, result):
             unfit = f"sampled by {result.policies[0].policy}, and its lease starts at {leased.lease.start_at}"
         elif result.sample >= fork.opened.group_size:
-            unfit = f"one of more than a group has, {fork.opened.group_size}"
+            unfit = f"beyond the {fork.opened.group_size} samples of a group"
         if unfit:
             self._say(Code.ACCEPTED_UNFIT, f"sample {result.sample} of group {result.group} is {unfit}", **names)
         if found is not None and found.policies != result.policies:
@@ -365,8 +377,9 @@ class Walk:
         fork.wait(sample, accepted)
 
     def _is_early(self, lease: LeaseEntry, result: ResultEntry) -> bool:
-        """A worker starts a lease with the policy that it names, or a newer one. Numbers of leases may repeat from fork
-        to fork, so only policies of the lease's own fork are compared.
+        """Return whether a token was sampled by an older policy than its lease starts at.
+
+        Numbers of leases repeat from fork to fork, so only policies of the lease's own fork are compared.
         """
         start = lease.start_at
         return any(run.policy.fork == start.fork and run.policy.version < start.version for run in result.policies)
@@ -374,16 +387,16 @@ class Walk:
     def _witness(self, fork: Fork, result: ResultEntry) -> Witness | None:
         if result.frame is None:
             return None
-        before = fork.judged.setdefault((result.frame, result.index), self.num_lines)
+        before = fork.verdict_at.setdefault((result.frame, result.index), self.num_lines)
         if before != self.num_lines:
-            message = f"line {before + 1} judged trajectory {result.index} of frame {result.frame} before"
+            message = f"line {before + 1} already has a result for trajectory {result.index} of frame {result.frame}"
             self._say(Code.FRAME_JUDGED_TWICE, message, frame=str(result.frame), index=result.index)
             return None  # its content was compared once
         frame = self._evidence.frames.get(result.frame)
         if frame is None:
             self.missing[self.num_lines] = result.frame
             return None
-        if not frame:  # unreadable, which is said of the frame
+        if not frame:  # the frame is unreadable, which kept.py reports once
             return None
         if result.index >= len(frame):
             message = f"frame {result.frame} has {len(frame)} trajectories, no index {result.index}"
@@ -486,7 +499,7 @@ def _lineage(opened: OpenEntry, parent: Fork | None) -> Lineage:
         if opened.parent is not None and parent is not None:
             return parent.lineage.restored(opened.fork, opened.parent)
         return Lineage(opened.fork, (opened.parent,) if opened.parent else ())
-    except ValueError:  # said already: the fork is not new, or the parent is not on its lineage
+    except ValueError:  # reported already: the fork is not new, or its parent is not on the lineage
         return Lineage(opened.fork)
 
 

@@ -8,8 +8,7 @@
 
 The checksum covers the header as well, so that no single damaged byte goes unnoticed. It is BLAKE3 and not a CRC,
 because BLAKE3 is a dependency already and as fast as zlib's CRC-32 from Python. With 64 bits, the chance that one of a
-billion damaged frames passes is below 1e-9; with 32 bits, about 0.2 of them would be expected to
-pass. The checksum
+billion damaged frames passes is below 1e-9; with 32 bits, about 0.2 of them would be expected to pass. The checksum
 finds accidents, not forgeries. A frame's size is checked before anything is allocated or hashed. `read` walks through a
 file of frames and reports an incomplete last frame as such.
 """
@@ -23,6 +22,7 @@ from blake3 import blake3
 from periplus.errors import CorruptFrame, UnknownCodec
 
 HEADER_BYTES = 16
+"""Bytes of a frame before its payload."""
 _MAGIC = b"PF"
 _HEAD = struct.Struct("<2sHI")
 _CHECKSUM_BYTES = 8

@@ -1,6 +1,6 @@
 """Publications: how bundles and weights travel from the trainer through gateways to every reader.
 
-The package does no I/O.
+The package does no I/O. Records of publications come in and go out as values.
 
 A publication consists of an opening (what it is, and caps on what it will need), its payload in chunks (each chunk is
 one part of the codec's output), and a closing (counts and digests of what it was). Chunks leave while later ones are
@@ -10,7 +10,7 @@ opens nothing, reads no clock, and does not know what payloads mean.
 
     values    the records, and the bytes of each that are signed
     signing   JobAuthority certifies a PublisherKey for (job, fork); Trust verifies on the reader's side
-    order     order and sizes of one stream (Intake, Assembler); which version may follow what is held (admit)
+    order     order and sizes of one stream (StreamChecker, Assembler); which version may follow what is held (admit)
     build     PublicationWriter signs parts as they come; DerivedWriter makes what a gateway sends from its own copy
     log       PublicationLog: what a gateway keeps in memory and passes on at once, with one cursor per reader
 
@@ -46,7 +46,7 @@ proof fails subscribes again and asks for signed publications only (`distrust`).
 - A version has one content. A publication at or below the held version is Fenced, unless it repeats what was held: then
   it is read and checked, and changes nothing. A fork below the highest seen one is Fenced. A delta from anything but
   exactly what is held (policy and digest) is WrongBase.
-- A refusal changes nothing and ends the stream; the reader then subscribes anew.
+- A refusal changes nothing and ends the stream; the reader then subscribes again.
 
 **What a relay can do:** stop, delay, or cut a publication short; send a reader nothing newer (nothing expires by clock:
 fresh means a higher version); send a newcomer any version of the highest fork that the relay admits to know; send a

@@ -17,9 +17,9 @@
   newer anchor starts a new chain.
 - The opening of a higher fork fences all lower forks at once. Their states are no longer started for readers, because a
   reader that has the higher fork's bundle would refuse them.
-- Repeats, also of what is no longer kept: an identical delta or bundle is read, checked and dropped. An anchor of a
-  known version with its known digest is taken, for whoever requested it. Everything else at or below `newest` is
-  Fenced.
+- Repeats, even of publications that are no longer kept: an identical delta or bundle is read, checked and dropped. An
+  anchor of a known version with its known digest is taken, for whoever requested it. Everything else at or below
+  `newest` is Fenced.
 - A reader gets the bundle first, then states. It is never sent a state older than its own, and a delta only from
   exactly its own state. A reader in the middle of a publication that is dropped for room still gets its end; its memory
   is held until then. A reader in the middle of one that will not be completed, or whose fork is fenced, goes on from
@@ -131,7 +131,7 @@ class PublicationLog:
 
     @property
     def newest(self) -> Policy | None:
-        """The newest state that is here in full. A relay that lost its connection subscribes anew from here."""
+        """The newest state that is here in full. A relay that lost its connection subscribes again from here."""
         return self._newest
 
     @property
@@ -209,7 +209,7 @@ class PublicationLog:
         version, or its fork is fenced.
         """
         if policy.fork < self._highest_fork:
-            raise Fenced(f"{policy} is of an old fork, fork {self._highest_fork} has taken over; subscribe anew")
+            raise Fenced(f"{policy} is of an old fork, fork {self._highest_fork} has taken over; subscribe again")
         if self._digests.get(policy, state_digest) != state_digest:
             raise Fenced(f"{policy} is known as {self._digests[policy].hex()}, not {state_digest.hex()}")
         if self._newest is not None and policy <= self._newest:
@@ -296,14 +296,14 @@ class PublicationLog:
         if have is not None and have >= newest:
             continues = coming is not None and coming.opening.base == have
             return (coming if continues else self._coming_anchor(have, newer=True)) or Wait()
-        # The reader is behind. A single delta from its state is always sent; otherwise the caller decides, unless it
-        # has.
-        way = self._signed_way(have)
+        # The reader is behind. A single delta from its state is always sent. Otherwise the caller decides, unless it
+        # has decided already.
+        path = self._signed_path(have)
         if cursor.distrust:
-            return (way[0] if way else self._coming_anchor(have, newer=True)) or NeedsAnchor()
-        if way and (cursor.is_along or (len(way) == 1 and way[0].opening.base == have)):
-            return way[0]
-        return Derive(have, _total_bytes(way) if way else None)
+            return (path[0] if path else self._coming_anchor(have, newer=True)) or NeedsAnchor()
+        if path and (cursor.is_along or (len(path) == 1 and path[0].opening.base == have)):
+            return path[0]
+        return Derive(have, _total_bytes(path) if path else None)
 
     def _coming_anchor(self, have: Policy | None, *, newer: bool = False) -> _Entry | None:
         """Return the arriving anchor if it is not older than `have` (with `newer`: if it is newer), else None."""
@@ -313,17 +313,17 @@ class PublicationLog:
         is_old = have is not None and (coming.policy < have or (newer and coming.policy == have))
         return None if is_old else coming
 
-    def _signed_way(self, have: Policy | None) -> list[_Entry]:
+    def _signed_path(self, have: Policy | None) -> list[_Entry]:
         """Return the signed publications that lead from `have` to the newest state; an empty list if none do."""
-        way: list[_Entry] = []
+        path: list[_Entry] = []
         if have is None or have not in self._chain:
             if self._anchor is None or (have is not None and have >= self._anchor.policy):
                 return []
-            way, have = [self._anchor], self._anchor.policy
+            path, have = [self._anchor], self._anchor.policy
         while have in self._chain:
-            way.append(self._chain[have])
-            have = way[-1].policy
-        return way
+            path.append(self._chain[have])
+            have = path[-1].policy
+        return path
 
     # ---- what is kept ---------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ def admit(opening: Opening, *, newest: Policy | None, newest_digest: bytes, high
     """Decide whether `opening` continues the held version `newest`, whose state digest is `newest_digest`.
 
     Returns REPEAT for the version that is held; at its closing the caller compares state digests with `check_repeat`. A
-    bundle is judged by its fork alone. Raises: Fenced for an older version or fork, WrongBase for a delta from another
+    bundle is decided by its fork alone. Raises: Fenced for an older version or fork, WrongBase for a delta from another
     state.
     """
     check_fork(opening, highest_fork)
@@ -123,7 +123,7 @@ def check_repeat(opening: Opening, closing: Closing, held_digest: bytes) -> None
 class StreamChecker:
     """Checks one stream of records: order, sizes, signatures and root. It keeps no chunk.
 
-    After an error the intake is unchanged, but the stream is of no use: end it and subscribe anew.
+    After an error the checker is unchanged, but the stream cannot be continued: end it and subscribe again.
     """
 
     def __init__(self, trust: Trust, *, max_content_bytes: int) -> None:
@@ -181,7 +181,7 @@ class StreamChecker:
 
     def _begun(self, record: PublicationRecord) -> Opening:
         if self._opening is None:
-            raise CorruptFrame(f"a {type(record).__name__.lower()} came before its opening; subscribe anew")
+            raise CorruptFrame(f"a {type(record).__name__.lower()} came before its opening; subscribe again")
         return self._opening
 
     def _take_chunk(self, opening: Opening, chunk: Chunk) -> None:
@@ -200,7 +200,7 @@ class StreamChecker:
 
 
 class Assembler:
-    """Turns records into publications: an intake that keeps the chunks."""
+    """Turns the records of one stream into publications: a stream checker that keeps the chunks."""
 
     def __init__(self, trust: Trust, *, max_content_bytes: int) -> None:
         self._intake = StreamChecker(trust, max_content_bytes=max_content_bytes)
@@ -226,4 +226,4 @@ def payload_root(parts: Sequence[bytes]) -> bytes:
 
 def _check(ok: bool, what: str, value: object, opening: Opening) -> None:
     if not ok:
-        raise CorruptFrame(f"bad {what}: {value} ({opening}); subscribe anew")
+        raise CorruptFrame(f"bad {what}: {value} ({opening}); subscribe again")

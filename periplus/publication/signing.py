@@ -3,7 +3,7 @@
     job authority (coordinator) --certificate of (job, fork, key)--> publisher (trainer) --records--> readers (Trust)
 
 `Trust` is all that a reader needs: the authority's public key and the job, both from its own task and never from the
-wire. It keeps no state but the certificates that it has verified. It does not judge order: old versions are refused in
+wire. It keeps no state but the certificates that it has verified. It does not check order: old versions are refused in
 `order`.
 """
 
@@ -121,7 +121,7 @@ class PublisherKey(_SigningKey):
         return replace(closing, signature=self._key.sign(closing_signed_bytes(opening, closing)))
 
     def sign(self, signed_bytes: bytes) -> bytes:
-        """The signature of bytes that begin with a context of their own, so that they are no other kind of record."""
+        """Sign bytes, which must begin with a context string of their own so that they pass as no other record."""
         return self._key.sign(signed_bytes)
 
 
@@ -170,7 +170,7 @@ class Trust:
             try:
                 signed = closing_signed_bytes(opening, closing)
             except ValueError as error:
-                raise Forged(f"{what} cannot have been signed: {error}; subscribe anew") from error
+                raise Forged(f"{what} cannot have been signed: {error}; subscribe again") from error
             _verify(self._publisher(opening), closing.signature, signed, what)
             return
         promised = opening.attested.closing
@@ -214,7 +214,7 @@ class Trust:
 
 
 def is_signed_by(public_key: bytes, signature: bytes, signed_bytes: bytes) -> bool:
-    """Whether the holder of a raw public key signed these bytes; never for a key that anybody can sign for."""
+    """Return whether the holder of a raw public key signed the bytes; False if anybody can sign for the key."""
     if len(public_key) != PUBLIC_KEY_BYTES or _is_of_small_order(public_key):
         return False
     try:
@@ -240,9 +240,9 @@ def _verify(key: Ed25519PublicKey, signature: bytes, signed: bytes, what: str) -
     try:
         key.verify(signature, signed)
     except InvalidSignature as error:
-        raise Forged(f"{what} does not verify: made or changed by somebody else; subscribe anew") from error
+        raise Forged(f"{what} does not verify: made or changed by somebody else; subscribe again") from error
 
 
 def _require(ok: bool, what: str, why: str) -> None:
     if not ok:
-        raise Forged(f"{what} is not acceptable: {why}; subscribe anew")
+        raise Forged(f"{what} is not acceptable: {why}; subscribe again")

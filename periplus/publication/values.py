@@ -30,7 +30,9 @@ MAX_PROBE_LOGPROBS = 4096
 """Most log-probabilities of a probe. The current probe has 60; each is a float that is kept with its version."""
 
 SIGNATURE_BYTES = 64
+"""Bytes of an Ed25519 signature."""
 PUBLIC_KEY_BYTES = 32
+"""Bytes of a raw Ed25519 public key."""
 
 _CERTIFICATE = b"periplus.publication/1 certificate\0"
 _OPENING = b"periplus.publication/1 opening\0"
@@ -41,7 +43,8 @@ _CLOSING = b"periplus.publication/1 closing\0"
 class PublicationKind(StrEnum):
     """Kind of a publication.
 
-    A bundle is what a worker needs besides weights, an anchor is a full state, and a delta continues from its base.
+    A bundle holds the files that a worker needs besides weights, an anchor is a full state, and a delta continues from
+    its base.
     """
 
     BUNDLE = "bundle"
@@ -162,7 +165,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attestation:
-    """The trainer's signed statement of what a version is, without its payload."""
+    """The trainer's signed opening and closing of a version, without its payload."""
 
     opening: Opening
     closing: Closing

@@ -1,7 +1,8 @@
-"""A run as events again, out of its run directory.
+"""Recording of a watched job's events in its run directory, and reading them back in order.
 
-metrics.jsonl holds the records. The fleet is kept beside it, one line a snapshot, stamped with the time of the newest
-record (seconds since the trainer's start), which is what puts the two files back into one order.
+The trainer writes its records to metrics.jsonl. `recorded` appends each snapshot of the fleet to fleet.jsonl, one line
+each, with the time of the newest record (in seconds since the trainer's start). `read_events` uses these times to merge
+both files into one sequence.
 """
 
 import contextlib
@@ -16,8 +17,10 @@ from periplus.view.state import Event, FleetSeen, LinkSeen, RecordSeen, RegionSe
 
 
 async def recorded(events: AsyncIterator[Event], directory: RunDirectory) -> AsyncIterator[Event]:
-    """The same events, with each fleet snapshot also written to the run directory, unless its disk is full: pictures
-    are drawn from the others, and whoever watches goes on."""
+    """Yield the same events, and append each fleet snapshot to the run directory.
+
+    A snapshot that finds the disk full is not written: a picture can do with the others, and the watching goes on.
+    """
     time_s = 0.0
     async for event in events:
         match event:
@@ -30,12 +33,12 @@ async def recorded(events: AsyncIterator[Event], directory: RunDirectory) -> Asy
 
 
 def encode_fleet(fleet: FleetSeen, time_s: float) -> str:
-    """One line of fleet.jsonl."""
+    """Return a line of fleet.jsonl, without its newline. `time_s` is that of the newest record."""
     return finite_json.dumps({"time_s": round(time_s, 4), **asdict(fleet)})
 
 
 def decode_fleet(line: str) -> tuple[float, FleetSeen]:
-    """The inverse of encode_fleet. Raises: ValueError, KeyError or TypeError for a line that is no snapshot."""
+    """Parse a line of `encode_fleet`. Raises: ValueError, KeyError or TypeError for a line that is no snapshot."""
     data = json.loads(line)
     regions = tuple(_region(region) for region in data["regions"])
     links = tuple(LinkSeen(**link) for link in data["links"])
@@ -46,11 +49,11 @@ def _region(data: dict[str, object]) -> RegionSeen:
     tasks = data.pop("tasks")
     assert isinstance(tasks, list)
     seen = tuple(TaskSeen(**{**task, "role": TaskRole(task["role"])}) for task in tasks)
-    return RegionSeen(**data, tasks=seen)  # type: ignore[arg-type]  # TypeError is the check of a line from a file
+    return RegionSeen(**data, tasks=seen)  # type: ignore[arg-type]  # a wrong field raises TypeError
 
 
 def read_fleet(directory: RunDirectory) -> tuple[tuple[float, FleetSeen], ...]:
-    """The snapshots of a run, oldest first; none if none were kept. Raises: ConfigError for a line that is none."""
+    """Return the timed snapshots of a run, oldest first; empty without the file. Raises: ConfigError for a bad line."""
     try:
         lines = read_lines(directory.fleet)
     except NotFound:
@@ -65,7 +68,7 @@ def read_fleet(directory: RunDirectory) -> tuple[tuple[float, FleetSeen], ...]:
 
 
 def read_events(directory: RunDirectory) -> tuple[Event, ...]:
-    """Records and snapshots in the order of their times; a snapshot follows the record that it was stamped with."""
+    """Return records and snapshots in the order of their times; a snapshot follows the record whose time it has."""
     timed: list[tuple[float, int, Event]] = [(record.time_s, 0, RecordSeen(record)) for record in directory.records()]
     timed += [(time_s, 1, fleet) for time_s, fleet in read_fleet(directory)]
     return tuple(event for _, _, event in sorted(timed, key=lambda item: item[:2]))

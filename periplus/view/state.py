@@ -1,11 +1,13 @@
-"""What is known about a watched job: a pure fold of events into one frozen value.
+"""State of a watched job, as a pure fold of events into one frozen `ViewState`.
 
-`fold(state, event) -> state` has no clock, no terminal and no network; everything that is drawn comes from its result.
+`fold(state, event)` returns the next state. It has no clock, terminal or network, and every rendering draws from its
+result alone. Invariants:
 
-Invariants: the histogram counts each step once (a record at or below the newest step's policy is a repeat); curves are
-those of the living lineage (a new fork replaces the steps it repeats); a link's bytes never fall (a counter that
-restarts adds what it shows from then on); histories are bounded (a curve thins itself out); text from outside holds no
-control characters, so that no job can write to the operator's terminal.
+- The staleness histogram counts each step once; a record at or below the newest step's policy is a repeat.
+- Curves show the surviving lineage: a new fork replaces the steps that it repeats.
+- The bytes of a link never fall: a counter that restarted at zero is added to the bytes before.
+- Histories are bounded: a curve that is too long drops every second point.
+- Text from outside holds no control characters, so no job can control the operator's terminal.
 """
 
 from collections.abc import Mapping
@@ -17,16 +19,18 @@ from typing import assert_never
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 
-# Traffic comes in bursts, one a version; shorter windows flicker between full and idle, longer ones hide a stall.
 RATE_WINDOW_S = 5.0
-# About ten times the dots of a wide terminal's curve: thinning is invisible.
+"""Seconds over which a link's rate is averaged. Traffic comes in one burst per version: a shorter window flickers
+between full and idle, and a longer one hides a stall. Chosen by hand."""
 MAX_POINTS = 4096
+"""Most points of a curve: about ten times the dots that a wide terminal draws, so dropping points is invisible."""
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
+"""States of a job that never change again."""
 _START = Policy(0, 0)
 
 
 MAX_ACTIVITIES = 64
-"""More than any trainer has phases before its first step."""
+"""Most activities that are kept: more than the phases of any trainer before its first step."""
 
 PREPARATION = {
     "pending": "planning where to run it",
@@ -34,10 +38,10 @@ PREPARATION = {
     "starting": "starting its processes, which import torch",
     "running": "starting its processes, which import torch",
 }
-"""What is done in each state of a job before its trainer speaks: nobody else says so."""
+"""Text of the activity for each state of a job whose trainer has not reported a phase yet."""
 
 TRAINING = "training"
-"""The phase while steps are coming."""
+"""Name of the phase while steps are taken."""
 
 
 class TaskRole(StrEnum):
@@ -48,7 +52,7 @@ class TaskRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSeen:
-    """`state` is starting, running, succeeded, failed or stopped."""
+    """A process of the job, as reported. `state` is starting, running, succeeded, failed or stopped."""
 
     task_id: str
     role: TaskRole
@@ -58,7 +62,7 @@ class TaskSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionSeen:
-    """`state` is ready or disconnected."""
+    """A region, as reported. `state` is ready or disconnected."""
 
     name: str
     state: str
@@ -69,7 +73,7 @@ class RegionSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSeen:
-    """`sent_bytes` counts since the sending agent's start; zero for the measurements means not measured."""
+    """A directed link, as reported. `sent_bytes` counts since the sender's start; 0 rtt or throughput: not measured."""
 
     src: str
     dst: str
@@ -80,8 +84,10 @@ class LinkSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChanged:
-    """`state` is the job state's lower-case name. `submitted_at_s` and `at_s` are on one clock, that of all events of
-    the job; 0 where a source does not know them."""
+    """The job changed; `state` is the lower-case name of its state.
+
+    `submitted_at_s` and `at_s` are times on the one clock of the job's events, in seconds, or 0 if unknown.
+    """
 
     job_id: str
     name: str
@@ -93,7 +99,7 @@ class JobChanged:
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
-    """A record of the trainer. `at_s` is when the coordinator got it, 0 where the source does not know that."""
+    """The trainer wrote a record. `at_s` is the time at which the coordinator received it, or 0 if unknown."""
 
     record: Record
     at_s: float = 0.0
@@ -101,7 +107,7 @@ class RecordSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSeen:
-    """`at_s` is on the clock of the job's events, which does not go back."""
+    """A snapshot of the fleet was taken at `at_s`, on the clock of the job's events, which does not go back."""
 
     regions: tuple[RegionSeen, ...]
     links: tuple[LinkSeen, ...]
@@ -113,7 +119,7 @@ Event = JobChanged | RecordSeen | FleetSeen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkView:
-    """One direction between two regions."""
+    """A directed link between two regions, with its rate over the last RATE_WINDOW_S seconds."""
 
     src: str
     dst: str
@@ -121,13 +127,13 @@ class LinkView:
     throughput_bits_per_s: float
     sent_bytes: int
     rate_bits_per_s: float
-    # (at_s, counter) within the window, oldest first, never empty.
+    # Pairs (at_s, byte counter) within the window of the rate, oldest first, never empty.
     samples: tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value of a curve."""
+    """A point of a curve over training steps."""
 
     step: int
     value: float
@@ -135,7 +141,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a job did before its first step, and when that began, in seconds of the view's clock."""
+    """Something that a job did before its first step. `since_s` is its begin, in seconds of the view's clock."""
 
     text: str
     since_s: float
@@ -143,7 +149,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """One evaluation; `label` is before, during or after."""
+    """Accuracy of one evaluation. `label` is before, during or after training."""
 
     step: int
     value: float
@@ -152,10 +158,13 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
-    """Everything the renderings show. A caller that knows the job sets `steps_total` and `staleness_bound` ahead.
+    """Everything that the renderings show of a job.
 
-    `time_s` is the view's clock: it counts from `started_at_s`, which is the job's submission unless the caller sets
-    it, and never goes back. Where events carry no times it is that of the newest record, from the trainer's start.
+    A caller that knows the job's configuration sets `steps_total` and `staleness_bound` in the first state.
+
+    `time_s` is the view's clock in seconds, and never goes back. It counts from `started_at_s`, which is the submission
+    of the job unless the caller sets it. If events carry no times, it is the time of the newest record since the
+    trainer's start.
     """
 
     job_id: str = ""
@@ -166,13 +175,13 @@ class ViewState:
     policy: Policy = _START
     started_at_s: float = 0.0
     time_s: float = 0.0
-    # Before the first step: what was done, oldest first; the last is under way.
+    # What was done before the first step, oldest first; the last activity is under way.
     activities: tuple[Activity, ...] = ()
     step: int = 0
     steps_total: int = 0
     regions: tuple[RegionSeen, ...] = ()
     links: tuple[LinkView, ...] = ()
-    # Newest values of a step record, and those of the summary once it came.
+    # Values of the newest step record, and of the summary record once it came.
     values: Mapping[str, float] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
     staleness_bound: int | None = None
@@ -181,7 +190,7 @@ class ViewState:
     warmup_losses: tuple[Point, ...] = ()
     warmup_steps_total: int = 0
     accuracies: tuple[Accuracy, ...] = ()
-    # Of each step: mean staleness of its tokens, and the fraction of its time that it waited for them.
+    # For each step: the mean staleness of its tokens, and the fraction of its time in which it waited for samples.
     staleness_means: tuple[Point, ...] = ()
     wait_fractions: tuple[Point, ...] = ()
     # Sums over the steps.
@@ -202,12 +211,12 @@ class ViewState:
 
     @property
     def wan_bytes(self) -> int:
-        """Sent over all links, as the gateways count."""
+        """Bytes sent over all links, as the gateways count them."""
         return sum(link.sent_bytes for link in self.links)
 
 
 def fold(state: ViewState, event: Event) -> ViewState:
-    """The state after one more event."""
+    """Return the state after one more event."""
     match event:
         case JobChanged():
             return _fold_job(state, event)
@@ -241,14 +250,14 @@ def _fold_job(state: ViewState, event: JobChanged) -> ViewState:
 
 
 def _doing(state: ViewState, text: str) -> ViewState:
-    """The same with `text` under way. Steps, once there are some, say themselves what is done."""
+    """Begin the activity `text`, unless it is under way or steps are being taken already."""
     if state.rewards or (state.activities and state.activities[-1].text == text):
         return state
     return replace(state, activities=(*state.activities, Activity(text, state.time_s))[-MAX_ACTIVITIES:])
 
 
 def printable(text: str) -> str:
-    """The text without control characters and line breaks."""
+    """Return the text with a space in place of each control character and line break."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -294,7 +303,7 @@ def _fold_step(state: ViewState, record: Record, step: int) -> ViewState:
     return replace(
         state,
         last_step_policy=record.policy,
-        phase=TRAINING,  # an evaluation between two steps has no phase that ends it
+        phase=TRAINING,  # no other record ends the phase of an evaluation between two steps
         step=step,
         steps_total=int(values.get("steps_total", state.steps_total)),
         values=MappingProxyType(dict(values)),
@@ -322,7 +331,7 @@ def _clean_region(region: RegionSeen) -> RegionSeen:
 
 
 def _links(known: tuple[LinkView, ...], seen: tuple[LinkSeen, ...], at_s: float) -> tuple[LinkView, ...]:
-    # A link that is not reported keeps its bytes and its last counter, and rests.
+    # A link that this snapshot does not report keeps its bytes and its last counter, at rate 0.
     views = {(link.src, link.dst): replace(link, rate_bits_per_s=0.0, samples=link.samples[-1:]) for link in known}
     before = {(link.src, link.dst): link for link in known}
     for link in seen:
@@ -335,6 +344,7 @@ def _counted(before: LinkView | None, link: LinkSeen, at_s: float) -> LinkView:
     samples: tuple[tuple[float, int], ...] = ((at_s, link.sent_bytes),)
     sent_bytes = link.sent_bytes
     if before is not None:
+        # A counter below its last value has restarted: all that it shows now is new.
         last_s, counter = before.samples[-1]
         if at_s <= last_s:
             return before

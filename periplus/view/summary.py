@@ -1,6 +1,7 @@
-"""What came out of a run: the JSON that `--json` prints and the table a person reads.
+"""Summary of a run: the JSON object that `--json` prints, and the table that a person reads.
 
-Both show the same values; a value that was not measured is null in one and `not measured` in the other, never zero.
+`summary_from` makes a `Summary` from the values of the trainer's summary record. Both renderings show the same values.
+One that was not measured is null in JSON and `not measured` in the table, never zero.
 """
 
 import math
@@ -23,8 +24,11 @@ _BAR_CELLS = 44
 
 
 class WanCounter(StrEnum):
-    """Who counted `wan_bytes`. The emulator counts all that it relays, probes and control included; the gateways count
-    the messages of the job that they sent to each other."""
+    """Counter that `wan_bytes` comes from.
+
+    The WAN emulator counts everything that it relays, including probes and control. Gateways count the job's messages
+    that they sent to each other.
+    """
 
     EMULATOR = "emulator"
     GATEWAYS = "gateways"
@@ -32,9 +36,12 @@ class WanCounter(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The values of the demo's JSON. `wan_bytes_from` says who counted `wan_bytes`, None where nobody did;
-    `wan_bytes_full_weights` holds full bf16 weights and JSON trajectories; `delta_density` and `delta_bits_per_change`
-    are of all deltas together, `pause_s` is the longest."""
+    """Values of a run, under the names of the demo's JSON; None stands for a value that was not measured.
+
+    `wan_bytes_from` names the counter of `wan_bytes`. `wan_bytes_full_weights` is the number of bytes that full bf16
+    weights and JSON trajectories would have taken. `delta_density` and `delta_bits_per_change` are over all deltas
+    together, and `pause_s` is the longest pause of an engine.
+    """
 
     accuracy_before: float | None
     accuracy_after: float | None
@@ -58,15 +65,15 @@ class Summary:
     wan_bytes_from: WanCounter | None = None
 
     def values(self) -> dict[str, float]:
-        """The numbers under their registered names, for the summary Record."""
+        """Return the measured numbers under their registered names, for the summary record."""
         texts = ("regions", "wan_bytes_from")
         return {name: value for name, value in asdict(self).items() if name not in texts and value is not None}
 
 
 def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary:
-    """The summary out of a Record's values, whose `wan_bytes` are the gateways' count.
+    """Return the summary for the values of a summary record, whose `wan_bytes` the gateways counted.
 
-    Raises: ValueError if the run did not say what its promises came to.
+    Raises: ValueError if a count that every run makes is missing, such as the staleness violations.
     """
 
     def count(name: str) -> int | None:
@@ -104,7 +111,7 @@ def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary
 
 
 def summary_json(summary: Summary, **extra: object) -> str:
-    """One JSON object on one line, the summary's values first. Raises: ValueError if `extra` repeats a name."""
+    """Return the summary and then `extra` as one line of JSON. Raises: ValueError if `extra` repeats a name."""
     data = {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(summary).items()}
     repeated = data.keys() & extra.keys()
     if repeated:
@@ -113,7 +120,7 @@ def summary_json(summary: Summary, **extra: object) -> str:
 
 
 def summary_table(summary: Summary, *, ascii_only: bool = False) -> RenderableType:
-    """The summary as a panel: quality, speed, promises, and the bytes that did not cross the sea."""
+    """Return the summary as a panel: accuracy, speed, promises, and bytes over the WAN beside those of full weights."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
@@ -169,7 +176,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def promise(count: int) -> Text:
-    """A count that is promised to be zero."""
+    """Return the text of a count that is promised to be zero: `kept` or `BROKEN`."""
     return (
         Text.assemble((f"{count:,}", "bold"), "  ", ("kept", "green"))
         if count == 0

@@ -1,13 +1,17 @@
-"""Quantities as people read them: decimal prefixes, at most three or four digits, always the unit."""
+"""Quantities as text for people: decimal prefixes, three or four digits, and the unit.
+
+A quantity that is not known (None) is shown as UNKNOWN.
+"""
 
 import math
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 UNKNOWN = "-"
+"""Text of a quantity that is not known."""
 
 
 def short(value: float | None) -> str:
-    """Three significant digits: 0.0123, 1.23, 12.3, 123, 1.23k."""
+    """Return a number with three significant digits: 0.0123, 1.23, 12.3, 123, 1.23k."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if value == 0:
@@ -26,14 +30,14 @@ def _digits(value: float) -> str:
 
 
 def tick(value: float) -> str:
-    """An axis label: as short() but without trailing zeros."""
+    """Return the label of an axis: as `short`, without trailing zeros."""
     text = short(value)
     number, prefix = (text[:-1], text[-1]) if text[-1].isalpha() else (text, "")
     return (number.rstrip("0").rstrip(".") if "." in number else number) + prefix
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """`12.3 MB`, `1.23 kB`: the prefix stands with the unit."""
+    """Return a number with its prefix at the unit, such as `12.3 MB` or `1.23 kB`."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     text = short(value)
@@ -41,12 +45,12 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def size(num_bytes: float | None) -> str:
-    """Bytes with a decimal prefix."""
+    """Return bytes with a decimal prefix, such as `12.3 MB`."""
     return quantity(num_bytes, "B")
 
 
 def mbit(bits_per_s: float | None) -> str:
-    """Mbit/s as a bare number, for columns that name the unit."""
+    """Return a rate in Mbit/s without the unit, for a column whose heading names it."""
     if bits_per_s is None or not math.isfinite(bits_per_s):
         return UNKNOWN
     mbit_per_s = bits_per_s / 1e6
@@ -55,26 +59,26 @@ def mbit(bits_per_s: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`12.3 s`, `4:05`, `1:02:03`."""
+    """Return a duration, such as `12.3 s`, `4:05` or `1:02:03`."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     return f"{seconds:.1f} s" if 0 <= seconds < 60 else clock(seconds)
 
 
 def clock(seconds: float) -> str:
-    """`0:07`, `4:05`, `1:02:03`: a time that ticks without changing its shape."""
+    """Return a time in a form that keeps its shape while it runs, such as `0:07`, `4:05` or `1:02:03`."""
     minutes, rest = divmod(int(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def percent(fraction: float | None) -> str:
-    """`41.8 %`."""
+    """Return a fraction as a percentage, such as `41.8 %`."""
     return UNKNOWN if fraction is None or not math.isfinite(fraction) else f"{fraction * 100:.1f} %"
 
 
 def factor(larger: float | None, smaller: float | None) -> str:
-    """`42x`: how many times smaller the second is."""
+    """Return how many times smaller the second number is than the first, such as `42x`."""
     if larger is None or not smaller:
         return UNKNOWN
     ratio = larger / smaller

@@ -1,4 +1,4 @@
-"""`periplus wan run | set | show`: the emulator and its control from a shell."""
+"""Commands `periplus wan run | set | show`: start the WAN emulator, change one of its links, and show all links."""
 
 import asyncio
 import math
@@ -29,7 +29,7 @@ _EXAMPLE = {
 T = TypeVar("T")
 
 DEFAULT_CONTROL = "127.0.0.1:7071"
-"""Next to the coordinator's default port, so that `wan run`, `set` and `show` find each other without being told."""
+"""Default control address. `wan run`, `set` and `show` share it; its port is next to the coordinator's default."""
 
 _control_option = click.option(
     "--control",
@@ -44,9 +44,9 @@ _control_option = click.option(
 
 
 def parse_value(property_: LinkProperty, text: str) -> float:
-    """The number behind a human's `100mbit`, `80ms` or `on`.
+    """Return the number that a text such as `100mbit`, `80ms` or `on` stands for, in bits per second or seconds.
 
-    Raises: ValueError saying what would do.
+    Raises: ValueError with an example of an accepted text.
     """
     word = text.strip().lower()
     if property_ is LinkProperty.DROP and word in ("on", "off"):
@@ -75,11 +75,17 @@ def wan() -> None:
     type=HOST_PORT,
     default=DEFAULT_CONTROL,
     show_default=True,
-    help="Where its control listens; port 0: a free one.",
+    help="Address on which its control listens; port 0 takes a free one.",
 )
-@click.option("--regions", metavar="A,B,C", default="", help="Regions in use; the grid's own by default.")
-@click.option("--ready-file", type=click.Path(dir_okay=False, path_type=Path), help='Gets {"control": "host:port"}.')
-@click.option("--stop-on-stdin-eof", is_flag=True, help="Also stop when stdin closes: when the parent has gone.")
+@click.option("--regions", metavar="A,B,C", default="", help="Regions in use; all regions of the grid by default.")
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help='Gets {"control": "host:port"} once it listens.',
+)
+@click.option(
+    "--stop-on-stdin-eof", is_flag=True, help="Also stop when stdin closes, as it does when the parent process ends."
+)
 def run(grid_: str, control: str, regions: str, ready_file: Path | None, stop_on_stdin_eof: bool) -> int:
     """Relay TCP between regions at the rates and delays of a grid, until stopped."""
     network = grid.load(grid_, tuple(name.strip() for name in regions.split(",") if name.strip()))

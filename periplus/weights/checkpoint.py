@@ -3,7 +3,7 @@
 The weights are `model.safetensors`, or shards with their index. A tensor of the new state stays in the file that held
 its name, and a tensor with a new name goes into the last file. A shard that is left without tensors is not written. A
 file whose tensors keep their names, dtypes and shapes keeps its head byte for byte, and so its order and metadata. In
-other files tensors are ordered as the safetensors package does. The index is copied if it still holds, and built anew
+other files tensors are ordered as the safetensors package does. The index is copied if it still holds, and rebuilt
 otherwise.
 
 Everything else is copied, because transformers expects it in one place: configuration, tokenizer, templates, code,
@@ -106,11 +106,11 @@ def single_file(layout: StateLayout) -> PlannedFile:
 def _planned_files(old: CheckpointDirectory, layout: StateLayout) -> tuple[PlannedFile, ...]:
     if not layout.lines:
         return (single_file(layout),)
-    home = {name: file.path.name for file in old.files for name in file.tensors}
+    file_of = {name: file.path.name for file in old.files for name in file.tensors}
     last = old.files[-1].path.name
     planned = []
     for file in old.files:
-        lines = tuple(line for line in layout.lines if home.get(line.name, last) == file.path.name)
+        lines = tuple(line for line in layout.lines if file_of.get(line.name, last) == file.path.name)
         kept = tuple(TensorLayout(name=name, dtype=t.dtype, shape=t.shape) for name, t in file.tensors.items())
         if set(lines) == set(kept):
             planned.append(PlannedFile(name=file.path.name, head=file.head, lines=kept))

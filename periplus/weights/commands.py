@@ -1,7 +1,7 @@
 """`periplus weights`: deltas between checkpoint directories, as files. docs/weights.md is for those who use it.
 
-Results go to standard output, everything else to standard error. Exits with 1 for a directory that is not what a delta
-leads to, for a damaged file and for one of another base; with 7 if the output is there already.
+Results go to standard output, everything else to standard error. The exit code is 1 for a directory that does not hold
+the result of a delta, for a damaged file and for a delta of another base, and 7 if the output exists already.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,11 @@ from periplus.weights.output import terminable
 from periplus.weights.progress import stderr_progress
 
 EXIT_MISMATCH = 1
+"""Exit code of `verify` if the directory does not hold the result of the delta."""
 
 _FILE = click.Path(path_type=Path)
 _DIRECTORY = click.Path(path_type=Path)
-_force = click.option("--force", is_flag=True, help="Replace what is there under that name.")
+_force = click.option("--force", is_flag=True, help="Replace an existing file or checkpoint of that name.")
 _floors = click.option(
     "--floors/--no-floors",
     "with_floors",
@@ -98,7 +99,7 @@ def fold_command(base: Path, files: tuple[Path, ...], output: Path, force: bool,
 @click.argument("file", type=_FILE)
 @_form
 def inspect_command(file: Path, form: str) -> None:
-    """Check the delta in FILE and say what it holds, and how near it comes to what is possible."""
+    """Check the delta in FILE, and show what it holds and how its size compares with the entropy floors."""
     from periplus.weights import reading, report
 
     progress = stderr_progress()
@@ -112,7 +113,7 @@ def inspect_command(file: Path, form: str) -> None:
 @click.argument("file", type=_FILE)
 @_form
 def verify_command(directory: Path, file: Path, form: str) -> None:
-    """Whether the weights in DIR are exactly those that the delta in FILE leads to. Exit code 1: they are not."""
+    """Check whether the weights in DIR are exactly those that the delta in FILE leads to; exit code 1 if not."""
     from periplus.weights import reading, report
 
     progress = stderr_progress()

@@ -41,7 +41,9 @@ from periplus.values.weight_state import layout_bytes
 from periplus.weights.output import disk_errors
 
 MAGIC = b"\x89PPW\r\n\x1a\n"
+"""First bytes of a delta's file; the module's docstring says why these."""
 SCHEMA = "periplus.delta/1"
+"""Schema of the head."""
 MAX_FRAME_BYTES = 64 << 20
 """Largest compressed head or tail."""
 MAX_JSON_BYTES = 64 << 20
@@ -99,6 +101,7 @@ class DeltaWriter:
         self._write_frame(_head_tree(head))
 
     def part(self, part: bytes) -> None:
+        """Write the next part with its length and hash."""
         assert self._parts_left > 0
         assert len(part) <= MAX_PART_BYTES
         self._parts_left -= 1
@@ -107,6 +110,7 @@ class DeltaWriter:
         self._write(part)
 
     def finish(self, tail: FileTail) -> None:
+        """Write the tail and the hash of the whole file, after all parts."""
         assert not self._parts_left
         self._write_frame(asdict(tail))
         self._write(self._hasher.digest())

@@ -34,7 +34,7 @@ def _write(text: str) -> None:
 
 
 def progress_of(can_redraw: bool, write: Callable[[str], None], now_s: Callable[[], float]) -> Progress:
-    """Return a progress callback. Its line ends with the rate since the current `what` began."""
+    """Return a progress callback that calls `write`. Its line ends with the rate since the current `what` began."""
     started_s = shown_s = began_s = now_s()
     width, current, began_at = 0, "", 0
 

@@ -1,6 +1,6 @@
 """A delta as a tree for programs, and as text for people.
 
-What a file does not say is null in the tree and a dash in the text.
+A figure that the file lacks is null in the tree and a dash in the text.
 """
 
 from collections import Counter
@@ -14,7 +14,9 @@ from periplus.weights.reading import Delta, DirectoryVerdict
 Tree = dict[str, Any]
 
 DELTA_SCHEMA = "periplus.weights-delta/1"
+"""Schema of `delta_tree`."""
 VERDICT_SCHEMA = "periplus.weights-verdict/1"
+"""Schema of `verdict_tree`."""
 _BF16_BYTES = ELEMENT_BYTES["BF16"]
 """Bytes of a bf16 element."""
 
@@ -53,6 +55,7 @@ def delta_tree(delta: Delta) -> Tree:
 
 
 def verdict_tree(verdict: DirectoryVerdict, directory: str) -> Tree:
+    """Return whether a directory holds the result of a delta, for programs."""
     head = verdict.delta.head
     return {
         "schema": VERDICT_SCHEMA,

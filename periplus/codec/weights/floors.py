@@ -10,7 +10,7 @@ are known to the reader for nothing.
 - `iid_bits` = n H(k/n) + k H(step), over the whole state. A code that ignores the values of the base cannot do better.
 - `conditional_bits` = the same sum within each pair (tensor, exponent of the base), added up over pairs.
 - `step_entropy_bits` = n H(step, with 0 for no change) given tensor and exponent. By the chain rule of entropy it
-  equals `conditional_bits`. It has a name of its own because dense deltas are judged by it.
+  equals `conditional_bits`. It has a name of its own because dense deltas are compared with it.
 - `conditional_with_tables_bits` also pays for the probabilities: half a log2 of the number of observations per
   parameter (Rissanen 1983, "A universal prior for integers and estimation by minimum description length"). The odds are
   one parameter of n observations. Each distinct step beyond the first is one of k observations. For each exponent the

@@ -1,7 +1,7 @@
 """Coding of one span as one part of a payload, in the smallest of four modes. The first byte is the mode:
 
     0  unchanged    nothing follows; needs a base
-    1  sparse       coded changes (span.py); needs a base, and elements of BF16, F16 or F32
+    1  sparse       coded changes (sparse/span.py); needs a base, and elements of BF16, F16 or F32
     2  plain        one zstandard frame of the new bytes
     3  planes       one zstandard frame of their byte planes (columns.py)
 
@@ -112,20 +112,20 @@ def decode_part(layout: StateLayout, span: Span, base: Bytes | None, part: bytes
         raise CorruptFrame(f"a part of {len(part)} bytes for a span of {span.num_bytes}; no encoder writes so many")
     if not part or part[0] not in tuple(PartMode):
         raise CorruptFrame(f"a part of {len(part)} bytes begins with {part[:1].hex()}; expected 00 to 03")
-    way, body = PartMode(part[0]), memoryview(part)[1:]
-    if way in (PartMode.UNCHANGED, PartMode.SPARSE) and base is None:
-        raise CorruptFrame(f"a part that needs a base ({way.name}), for a span that has none")
-    if way is PartMode.UNCHANGED:
+    mode, body = PartMode(part[0]), memoryview(part)[1:]
+    if mode in (PartMode.UNCHANGED, PartMode.SPARSE) and base is None:
+        raise CorruptFrame(f"a part that needs a base ({mode.name}), for a span that has none")
+    if mode is PartMode.UNCHANGED:
         if body:
             raise CorruptFrame(f"{len(body)} bytes follow an unchanged span; expected none")
         return StagedSpan(layout=layout, span=span, positions=np.zeros(0, np.uint32), values=_none(span))
-    if way is PartMode.SPARSE and base is not None:
+    if mode is PartMode.SPARSE and base is not None:
         if span.dtype not in sparse.FLOATS:
             raise CorruptFrame(f"a sparse span of {span.dtype}, which has no number line")
         positions, values = sparse.decode_span(sparse.base_span(span, words(span, base)), body)
         return StagedSpan(layout=layout, span=span, positions=positions, values=values)
     content = np.frombuffer(decompress_exactly(body, span.num_bytes), np.uint8)
-    flat = content if way is PartMode.PLAIN else from_planes(content.data, ELEMENT_BYTES[span.dtype])
+    flat = content if mode is PartMode.PLAIN else from_planes(content.data, ELEMENT_BYTES[span.dtype])
     return StagedSpan(layout=layout, span=span, positions=None, values=words(span, flat))
 
 

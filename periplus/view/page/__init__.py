@@ -1,4 +1,5 @@
-"""The report of a run as one HTML page: charts, style, and the writer that reads a run's directory.
+"""The report of a run as one HTML page: charts, style, the page, and the writer that reads a run's directory.
 
-In come records of a run; out comes one page that needs no script and no other file. Nothing here follows a running job.
+The files of a run directory come in, and `report.html` goes out, which needs no script and no other file. The page is
+drawn once, from what is on disk; nothing here follows a running job or asks a coordinator.
 """

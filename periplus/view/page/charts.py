@@ -1,6 +1,7 @@
-"""The report's charts: small functions from numbers to inline SVG, each with a title, axes, units and a spoken summary.
+"""Charts of the HTML report: pure functions from numbers to inline SVG.
 
-Colours are classes (`c1`, `c2`, `muted`) that the page's style sheet defines, so one drawing serves light and dark.
+Each chart has a title, axes with units, and a summary for screen readers. Colours are classes (`c1`, `c2`, `muted`,
+`bad`) that the page's style sheet defines, so the same drawing serves light and dark pages.
 """
 
 import math
@@ -12,17 +13,19 @@ from periplus.view import units
 from periplus.view.terminal.blocks import nice_range, ticks
 
 WIDTH, HEIGHT = 560, 268
+"""Size of a chart in the units of its SVG, margins included."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 16, 54, 42
 _PLOT_W, _PLOT_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
-# About one point for each pixel; more only makes the file longer.
 _MAX_POINTS = 500
+"""Most points of a drawn line, about one for each pixel; more would only make the file longer."""
 
 Points = Sequence[tuple[float, float]]
+"""Points (x, y) of a line, in rising order of x."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartSeries:
-    """One line of a chart. `style` is line, faint (raw values behind a smooth line) or dots (joined points)."""
+    """A line of a chart. `style` is line, faint (raw values behind a smooth line) or dots (joined points)."""
 
     label: str
     points: Points
@@ -40,7 +43,11 @@ def line_chart(
     from_zero: bool = False,
     tick: Callable[[float], str] = units.tick,
 ) -> str:
-    """Lines over steps. Values that are not finite, or not positive on a logarithmic axis, are left out."""
+    """Draw lines over steps.
+
+    Values that are not finite, or not positive on a logarithmic axis, are left out. `tick` formats a value of the y
+    axis.
+    """
     shown = [_cleaned(one, logarithmic) for one in series]
     shown = [one for one in shown if one.points]
     if not shown:
@@ -54,6 +61,7 @@ def line_chart(
     y_range = (float(math.floor(min(ys))), math.floor(max(ys)) + 1.0) if logarithmic else nice_range(ys)
     y_ticks = ticks(y_range, math.ceil(y_range[1] - y_range[0]) if logarithmic else 4)
 
+    # On a logarithmic axis, y_range and y_ticks hold exponents of ten.
     def place(x: float, y: float) -> tuple[float, float]:
         return _x(x, x_range), _y(scale(y), y_range)
 
@@ -71,7 +79,10 @@ def line_chart(
 
 
 def histogram(title: str, counts: Mapping[int, int], *, bound: int | None, unit: str, x_label: str) -> str:
-    """Shares of a total by a whole number, with the bound drawn after its bar; bars beyond it are alarming."""
+    """Draw the shares of a total by whole number, such as tokens by staleness.
+
+    A line is drawn after the bar of the `bound`, and bars beyond it have the colour of an error.
+    """
     total = sum(counts.values())
     if not total:
         return _frame(
@@ -102,7 +113,7 @@ def histogram(title: str, counts: Mapping[int, int], *, bound: int | None, unit:
 
 
 def comparison(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
-    """A few quantities of bytes as bars on one linear scale: (label, bytes, colour class)."""
+    """Draw byte counts as bars on one linear scale. A row is (label, bytes, colour class)."""
     longest = max(num_bytes for _, num_bytes, _ in rows)
     body = []
     for i, (label, num_bytes, colour) in enumerate(rows):
@@ -117,7 +128,7 @@ def comparison(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
 
 
 def smoothed(points: Points, window: int) -> list[tuple[float, float]]:
-    """The mean of each point and up to `window` - 1 before it."""
+    """Return the moving average of the finite points: each with up to `window` - 1 points before it."""
     finite = [(x, y) for x, y in points if math.isfinite(y)]
     return [
         (x, sum(y for _, y in finite[max(0, i + 1 - window) : i + 1]) / min(window, i + 1))

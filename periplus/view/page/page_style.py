@@ -1,4 +1,4 @@
-"""The report's style sheet: system fonts, one accent, light and dark by the reader's preference, fit for paper."""
+"""Style sheet of the HTML report: system fonts, light or dark as the reader's system prefers, and rules for print."""
 
 STYLE = """
 :root{--bg:#f5f7f9;--card:#fff;--ink:#14212e;--soft:#566573;--line:#dfe5ea;--c1:#0f7f92;--c2:#b3541e;--muted:#98a5b1;

@@ -1,8 +1,8 @@
-"""A finished run as one HTML page that needs nothing else: no script, no font, no address outside it.
+"""HTML page of a run: one file without scripts, fonts or addresses outside of it.
 
-`render_report` is pure. It opens with what a reader wants first (did it learn, how fast, did the promises hold, what
-did the WAN carry), then shows the curves, then the regions, the links and the whole configuration. Everything that came
-from a file is escaped.
+`render_report` is pure. The page begins with what a reader wants first: whether the run learned, how fast it was,
+whether its promises held, and how many bytes crossed the WAN. Then come the curves, the regions, the links and the
+whole configuration. All text from files is escaped.
 """
 
 import math
@@ -33,9 +33,10 @@ def render_report(
     links: Sequence[LinkSeen | LinkView],
     ending: str = "",
 ) -> str:
-    """The page. `config` is the resolved job, `plan` a periplus.plan/1, `summary` the demo's JSON; all may be empty.
+    """Return the page.
 
-    `ending` says how a run ended that did not come to its last step, or that it has not ended.
+    `config` is the resolved job, `plan` an object of schema periplus.plan/1, and `summary` the demo's JSON. Each may be
+    empty. `ending` says how an unfinished run ended, or that it has not ended; it is empty for a finished one.
     """
     state = ViewState()
     for record in records:
@@ -65,7 +66,7 @@ def render_report(
 
 
 def _living_steps(records: Sequence[Record]) -> list[Record]:
-    """Step records of the surviving lineage: a new fork replaces the versions that it repeats."""
+    """Return the step records of the surviving lineage: a new fork replaces the versions that it repeats."""
     by_version: dict[int, Record] = {}
     for record in records:
         if record.kind == RecordKind.STEP:

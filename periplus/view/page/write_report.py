@@ -1,6 +1,7 @@
-"""Writes `report.html` of a run from what its directory holds, however the run ended and whether or not it has.
+"""Writer of a run's `report.html`, from the files in its directory.
 
-A file that is missing leaves its part of the page empty: a trainer may have been killed before it wrote anything.
+It works for every run: finished, failed, killed or still going. A missing file leaves its part of the page empty,
+because a trainer may be killed before it writes the file.
 """
 
 import json
@@ -18,7 +19,10 @@ from periplus.view.state import RecordSeen, ViewState, fold
 
 
 def write_report(run: RunDirectory) -> Path:
-    """Write the page and return its path. Raises: NotFound if there is no such run, and what its files refuse."""
+    """Write the page and return its path.
+
+    Raises: NotFound if the directory does not exist or holds no run, ConfigError for a file that cannot be parsed.
+    """
     if not run.root.is_dir():
         raise NotFound(f"{run.root} does not exist; give the directory of a run, such as runs/JOB")
     job = loading.read_yaml(run.config) if run.config.exists() else {}
@@ -36,7 +40,7 @@ def write_report(run: RunDirectory) -> Path:
 def _summary(
     run: RunDirectory, job: Mapping[str, Any], plan: Mapping[str, Any], records: Sequence[Record]
 ) -> Mapping[str, object]:
-    """The summary of a run that came to its end; of another one what its records come to."""
+    """Return the written summary of a finished run; for another one, what its records add up to."""
     if records and records[-1].kind is RecordKind.SUMMARY and run.summary.exists():
         return _json_object(run.summary)
     state = ViewState()
@@ -55,7 +59,10 @@ def _summary(
 
 
 def _ending(run: RunDirectory, records: Sequence[Record]) -> str:
-    """Return how the last trainer ended, empty if it succeeded; one that was killed leaves that to its agent."""
+    """Return how the last trainer ended, or an empty text if it succeeded.
+
+    The summary record tells of success. Any other end is in outcome.json, which the trainer's agent writes.
+    """
     outcome = _json_object(run.outcome)
     newest_fork = max((record.policy.fork for record in records), default=0)
     is_summed_up = bool(records) and records[-1].kind is RecordKind.SUMMARY

@@ -1,5 +1,5 @@
-"""The live view of a job in a terminal, as plain lines for a pipe, and as SVG pictures.
+"""Terminal output: the live view of a job, plain lines for a pipe, SVG pictures, and listings of values.
 
-In comes a `ViewState`; out come renderables and text, the same for the same state. Nothing here reads a network or
-decides what is known about a job.
+A `ViewState` or a tree of values comes in, and renderables or text go out, the same for the same input. Nothing here
+opens a connection or decides what is known about a job.
 """

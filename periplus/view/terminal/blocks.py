@@ -1,15 +1,19 @@
-"""Bars and curves out of characters: eighth blocks for lengths, braille dots (2 x 4 a cell) for curves."""
+"""Bars and curves made of characters, and round numbers for their axes.
+
+Bars are drawn in eighths of a cell with block characters. Curves are drawn with braille characters, which have 2 x 4
+dots in a cell.
+"""
 
 import math
 from collections.abc import Sequence
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-# Bit of the dot at (column, row) of a braille cell; rows go down.
+# Bit of the dot at [column][row] of a braille character; rows go down.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 
 def bar(fraction: float, num_cells: int) -> str:
-    """A horizontal bar as long as `fraction` of the cells; anything above zero is visible."""
+    """Return a bar that fills `fraction` of the cells. It is visible for every fraction above 0."""
     if not fraction > 0:
         return ""
     eighths = max(1, round(min(1.0, fraction) * num_cells * 8))
@@ -23,9 +27,9 @@ def curve(
     y_range: tuple[float, float],
     size: tuple[int, int],
 ) -> list[str]:
-    """Rows of braille, top first: the points' mean in each dot column, joined by lines.
+    """Return the rows of a curve in braille, top first: the mean of the points in each dot column, joined by lines.
 
-    `size` is (columns, rows) in cells. Ranges must not be empty; points outside them are drawn on the edge.
+    `size` is (columns, rows) in cells. Ranges must not be empty. Points outside of them are drawn on the edge.
     """
     columns, rows = size
     grid = [[0] * columns for _ in range(rows)]
@@ -65,7 +69,7 @@ def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]
 
 
 def nice_range(values: Sequence[float], *, num_steps: int = 4) -> tuple[float, float]:
-    """The values' range widened to round numbers; never empty."""
+    """Return the range of the finite values, widened to round numbers; never an empty range."""
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     step = nice_step((max(finite) - min(finite)) or abs(max(finite)) or 1.0, num_steps)
     low, high = math.floor(min(finite) / step + 1e-9) * step, math.ceil(max(finite) / step - 1e-9) * step
@@ -73,14 +77,14 @@ def nice_range(values: Sequence[float], *, num_steps: int = 4) -> tuple[float, f
 
 
 def nice_step(span: float, num_steps: int) -> float:
-    """1, 2, 2.5 or 5 times a power of ten: the smallest that covers `span` in at most `num_steps` steps."""
+    """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that covers `span` in at most `num_steps` steps."""
     raw = span / num_steps
     power = 10.0 ** math.floor(math.log10(raw))
     return next(m for m in (1, 2, 2.5, 5, 10) if m * power >= raw * (1 - 1e-9)) * power
 
 
 def ticks(value_range: tuple[float, float], num_steps: int) -> list[float]:
-    """Round numbers within the range, about `num_steps` + 1 of them."""
+    """Return round numbers within the range, about `num_steps` + 1 of them."""
     low, high = value_range
     step = nice_step(high - low, num_steps)
     first = math.ceil(low / step - 1e-9)

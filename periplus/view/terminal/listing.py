@@ -1,7 +1,8 @@
-"""Listings of values: as trees for programs, and as aligned columns for people. Pure: time comes in.
+"""Listings of values for the option `-o` of commands: trees for programs, aligned columns for people.
 
-A tree holds JSON values; `json` and `yaml` print it whole, a table shows some of it, `wide` more of it, `name` the
-names alone. Text from elsewhere is freed of control characters before it meets a terminal.
+A tree is a dictionary of JSON values. The forms `json` and `yaml` print it whole, `table` shows some of its values,
+`wide` more of them, and `name` the names only. Control characters in text are replaced before it reaches a terminal.
+The module is pure; the time comes in as an argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ Tree = dict[str, Any]
 
 
 class Output(StrEnum):
+    """Form in which a command prints its result."""
+
     TABLE = "table"
     WIDE = "wide"
     JSON = "json"
@@ -27,7 +30,7 @@ class Output(StrEnum):
 
 
 def output_option(*choices: Output) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option `-o` of a command; of a listing it has every form, which is the default."""
+    """Return the option `-o` of a command, with these forms or all; the first one is the default."""
     names = [choice.value for choice in choices or tuple(Output)]
     return click.option(
         "-o", "--output", type=click.Choice(names), default=names[0], show_default=True, help="Form of the result."
@@ -36,7 +39,10 @@ def output_option(*choices: Output) -> Callable[[Callable[..., Any]], Callable[.
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading and, for a tree and the present time, the text below it. `wide` columns show in that form alone."""
+    """A column of a listing: its heading, and a function from a tree and the current time to a cell's text.
+
+    A `wide` column is shown in that form only. `right` aligns the column to the right.
+    """
 
     heading: str
     cell: Callable[[Tree, float], str]
@@ -46,7 +52,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """`key` is the plural under which a program finds the trees; `name` is a tree's field, or a pair's two."""
+    """Description of a listing.
+
+    `key` is the plural under which a program finds the trees. `name` holds the fields that make a tree's name. `empty`
+    is the text for an empty listing, which the caller prints.
+    """
 
     key: str
     name: tuple[str, ...]
@@ -55,7 +65,7 @@ class Listing:
 
 
 def render(listing: Listing, trees: Sequence[Tree], output: Output, now_s: float) -> str:
-    """The text for standard output, empty when a person has nothing to see."""
+    """Return the text for standard output. It is empty if a listing for people has no entries."""
     match output:
         case Output.JSON | Output.YAML:
             return render_tree({"schema": f"periplus.{listing.key}/1", listing.key: list(trees)}, output)
@@ -66,12 +76,12 @@ def render(listing: Listing, trees: Sequence[Tree], output: Output, now_s: float
 
 
 def render_tree(tree: Tree, output: Output) -> str:
-    """One tree for a program."""
+    """Return one tree as JSON or YAML."""
     return finite_json.dumps(tree, indent=2) if output is Output.JSON else dump(tree).rstrip("\n")
 
 
 def columns_of(columns: Sequence[Column], trees: Sequence[Tree], now_s: float) -> str:
-    """Aligned text; the last column may be long, and is not cut."""
+    """Return the trees as aligned columns under their headings. No cell is cut."""
     rows = [[column.heading for column in columns]]
     rows += [[printable(column.cell(tree, now_s)) or "-" for column in columns] for tree in trees]
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]

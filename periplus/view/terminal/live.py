@@ -1,13 +1,15 @@
-"""The picture of a running job in a terminal: a renderable of one ViewState, the same for the same state.
+"""Live view of a running job in a terminal: a `rich` renderable of one ViewState, the same for the same state.
 
-From top to bottom: the job and its progress, the regions, the links between them, the reward's curve beside the panel
-on staleness, and one strip of numbers. Until the first step the progress says what is being done and for how long, and
-the curve's place lists what was done before. A link's bar is its use: the rate of now over the measured capacity.
-Designed for 100 x 30. Wider terminals widen links and curve; lower ones first shorten the curve, then list fewer links
-(the busiest stay); below 64 columns the panel on staleness moves under the curve.
+It shows, from top to bottom, the job and its progress, the regions, the links between them, the curve of the reward
+beside the panel on staleness, and a strip of figures. Before the first step, the progress line shows the current
+activity and its duration, and earlier activities are listed in place of the curve. The bar of a link is its use: the
+current rate over the measured capacity.
 
-Colour says only this: cyan is the job's own data, green a promise kept, yellow degraded and healing, red broken. Every
-mark also differs in shape, so nothing is lost without colour.
+The layout is designed for 100 x 30 cells. A wider terminal widens links and curve. A lower one first shortens the curve
+and then lists fewer links, of which the busiest stay. Below 64 columns the panel on staleness moves under the curve.
+
+Cyan marks the job's own data, green a kept promise, yellow a degraded state that heals by itself, red something broken.
+Marks also differ in shape, so nothing is lost without colour.
 """
 
 from collections import Counter
@@ -26,10 +28,12 @@ from periplus.view.terminal.blocks import bar, nice_range
 from periplus.view.terminal.panels import TITLE, axes, panel
 from periplus.view.terminal.staleness_panel import staleness_panel
 
-# Bounds up to 4 get a row for each staleness, and the curve still says something.
+# Rows of the charts at least: a staleness bound up to 4 has a row for each age, and the curve is still readable.
 _MIN_CHART_ROWS = 6
 _MAX_CHART_ROWS = 16
+# Links that are listed at least, if there are as many.
 _MIN_LINKS = 2
+# Columns below which charts stand under each other.
 _NARROW = 64
 _STATE_STYLE = {
     "running": "green",
@@ -43,7 +47,10 @@ _TASK_MARK = {TaskRole.TRAINER: "▲", TaskRole.ROLLOUT: "■", TaskRole.UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """`elapsed_s` runs on between records; None shows the newest record's time."""
+    """Renderable of a job's state.
+
+    `elapsed_s` is the job's time to show, which goes on between records; None shows the time of the newest event.
+    """
 
     state: ViewState
     elapsed_s: float | None = None
@@ -54,7 +61,7 @@ class LiveView:
         narrow = width < _NARROW
         regions = _regions(state, width)
         regions_rows = _num_region_rows(state, width) * 2 + 2
-        # Header 2, strip 2 (narrow: 4), the frames and headings of links and charts 5 (7), one line for the cursor.
+        # Rows: 2 for the header, 2 for the strip (4 if narrow), 5 for frames and headings (7), 1 for the cursor.
         free = height - regions_rows - (14 if narrow else 10)
         num_links = min(len(state.links), max(_MIN_LINKS, free - (_MIN_CHART_ROWS * (2 if narrow else 1))))
         chart_rows = min(_MAX_CHART_ROWS, max(_MIN_CHART_ROWS, (free - num_links) // (2 if narrow else 1)))
@@ -76,7 +83,7 @@ def _header(state: ViewState, elapsed_s: float) -> RenderableType:
         left.append(f"  {state.job_id}", style="dim")
     style = _STATE_STYLE.get(state.job_state, "")
     right = Text.assemble((f"● {state.job_state}" if state.job_state else "", style))
-    if state.phase and state.rewards and not state.ended:  # before the first step the next line says it
+    if state.phase and state.rewards and not state.ended:  # before the first step the progress line shows it
         right.append(f"  {state.phase}")
     right.append(f"   policy {state.policy}", style="dim")
     right.append(f"   {units.clock(elapsed_s)}", style="bold")
@@ -133,7 +140,7 @@ def _region(region: RegionSeen, cells: int) -> Text:
         times = f" x{count}" if count > 1 else ""
         said = "" if state == "running" else f" {state}"
         tasks.append(f"{_TASK_MARK[role]} {role or 'task'}{times}{said}  ", style=style)
-    # What fits of the machine: both, or the cores, or nothing.
+    # Show as much of the machine as fits: cores and memory, or cores, or nothing.
     for machine in (f"{region.num_cores} cores  {units.size(region.memory_bytes)}", f"{region.num_cores} cores"):
         if len(tasks) + len(machine) <= cells:
             tasks.append(machine, style="dim")
@@ -153,7 +160,7 @@ def _links(state: ViewState, num_links: int, width: int) -> Panel:
     names = _short_names(state.links)
     from_cells = max((len(names[link.src]) for link in shown), default=0)
     to_cells = max((len(names[link.dst]) for link in shown), default=0)
-    # The other columns and their gaps take 41 cells; a bar below 5 is noise.
+    # The other columns and their gaps take 41 cells. A bar of fewer than 5 cells would say nothing.
     bar_cells = min(40, width - 4 - from_cells - to_cells - 3 - 41)
     bar_cells = bar_cells if bar_cells >= 5 else 0
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
@@ -210,7 +217,7 @@ def _curve_panel(state: ViewState, elapsed_s: float, width: int, rows: int) -> P
 
 
 def _activities(state: ViewState, elapsed_s: float, rows: int) -> Text:
-    """What was done, how long it took, and what is under way."""
+    """Return the newest activities before the first step, each with its duration; the last one is under way."""
     lines: list[Text] = []
     until_s = elapsed_s
     for each in reversed(state.activities[-rows:]):

@@ -1,4 +1,4 @@
-"""What the parts of the live view share: a titled frame, and a curve with its axes."""
+"""Elements that the panels of the live view share: a titled frame, and a curve with its axes."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from rich.text import Text
 from periplus.view.state import Point
 from periplus.view.terminal.blocks import curve
 
-# A title inherits its frame's colour unless it names one.
 TITLE = "bold default"
-# 0.25 and 12.5 fit; 1.333 does not, and says no more than its neighbours.
+"""Style of a panel's title. It names a colour, because a title would inherit that of the frame."""
 _LABEL_CELLS = 4
+"""Longest label of the y axis where fewer labels would be shorter: 0.25 and 12.5 fit, 1.333 does not."""
 
 
 def panel(title: str, content: RenderableType) -> Panel:
-    """The content in a frame with a title."""
+    """Return the content in a frame with a title."""
     heading = Text(title, style=TITLE)
     return Panel(
         content, title=heading, title_align="left", border_style="bright_black", box=box.ROUNDED, padding=(0, 1)
@@ -25,7 +25,7 @@ def panel(title: str, content: RenderableType) -> Panel:
 
 
 def axes(points: Sequence[Point], steps: tuple[int, int], y_range: tuple[float, float], size: tuple[int, int]) -> Text:
-    """The points' curve over the range of steps; `size` is (columns, rows) in cells, labels included."""
+    """Return the curve of the points over the range of steps. `size` is (columns, rows) in cells, with the labels."""
     columns, rows = size[0], size[1] - 1
     labels = _labels(y_range, rows)
     label_cells = max(map(len, labels.values()))
@@ -42,7 +42,7 @@ def axes(points: Sequence[Point], steps: tuple[int, int], y_range: tuple[float, 
 
 
 def _labels(y_range: tuple[float, float], rows: int) -> dict[int, str]:
-    """Row -> value, evenly spaced: as many as rows and short numbers allow."""
+    """Return the labels of the y axis by row: evenly spaced, and as many as fit the rows and have short numbers."""
     low, high = y_range
     for parts in (4, 3, 2, 1):
         labels = [f"{high - (high - low) * i / parts:.4g}" for i in range(parts + 1)]

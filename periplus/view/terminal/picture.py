@@ -1,7 +1,7 @@
-"""The live view as an SVG for a README: `python -m periplus.view.terminal.picture RUN_DIR OUT.svg [--step N]`.
+"""Command that draws the live view as SVG: `python -m periplus.view.terminal.picture RUN_DIR OUT.svg [--step N]`.
 
-Draws what a person saw at that step of a recorded run, from the run directory alone. The picture stands by itself: it
-names fonts that readers have and refers to nothing outside.
+It shows what a person saw at that step of a recorded run, from the run directory alone. The picture refers to no other
+file, and names fonts that readers have.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from periplus.view.state import Event, JobChanged, RecordSeen, ViewState, fold
 from periplus.view.terminal.live import LiveView
 from periplus.view.terminal.terminal_svg import terminal_svg
 
-# Deep water, and ink that is easy on the eyes: each at least 4.5:1 on the background, except lines and dots.
+# Colours of the picture. Text has a contrast of at least 4.5:1 with the background; lines and dots may have less.
 THEME = TerminalTheme(
     (12, 20, 31),
     (211, 220, 230),
@@ -49,7 +49,7 @@ THEME = TerminalTheme(
 
 
 def state_at(events: Iterable[Event], step: int | None, start: ViewState) -> ViewState:
-    """The state right before the first event after `step`; the last state where `step` is None."""
+    """Return the state just before the step after `step`, or the last state if `step` is None."""
     state = start
     for event in events:
         beyond = isinstance(event, RecordSeen) and event.record.kind == RecordKind.STEP and state.step == step
@@ -60,7 +60,7 @@ def state_at(events: Iterable[Event], step: int | None, start: ViewState) -> Vie
 
 
 def draw(state: ViewState, *, columns: int = 100, rows: int = 30) -> str:
-    """The live view of a state as the text of an SVG."""
+    """Return the live view of a state as SVG text. `columns` and `rows` are the size of the terminal in cells."""
     console = Console(width=columns, height=rows, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     lines = console.render_lines(LiveView(state), console.options, pad=False)
     return terminal_svg(lines, THEME, label=f"periplus job watch: {state.name} at step {state.step}")
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         state = state_at(read_events(RunDirectory(options.run_dir)), options.step, ViewState())
-        # A run directory does not say how its job ended; only a run that ended well has a summary.
+        # Events do not say how the job ended, but only a run that succeeded has a summary record.
         job = JobChanged(job_id=job_id, name=name, state="succeeded" if state.summary else "running")
         write_atomically(options.out, draw(fold(state, job), columns=options.columns, rows=options.rows))
     except errors.PeriplusError as error:

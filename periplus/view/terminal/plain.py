@@ -1,8 +1,8 @@
-"""The same job for a pipe, a log file or a CI page: one ASCII line for each thing worth a line, and no escape codes.
+"""Plain lines about a watched job, for a pipe, a log file or a CI page: ASCII text without escape codes.
 
-A line is written for a change of state or phase, an evaluation, a violation or mismatch, a region that went or came
-back, and a step every 10 steps or 5 seconds of the job's own time. `advance` is pure: it returns the lines, and `watch`
-writes them.
+There is a line for each change of state or phase, each evaluation, each violation or digest mismatch, and each region
+that connects or disconnects. A step gets a line every 10 steps or 5 seconds of the job's own time. `advance` is pure
+and returns the lines; `watch` prints them.
 """
 
 from dataclasses import dataclass, replace
@@ -13,19 +13,21 @@ from periplus.view import units
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState, printable
 
 EVERY_STEPS = 10
+"""Steps after which the next step gets a line. Chosen by hand."""
 EVERY_S = 5.0
+"""Seconds of the job's time after which the next step gets a line. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The step that was written last, and when."""
+    """The last step that got a line, and its time."""
 
     step: int = 0
     time_s: float = 0.0
 
 
 def advance(said: Said, before: ViewState, event: Event, after: ViewState) -> tuple[Said, tuple[str, ...]]:
-    """The lines for one event, given the states around it."""
+    """Return the lines for one event, given the states before and after it, and the last step with a line."""
     match event:
         case JobChanged():
             if (before.job_state, before.reason) == (after.job_state, after.reason):

@@ -1,8 +1,8 @@
-"""The panel on staleness: how old the tokens were that the job trained on, and how that moved over its recent steps.
+"""Panel of the live view on staleness: the age of the tokens that the job trained on, in versions.
 
-Above, a bar for each staleness up to the bound, over all steps. Below, as far as there is room, the mean staleness of
-each recent step as a curve between 0 and the bound, and what the bound costs: the share of the steps' time that the
-trainer waited for samples, and how many samples came too late and were dropped.
+The upper part has a bar for each age up to the bound, over all steps. The lower part, as far as there is room, shows
+the mean staleness of each recent step as a curve between 0 and the bound. Its last line is the cost of the bound: the
+share of the steps' time in which the trainer waited for samples, and the number of samples that were dropped.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from periplus.view.state import Point, ViewState
 from periplus.view.terminal.blocks import bar
 from periplus.view.terminal.panels import axes, panel
 
-# A minute or so of training: what happens now does not drown in what happened at the start.
 _RECENT_STEPS = 100
-# Three rows of curve, the foot of its axes, its heading, and the line on costs; with less there is no curve.
+"""Steps of the curve and of the mean waiting time, so that the present is not lost in the whole run. Chosen by hand."""
 _TREND_ROWS = 6
+"""Rows without which there is no curve: three of the curve, its x axis, its heading, and the line on costs."""
 
 
 def staleness_panel(state: ViewState, width: int, rows: int) -> Panel:
-    """The panel, with `rows` rows between the lines of its frame."""
+    """Return the panel, `width` cells wide and with `rows` rows inside of its frame."""
     cells = width - 4
     total = sum(state.staleness_tokens.values())
     lines = _histogram(state, total, cells, rows)
@@ -58,7 +58,10 @@ def _histogram(state: ViewState, total: int, cells: int, rows: int) -> list[Text
 
 
 def _bins(state: ViewState, rows: int) -> list[tuple[str, int, bool]]:
-    """(label, tokens, beyond the bound), the bound's own bin last among the allowed."""
+    """Return the bars as (label, tokens, whether beyond the bound), by rising age.
+
+    Ages are put together as far as `rows` requires. All ages beyond the bound share the last bar.
+    """
     bound = state.staleness_bound
     top = max(bound or 0, state.staleness_max or 0)
     allowed = (top if bound is None else bound) + 1
@@ -80,7 +83,7 @@ def _bound_line(bound: int, cells: int) -> Text:
 
 
 def _trend(state: ViewState, recent: Sequence[Point], size: tuple[int, int]) -> list[Text]:
-    """The mean staleness of the recent steps: a heading, and a curve from 0 to the bound."""
+    """Return the mean staleness of the recent steps: a heading, and a curve from 0 to the bound."""
     cells, rows = size
     top = max(float(state.staleness_bound or 0), 1.0, *(point.value for point in recent))
     steps = (recent[0].step, max(recent[-1].step, recent[0].step + 1))
@@ -89,7 +92,7 @@ def _trend(state: ViewState, recent: Sequence[Point], size: tuple[int, int]) -> 
 
 
 def _costs(state: ViewState, recent: Sequence[Point], cells: int, *, has_trend: bool) -> Text:
-    """As many of the figures as fit, the most important first; the mean stands in the trend's heading, if any."""
+    """Return the line of figures, as many as fit. The mean is left out if the heading of the curve shows it."""
     waits = [point.value for point in state.wait_fractions[-len(recent) :]]
     figures = [] if has_trend else [("mean", f"{recent[-1].value:.2f}")]
     figures += [("waiting", units.percent(sum(waits) / len(waits)))] if waits else []

@@ -1,7 +1,7 @@
-"""A rendered terminal as an SVG that looks the same everywhere.
+"""Conversion of rendered terminal lines to an SVG that looks the same everywhere.
 
-Letters are text in whatever monospaced font the reader has. Everything that fonts draw differently, or with gaps
-between rows (frames, bars, braille dots, marks), is drawn as shapes. The result refers to nothing outside itself.
+Letters become text in the reader's monospaced font. Characters that fonts draw differently, or with gaps between rows
+(frames, bars, braille dots, marks), become shapes. The SVG refers to nothing outside of itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,9 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 
 CELL = 10.0
+"""Width of a character cell in SVG units."""
 ROW = 21.0
+"""Height of a row in SVG units."""
 _MARGIN = (22.0, 20.0)
 _FONT_SIZE = 16.2
 _FONTS = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
@@ -24,7 +26,7 @@ _MARKS = "●○■▲"
 
 
 def terminal_svg(lines: Sequence[Sequence[Segment]], theme: TerminalTheme, *, label: str) -> str:
-    """The lines as one SVG document with an accessible `label`."""
+    """Return the lines as one SVG document. `label` is its title for screen readers."""
     columns = max((sum(segment.cell_length for segment in line) for line in lines), default=0)
     width, height = columns * CELL + 2 * _MARGIN[0], len(lines) * ROW + 2 * _MARGIN[1]
     shapes = [shape for row, line in enumerate(lines) for shape in _row(line, row, theme)]
@@ -72,7 +74,7 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[st
 
 
 def _runs(text: str) -> Iterator[tuple[str, str]]:
-    """Neighbours of one kind together; lines only with their equals, words apart from spaces."""
+    """Split a text into runs (kind, text) of one kind of character. A run of line characters repeats one character."""
     start = 0
     for end in range(1, len(text) + 1):
         kind = _kind(text[start])
@@ -118,7 +120,7 @@ def _frame(character: str, x: float, y: float) -> str:
 
 
 def _braille(text: str, x: float, y: float) -> Iterator[str]:
-    # Bits of the cell in the order of Unicode: three dots down the left, three down the right, then the fourth row.
+    # (column, row) of each dot, in the order of Unicode's bits: left rows 0-2, right rows 0-2, then row 3.
     places = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]
     for i, character in enumerate(text):
         for bit, (column, row) in enumerate(places):

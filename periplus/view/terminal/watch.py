@@ -1,8 +1,8 @@
-"""Drives a view from a stream of events: the shell around the fold.
+"""Shell of the view: it folds a stream of events into a state, and shows it in a terminal until the stream ends.
 
-Events are folded as they come and never queued here; the terminal is painted at most four times a second, whatever the
-stream does, and once a second when nothing comes (the clock ticks). It ends with the stream, leaving the last picture
-on the screen; an error of the stream passes through unchanged, after the terminal is whole again.
+Events are folded as they arrive and never queued. A live terminal is drawn at most four times a second, and once a
+second if nothing arrives, so that the clock runs. The last picture stays on the screen. An error of the stream is
+raised unchanged, after the terminal was restored.
 """
 
 import asyncio
@@ -18,7 +18,9 @@ from periplus.view.terminal.live import LiveView
 from periplus.view.terminal.plain import Said, advance
 
 REFRESH_S = 0.25
+"""Least seconds between two pictures."""
 TICK_S = 1.0
+"""Most seconds between two pictures: the period of the clock if nothing arrives."""
 
 
 async def watch(
@@ -31,7 +33,7 @@ async def watch(
 ) -> ViewState:
     """Show the events until they end, and return the last state.
 
-    The live picture needs a terminal that can show its characters; on any other console the plain lines are written.
+    With `live`, a terminal that can show its characters gets the live view. Otherwise plain lines are printed.
     """
     state = start or ViewState()
     if live and console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only:
@@ -59,7 +61,7 @@ async def _watch_live(
             while True:
                 if now_s() - painted_s >= (REFRESH_S if changed else TICK_S):
                     since_s = 0.0 if state.ended else now_s() - heard_s
-                    shown_s = max(shown_s, state.time_s + since_s)  # a clock that went back would look like a restart
+                    shown_s = max(shown_s, state.time_s + since_s)  # the shown clock never goes back
                     screen.update(LiveView(state, shown_s), refresh=True)
                     painted_s, changed = now_s(), False
                 done, _ = await asyncio.wait({coming}, timeout=REFRESH_S)

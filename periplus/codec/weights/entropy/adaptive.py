@@ -43,13 +43,13 @@ MAX_EXPONENTS = 256
 NUM_CLASSES = contexts.MAX_STEP_CLASS
 """Number of magnitude classes; `contexts` defines them."""
 
-FORETOLD = 24
+PREDICTION_WEIGHT = 24
 """Weight of the prediction in a magnitude model, in observations. Chosen by hand."""
 
 _ONE = 1 << 20
 """The weight of one observation."""
 
-_STRAY_LOG2 = 17
+_BACKGROUND_LOG2 = 17
 """log2 of the weight of the mean's class in the background distribution. The background falls by sqrt(2) per class of
 distance from the mean, and holds about one observation in 32, for steps that do not follow the prediction."""
 
@@ -67,7 +67,7 @@ _FAIR = 7
 """Coded value of even odds: the probability is (7 + 1) / 16."""
 
 
-class _Foretelling:
+class _MeanPredictor:
     """Predictor of the mean step magnitude per element at each exponent, from the highest exponent down.
 
     `_moved` sums magnitudes and `_elements` counts elements. Both have 32 fraction bits, because they are halved
@@ -116,14 +116,14 @@ def write(writer: SymbolWriter, outward: Steps, per_exponent: Ints, seen: Ints) 
     writer.put(np.array([odds], np.int32), _odds_model())
     if odds != _FAIR:
         writer.put(inward, _sign_model(odds))
-    foretelling = _Foretelling()
+    predictor = _MeanPredictor()
     for exponent, start, end in _downwards(per_exponent):
-        mean = foretelling.mean(exponent, int(seen[exponent]), end - start)
-        weights = _foretold(mean)
+        mean = predictor.mean(exponent, int(seen[exponent]), end - start)
+        weights = _predicted_weights(mean)
         for first, last in _batches(start, end):
             writer.put(kinds[first:last], contexts.Model(weights.tolist()))
             weights += _ONE * np.bincount(kinds[first:last], minlength=NUM_CLASSES)
-        foretelling.learn(kinds[start:end], int(seen[exponent]), mean)
+        predictor.learn(kinds[start:end], int(seen[exponent]), mean)
     if odds == _FAIR:
         rests = np.asarray(rests << 1 | inward, np.uint32)
         widths = np.asarray(widths + 1, np.uint8)
@@ -136,14 +136,14 @@ def read(reader: SymbolReader, per_exponent: Ints, seen: Ints) -> Steps:
     odds = int(reader.take(1, _odds_model())[0])
     inward = reader.take(total, _sign_model(odds)) if odds != _FAIR else np.zeros(total, np.int32)
     kinds = np.empty(total, np.int32)
-    foretelling = _Foretelling()
+    predictor = _MeanPredictor()
     for exponent, start, end in _downwards(per_exponent):
-        mean = foretelling.mean(exponent, int(seen[exponent]), end - start)
-        weights = _foretold(mean)
+        mean = predictor.mean(exponent, int(seen[exponent]), end - start)
+        weights = _predicted_weights(mean)
         for first, last in _batches(start, end):
             kinds[first:last] = reader.take(last - first, contexts.Model(weights.tolist()))
             weights += _ONE * np.bincount(kinds[first:last], minlength=NUM_CLASSES)
-        foretelling.learn(kinds[start:end], int(seen[exponent]), mean)
+        predictor.learn(kinds[start:end], int(seen[exponent]), mean)
     widths = contexts.step_widths()[2 * kinds]
     if odds == _FAIR:
         bits = reader.take_late_bits(np.asarray(widths + 1, np.uint8))
@@ -174,7 +174,7 @@ def _batches(start: int, end: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _foretold(mean: int) -> Ints:
+def _predicted_weights(mean: int) -> Ints:
     """Return integer weights [NUM_CLASSES] of magnitude classes for a predicted mean.
 
     An update size is rounded to either neighbouring integer, with probabilities that keep its mean.
@@ -188,9 +188,9 @@ def _foretold(mean: int) -> Ints:
         sides[_kind(below + 1)] += weight * part
         if below:
             sides[_kind(below)] += weight * ((1 << _MEAN_BITS) - part)
-    # Scale to FORETOLD observations, and add the background distribution.
+    # Scale to PREDICTION_WEIGHT observations, and add the background distribution.
     off = np.abs(np.arange(NUM_CLASSES) - _kind(max(1, mean >> _MEAN_BITS)))
-    return np.asarray(sides * (FORETOLD * _ONE) // sides.sum() + _strays()[off], np.int64)
+    return np.asarray(sides * (PREDICTION_WEIGHT * _ONE) // sides.sum() + _background_weights()[off], np.int64)
 
 
 def _kind(magnitude: int) -> int:
@@ -206,9 +206,9 @@ def _over(moved: int, elements: int) -> int:
 
 
 @cache
-def _strays() -> Ints:
+def _background_weights() -> Ints:
     """Return the background weight [NUM_CLASSES] of a class by its distance to the class of the mean; at least 1."""
-    return np.array([isqrt(1 << (2 * _STRAY_LOG2 + 66 - off)) >> 33 or 1 for off in range(NUM_CLASSES)], np.int64)
+    return np.array([isqrt(1 << (2 * _BACKGROUND_LOG2 + 66 - off)) >> 33 or 1 for off in range(NUM_CLASSES)], np.int64)
 
 
 @cache
