@@ -102,7 +102,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
 
     async def deliver(message: gateway_pb2.TrainerDown) -> None:
         running = await asyncio.shield(ready)  # workers of an earlier trainer may send messages while this one prepares
-        await running.ledger_service.on_message(message)
+        await running.on_message(message)
 
     async def serve() -> None:
         try:

@@ -20,6 +20,7 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
+from periplus.pb.v1 import gateway_pb2
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
@@ -32,7 +33,7 @@ from trainer.data.dataset import item_order
 from trainer.disk_wait import DiskWait
 from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import LedgerService
+from trainer.intake.ledger_service import AnchorWanted, LedgerService, ProofReceived
 from trainer.intake.retention import Retention
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
@@ -57,6 +58,16 @@ class Running:
     ledger_service: LedgerService
     publisher: Publisher
     loop: TrainingLoop
+
+    async def on_message(self, message: gateway_pb2.TrainerDown) -> None:
+        """Handle one message of the gateway. The ledger hears it first, then whoever else it concerns."""
+        match await self.ledger_service.on_message(message):
+            case AnchorWanted():
+                self.publisher.want_anchor()
+            case ProofReceived(worker_id, proof):
+                self.publisher.on_proof(worker_id, proof)
+            case None:
+                pass
 
 
 @contextmanager

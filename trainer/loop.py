@@ -19,7 +19,6 @@ shell around the parts that compute; it decides only the order.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -91,7 +90,7 @@ class TrainingLoop:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
                 return await self._save(stopped=True)
-            self._recorder.progress = replace(self._recorder.progress, accuracy_before=accuracy)
+            self._recorder.evaluated_before(accuracy)
             if self._job.checkpoint.every_steps:  # a warm-up may take minutes; a resumed run need not repeat it
                 await self._checkpoint()
         self._recorder.phase("training")

@@ -120,7 +120,7 @@ def start(
     running = OPENED.enter_context(
         assembled(config, prepared, link, link.key, run_directory, disk, lambda: next(clock) / 1000, 0.0)
     )
-    link.on_message = running.ledger_service.on_message
+    link.on_message = running.on_message
     return Run(config, link, prepared, running)
 
 

@@ -61,7 +61,7 @@ class GatewayLink:
         self._all_read = asyncio.Event()
         self._stalled = asyncio.Event()
 
-    async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]) -> None:
+    async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[object]]) -> None:
         """Serve both streams until cancelled, and pass each message of the gateway to `on_message`.
 
         Raises: Unreachable if the gateway is lost or stalls; Conflict if the job has another trainer.
@@ -163,7 +163,7 @@ class GatewayLink:
             raise self._answer
         return self._answer
 
-    async def _serve(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]) -> None:
+    async def _serve(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[object]]) -> None:
         async with rpc.channel(self._address) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
             with rpc.remote_errors(self._address):
@@ -176,7 +176,7 @@ class GatewayLink:
         self,
         stub: "gateway_pb2_grpc.GatewayAsyncStub",
         tasks: asyncio.TaskGroup,
-        on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]],
+        on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[object]],
     ) -> None:
         with rpc.remote_errors(self._address):
             call = stub.Train()

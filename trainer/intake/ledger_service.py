@@ -32,13 +32,14 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason, Trajectory
 from periplus.values.transport_keys import FrameKey
 from trainer.disk_wait import DiskWait
-from trainer.intake.convert import granted_to_pb, revoked_to_pb
+from trainer.intake.convert import granted_to_pb, proof_from_pb, revoked_to_pb
 from trainer.intake.frames import Committed, FrameIntake, KeptTrajectory
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.retention import Retention
 from trainer.ledger import values
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import Arrival, Effect, Event, Result
+from trainer.reporting.delivery import ReaderProof
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,31 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteBytes:
+    """Size of the frames that came from other regions, in bytes, and the estimated size of the same as JSON."""
+
+    num_bytes: int = 0
+    json_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorWanted:
+    """A reader has nothing to start from: the gateway asks for a full state of the newest version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofReceived:
+    """A worker says what became of one version of the weights."""
+
+    worker_id: str
+    proof: ReaderProof
+
+
+Notice = AnchorWanted | ProofReceived
+"""Messages of the gateway that concern the publisher. The ledger service returns them; it knows no publisher."""
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerBatch:
     """The trajectories that a step trains on, and the policy that the step starts from."""
 
@@ -123,11 +149,9 @@ class LedgerService:
         wall: Callable[[], float],
     ) -> None:
         self.ledger = ledger
-        self.tally = Tally()
+        self._tally = Tally()
+        self._remote = RemoteBytes()
         self.regions: dict[str, str] = {}
-        self.on_anchor_wanted: Callable[[], None] = lambda: None
-        self.on_proof: Callable[[str, gateway_pb2.WeightProof], None] = lambda worker_id, proof: None
-        self.on_remote_frame: Callable[[int, int], None] = lambda num_bytes, json_bytes: None
         self.retention = retention
         self._intake = intake
         self._journal = journal
@@ -258,15 +282,29 @@ class LedgerService:
         finally:
             stopping.cancel()
 
+    # ---- counts ---------------------------------------------------------------------------------------------------
+
+    def take_tally(self) -> Tally:
+        """Return the counts since they were last taken, and begin anew."""
+        tally, self._tally = self._tally, Tally()
+        return tally
+
+    def take_remote_bytes(self) -> RemoteBytes:
+        """Return the bytes from other regions since they were last taken, and begin anew."""
+        remote, self._remote = self._remote, RemoteBytes()
+        return remote
+
     # ---- messages -------------------------------------------------------------------------------------------------
 
-    async def on_message(self, message: gateway_pb2.TrainerDown) -> None:
-        """Handle one message of the gateway. A bad message is counted and logged; nothing is raised for it."""
+    async def on_message(self, message: gateway_pb2.TrainerDown) -> Notice | None:
+        """Handle one message of the gateway; return what it says to the publisher, if anything.
+
+        A bad message is counted and logged; nothing is raised for it.
+        """
         if self._is_closed:
-            return
+            return None
         if message.HasField("anchor"):
-            self.on_anchor_wanted()
-            return
+            return AnchorWanted()
         up = message.up
         try:
             if up.HasField("frame"):
@@ -274,14 +312,18 @@ class LedgerService:
                 key = FrameKey(worker_id=up.worker_id, epoch=up.frame.epoch, sequence=up.frame.sequence)
                 await self._intake.put(key, up.frame.region, frame)
             elif up.HasField("proof"):
-                self._on_proof(up.worker_id, up.proof)
+                proof = proof_from_pb(up.proof)
+                if proof.ok:
+                    self._apply(values.PolicyReached(up.worker_id, proof.policy))
                 await self._recorded_patiently()
+                return ProofReceived(up.worker_id, proof)
             else:
                 self._on_worker(up)
                 await self._recorded_patiently()  # a lease is on record before it is on its way
         except (WireError, StateError) as error:
-            self.tally.refused_messages += 1
+            self._tally.refused_messages += 1
             event(log, logging.ERROR, "message_refused", worker=up.worker_id, why=error)
+        return None
 
     def _on_worker(self, up: gateway_pb2.RolloutUp) -> None:
         worker_id = up.worker_id
@@ -311,11 +353,6 @@ class LedgerService:
         if len(self.regions) > WORKERS_KNOWN:
             del self.regions[next(iter(self.regions))]
 
-    def _on_proof(self, worker_id: str, proof: gateway_pb2.WeightProof) -> None:
-        self.on_proof(worker_id, proof)
-        if proof.ok:
-            self._apply(values.PolicyReached(worker_id, policy_from_pb(proof.policy)))
-
     async def _commit_frames(self) -> None:
         """Take in committed frames, then flush the audit, then acknowledge the frames: in this order, endlessly."""
         while True:
@@ -338,10 +375,10 @@ class LedgerService:
         """Tell the ledger what a committed frame holds: refused samples, abandoned samples and results."""
         worker_id = frame.key.worker_id
         if frame.refusal is not None:
-            self.tally.refused_messages += 1
+            self._tally.refused_messages += 1
             event(log, logging.ERROR, "frame_refused", worker=worker_id, why=frame.refusal)
         for refused in frame.refused:
-            self.tally.refused += 1
+            self._tally.refused += 1
             event(
                 log,
                 logging.ERROR,
@@ -354,11 +391,11 @@ class LedgerService:
             self._fail(worker_id, refused.lease_id, refused.group, refused.sample, values.Loss.REFUSED)
         if not frame.kept:
             return
-        json_bytes = self.tally.as_json([each.trajectory for each in frame.kept])
-        self.tally.frames_bytes += frame.num_bytes
-        self.tally.frames_json_bytes += json_bytes
+        json_bytes = self._tally.as_json([each.trajectory for each in frame.kept])
+        self._tally.frames_bytes += frame.num_bytes
+        self._tally.frames_json_bytes += json_bytes
         if (frame.region or self.regions.get(worker_id)) != self._home_region:
-            self.on_remote_frame(frame.num_bytes, json_bytes)
+            self._remote = RemoteBytes(self._remote.num_bytes + frame.num_bytes, self._remote.json_bytes + json_bytes)
         self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.ledger.policy.version)
         for kept in frame.kept:
             t = kept.trajectory
@@ -409,7 +446,7 @@ class LedgerService:
             case values.JudgedResult(result, arrival):
                 self._on_arrival(result, arrival)
             case values.LeaseLost(lease, worker_id, why):
-                self.tally.lost += 1
+                self._tally.lost += 1
                 self.write(
                     audit.LostEntry(
                         lease_id=lease.lease_id, group=lease.group, sample=lease.sample, worker_id=worker_id, why=why
@@ -452,10 +489,10 @@ class LedgerService:
                 self._write_result(result, audit.AdmissionVerdict.ACCEPTED, "")
                 return
             case Arrival.DUPLICATE:
-                self.tally.duplicates += 1
+                self._tally.duplicates += 1
                 self._write_result(result, audit.AdmissionVerdict.DUPLICATE, "duplicate")
             case _:
-                self.tally.refused += 1
+                self._tally.refused += 1
                 self._write_result(result, audit.AdmissionVerdict.REFUSED, arrival)
         self._settle((_kept(result),), self.ledger.policy.version)
         event(
@@ -490,11 +527,11 @@ class LedgerService:
 
     def _dropped(self, effect: values.GroupDropped) -> None:
         if effect.why is values.Drop.FILTERED:
-            self.tally.filtered += len(effect.results)
+            self._tally.filtered += len(effect.results)
         else:
-            self.tally.dropped += len(effect.results)
-            self.tally.failed_groups += effect.why is values.Drop.FAILED
-            self.tally.overdue_groups += effect.why is values.Drop.OVERDUE
+            self._tally.dropped += len(effect.results)
+            self._tally.failed_groups += effect.why is values.Drop.FAILED
+            self._tally.overdue_groups += effect.why is values.Drop.OVERDUE
             event(
                 log, logging.WARNING, "group_dropped", group=effect.group, why=effect.why, samples=len(effect.results)
             )

@@ -31,19 +31,17 @@ import numpy.typing as npt
 from periplus.audit import records as audit
 from periplus.audit.seals import Sealer
 from periplus.codec.weights.encoder import Encoder
-from periplus.pb.v1 import gateway_pb2
 from periplus.process.telemetry import event
 from periplus.publication import Certificate, PublicationKind, PublicationWriter, PublisherKey
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
-from trainer.intake.convert import proof_from_pb
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_service import LedgerService
 from trainer.publishing import publish, reference_logprobs
 from trainer.publishing.publish import Author, Bundle, Published
 from trainer.publishing.snapshot import Taken, Weights, weights_of
-from trainer.reporting.delivery import Sent
+from trainer.reporting.delivery import ReaderProof, Sent
 from trainer.reporting.run_recorder import RunRecorder
 
 log = logging.getLogger(__name__)
@@ -110,8 +108,6 @@ class Publisher:
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        ledger_service.on_anchor_wanted = self._want_anchor
-        ledger_service.on_proof = self._on_proof
 
     @property
     def digest(self) -> bytes:
@@ -251,7 +247,8 @@ class Publisher:
 
     # ---- from readers ---------------------------------------------------------------------------------------------
 
-    def _want_anchor(self) -> None:
+    def want_anchor(self) -> None:
+        """Publish a full state of the newest version as soon as nothing else is under way."""
         self._anchor_wanted = True
         self._work.set()
 
@@ -260,8 +257,8 @@ class Publisher:
         if len(self._digests) > DIGESTS_KEPT:
             del self._digests[min(self._digests)]
 
-    def _on_proof(self, worker_id: str, message: gateway_pb2.WeightProof) -> None:
-        proof = proof_from_pb(message)
+    def on_proof(self, worker_id: str, proof: ReaderProof) -> None:
+        """Compare what a worker holds with what was published, and record both outcomes."""
         self._recorder.proven(proof)
         expected = self._digests.get(proof.policy)
         if expected is None or (proof.ok and proof.digest == expected):

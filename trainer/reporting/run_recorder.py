@@ -21,7 +21,7 @@ from periplus.values.record import Record, RecordKind
 from periplus.values.trajectory import Trajectory
 from trainer.disk_wait import DiskWait
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import LedgerService, Tally
+from trainer.intake.ledger_service import LedgerService, RemoteBytes, Tally
 from trainer.learning.gate import Inspection
 from trainer.learning.learner import StepReport
 from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
@@ -48,7 +48,7 @@ class RunRecorder:
         now: Callable[[], float],
         started_s: float,
     ) -> None:
-        self.progress = progress
+        self._progress = progress
         self._job = job
         self._run = run
         self._link = link
@@ -61,7 +61,18 @@ class RunRecorder:
         self._earlier_bytes = 0.0
         self._mismatches_recorded = progress.weight_digest_mismatches
         self._proofs = ProofTally()
-        ledger_service.on_remote_frame = self._received
+
+    @property
+    def progress(self) -> Progress:
+        """Sums over the run until now, with all bytes that have come from other regions."""
+        remote = self._ledger_service.take_remote_bytes()
+        if remote != RemoteBytes():
+            self._progress = self._progress.received(remote.num_bytes, remote.json_bytes)
+        return self._progress
+
+    def evaluated_before(self, accuracy: float) -> None:
+        """Note the accuracy before the first step."""
+        self._progress = replace(self.progress, accuracy_before=accuracy)
 
     def progress_now(self) -> Progress:
         """Return the sums for a checkpoint, with the wall time until now and the newest count of bytes."""
@@ -127,19 +138,16 @@ class RunRecorder:
 
     def published(self, sent: Sent) -> None:
         """Add a version that was published to the sums."""
-        self.progress = self.progress.published(sent)
+        self._progress = self.progress.published(sent)
 
     def proven(self, proof: ReaderProof) -> None:
         """Add a reader's report about a version that it holds."""
-        self.progress = self.progress.proven(proof)
+        self._progress = self.progress.proven(proof)
         self._proofs.add(proof)
 
     def mismatched(self) -> None:
         """Count a reader that holds other weights than were published."""
-        self.progress = replace(self.progress, weight_digest_mismatches=self.progress.weight_digest_mismatches + 1)
-
-    def _received(self, frame_bytes: int, json_bytes: int) -> None:
-        self.progress = self.progress.received(frame_bytes, json_bytes)
+        self._progress = replace(self.progress, weight_digest_mismatches=self.progress.weight_digest_mismatches + 1)
 
     def step(
         self,
@@ -159,9 +167,9 @@ class RunRecorder:
         """
         # Take the counts since the last step from the ledger service and from the readers' proofs, and start anew.
         num_tokens = sum(len(trajectory.completion_ids) for trajectory in trained)
-        tally, self._ledger_service.tally = self._ledger_service.tally, Tally()
+        tally = self._ledger_service.take_tally()
         num_dropped += tally.dropped
-        self.progress = self.progress.consumed(found, num_tokens, num_dropped, values["step_s"])
+        self._progress = self.progress.consumed(found, num_tokens, num_dropped, values["step_s"])
         rewards = [trajectory.reward for trajectory in trained]
         proofs, self._proofs = self._proofs, ProofTally()
         values |= _of_tally(tally) | proofs.values()

@@ -30,6 +30,7 @@ from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS, probe_prompts
 from periplus.values.weight_state import WeightState
 from tests.support.keys import AUTHORITY
+from trainer.intake.convert import proof_from_pb
 from trainer.publishing import publish, publisher
 from trainer.publishing.publish import Bundle
 from trainer.publishing.publisher import Publisher
@@ -62,10 +63,7 @@ class Link:
         return [f"{each.opening.kind} {each.opening.policy}" for each in self.published]
 
 
-class Desk:
-    on_anchor_wanted: Callable[[], None]
-    on_proof: Callable[[str, gateway_pb2.WeightProof], None]
-
+class FakeLedgerService:
     def __init__(self, log: list[object]) -> None:
         self._log = log
 
@@ -76,7 +74,7 @@ class Desk:
         self._log.append(record)
 
 
-class Scribe:
+class FakeRecorder:
     def __init__(self) -> None:
         self.sent: list[Sent] = []
         self.proofs: list[ReaderProof] = []
@@ -94,8 +92,8 @@ class Scribe:
 
 class Scene:
     def __init__(self, model: Any) -> None:
-        self.model, self.link, self.recorder, self.key = model, Link(), Scribe(), PublisherKey.generate()
-        self.ledger_service = Desk(self.link.log)
+        self.model, self.link, self.recorder, self.key = model, Link(), FakeRecorder(), PublisherKey.generate()
+        self.ledger_service = FakeLedgerService(self.link.log)
         self.done: list[Policy] = []
         link: Any = self.link
         ledger_service: Any = self.ledger_service
@@ -271,7 +269,7 @@ def test_who_asks_gets_a_full_state_of_the_newest_version(scene: Scene) -> None:
         scene.step()
         await scene.hand(1)
         await scene.publisher.drained()
-        scene.ledger_service.on_anchor_wanted()
+        scene.publisher.want_anchor()
         await settle(lambda: len(scene.link.published) == 4)
 
     play(scene, act)
@@ -282,7 +280,7 @@ def test_who_asks_gets_a_full_state_of_the_newest_version(scene: Scene) -> None:
 
 
 def test_an_anchor_that_is_asked_for_before_the_first_publication_waits_for_it(scene: Scene) -> None:
-    scene.ledger_service.on_anchor_wanted()
+    scene.publisher.want_anchor()
 
     async def act() -> None:
         for _ in range(20):
@@ -305,7 +303,7 @@ def test_the_first_full_state_answers_who_asked_while_it_was_on_its_way(
             monkeypatch.setattr(scene.ledger_service, "milestone", behind_the_bundle)
             beginning = tasks.create_task(scene.begin())
             await settle(lambda: not scene.link.open.is_set())
-            scene.ledger_service.on_anchor_wanted()
+            scene.publisher.want_anchor()
             await asyncio.sleep(0.001)
             monkeypatch.undo()
             scene.link.open.set()
@@ -348,7 +346,7 @@ def test_where_everything_is_new_the_version_is_a_full_state_and_answers_who_ask
         scene.replace_all()
         scene.link.open.clear()
         await scene.hand(1)
-        scene.ledger_service.on_anchor_wanted()
+        scene.publisher.want_anchor()
         scene.link.open.set()
         await scene.publisher.drained()
         for _ in range(20):
@@ -405,7 +403,7 @@ def test_proofs_are_compared_with_what_was_published(scene: Scene) -> None:
             gateway_pb2.WeightProof(policy=here, state_digest=digest, ok=False, why="one weight was changed"),
             gateway_pb2.WeightProof(policy=elsewhere, state_digest=b"of a version long gone", ok=True),
         ):
-            scene.ledger_service.on_proof("w0", proof)
+            scene.publisher.on_proof("w0", proof_from_pb(proof))
 
     play(scene, act)
     assert scene.recorder.mismatches == 2
