@@ -92,16 +92,21 @@ class TracedSearch(Search):
     def _solved(self, built: Relaxation, part: _Part) -> Solution:
         found = super()._solved(built, part)
         model = built.model
-        size = f"{model.num_variables} variables, {len(model.row_low)} rows, step limit {built.most_s:.4f} s"
+        meshes, units = (sum(len(each.at) for each in of.values()) for of in (built.meshes, built.units))
+        size = f"{meshes} meshes and {units} kinds of units left, step limit {built.most_s:.4f} s; "
+        size += f"{model.num_variables} variables, {len(model.row_low)} rows"
         if found.is_infeasible:
             print(f"    {size}: infeasible")
             return found
-        text = f"    {size}: bound {self._in_units(built, found.bound):.4f} s"
+        print(f"    {size}")
+        text = f"    bound {self._in_units(built, found.bound):.4f} s"
         if found.values is not None and built.window is not None:
             low, high = built.window_range_s
             text += f", window {built.window_at(found.values):.3f} in {low:.3f} to {high:.3f} s, "
-            text += f"{100 * built.looseness(found.values):.2f} % of the samples are not really made"
+            text += f"{100 * built.looseness(found.values):.2f} % of the samples not really made"
         print(text)
+        if found.values is not None:
+            print(f"    point: {point_text(built, found.values)}")
         return found
 
     def _round(self, built: Relaxation, values: Floats) -> None:
@@ -113,6 +118,17 @@ class TracedSearch(Search):
 def grouping_text(grouping: Grouping) -> str:
     """Return the groups of tasks, as in `{generation} {actor_training}`."""
     return " ".join("{" + ", ".join(task.value for task in tasks) + "}" for tasks in grouping)
+
+
+def point_text(built: Relaxation, values: Floats) -> str:
+    """Return the meshes and units that a point of a model uses, with how many of each."""
+    found = [
+        f"{values[at]:.2f} of mesh ({group_text(group)})" for at, group in built.mesh_choices() if values[at] > 0.005
+    ]
+    for _, at, pool in built.unit_choices():
+        if values[at] > 0.005:
+            found.append(f"{values[at]:.2f} of unit ({pool_text(pool)})")
+    return ", ".join(found)
 
 
 def group_text(group: Group) -> str:
