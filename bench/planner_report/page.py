@@ -36,7 +36,7 @@ HONEST = (
     "Published ranges were **measured on real clusters**, with baselines as their authors configured them; ours "
     "compare placements under one model. They stand side by side for orientation.",
     "A *certified upper bound* on a ratio is the family's best over the least that any placement of the plan space can "
-    "have under this model. It says nothing beyond plan space and model ([planner.md](../planner.md)).",
+    "have under this model. It says nothing beyond plan space and model ([planner-model.md](../planner-model.md)).",
     "Networks, lengths and batches that the publications leave open are **guesses**; each is named below.",
 )
 

@@ -1,4 +1,6 @@
-"""Placements: which devices run which task, with which parallelism. They span the plan space of `docs/planner.md`.
+"""Placements: which devices run which task, with which parallelism.
+
+All placements together are the plan space of `docs/planner-model.md`.
 
 The job's tasks are partitioned into *groups*. A group has devices of its own, and its tasks use them by turns. The
 devices of a group form *pools*: devices of one class, divided into equal *units* of `unit_gpus` devices of one machine.

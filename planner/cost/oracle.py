@@ -1,7 +1,7 @@
 """The oracle: seconds per step and dollars per hour of one placement, or the constraint that it violates.
 
 All search methods are compared by `evaluate` alone. With tau = seconds per step, each of the following is at most
-tau, and the largest one is the step time (docs/planner.md, "The cost model"):
+tau, and the largest one is the step time (docs/planner-model.md, "The step time"):
 
 - T_t, busy seconds of task t: samples per step over the sum of its units' rates; on a mesh, the mesh's time.
 - group: the sum of T_t over the tasks of a group.

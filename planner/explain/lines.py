@@ -94,7 +94,7 @@ def _disagreement(evaluation: Evaluation, played: SimulatedFigures) -> list[str]
     if played.step_s is None or abs(error := played.step_s / evaluation.step_s - 1) <= _DISAGREES:
         return []
     how = f"{abs(error) * 100:.0f} % {'longer' if error > 0 else 'shorter'}"
-    return [f"the simulator disagrees: {how}; what it shows and the model does not: docs/planner.md, The simulator"]
+    return [f"the simulator disagrees: {how}; what it shows and the model does not: docs/planner-limits.md"]
 
 
 def _simulated(plan: Plan) -> str:

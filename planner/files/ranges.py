@@ -1,7 +1,7 @@
 """Ranges of the numbers and names in the planner's files, wider than anything real and narrow enough to compute with.
 
 Products and quotients of numbers in these ranges stay far from where floating point ends, and no file stands for more
-work than a search can look at. `docs/planner.md` lists them; each key's error names key, value and range.
+work than a search can look at. `docs/planner-limits.md` lists them; each key's error names key, value and range.
 """
 
 from collections.abc import Sequence

@@ -123,8 +123,8 @@ class Limits:
 
 
 STUDY = Limits(max_tensor=8, max_pipeline=16, max_data=1 << 20, max_train_blocks=2, colocates=True, max_eta=1 << 20)
-"""Limits for studies: the whole plan space of `docs/planner.md`, whatever the runtime executes today. 1 << 20 stands
-for no limit."""
+"""Limits for studies: the whole plan space of `docs/planner-model.md`, whatever the runtime executes today. 1 << 20
+stands for no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

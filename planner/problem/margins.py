@@ -1,9 +1,10 @@
 """How far below an operator's limit a plan is predicted to stay: the settings, and how they get into a problem.
 
 Steps take longer in the simulator than the cost model predicts, by how much depends on the staleness bound: versions
-bunch at bounds from 1, and batches wait for the last groups of a window at larger ones (docs/planner.md, The
-simulator). A plan under a limit of seconds is therefore predicted to take at most `max_step_s / (1 + step_margin)`. Its
-certificate is about such plans: no plan that is predicted to keep that costs less than the bound.
+bunch at bounds from 1, and batches wait for the last groups of a window at larger ones
+(docs/planner-limits.md, "Known errors of the cost model"). A plan under a limit of seconds is therefore predicted to
+take at most `max_step_s / (1 + step_margin)`. Its certificate is about such plans: no plan that is predicted to keep
+that costs less than the bound.
 
 The margin depends on the problem alone, not on the placement, so that every method searches the same plan space.
 Problems without a limit have none and are not changed.

@@ -27,7 +27,7 @@ BETTER = 1 - 1e-9
 """Factor below which a step time counts as better than another one; it keeps rounding from deciding."""
 _FAR_BEYOND = 4.0
 """Number of windows that a group takes with all slots full, beyond which its pool gets fewer sequences. Chosen by hand
-(docs/planner.md, "The simulator")."""
+(docs/planner-model.md, "The simulator")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Validity of a placement: shapes, limits of the runtime, rules of the operator, and inventory.
 
-The checks say whether a placement is in the plan space that `docs/planner.md` describes. Memory and times are checked
-elsewhere (`planner.cost.step.fixed_terms`). Each violated constraint is a `Violation` with a sentence for the user.
+The checks say whether a placement is in the plan space that `docs/planner-model.md` describes. Memory and times are
+checked elsewhere (`planner.cost.step.fixed_terms`). Each violated constraint is a `Violation` with a sentence for the
+user.
 """
 
 from collections.abc import Iterator

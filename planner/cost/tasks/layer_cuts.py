@@ -3,7 +3,7 @@
 A *cut* fixes the tensor, pipeline and data-parallel degree, the sharding of the training state (ZeRO), activation
 recomputation and the micro-batch. Thousands of cuts are priced by one array expression, so `Cuts` stores a column per
 property. Cuts of one `Cuts` object share their tensor degree, which equals the size of a unit in devices. The constants
-say which values the plan space allows; `docs/planner.md` describes that space.
+say which values the plan space allows; `docs/planner-model.md` describes that space.
 """
 
 from collections.abc import Iterable, Mapping

@@ -19,7 +19,7 @@ from planner.cost.tasks.version_overlap import NONE, Overlap
 
 NUM_KNOTS = 192
 """Geometrically spaced knots of the grid, jumps apart. With this number a step's predicted seconds change by up to 0.7
-% if another kind of machine adds knots (docs/planner.md, "Limits of the certificate")."""
+% if another kind of machine adds knots (docs/planner-limits.md, "Limits of the certificate")."""
 KNOT = 1e-9
 """Relative tolerance: a phase that ends this little before a jump counts as reaching it. It absorbs rounding."""
 SPAN = 4096.0

@@ -48,7 +48,7 @@ def test_a_simulation_that_differs_by_more_than_a_tenth_is_said_in_words() -> No
     made = gpu_plan()
     assert made.evaluation is not None
     played = SimulatedFigures(step_s=1.24 * made.evaluation.step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
-    said = "the simulator disagrees: 24 % longer; what it shows and the model does not: docs/planner.md"
+    said = "the simulator disagrees: 24 % longer; what it shows and the model does not: docs/planner-limits.md"
     assert said in explain(replace(made, simulated=played))
     near = replace(played, step_s=1.09 * made.evaluation.step_s)
     assert "disagrees" not in explain(replace(made, simulated=near))
