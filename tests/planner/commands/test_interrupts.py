@@ -55,7 +55,7 @@ def test_before_the_first_placement(
     assert run(["plan", workload, "--fleet", gpu_fleet, "--study"]) == 130
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1] == "interrupted before any placement was found"
+    assert err.splitlines()[-1] == "interrupted before any plan was found"
 
 
 def test_after_it_and_before_what_else_was_asked(
