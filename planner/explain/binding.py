@@ -40,7 +40,7 @@ def seconds(value: float) -> str:
 
 
 def step_limit_words(goal: Goal) -> str:
-    """`124 s`, or `124 s (planned within 113 s)` where a margin is kept."""
+    """Format the limit on seconds per step: `124 s`, or `124 s (planned within 113 s)` if the goal has a margin."""
     if goal.max_step_s is None or goal.planned_step_s is None:
         return ""
     kept = f" (planned within {seconds(goal.planned_step_s)})" if goal.step_margin else ""
@@ -48,7 +48,7 @@ def step_limit_words(goal: Goal) -> str:
 
 
 def usd_limit_words(goal: Goal) -> str:
-    """`10.00`, or `10.00 (planned within 9.90)` where a margin is kept."""
+    """Format the limit on dollars per hour: `10.00`, or `10.00 (planned within 9.90)` if the goal has a margin."""
     if goal.max_usd_per_hour is None or goal.planned_usd_per_hour is None:
         return ""
     kept = f" (planned within {goal.planned_usd_per_hour:,.2f})" if goal.usd_margin else ""

@@ -36,7 +36,7 @@ class UnitTable:
     group: IntArray
     """Index of the group; -1 in the empty row."""
     size: IntArray
-    """Index of the unit's size in `cuts.TENSOR`."""
+    """Index of the unit's size in `layer_cuts.TENSOR`."""
     rates: FloatArray
     """Samples per second of one unit by task, `[num_units, num_tasks]`."""
     first_s: FloatArray
@@ -74,7 +74,7 @@ class TransferTables:
     """Network constants of `planner.cost.tables.transfers` for all pairs of regions.
 
     Arrays are `[num_homes, num_regions]`: from each region that may publish versions to each region. Entries without a
-    route are inf. The names are those of `Way`.
+    route are inf. The names are those of `planner.cost.tables.transfers.RegionTransfer`.
     """
 
     weights_s: FloatArray

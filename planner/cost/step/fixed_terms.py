@@ -1,7 +1,7 @@
 """Terms of a placement that do not depend on which pools generate.
 
-`place` checks that a placement is in the plan space, that its pools fit into memory and that all regions are connected.
-It then computes busy seconds of training and scoring, and collects the pools that generate.
+`fixed_terms` checks that a placement is in the plan space, that its pools fit into memory and that all regions are
+connected. It then computes busy seconds of training and scoring, and collects the pools that generate.
 `planner.cost.step.step_estimate` decides which of these generate and adds the remaining terms.
 """
 

@@ -97,7 +97,7 @@ def _home(cost_tables: CostTables, name: str) -> TrainerRegion:
 def _way(
     workload: Workload, there: network.Route, back: network.Route, payload: float, sample: float
 ) -> RegionTransfer:
-    """`payload`, `sample`: bytes of one version and of one sample."""
+    """Return the transfers over two routes. `payload` and `sample` are the bytes of one version and of one sample."""
     is_home = len(there.hops) == 1
     samples_gb = workload.samples_per_step * sample / 1e9
     to_s, from_s = (network.arrival_s(workload.group_size * sample, route) for route in (there, back))

@@ -1,9 +1,10 @@
 """Branch and bound, best first, over subproblems of the plan space.
 
-A subproblem (`choices.Subproblem`) starts as a grouping and a trainer's region. Its lower bound first comes from what
-its slowest group needs, then from the linear relaxation, then from the integer program. The oracle judges the program's
-optimum. If the oracle says more than the program, then because of what the program relaxes: tangents, windows, the
-critic's region, regions that share the uplink, or money. The subproblem is cut or divided there (`splits`).
+A subproblem (`remaining_candidates.Subproblem`) starts as a grouping and a trainer's region. Its lower bound first
+comes from what its slowest group needs, then from the linear relaxation, then from the integer program. The oracle
+evaluates the program's optimum. If the oracle's value is higher than the program's, the cause is something that the
+program relaxes: tangents, windows, the critic's region, regions that share the uplink, or dollars. The subproblem is
+cut or divided there (`branching`).
 
 The search ends when no bound is below `(1 - gap) x incumbent`. A subproblem is closed when nothing in it can be below
 that. Nothing counts as proved until every subproblem of the whole plan space, with meshes of two pools, is open.
@@ -80,7 +81,7 @@ class _Part:
     is_open: bool = field(compare=False)
     """Whether its linear relaxation is next; otherwise its integer program is."""
     is_listed: bool = field(compare=False, default=True)
-    """Whether the meshes of its groups are listed; until then `bound` comes from `floors`."""
+    """Whether the meshes of its groups are listed; until then `bound` comes from `mesh_lower_bounds`."""
     cuts: tuple[tuple[Task, float], ...] = field(compare=False, default=())
     """Rates at which the model gets further tangents."""
     depth: int = field(compare=False, default=0)
@@ -119,7 +120,7 @@ class Search:
     _closed: float = field(init=False, default=INFINITE)
     """Least bound of the subproblems that are closed."""
     _mended: set[Placement] = field(init=False, default_factory=set)
-    """Placements that were already repaired (`mending`)."""
+    """Placements that were already repaired (`incumbents.repair`)."""
 
     def __post_init__(self) -> None:
         self._began_s = self.now_s()
@@ -429,7 +430,7 @@ class Search:
         self._closed = min(self._closed, max(bound, self._target()) if bound < INFINITE else self._target())
 
     def _branch(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> None:
-        """Judge the optimum of an integer program, then close the subproblem or queue what is left of it."""
+        """Evaluate the optimum of an integer program, then close the subproblem or queue what is left of it."""
         if found.values is None:
             if not found.is_complete and not self._is_over() and part.depth < _MOST_CUTS:
                 self._push(part.node, bound, is_open=False, like=replace(part, depth=part.depth + 1))

@@ -1,7 +1,7 @@
 """Entry points of HetRL's search: as published (`search`), and with bounds and guidance (`search_bounded`).
 
-Both use the same levels and the same budget: halving over groupings and sizes (`halving`), evolution below
-(`evolution`). Their result is the best placement found; nothing is proved.
+Both use the same levels and the same budget: successive halving over groupings and sizes (`successive_halving`),
+evolution below (`evolution`). Their result is the best placement found; nothing is proved.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def _run(judge: EvaluationBudget, seed: int, *, bounded: bool) -> None:
     if bounded:
         arms = by_bound(arms)[: max(_LEAST_ARMS, int(judge.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
     before = -1
-    # Arms may end early; then halving starts again with new sizes.
+    # Arms may end early; then successive halving starts again with new sizes.
     while judge.spent() < 1 and judge.num_evaluations > before:
         before = judge.num_evaluations
         halve(arms, judge, 1.0, alive=lambda arm: promising(arm, judge))

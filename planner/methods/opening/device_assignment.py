@@ -1,4 +1,4 @@
-"""Opening heuristic for one grouping: assign device classes to the groups, estimate the step times of all ways at once.
+"""Opening heuristic for one grouping: assign device classes to its groups, and estimate all assignments at once.
 
 Each group that trains gets a class or a pair of classes, whole or in part; its fastest mesh on them is known. The other
 devices are assigned in batches: the slowest group without training takes a batch of the class that suits it best

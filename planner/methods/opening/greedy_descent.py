@@ -1,9 +1,9 @@
 """Quick greedy descent over HetRL's levels, with which the portfolio opens.
 
 Groupings are opened one after another: the best by a rough estimate, all tasks together among them, then the others by
-their lower bound. Each starts with a few placements of the opening heuristic (`dealing`). After each opening, the most
-promising grouping takes a step: many children of its best placement are judged at once, most of them guided by what
-determines the step time, and only the best one counts. A grouping without improvement for a few steps rests.
+their lower bound. Each starts with a few placements of the opening heuristic (`device_assignment`). After each opening,
+the most promising grouping takes a step: many children of its best placement are evaluated at once, most of them guided
+by what determines the step time, and only the best one counts. A grouping without improvement for a few steps rests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,7 +95,7 @@ class Descent:
                 _step(judge, min(hopeful, key=lambda each: each.loss), self._rng)
 
     def _begin(self, judge: EvaluationBudget) -> None:
-        """Judge a first placement at once: all tasks together on the class with the most arithmetic."""
+        """Evaluate a first placement at once: all tasks together on the class with the most arithmetic."""
         classes = [at for _, at in sorted(self._lists.cost_tables.classes.items())]
         most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
         held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
@@ -167,7 +167,7 @@ class Descent:
 
 
 def _step(judge: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
-    """Judge the children of the arm's best genome and keep the best one if it is better."""
+    """Evaluate the children of the arm's best genome and keep the best one if it is better."""
     if arm.explained is None:
         placement = arm.space.placement(arm.genome)
         arm.explained = None if placement is None else judge.explain(placement)

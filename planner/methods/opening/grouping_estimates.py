@@ -1,9 +1,9 @@
 """Rough estimate of the step time for all groupings at once, to decide which of them to look at first.
 
 Each group that trains gets one whole class or half of it. The other devices are assigned in batches to the slowest of
-the other groups, as in `dealing`. Each task is as fast as its own best layout on these devices. Memory across tasks and
-the shapes of meshes are left out, which matters little beside which tasks suit which devices. Everything is one array
-computation over *rows*, each of which is one way to share the fleet in one grouping.
+the other groups, as in `device_assignment`. Each task is as fast as its own best layout on these devices. Memory across
+tasks and the shapes of meshes are left out, which matters little beside which tasks suit which devices. Everything is
+one array computation over *rows*, each of which is one way to share the fleet in one grouping.
 """
 
 from collections.abc import Sequence

@@ -113,7 +113,7 @@ SPOT = "eu/L40S/4/spot"
             ["--lose", "us/A100-80GB-SXM/8=0.5@0"],
             [
                 "actor training and critic training, and the simulator cannot simulate the loss of a trainer",
-                f"is {SPOT}",
+                f"are {SPOT}",
             ],
         ),
         (["--lose", "ap/L40S/4=0.5@0"], ["the plan generates nothing there", f"classes that can be lost are {SPOT}"]),

@@ -12,7 +12,7 @@ replaced by a lower bound:
 - Transfer of a version over a shared uplink: as if only as few regions received it as the subproblem allows.
 - The critic's region: the least over all regions that the subproblem leaves open.
 
-The oracle judges the model's optimum; where it says more, `search` cuts or divides the subproblem.
+The oracle evaluates the model's optimum. If its value is higher, `branch_and_bound` cuts or divides the subproblem.
 """
 
 from collections.abc import Iterator, Sequence

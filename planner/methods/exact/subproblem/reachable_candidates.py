@@ -1,8 +1,8 @@
 """Candidates of a group as seen from one trainer's region: their times including transfers, and joint lower bounds.
 
-The *home* region hosts the trainer. `ReachableMeshes` and `ReachableUnits` select the candidates that it can reach and
-add transfer times to them. `ReachableUnits` also bounds what all units of the fleet could do together, which `choices`,
-`windows` and `dollars` use.
+The *home* region is the one that hosts the trainer. `ReachableMeshes` and `ReachableUnits` select the candidates that
+it can reach and add transfer times to them. `ReachableUnits` also bounds what all units of the fleet could do together,
+which `remaining_candidates`, `window_rows` and `rent_lower_bounds` use.
 """
 
 from dataclasses import dataclass, replace
