@@ -72,9 +72,10 @@ def with_margin(problem: Problem) -> Problem:
 
 
 def regime_words(problem: Problem) -> str:
-    """Return the problem's regime in words, such as `a staleness bound of 1 to 2 over several regions, with a
-    critic`.""" regime = _regime_of(problem) regions = "over several regions" if regime.has_several_regions else "in one
-    region" return f"a staleness bound of {regime.eta} {regions}, {'with' if regime.has_critic else 'without'} a critic"
+    """Return the problem's regime in words, such as `a staleness bound of 0 in one region, without a critic`."""
+    regime = _regime_of(problem)
+    regions = "over several regions" if regime.has_several_regions else "in one region"
+    return f"a staleness bound of {regime.eta} {regions}, {'with' if regime.has_critic else 'without'} a critic"
 
 
 def _regime_of(problem: Problem) -> _Regime:
