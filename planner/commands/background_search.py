@@ -83,7 +83,9 @@ class _Work(Generic[T]):
         self.ended.set()
 
 
-def thought(call: Callable[[], T], show: Callable[[], None], interrupt: Interrupt, limit_s: float = math.inf) -> T:
+def run_in_background(
+    call: Callable[[], T], show: Callable[[], None], interrupt: Interrupt, limit_s: float = math.inf
+) -> T:
     """Run `call` in a thread and return its answer; `show` is called repeatedly in the meantime.
 
     After `limit_s` seconds `interrupt` asks the call to stop. Raises: what `call` raises; KeyboardInterrupt at the
@@ -91,15 +93,15 @@ def thought(call: Callable[[], T], show: Callable[[], None], interrupt: Interrup
     is abandoned.
     """
     with native_output_on_stderr():
-        return _thought(_Work(call), show, interrupt, clock.monotonic_s() + limit_s)
+        return _wait_for_answer(_Work(call), show, interrupt, clock.monotonic_s() + limit_s)
 
 
-def is_search_left_alone() -> bool:
+def is_abandoned_search_running() -> bool:
     """Return whether an abandoned search still runs. It uses a core until the command ends."""
     return threads.is_any_running()
 
 
-def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
+def _wait_for_answer(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
     interrupt.is_late = False
     threads.start(work.run)
     while not work.ended.is_set():

@@ -166,7 +166,7 @@ def _doubt(found: NoPlanExists) -> str:
     return "it is proved that these contradict each other, but not that each of them is needed for the contradiction"
 
 
-def played(simulated: Simulated, num_steps: int, seed: int) -> SimulatedFigures:
+def simulated_figures(simulated: Simulated, num_steps: int, seed: int) -> SimulatedFigures:
     """Return the figures of a simulated run that a plan keeps."""
     return SimulatedFigures(
         step_s=simulated.step_s if math.isfinite(simulated.step_s) else None,

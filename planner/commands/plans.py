@@ -14,7 +14,7 @@ from planner.commands.background_search import Interrupt
 from planner.commands.numbers import MAX_BUDGET_S, Number
 from planner.commands.options import FILE, METHODS, options_of, question, question_options
 from planner.commands.output import form_option, read_plan, read_whole_plan, say, show, svg_option, whole, write_svg
-from planner.commands.run import explained, made_plan, runs_of, simulated
+from planner.commands.run import answer_counterfactuals, made_plan, run_methods, simulated
 from planner.explain.difference import difference
 from planner.explain.lines import explain
 from planner.explain.pictures.placement import placement_svg
@@ -95,13 +95,13 @@ def make(
     extra: dict[str, Any] = {}
     texts: list[str] = []
     if with_why and problem is not None and not interrupt.is_set:
-        why = explained(made, budget_s, seed, interrupt)
+        why = answer_counterfactuals(made, budget_s, seed, interrupt)
         extra["explanation"] = why.tree()
         texts.append(why.text(problem.goal, made.gap, plan_s=budget_s))
         left_out = ["--compare"] if interrupt.is_set and with_all else []
     runs = None
     if with_all and problem is not None and not interrupt.is_set:
-        runs = runs_of(problem, METHODS, budget_s, seed, interrupt, with_play)
+        runs = run_methods(problem, METHODS, budget_s, seed, interrupt, with_play)
         extra["comparison"] = runs.tree()
         texts.append(runs.text())
     if left_out:
@@ -136,7 +136,7 @@ def explain_plan(file: Path, budget_s: float, seed: int, form: str) -> None:
     made, interrupt = read_whole_plan(file), Interrupt(follows="what was answered so far follows")
     assert made.question is not None
     goal = made.question.goal
-    why = explained(made, budget_s, seed, interrupt)
+    why = answer_counterfactuals(made, budget_s, seed, interrupt)
     tree = {"schema": "periplus.plan-explanation/1", "binding": made.binding, **why.tree()}
     show(tree, form, lambda: f"binding: {made.binding}\n{why.text(goal, made.gap, plan_s=_PLAN_S)}")
     interrupt.leave()
@@ -185,7 +185,7 @@ def compare_methods(
             "nothing to compare: the job's model.path cannot be read on this machine, and then only the static method "
             "can plan it; run the command where the model is"
         )
-    runs = runs_of(problem, names, budget_s, seed, interrupt, with_play)
+    runs = run_methods(problem, names, budget_s, seed, interrupt, with_play)
     show(runs.tree(), form, runs.text)
     write_svg(svg, runs.svg)
     interrupt.leave()

@@ -14,9 +14,15 @@ from periplus import clock
 from periplus.errors import ConfigError, PlanInfeasible, TimedOut
 from planner.answer import outcome
 from planner.answer.outcome import objective_value
-from planner.commands.background_search import OVERRUN_S, Interrupt, SearchProgress, is_search_left_alone, thought
+from planner.commands.background_search import (
+    OVERRUN_S,
+    Interrupt,
+    SearchProgress,
+    is_abandoned_search_running,
+    run_in_background,
+)
 from planner.commands.options import Question
-from planner.commands.output import committed, played, say
+from planner.commands.output import committed, say, simulated_figures
 from planner.cost.tables.cost_tables import CostTables
 from planner.explain import comparison
 from planner.explain.comparison import Compared, compared, failed
@@ -88,7 +94,7 @@ def _leave_without(interrupt: Interrupt) -> None:
 
 def _watched(call: Callable[[], T], progress: SearchProgress, interrupt: Interrupt, limit_s: float) -> T:
     try:
-        return thought(call, progress.show, interrupt, limit_s)
+        return run_in_background(call, progress.show, interrupt, limit_s)
     finally:
         progress.clear()
 
@@ -102,7 +108,7 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
     from planner.simulate.simulator import TooLarge, simulate
 
     problem, placement = made.question, made.placement
-    if problem is None or placement is None or is_search_left_alone():
+    if problem is None or placement is None or is_abandoned_search_running():
         return made
     progress = SearchProgress(goal=None, what="simulation")
     call = partial(
@@ -130,7 +136,7 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
                 "use `periplus simulate` instead"
             )
         return made
-    return replace(made, simulated=played(found, SIMULATED_STEPS, seed))
+    return replace(made, simulated=simulated_figures(found, SIMULATED_STEPS, seed))
 
 
 # ---- counterfactuals -------------------------------------------------------------------------------------------------
@@ -169,7 +175,7 @@ class Explained:
         return "\n".join(lines)
 
 
-def explained(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> Explained:
+def answer_counterfactuals(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> Explained:
     """Search each counterfactual of a plan with an equal share of the time that is left, until interrupted.
 
     The plan must have a placement, an evaluation and its problem.
@@ -274,7 +280,7 @@ class Runs:
         )
 
 
-def runs_of(
+def run_methods(
     problem: Problem, methods: Sequence[str], budget_s: float, seed: int, interrupt: Interrupt, with_play: bool
 ) -> Runs:
     """Run each method with the whole budget, one after the other, until interrupted.

@@ -13,7 +13,7 @@ import click
 
 from periplus.view import units
 from planner.answer.evaluation import Violation
-from planner.commands.background_search import Interrupt, SearchProgress, thought
+from planner.commands.background_search import Interrupt, SearchProgress, run_in_background
 from planner.commands.faults import FaultTarget
 from planner.commands.numbers import MAX_SPREAD, Number
 from planner.commands.output import form_option, read_whole_plan, say, show, svg_option, write_svg
@@ -102,7 +102,7 @@ def simulate(
     interrupt = Interrupt(follows="the result of the steps so far follows")
     progress = SearchProgress(goal=None, what="simulation")
     try:
-        found = thought(
+        found = run_in_background(
             lambda: play(
                 problem,
                 placement,

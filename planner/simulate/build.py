@@ -18,7 +18,7 @@ from planner.simulate.generation.resident_memory import resident_bytes, trained_
 from planner.simulate.generation.rollouts import GenPool, PlacedEngine
 from planner.simulate.generation.time_sharing import Turns
 from planner.simulate.learning.learner import Crew
-from planner.simulate.learning.scoring import ScoringSpeed, deal
+from planner.simulate.learning.scoring import ScoringSpeed, split_samples
 from planner.simulate.learning.training import PoolPipelines, SimulatedMesh
 from planner.simulate.network.links import Links
 
@@ -152,7 +152,7 @@ class Builder:
         rates = [speed.tokens_per_s for speed in speeds]
 
         def seconds(tokens: Sequence[int]) -> float:
-            dealt = deal(tokens, rates)
+            dealt = split_samples(tokens, rates)
             return max(speed.seconds(part) for speed, part in zip(speeds, dealt, strict=True))
 
         return seconds

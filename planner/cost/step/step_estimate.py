@@ -20,10 +20,10 @@ from planner.answer.evaluation import RegionTimes
 from planner.cost.step.fixed_terms import FixedTerms, GeneratingPool, regions_of
 from planner.cost.step.generation_window import GeneratingUnits, GenerationWindows, makes
 from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.cost.tasks.phase_tables import KNOT, PhaseTable, end_s
+from planner.cost.tasks.phase_tables import JUMP_TOLERANCE, PhaseTable, end_s
 from planner.problem.workload import SCORING, Task
 
-BETTER = 1 - 1e-9
+IMPROVEMENT_FACTOR = 1 - 1e-9
 """Factor below which a step time counts as better than another one; it keeps rounding from deciding."""
 _FAR_BEYOND = 4.0
 """Number of windows that a group takes with all slots full, beyond which its pool gets fewer sequences. Chosen by hand
@@ -88,7 +88,7 @@ class StepEstimate:
             # Samples of one unit: at full rate for the whole step, and what fits into its window beside the next
             # version.
             window_s, full = windows[each.region], each.price.rates[Task.GENERATION] * (self.step_s - self.beside_s)
-            made = each.price.phase.beside(window_s * (1 + KNOT), self.step_s - self.beside_s)[0]
+            made = each.price.phase.beside(window_s * (1 + JUMP_TOLERANCE), self.step_s - self.beside_s)[0]
             # A group that takes many windows at full slots is given fewer sequences at a time.
             if each.price.group_s > _FAR_BEYOND * window_s:
                 made = min(made, full * _in_time(each.price, window_s))
@@ -122,7 +122,7 @@ def estimate_step(cost_tables: CostTables, placed: FixedTerms) -> StepEstimate:
         some = tuple(each for each in placed.making if each.region not in order[count:])
         if some:
             found = _apart(cost_tables, placed, some)
-            best = found if found.step_s < best.step_s * BETTER else best
+            best = found if found.step_s < best.step_s * IMPROVEMENT_FACTOR else best
     return best
 
 
@@ -158,7 +158,7 @@ def _apart(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[Generati
     needs = [*_group_needs(placed, generation_s), *_link_needs(placed, _receiving(placed, pools))]
     needs += _critic_needs(placed, windows.eta)
     # At eta >= 1 full rates may bind instead of a window; then the group's need names them already.
-    if not windows.eta or step_s > (generation_s + windows.others_s) / BETTER:
+    if not windows.eta or step_s > (generation_s + windows.others_s) / IMPROVEMENT_FACTOR:
         needs.append((path, step_s))
     lags_s = _lags_s(placed, pools)
     # A demanded region must finish at least one sample in its window.

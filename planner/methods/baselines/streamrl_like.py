@@ -22,7 +22,7 @@ from itertools import combinations, product
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.tables.cost_tables import CostTables, UnitCost, phase_end_s
-from planner.cost.tables.transfers import home
+from planner.cost.tables.transfers import trainer_transfers
 from planner.methods.baselines.genome import room
 from planner.methods.baselines.meshes import MANY, MeshSearch, SearchedMesh, class_sets
 from planner.methods.baselines.templates import Template, Templates
@@ -128,7 +128,7 @@ class _Rollouts:
             return _least_usd(self.cost_tables, mesh + pools)
         workload = self.cost_tables.problem.workload
         busy_s, phase_s = self._generation_s(pools)
-        ways = home(self.cost_tables, self.cost_tables.classes[mesh[0].device_class].region.name).ways
+        ways = trainer_transfers(self.cost_tables, self.cost_tables.classes[mesh[0].device_class].region.name).ways
         there = [ways.get(self.cost_tables.classes[pool.device_class].region.name) for pool in pools]
         lag_s = min((way.weights_s + way.trajectories_s for way in there if way), default=float("inf"))
         path = (rest_s + lag_s + phase_s) / (workload.eta + 1)

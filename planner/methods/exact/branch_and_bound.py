@@ -19,15 +19,15 @@ from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incu
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.exact.branching import critic_split, late, level_split, others_split
+from planner.methods.exact.branching import arrival_underestimate, critic_split, level_split, others_split
 from planner.methods.exact.incumbents.greedy import greedy
-from planner.methods.exact.incumbents.repair import mended
+from planner.methods.exact.incumbents.repair import repaired
 from planner.methods.exact.incumbents.rounding import rounded
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Solution
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import floor, limit
+from planner.methods.exact.subproblem.mesh_lower_bounds import limit_listed_meshes, mesh_lower_bounds
 from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.goal import Objective
@@ -269,7 +269,7 @@ class Search:
                     part = _Part(bound=bound, order=self._order, node=node, is_open=True, is_listed=False)
                     heapq.heappush(self._parts, part)
         if self._data.max_s < INFINITE:
-            limit(self._data, (part.node for part in self._parts if part.bound < self._target()))
+            limit_listed_meshes(self._data, (part.node for part in self._parts if part.bound < self._target()))
         return True
 
     def _push(self, node: Subproblem, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
@@ -285,7 +285,7 @@ class Search:
         least = GroupLowerBounds()
         for tasks in grouping:
             is_mesh = any(task in TRAINING for task in tasks)
-            of = floor if is_mesh and not is_listed else least_alone
+            of = mesh_lower_bounds if is_mesh and not is_listed else least_alone
             least = least.with_other(of(self._data, tasks, home))
         # Seconds of the slowest group and of the path; for least dollars the rent within the deadline.
         bound = max(least.busy_s, least.path_s() / self._data.ends)
@@ -339,7 +339,7 @@ class Search:
         placement = rounded(built, values)
         if placement is not None and self._pays and placement not in self._mended:
             self._mended.add(placement)
-            placement = mended(self.cost_tables, placement, self._value())
+            placement = repaired(self.cost_tables, placement, self._value())
         if placement is not None:
             self.judge(placement)
 
@@ -351,7 +351,7 @@ class Search:
         if self.best is None or found.values is None:
             return False
         # In this order: receivers of versions, generation's window, other tasks of its group, distant scoring.
-        if late(built, found.values) > _LATE and self._split_receivers(part, built, found, bound):
+        if arrival_underestimate(built, found.values) > _LATE and self._split_receivers(part, built, found, bound):
             return True
         if built.looseness(found.values) > _LOOSE:
             lacks = 0.0 if self._pays else self._target() - part.bound
@@ -460,7 +460,7 @@ class Search:
             for node in nodes:
                 self._push(node, bound, is_open=True, like=after)
             return
-        if late(built, found.values) > tolerance and self._split_receivers(after, built, found, bound):
+        if arrival_underestimate(built, found.values) > tolerance and self._split_receivers(after, built, found, bound):
             return
         if built.looseness(found.values) > tolerance and self._split(after, built, found, bound):
             return

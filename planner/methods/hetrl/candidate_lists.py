@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.answer.placement import Pool
 from planner.cost.candidates.columns import UnitColumn, may_group, unit_columns
-from planner.cost.candidates.meshes import MeshSet, alone
+from planner.cost.candidates.meshes import MeshSet, single_pool_meshes
 from planner.cost.candidates.pool_layouts import PoolOptions, options
 from planner.cost.tables.cost_tables import CostTables, MachineKind, UnitCost
 from planner.cost.tasks.layer_cuts import FloatArray
@@ -156,7 +156,7 @@ class CandidateLists:
         """Return the undominated meshes of one pool on the class."""
         known = ("alone", tasks, self.cost_tables.kind(at), at.num_machines)
         return self.cost_tables.known(
-            known, lambda: alone(self.cost_tables, tasks, at, self.options(tasks, at)), lasts=True
+            known, lambda: single_pool_meshes(self.cost_tables, tasks, at, self.options(tasks, at)), lasts=True
         )
 
     def _of_one(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:

@@ -17,7 +17,7 @@ _TRAIN, _SCORE, _GENERATE = 3.0, 1.0, 3.0
 a third of the rate of the others. Chosen by hand."""
 
 
-def sizes(
+def size_vectors(
     workload: Workload, grouping: Grouping, num_gpus: int, rng: np.random.Generator, *, all_of_them: bool
 ) -> Iterator[tuple[int, ...]]:
     """Yield candidate size vectors without end; every group has at least one device.

@@ -15,7 +15,7 @@ from planner.methods.hetrl import genome, guided_moves
 from planner.methods.hetrl.candidate_lists import CandidateLists, candidate_lists
 from planner.methods.hetrl.evolution import Evolution
 from planner.methods.hetrl.fluid_bounds import Bounds
-from planner.methods.hetrl.group_sizes import sizes as sizes_of
+from planner.methods.hetrl.group_sizes import size_vectors as sizes_of
 from planner.methods.hetrl.successive_halving import GroupingArm, SizesArm, by_bound, halve, promising
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
@@ -91,7 +91,7 @@ def _drawer(
 ) -> Callable[[], SizesArm]:
     """Return a function that makes arms with new size vectors of one grouping."""
     problem = lists.cost_tables.problem
-    space = genome.space(lists, grouping)
+    space = genome.grouping_decoder(lists, grouping)
     whole = sum(at.num_gpus for at in space.classes)
     endless = sizes_of(
         problem.workload, grouping, whole, rng, all_of_them=problem.goal.objective is Objective.THROUGHPUT

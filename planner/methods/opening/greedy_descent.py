@@ -18,11 +18,11 @@ from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.methods.hetrl import evolution
 from planner.methods.hetrl.candidate_lists import candidate_lists
 from planner.methods.hetrl.fluid_bounds import Bounds
-from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome, space
-from planner.methods.hetrl.group_sizes import sizes as sizes_of
+from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome, grouping_decoder
+from planner.methods.hetrl.group_sizes import size_vectors as sizes_of
 from planner.methods.hetrl.guided_moves import guided
-from planner.methods.opening.device_assignment import MANY_CLASSES, ClassSpeeds, DeviceAssigner, fleet
-from planner.methods.opening.grouping_estimates import estimates
+from planner.methods.opening.device_assignment import MANY_CLASSES, ClassSpeeds, DeviceAssigner, class_speeds
+from planner.methods.opening.grouping_estimates import grouping_estimates
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
 
@@ -100,7 +100,7 @@ class Descent:
         most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
         held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
         genome = GroupingGenome(held=(held,), choice=((0,) * len(held),))
-        judge.losses([space(self._lists, each).placement(genome) for each in self._every if len(each) == 1])
+        judge.losses([grouping_decoder(self._lists, each).placement(genome) for each in self._every if len(each) == 1])
 
     def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
         """Yield (lower bound, grouping): a few by the rough estimate, the others by their bounds.
@@ -109,7 +109,7 @@ class Descent:
         """
         most = _LARGEST if len(self._lists.cost_tables.classes) > MANY_CLASSES else len(every[-1])
         some = [each for each in every if len(each) <= most] or every
-        rough = estimates(self._fleet, some)
+        rough = grouping_estimates(self._fleet, some)
         # Groupings with equal estimates differ only in which of several equal models is where: keep one of them.
         alike: dict[float, Grouping] = {}
         for i in sorted(range(len(some)), key=lambda i: (rough[i], i)):
@@ -127,7 +127,7 @@ class Descent:
         for bound, grouping in self._waiting:
             if bound >= value:
                 continue
-            of = space(self._lists, grouping)
+            of = grouping_decoder(self._lists, grouping)
             # The best of a few first placements becomes the grouping's genome.
             seeds = list(dict.fromkeys(self._seeds(of)))
             losses = judge.losses([of.placement(each) for each in seeds])
@@ -142,7 +142,7 @@ class Descent:
     @cached_property
     def _fleet(self) -> ClassSpeeds:
         """Numbers per class for the estimates."""
-        return fleet(self._lists, self._bounds)
+        return class_speeds(self._lists, self._bounds)
 
     @cached_property
     def _dealer(self) -> DeviceAssigner:

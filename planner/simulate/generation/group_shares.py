@@ -48,7 +48,7 @@ def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: i
     return Curve(samples=np.array(samples), seconds=np.maximum.accumulate(np.array(seconds)))
 
 
-def deal_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, float, Curve]]) -> list[int]:
+def split_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, float, Curve]]) -> list[int]:
     """Return the number of groups for each pool, which sum to `num_groups`.
 
     A pool is given as (number of replicas, seconds that it starts late, phase curve of one replica).

@@ -54,7 +54,7 @@ class ScoringSpeed:
         return whole
 
 
-def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
+def split_samples(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
     """Split samples over workers: the longest first, each to the worker that would finish it first.
 
     `speeds` are tokens per second. This is the greedy list schedule for uniform machines (longest processing time

@@ -10,7 +10,7 @@ from planner.methods.exact.program.linear_model import INFINITE, Solution
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import floor
+from planner.methods.exact.subproblem.mesh_lower_bounds import mesh_lower_bounds
 from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.goal import STUDY, Goal, Objective
@@ -72,7 +72,9 @@ class Case:
         least = GroupLowerBounds()
         for tasks in self.grouping:
             trains = any(task in TRAINING for task in tasks)
-            least = least.with_other((floor if trains and not is_listed else least_alone)(self.data, tasks, self.home))
+            least = least.with_other(
+                (mesh_lower_bounds if trains and not is_listed else least_alone)(self.data, tasks, self.home)
+            )
         return least
 
     def relaxation(self) -> Relaxation:

@@ -17,7 +17,7 @@ from planner.methods.exact.program.linear_model import INFINITE, LinearModel
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import floor
+from planner.methods.exact.subproblem.mesh_lower_bounds import mesh_lower_bounds
 from planner.methods.exact.subproblem.reachable_candidates import units_at
 from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
@@ -143,7 +143,7 @@ def test_floors_and_groups_alone_are_below_every_plan(
     cost_tables = CostTables(make_problem(eta=eta, critic=critic))
     data = ProblemArrays(cost_tables, INFINITE, 2)
     for _, evaluation, node in plans(cost_tables, data):
-        for of in (least_alone, floor):
+        for of in (least_alone, mesh_lower_bounds):
             least = GroupLowerBounds()
             for tasks in node.grouping:
                 has_mesh = any(task in TRAINING for task in tasks)
