@@ -152,8 +152,8 @@ class Builder:
         rates = [speed.tokens_per_s for speed in speeds]
 
         def seconds(tokens: Sequence[int]) -> float:
-            dealt = split_samples(tokens, rates)
-            return max(speed.seconds(part) for speed, part in zip(speeds, dealt, strict=True))
+            lengths_by_worker = split_samples(tokens, rates)
+            return max(speed.seconds(part) for speed, part in zip(speeds, lengths_by_worker, strict=True))
 
         return seconds
 

@@ -74,7 +74,7 @@ def evaluate_many(
 
 def batch_tables_of(cost_tables: CostTables, grouping: tuple[tuple[Task, ...], ...]) -> BatchTables:
     """Return the batch tables of a grouping; there is one per grouping and problem."""
-    return cost_tables.known(("book", grouping), lambda: BatchTables(cost_tables, grouping))
+    return cost_tables.known(("batch tables", grouping), lambda: BatchTables(cost_tables, grouping))
 
 
 def evaluate_rows(
@@ -82,9 +82,9 @@ def evaluate_rows(
 ) -> EvaluatedPlacements:
     """Return the results for placements of one grouping, given as numbers.
 
-    `units` and `counts` are `[num_rows, num_places]`: numbers of the book and how many units; -1 marks an unused place,
-    -2 an invalid unit. `meshes` is `[num_rows, num_groups]`: -1 where a group does not train, -2 for an invalid mesh.
-    Units of one group come in the placement's order.
+    `units` and `counts` are `[num_rows, num_places]`: numbers of units in the batch tables, and how many of each. A
+    unit of -1 marks an unused place, -2 an invalid unit. `meshes` is `[num_rows, num_groups]`: -1 where a group does
+    not train, -2 for an invalid mesh. Units of one group come in the placement's order.
     """
     rows = _Rows(batch_tables, units, np.where(units == -1, 0, counts), meshes)
     return rows.estimate(goal or batch_tables.cost_tables.problem.goal)

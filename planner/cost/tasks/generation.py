@@ -107,7 +107,7 @@ class Replica:
         return np.where(free_bytes < longest, 0, np.searchsorted(SLOTS, free_bytes / each, side="right")) - 1
 
     def step_s(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
-        """Return the seconds of one decoding step with so many running sequences of that mean context, elementwise."""
+        """Return the seconds of one decoding step of `sequences` sequences with mean context `context`, elementwise."""
         gpu, arch = self._gpu, self._arch
         layers = layer.decode_s(gpu, arch, tensor=self.tensor, sequences=sequences, context=context)
         # Two tensor-parallel all-reduces per layer.

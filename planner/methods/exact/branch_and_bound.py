@@ -57,9 +57,9 @@ _MOST_CUTS = 40
 _FINEST = 6
 """Round after which the tolerance of integer programs no longer shrinks. Chosen by hand."""
 _MANY_CLASSES, _FIRST_PROGRAMS, _PATIENCE = 12, 1, 20
-"""On fleets with more than this number of device classes, meshes of one pool are searched first. That search ends after
-so many integer programs, or so many linear relaxations without improvement. It is left out for least dollars with few
-groupings. Chosen by hand."""
+"""On fleets with more than `_MANY_CLASSES` device classes, meshes of one pool are searched first. That search ends
+after `_FIRST_PROGRAMS` integer programs, or after `_PATIENCE` linear relaxations without improvement. It is left out
+for least dollars with few groupings. Chosen by hand."""
 _GAIN = 0.25
 """Share of the missing bound that dividing a window must bring; with less, the integer program comes first. Chosen by
 hand.
@@ -119,7 +119,7 @@ class Search:
     """Longest step that is looked for."""
     _closed: float = field(init=False, default=INFINITE)
     """Least bound of the subproblems that are closed."""
-    _mended: set[Placement] = field(init=False, default_factory=set)
+    _repaired: set[Placement] = field(init=False, default_factory=set)
     """Placements that were already repaired (`incumbents.repair`)."""
 
     def __post_init__(self) -> None:
@@ -131,13 +131,13 @@ class Search:
         """Search until the gap is proved, the budget is spent or the caller stops, and return the outcome."""
         problem = self.cost_tables.problem
         for placement in self.start:
-            self.judge(placement)
+            self.evaluate(placement)
         self._data = ProblemArrays(self.cost_tables, INFINITE, 1)
         every = groupings(problem)
         if not problem.asks_for_speed_alone:
             self._dive(every)
         for placement in self.opening():
-            self.judge(placement)
+            self.evaluate(placement)
         if self.best is None and not self._data.pays_for_few:
             self._dive(every)
         if problem.limits.max_train_blocks > 1 and not self._is_over():
@@ -180,7 +180,7 @@ class Search:
 
     # --- the incumbent
 
-    def judge(self, placement: Placement) -> Evaluation | None:
+    def evaluate(self, placement: Placement) -> Evaluation | None:
         """Return the oracle's evaluation, or None if the placement is invalid.
 
         A better placement becomes the incumbent.
@@ -250,7 +250,7 @@ class Search:
             homes = sorted({int(h) for h in block.home}, key=lambda h: float(block.busy_s[block.home == h].min()))
             for home in homes[:_HOMES]:
                 for placement in greedy(self._data, grouping, home):
-                    self.judge(placement)
+                    self.evaluate(placement)
                     # For least dollars relaxations are rounded well without an incumbent, too.
                     is_enough = self.best is not None or self._data.pays_for_few
                     if is_enough and (self.now_s() >= until_s or self.should_stop()):
@@ -337,11 +337,11 @@ class Search:
     def _round(self, built: Relaxation, values: Floats) -> None:
         """Round a relaxed point to a placement and evaluate it; for least dollars, repair it first."""
         placement = rounded(built, values)
-        if placement is not None and self._pays and placement not in self._mended:
-            self._mended.add(placement)
+        if placement is not None and self._pays and placement not in self._repaired:
+            self._repaired.add(placement)
             placement = repaired(self.cost_tables, placement, self._value())
         if placement is not None:
-            self.judge(placement)
+            self.evaluate(placement)
 
     def _divide(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
         """Divide the subproblem where its relaxed point is too optimistic.
@@ -441,7 +441,7 @@ class Search:
             return
         # The program's optimum is a placement: the oracle decides what it is worth.
         placement = built.placement(found.values)
-        self.judge(placement)
+        self.evaluate(placement)
         if bound >= self._target():
             self._close(bound)
             return

@@ -138,7 +138,7 @@ class CandidateLists:
         return self.cost_tables.known(("options", tasks, kind, num), find, lasts=True)
 
     def quickest(self, tasks: Tasks, key: str, num_gpus: int) -> tuple[int, Mapping[Task, float]] | None:
-        """Return (devices, seconds by task) of the least busy mesh with at most so many devices of one class.
+        """Return (devices, seconds by task) of the least busy mesh with at most this number of devices of one class.
 
         The result is None without one.
         """
@@ -208,7 +208,7 @@ class CandidateLists:
             ]
             self._blocks[known] = found, sum(alone_s, np.zeros(len(found.unit)))
         found, train_s = self._blocks[known]
-        # Fastest pools with at most so many devices, then without those that do not fit into memory.
+        # Fastest pools with at most `num_gpus` devices, then without those that do not fit into memory.
         rows = np.flatnonzero(found.num_gpus <= num_gpus)
         best = rows[np.argsort(train_s[rows], kind="stable")[:_MAX_BLOCKS]]
         pools = [found.pool(at, int(row)) for row in best]
@@ -226,7 +226,7 @@ class CandidateLists:
 
 def candidate_lists(cost_tables: CostTables) -> CandidateLists:
     """Return the candidate lists of a problem, shared by all searches."""
-    return cost_tables.known("menu", lambda: CandidateLists(cost_tables))
+    return cost_tables.known("candidate lists", lambda: CandidateLists(cost_tables))
 
 
 def _unit_option(column: UnitColumn) -> UnitOption:

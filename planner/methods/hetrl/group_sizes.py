@@ -41,10 +41,10 @@ def size_vectors(
 def _whole(weights: np.ndarray, total: int) -> tuple[int, ...]:
     """Return integers of the given sum, at least 1 each, near these proportions (method of largest remainders)."""
     exact = weights / weights.sum() * (total - len(weights))
-    floors = np.floor(exact).astype(int)
-    order = np.argsort(floors - exact, kind="stable")
-    floors[order[: total - len(weights) - int(floors.sum())]] += 1
-    return tuple(int(n) + 1 for n in floors)
+    whole = np.floor(exact).astype(int)
+    order = np.argsort(whole - exact, kind="stable")
+    whole[order[: total - len(weights) - int(whole.sum())]] += 1
+    return tuple(int(n) + 1 for n in whole)
 
 
 def _work(workload: Workload, group: Sequence[Task]) -> float:

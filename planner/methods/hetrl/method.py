@@ -21,8 +21,9 @@ from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
 
 _LEAST_ARMS, _EVALUATIONS_AN_ARM = 48, 40
-"""The bounded search starts with at least so many groupings, and one per so many evaluations of the budget. A small
-budget is therefore spent on groupings with the best bounds instead of a first look at all. Chosen by hand."""
+"""Number of groupings with which the bounded search starts: one per `_EVALUATIONS_AN_ARM` evaluations of the budget,
+but at least `_LEAST_ARMS`. A small budget is therefore spent on the groupings with the best bounds instead of a first
+look at all. Chosen by hand."""
 
 
 def search(
@@ -39,11 +40,11 @@ def search(
 
     `max_evals` limits evaluations instead of seconds; the result then depends only on the problem and the seed.
     """
-    judge = EvaluationBudget(
+    budget = EvaluationBudget(
         cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
     )
-    _run(judge, seed, bounded=False)
-    return judge.outcome("hetrl")
+    _run(budget, seed, bounded=False)
+    return budget.outcome("hetrl")
 
 
 def search_bounded(
@@ -61,29 +62,29 @@ def search_bounded(
     Arms are also dropped if their bound is no better than the incumbent, the most promising groupings come first, and
     half of the children are built from what determines the step time.
     """
-    judge = EvaluationBudget(
+    budget = EvaluationBudget(
         cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
     )
-    _run(judge, seed, bounded=True)
-    return judge.outcome("hetrl_bounded")
+    _run(budget, seed, bounded=True)
+    return budget.outcome("hetrl_bounded")
 
 
-def _run(judge: EvaluationBudget, seed: int, *, bounded: bool) -> None:
+def _run(budget: EvaluationBudget, seed: int, *, bounded: bool) -> None:
     """Search until the budget is spent or nothing new is found."""
-    problem = judge.cost_tables.problem
-    lists = candidate_lists(judge.cost_tables)
+    problem = budget.cost_tables.problem
+    lists = candidate_lists(budget.cost_tables)
     bounds = Bounds(lists) if bounded else None
     arms = []
     for i, grouping in enumerate(groupings(problem)):
         draw = _drawer(lists, grouping, np.random.default_rng([seed, i]), bounds)
         arms.append(GroupingArm(draw, bounds.of_grouping(grouping) if bounds else 0.0))
     if bounded:
-        arms = by_bound(arms)[: max(_LEAST_ARMS, int(judge.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
+        arms = by_bound(arms)[: max(_LEAST_ARMS, int(budget.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
     before = -1
     # Arms may end early; then successive halving starts again with new sizes.
-    while judge.spent() < 1 and judge.num_evaluations > before:
-        before = judge.num_evaluations
-        halve(arms, judge, 1.0, alive=lambda arm: promising(arm, judge))
+    while budget.spent() < 1 and budget.num_evaluations > before:
+        before = budget.num_evaluations
+        halve(arms, budget, 1.0, alive=lambda arm: promising(arm, budget))
 
 
 def _drawer(

@@ -187,15 +187,15 @@ class DeviceAssigner:
         every = [each for each in product(*options) if self._fits(each)][:_MOST_WAYS]
         if not every:
             return
-        deals = self._dealt(of, trains, every)
-        step_s = self._step_s(of, trains, every, deals)
+        assignments = self._assignments(of, trains, every)
+        step_s = self._step_s(of, trains, every, assignments)
         told: set[GroupingGenome] = set()
         alike = [0] * len(every)
         for row in np.argsort(step_s, kind="stable").tolist():
             if len(told) >= num or not np.isfinite(step_s[row]):
                 return
-            which = deals.which[row]
-            held = tuple(map(tuple, deals.held[row].tolist()))
+            which = assignments.which[row]
+            held = tuple(map(tuple, assignments.held[row].tolist()))
             is_pair = any(sum(num > 0 for num in held[g]) > 1 for g in trains)
             # For a mesh of two classes several layouts are tried; results with the same meshes are limited.
             for place in range(_CHOICES if is_pair and not alike[which] else 1):
@@ -260,7 +260,7 @@ class DeviceAssigner:
 
     # --- units
 
-    def _dealt(
+    def _assignments(
         self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_MeshDevices]]
     ) -> _Assignments:
         """Return each combination of meshes with the other devices assigned in a few ways.
@@ -300,32 +300,36 @@ class DeviceAssigner:
     # --- estimates
 
     def _step_s(
-        self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_MeshDevices]], deals: _Assignments
+        self,
+        of: GroupingDecoder,
+        trains: Sequence[int],
+        every: Sequence[Sequence[_MeshDevices]],
+        assignments: _Assignments,
     ) -> Floats:
         """Return the estimated seconds per step, `[num_rows]`; inf where a group has nothing to work on."""
-        eta, num = self._workload.eta, len(deals.held)
+        eta, num = self._workload.eta, len(assignments.held)
         zero = np.zeros(num)
         train, score, after, busy, others, critic = (zero.copy() for _ in range(6))
-        homes = {g: np.array([holds[i].at for holds in every])[deals.which] for i, g in enumerate(trains)}
+        homes = {g: np.array([holds[i].at for holds in every])[assignments.which] for i, g in enumerate(trains)}
         home = next(homes[g] for g in trains if Task.ACTOR_TRAINING in of.grouping[g])
         link = zero.copy()
         for i in range(len(trains)):
             # Seconds of the groups that train, from their meshes.
             parts = np.array([(each.train_s, each.score_s, each.gen_s) for each in (holds[i] for holds in every)])
-            train_s, score_s, gen_s = parts[deals.which].T
+            train_s, score_s, gen_s = parts[assignments.which].T
             train, score, after = np.maximum(train, train_s), np.maximum(score, score_s), after + gen_s
             busy = np.maximum(busy, train_s + score_s + gen_s)
         for g, tasks in enumerate(of.grouping):
             if of.trains[g]:
                 continue
             # Busy seconds of the other groups, from their joint speeds; generation adds its tail and transfers.
-            seconds = 1 / np.maximum(deals.held[:, g] @ np.array(self._speeds(of, g)), 1e-12)
+            seconds = 1 / np.maximum(assignments.held[:, g] @ np.array(self._speeds(of, g)), 1e-12)
             busy = np.maximum(busy, seconds)
             gen_s = zero
             if Task.GENERATION in tasks:
-                steps = deals.held[:, g] @ self._fleet.steps[Task.GENERATION][0]
+                steps = assignments.held[:, g] @ self._fleet.steps[Task.GENERATION][0]
                 gen_s = np.minimum(seconds, 1 / np.maximum(steps, 1e-12))
-                lag_s = np.where(deals.held[:, g] > 0, self._lag_s[home], 0.0).max(axis=1)
+                lag_s = np.where(assignments.held[:, g] > 0, self._lag_s[home], 0.0).max(axis=1)
                 after = self._fleet.tail_s + gen_s + lag_s
                 link = np.maximum(link, lag_s)
                 others = seconds - gen_s if eta else zero
@@ -333,7 +337,7 @@ class DeviceAssigner:
         where = {task: g for g, tasks in enumerate(of.grouping) for task in tasks}
         if {Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING} <= set(where):
             scores, src = where[Task.CRITIC_INFERENCE], homes[where[Task.CRITIC_TRAINING]]
-            critic = np.where(deals.held[:, scores] > 0, self._critic_s[src], 0.0).max(axis=1)
+            critic = np.where(assignments.held[:, scores] > 0, self._critic_s[src], 0.0).max(axis=1)
             critic = zero if scores == where[Task.CRITIC_TRAINING] else critic
         # The path of the oracle, and the path of the critic.
         path = np.maximum(train + score + others + after, train + critic + score) / (eta + 1)

@@ -27,11 +27,12 @@ from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
 
 _FIRST, _GROUPINGS = 4, 40
-"""Groupings that are opened at first: so many, and one more for each so many that the problem has. Chosen by hand."""
+"""Number of groupings that are opened at first: `_FIRST`, and one more for each `_GROUPINGS` groupings of the problem.
+Chosen by hand."""
 _LARGEST = 2
 """Most groups of a grouping that is estimated in a fleet of many classes. Chosen by hand."""
-_DEALT, _DRAWN = 4, 8
-"""First placements of a grouping: by estimate, and drawn at random. Chosen by hand."""
+_ASSIGNED, _DRAWN = 4, 8
+"""Numbers of first placements of a grouping: by the opening heuristic, and drawn at random. Chosen by hand."""
 _CHILDREN = 32
 """Children in one step. Chosen by hand."""
 _GUIDED = 0.6
@@ -71,7 +72,7 @@ class Descent:
         self._arms: list[_Arm] = []
         self._is_dry = False
 
-    def run(self, judge: EvaluationBudget, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
+    def run(self, budget: EvaluationBudget, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
         """Search until the budget is spent or nothing better is found.
 
         It ends when every grouping that may beat `value` rests, or when `patience` rounds found nothing better.
@@ -79,28 +80,28 @@ class Descent:
         waited = 0
         for arm in self._arms:
             arm.failures = 0
-        if not self._arms and judge.cost_tables.problem.asks_for_speed_alone:
-            self._begin(judge)
-        while not judge.is_over and waited != patience:
+        if not self._arms and budget.cost_tables.problem.asks_for_speed_alone:
+            self._begin(budget)
+        while not budget.is_over and waited != patience:
             # Open one more grouping, then let the most promising open one take a step.
             for _ in range(1 if self._arms else self._num_first):
-                if not self._is_dry and not judge.is_over:
-                    self._open(judge, min(value, judge.best_loss))
-            waited = 0 if judge.best_loss < value else waited + 1
-            value = min(value, judge.best_loss)
+                if not self._is_dry and not budget.is_over:
+                    self._open(budget, min(value, budget.best_loss))
+            waited = 0 if budget.best_loss < value else waited + 1
+            value = min(value, budget.best_loss)
             hopeful = [arm for arm in self._arms if arm.failures < _STUCK and arm.bound < value]
             if self._is_dry and not hopeful:
                 return
-            if hopeful and not judge.is_over:
-                _step(judge, min(hopeful, key=lambda each: each.loss), self._rng)
+            if hopeful and not budget.is_over:
+                _step(budget, min(hopeful, key=lambda each: each.loss), self._rng)
 
-    def _begin(self, judge: EvaluationBudget) -> None:
+    def _begin(self, budget: EvaluationBudget) -> None:
         """Evaluate a first placement at once: all tasks together on the class with the most arithmetic."""
         classes = [at for _, at in sorted(self._lists.cost_tables.classes.items())]
         most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
         held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
         genome = GroupingGenome(held=(held,), choice=((0,) * len(held),))
-        judge.losses([grouping_decoder(self._lists, each).placement(genome) for each in self._every if len(each) == 1])
+        budget.losses([grouping_decoder(self._lists, each).placement(genome) for each in self._every if len(each) == 1])
 
     def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
         """Yield (lower bound, grouping): a few by the rough estimate, the others by their bounds.
@@ -122,7 +123,7 @@ class Descent:
         rest = {each: self._bounds.of_grouping(each) for each in every if each not in few}
         yield from ((rest[each], each) for each in sorted(rest, key=lambda each: (rest[each], len(each), each)))
 
-    def _open(self, judge: EvaluationBudget, value: float) -> None:
+    def _open(self, budget: EvaluationBudget, value: float) -> None:
         """Open the next grouping that has a valid placement."""
         for bound, grouping in self._waiting:
             if bound >= value:
@@ -130,12 +131,12 @@ class Descent:
             of = grouping_decoder(self._lists, grouping)
             # The best of a few first placements becomes the grouping's genome.
             seeds = list(dict.fromkeys(self._seeds(of)))
-            losses = judge.losses([of.placement(each) for each in seeds])
+            losses = budget.losses([of.placement(each) for each in seeds])
             loss, place = min((loss, i) for i, loss in enumerate(losses))
             if loss < INFEASIBLE:
                 self._arms.append(_Arm(space=of, bound=bound, genome=seeds[place], loss=loss, known=set(seeds)))
                 return
-            if judge.is_over:
+            if budget.is_over:
                 return
         self._is_dry = True
 
@@ -145,7 +146,7 @@ class Descent:
         return class_speeds(self._lists, self._bounds)
 
     @cached_property
-    def _dealer(self) -> DeviceAssigner:
+    def _assigner(self) -> DeviceAssigner:
         """Opening heuristic of the problem."""
         return DeviceAssigner(self._lists, self._fleet)
 
@@ -155,7 +156,7 @@ class Descent:
         They are drawn where estimates say little: for goals in dollars and rules of regions.
         """
         problem = self._lists.cost_tables.problem
-        found = tuple(self._dealer.genomes(of, _DEALT))
+        found = tuple(self._assigner.genomes(of, _ASSIGNED))
         yield from found
         if found and problem.asks_for_speed_alone:
             return
@@ -166,14 +167,14 @@ class Descent:
             yield evolution.seeded(of, next(drawn) if turn % 2 else best, self._rng)
 
 
-def _step(judge: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
+def _step(budget: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
     """Evaluate the children of the arm's best genome and keep the best one if it is better."""
     if arm.explained is None:
         placement = arm.space.placement(arm.genome)
-        arm.explained = None if placement is None else judge.explain(placement)
+        arm.explained = None if placement is None else budget.explain(placement)
     children = list(dict.fromkeys(child for child in _children(arm, rng) if child not in arm.known))
     arm.known.update(children)
-    losses = judge.losses([arm.space.placement(child) for child in children])
+    losses = budget.losses([arm.space.placement(child) for child in children])
     loss, place = min(((loss, i) for i, loss in enumerate(losses)), default=(INFEASIBLE, 0))
     if loss < arm.loss * (1 - 1e-9):
         arm.genome, arm.loss, arm.failures, arm.explained = children[place], loss, 0, None

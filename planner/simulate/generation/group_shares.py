@@ -64,11 +64,11 @@ def split_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, fl
     total = sum(parts)
     exact = [part / total * num_groups for part in parts]
     # Round down, and give the remaining groups to the pools with the largest remainders.
-    dealt = [int(part) for part in exact]
-    by_rest = sorted(range(len(pools)), key=lambda i: (dealt[i] - exact[i], i))
-    for i in by_rest[: num_groups - sum(dealt)]:
-        dealt[i] += 1
-    return dealt
+    num_groups_by_pool = [int(part) for part in exact]
+    by_rest = sorted(range(len(pools)), key=lambda i: (num_groups_by_pool[i] - exact[i], i))
+    for i in by_rest[: num_groups - sum(num_groups_by_pool)]:
+        num_groups_by_pool[i] += 1
+    return num_groups_by_pool
 
 
 def _spread(workload: Workload, size: int) -> list[int]:

@@ -156,8 +156,10 @@ class SimulatedMesh:
         size = math.ceil(len(tokens) / updates)
         whole, ends_s = 0.0, self._ends_s
         for first in range(0, len(tokens), size):
-            dealt = iter(split_samples(tokens[first : first + size], self._speeds))
-            slowest = max(block.pipeline_s(next(dealt)) for block in self._blocks for _ in range(block.num_pipelines))
+            lengths_by_worker = iter(split_samples(tokens[first : first + size], self._speeds))
+            slowest = max(
+                block.pipeline_s(next(lengths_by_worker)) for block in self._blocks for _ in range(block.num_pipelines)
+            )
             whole += slowest + ends_s
         return self._workload.epochs_per_step * whole
 

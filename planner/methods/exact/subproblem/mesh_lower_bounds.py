@@ -49,7 +49,7 @@ def mesh_lower_bounds(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowe
 def limit_listed_meshes(data: ProblemArrays, nodes: Iterable[Subproblem]) -> None:
     """Restrict the meshes that are listed to those that some of these subproblems have room for.
 
-    A mesh needs room beside the lower bounds of the other groups. The least over all subproblems counts.
+    A mesh must leave room for the lower bounds of the other groups. The least over all subproblems counts.
     """
     least: dict[tuple[Tasks, int | None], tuple[float, ...]] = {}
     for node in nodes:

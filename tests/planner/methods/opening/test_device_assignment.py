@@ -26,10 +26,10 @@ IDS = ["async", "sync ppo", "async ppo"]
 @pytest.mark.parametrize("asked", ASKED, ids=IDS)
 def test_no_genome_takes_more_than_there_is_or_leaves_a_group_with_nothing(asked: Problem) -> None:
     lists = candidate_lists(CostTables(asked))
-    dealer = DeviceAssigner(lists, class_speeds(lists, Bounds(lists)))
+    assigner = DeviceAssigner(lists, class_speeds(lists, Bounds(lists)))
     for grouping in groupings(asked)[:40]:
         of = grouping_decoder(lists, grouping)
-        found = list(dealer.genomes(of, 6))
+        found = list(assigner.genomes(of, 6))
         assert len(set(found)) == len(found)
         for genome in found:
             held = np.array(genome.held)
@@ -42,7 +42,7 @@ def test_the_likeliest_groupings_have_a_better_placement_than_the_unlikeliest(as
     cost_tables = CostTables(asked)
     lists, every = candidate_lists(cost_tables), groupings(asked)
     of_fleet = class_speeds(lists, Bounds(lists))
-    dealer, judge = (
+    assigner, budget = (
         DeviceAssigner(lists, of_fleet),
         EvaluationBudget(cost_tables, budget_s=1.0, now_s=still, max_evals=100_000),
     )
@@ -50,8 +50,8 @@ def test_the_likeliest_groupings_have_a_better_placement_than_the_unlikeliest(as
 
     def best(some: list[int]) -> float:
         spaces = [grouping_decoder(lists, every[i]) for i in some]
-        placements = [of.placement(genome) for of in spaces for genome in dealer.genomes(of, 4)]
-        return min(judge.losses(placements), default=INFEASIBLE)
+        placements = [of.placement(genome) for of in spaces for genome in assigner.genomes(of, 4)]
+        return min(budget.losses(placements), default=INFEASIBLE)
 
     num = min(8, len(order) // 3)
     assert best(order[:num]) < INFEASIBLE

@@ -30,9 +30,9 @@ FAST, SLOW = of("A100-80GB-SXM"), of("L4")
 @given(st.integers(1, 12), st.integers(1, 12), st.floats(0.0, 60.0))
 def test_every_group_is_dealt_and_ends_are_as_equal_as_groups_allow(fast: int, slow: int, lag_s: float) -> None:
     pools = [(fast, 0.0, FAST), (slow, lag_s, SLOW)]
-    dealt = split_groups(32, 8, pools)
-    assert sum(dealt) == 32
-    assert min(dealt) >= 0
+    num_groups_by_pool = split_groups(32, 8, pools)
+    assert sum(num_groups_by_pool) == 32
+    assert min(num_groups_by_pool) >= 0
 
 
 def test_a_far_region_gets_less_the_farther_it_is() -> None:
