@@ -1,4 +1,4 @@
-"""Jobs planned on fleets of hosts, by the exact method unless said otherwise."""
+"""Jobs planned on fleets of hosts, with the exact method unless a test names another."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Whole commands keep to their budgets and limits of size, whatever they are asked."""
+"""Whole commands keep their time budgets and limits of size."""
 
 import json
 import threading

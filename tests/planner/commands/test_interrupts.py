@@ -1,4 +1,4 @@
-"""Ctrl-C while something is thought about: what was found is printed and said to be part, and the exit code is 130."""
+"""After Ctrl-C during a search the result so far is printed and marked as incomplete, and the exit code is 130."""
 
 import json
 import os

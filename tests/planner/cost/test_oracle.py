@@ -1,4 +1,4 @@
-"""The oracle's sums, against terms asked for one by one; and that the batched oracle gives the same."""
+"""The oracle's sums, compared with terms computed one by one, and with the batched oracle."""
 
 import random
 import warnings

@@ -1,4 +1,4 @@
-"""A mesh that few devices move for is among what a re-plan chooses from, or another one that is as good."""
+"""A re-plan chooses among meshes that include each one for which few devices move, or one that is as good."""
 
 from collections.abc import Iterator
 from dataclasses import replace

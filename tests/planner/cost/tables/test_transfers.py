@@ -1,4 +1,4 @@
-"""Constants of pairs of regions, by hand."""
+"""Transfer constants of pairs of regions, computed by hand."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""One step of training, term by term, by hand."""
+"""One step of training, term by term, computed by hand."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""No placement of an arm beats the arm's bound."""
+"""No placement of an arm is better than the arm's lower bound."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Levels 3 to 5: genomes decode into placements that fit, and swaps keep sizes."""
+"""Levels 3 to 5 of HetRL: genomes decode to placements that fit, and swaps keep group sizes."""
 
 import numpy as np
 import pytest

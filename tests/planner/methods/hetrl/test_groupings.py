@@ -1,4 +1,4 @@
-"""Levels 1 and 2."""
+"""Levels 1 and 2 of HetRL: groupings of the tasks, and size vectors of the groups."""
 
 from dataclasses import replace
 from itertools import islice

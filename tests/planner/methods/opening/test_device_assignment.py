@@ -1,4 +1,4 @@
-"""First placements by estimate: of one grouping, and which groupings come first."""
+"""The opening heuristic: first placements of one grouping, and the order in which groupings are opened."""
 
 import numpy as np
 import pytest

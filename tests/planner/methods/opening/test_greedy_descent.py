@@ -1,4 +1,4 @@
-"""The descent that `auto` opens with."""
+"""The greedy descent with which the method `auto` opens."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The deal of a synchronous step."""
+"""A synchronous step's groups are split over pools such that all pools end together."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Dealing samples, and passes over them."""
+"""Samples are split over scoring workers, and each pass takes the seconds that its closed form gives."""
 
 from dataclasses import replace
 

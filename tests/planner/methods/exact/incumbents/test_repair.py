@@ -1,4 +1,4 @@
-"""A placement that is late is made to come in time, one that is early cheaper, a unit at a time."""
+"""A placement that misses its deadline gets units until it keeps it; one that is early loses units to cost less."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every plan that the oracle accepts is within the bound of its own part of the plan space, however that is split."""
+"""Every placement that the oracle accepts is above the bound of its own subproblem, however that is divided."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ from planner.problem.workload import TRAINING, Task
 
 TOLERANCE = 1e-6
 NARROW = 1 + 1e-7
-"""Nothing slower than the plan itself is of interest: the tightest that its part's model can be."""
+"""Limit on the step relative to the plan's own step. It makes the model of the subproblem as tight as possible."""
 
 
 def capped(fleet: Fleet, *, slower: float) -> Fleet:

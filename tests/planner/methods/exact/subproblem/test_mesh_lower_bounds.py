@@ -1,4 +1,4 @@
-"""Meshes that floors leave no room for are meshes that no part would have chosen among."""
+"""Meshes that lower bounds keep off the list are meshes that no subproblem would have kept as candidates."""
 
 from collections.abc import Callable
 
